@@ -1,20 +1,25 @@
-"""The configuration of AMQP 1.0."""
+"""Settings of AMQP 1.0."""
 
 from __future__ import annotations
 
 
 class Amqp10Settings:
-    """What the configuration decides for AMQP 1.0. Bytes and seconds.
+    """Settings of AMQP 1.0, in bytes and seconds.
 
-    anonymous_user  who clients without credentials act as, "" for none
-    auto_create     whether a link to an unknown name creates a durable queue
-    sessions, links  the most of a connection, and of a session
-    connection_links, unsettled  the most links of a connection, and deliveries to it that are not settled
-    idle_timeout    how long a client may send nothing at all, 0 for ever
-    link_credit     messages that a sender may send ahead
-    transaction_timeout  how long a transaction may take, 0 for ever
-    kept_links      links of a user that may outlive their sessions
-    product, version  what open says of the broker
+    Attributes:
+        anonymous_user: user of clients without credentials; "" refuses them.
+        auto_create: whether a link to an unknown name creates a durable queue.
+        max_frame_size: maximum size of frames from clients.
+        sessions: maximum number of sessions of a connection.
+        links: maximum number of links of a session.
+        connection_links: maximum number of links of a connection.
+        unsettled: maximum number of unsettled deliveries to a connection.
+        idle_timeout: time after which a silent client is disconnected; 0 disables it.
+        link_credit: maximum credit of a sender.
+        transaction_timeout: maximum duration of a transaction; 0 is no limit.
+        kept_links: maximum number of links of a user that outlive their sessions.
+        product: product in the properties of open.
+        version: version in the properties of open.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What the connections of AMQP 1.0 share."""
+"""State shared by all AMQP 1.0 connections."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 class Amqp10State(SharedState):
-    """The links of AMQP 1.0, and the connections of each container.
+    """Links, containers and termini.
 
     Attributes:
-        links: The attached links, by their identity.
-        containers: The connections of each container, by vhost, user and container-id.
-        termini: The termini, which may outlive their links.
+        links: attached links by identity.
+        containers: connections of each container, by vhost, user and container-id.
+        termini: termini, which may outlive their links.
     """
 
     def __init__(self, services: Services, settings: Amqp10Settings | None = None) -> None:

@@ -51,7 +51,7 @@ log = logging.getLogger("leveret.connection")
 OPENING: Final = ("channel.open", "channel.resume")
 # Bytes of replies that a client may leave unread before the broker stops reading its socket.
 MAX_UNWRITTEN: Final = 4 << 20
-# Seconds that a client has to answer connection.close, or to read it if its frames cannot be parsed any more.
+# Seconds that a client has to answer connection.close, or to read it if its frames can no longer be parsed.
 CLOSE_TIMEOUT: Final = 5.0
 UNFRAMED_CLOSE_TIMEOUT: Final = 0.25
 # Units of work that all connections together may do in one turn. Beyond it, each connection performs one command per
@@ -388,7 +388,7 @@ class BaseConnection(VhostSession):
         self._release()
         self.mark()
         self.ingress.resume()
-        # Without frame boundaries, no close-ok can be parsed. The socket is not closed at once all the same: unread input
+        # Without frame boundaries, no close-ok can be parsed. Still, the socket stays open briefly: unread input
         # would cause a reset, which could overtake connection.close.
         self.peer.call_later(UNFRAMED_CLOSE_TIMEOUT if self.engine.lost else CLOSE_TIMEOUT, self._close_timed_out)
 
@@ -651,7 +651,7 @@ class BaseConnection(VhostSession):
         if reason:
             self.published_any = False
             if not self.notify_blocked:
-                # Clients without connection.blocked get channel.flow. One that keeps publishing is not read any more.
+                # Clients without connection.blocked get channel.flow. Those that keep publishing are no longer read.
                 for channel in self.channels.values():
                     channel.ask_to_pause()
         else:

@@ -48,5 +48,5 @@ class Heartbeat(Timed):
             connection.engine.send_heartbeat()
             connection.mark()
             connection.broker.end_turn()
-            # The heartbeat does not count as output: the next one is due all the same.
+            # The heartbeat does not count as output, so the next one stays due.
             connection.sent_any = False

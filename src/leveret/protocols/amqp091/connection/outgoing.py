@@ -1,7 +1,7 @@
 """Output of large contents: bodies are read and encoded as the socket accepts them.
 
 Nothing else may be sent on a channel between the header of a content and the end of its body. Output encoded meanwhile
-waits behind the body, whatever its channel, and stays in order.
+waits until the body is sent, for all channels, and stays in order.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ CAPABILITIES: Final = (
     shared_subscription.CAPABILITY,
     exclusive_container.CAPABILITY,
 )
-# Property of our open that announces a close, so that the client does not consider the connection open.
+# Property of an open that a close follows, so that the client does not consider the connection open.
 ESTABLISHMENT_FAILED: Final = "amqp:connection-establishment-failed"
 
 

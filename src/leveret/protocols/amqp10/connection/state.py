@@ -1,6 +1,4 @@
-"""States of a connection (transport section 2.4.6), named after what it waits for: a SASL frame, the header after SASL,
-open, frames, or nothing.
-"""
+"""States of a connection (transport section 2.4.6), named by the input that it expects."""
 
 from __future__ import annotations
 

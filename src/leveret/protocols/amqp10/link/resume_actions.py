@@ -50,9 +50,12 @@ def is_outcome(state: Checked) -> bool:
 def decide(local: Composite | None, known: bool, remote: Checked, incomplete: bool = False) -> int:
     """Return the action for a delivery that is unsettled at the source.
 
-    local  the source's state: None if the whole message can be sent, `received` for the first position that can be sent, or
-           an outcome
-    known  whether the receiver has the delivery; `remote` is its state; incomplete: a missing entry means nothing
+    Args:
+        local: the source's state. None if the whole message can be sent, `received` for the first position that can be
+            sent, or an outcome.
+        known: whether the receiver's map has the delivery.
+        remote: its state in that map.
+        incomplete: whether the map is incomplete, so that a missing delivery may still be known.
     """
     ended = is_outcome(local)
     if not known:

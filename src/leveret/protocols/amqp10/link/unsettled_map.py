@@ -32,7 +32,7 @@ def _is_reattach(terminus: SourceTerminus | TargetTerminus, link: Link, frame: A
 
 
 def set_for_source(link: OutgoingLink, terminus: SourceTerminus, frame: Attach, answer: Attach) -> States | None:
-    """Add the unsettled map of a source to our attach. Return what was sent; None if there is nothing to compare."""
+    """Add the unsettled map of a source to the broker's attach. Return it; None if there is nothing to compare."""
     if not terminus.attached:
         if frame.unsettled is not None:
             answer.unsettled = {}
@@ -85,7 +85,7 @@ def set_for_target(link: IncomingLink, terminus: TargetTerminus, frame: Attach, 
 
 
 def _fit(link: Link, answer: Attach, states: States) -> None:
-    """Set the map of our attach to what fits into a frame; remove the rest from `states`."""
+    """Set the map of the broker's attach to the part that fits a frame; remove the rest from `states`."""
     room = link.session.connection.output.max_frame_size - len(encode_composite(answer)) - AROUND
     kept: States = {}
     for tag, state in states.items():

@@ -37,7 +37,7 @@ MAX_TEXT_LENGTH: Final = 1000
 
 
 class RequestRefused(Exception):
-    """A request that is answered with an error: an HTTP status, and what was wrong and what was expected."""
+    """A request that is answered with an error: an HTTP status and a text."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -48,11 +48,13 @@ class RequestRefused(Exception):
 class Request:
     """One request.
 
-    id        its message-id; None if it has none
-    method    "GET", "PUT", "POST", "DELETE"
-    target    path and query as received
-    segments  of the path, percent-encoded; query: its parameters, decoded
-    body      the value; None if there is none
+    Attributes:
+        id: its message-id; None if it has none.
+        method: "GET", "PUT", "POST" or "DELETE".
+        target: path and query as received.
+        segments: segments of the path, percent-encoded.
+        query: decoded parameters of the query.
+        body: the value; None if there is none.
     """
 
     def __init__(self) -> None:
@@ -71,8 +73,9 @@ Answered: TypeAlias = dict[str, Value]
 class Answer:
     """The response to a request.
 
-    kept     whether it waits until the change is on disk
-    removed  whether it first waits until the removal of the deleted object is complete
+    Attributes:
+        kept: whether it waits until the change is on disk.
+        removed: whether it first waits until the removal of the deleted object is complete.
     """
 
     def __init__(self, status: int, body: Checked = None, kept: bool = False, removed: bool = False) -> None:

@@ -1,6 +1,7 @@
 """Detaches that cross (transport sections 2.6.5 and 2.6.6), in strict mode.
 
-The client may detach a link before it knows that the link has failed. By default, its detach counts as the reply to ours.
+The client may detach a link before it knows that the link has failed. By default, its detach counts as the reply to the
+broker's.
 """
 
 from __future__ import annotations
@@ -15,17 +16,18 @@ if TYPE_CHECKING:
     from leveret.protocols.amqp10.link.link import Link
     from leveret.protocols.amqp10.session.endpoint import SessionEndpoint
 
-# States of a failed link: the client may try to attach it again; or we have attached it again in order to close it, which
-# the client will answer.
+# States of a failed link: the client may try to attach it again; or the broker has attached it again in order to close it,
+# and awaits the reply.
 FAILED: Final = 1
 CLOSED: Final = 2
 
 
 class ErrantLink:
-    """State of a link that we detached with an error. The link itself, which may use much memory, is not kept.
+    """State of a link that the broker has detached with an error. The link itself may use much memory and is not kept.
 
-    closed    whether our detach closed it
-    terminus  its terminus, if not closed
+    Attributes:
+        closed: whether the broker's detach closed it.
+        terminus: its terminus; None if it was closed.
     """
 
     __slots__ = ("closed", "name", "receives", "terminus")
@@ -38,7 +40,7 @@ class ErrantLink:
 
 
 def answer_detach(session: SessionEndpoint, link: ErrantLink, frame: Detach) -> None:
-    """Process the client's detach of such a link."""
+    """Process the client's detach of a link that the broker has detached."""
     terminus = link.terminus
     key = (link.receives, link.name)
     if len(session.crossed_detaches) >= session.connection.own.links:
@@ -47,7 +49,7 @@ def answer_detach(session: SessionEndpoint, link: ErrantLink, frame: Detach) -> 
         if not frame.closed:
             session.crossed_detaches[key] = FAILED
     elif frame.closed and terminus is not None and not terminus.removed and terminus.link is None:
-        # Our detach kept the terminus, the client's closes it: this side can close the link only after another attach.
+        # The broker's detach kept the terminus, the client's closes it. The broker must attach the link again to close it.
         terminus.destroy()
         handle = session.new_handle()
         session.connection.send(
@@ -64,7 +66,11 @@ def answer_detach(session: SessionEndpoint, link: ErrantLink, frame: Detach) -> 
 
 
 def is_answer(session: SessionEndpoint, frame: Attach) -> bool:
-    """Return whether an attach only replies to ours. Raises SessionRefused for an attach of a failed link."""
+    """Return whether an attach only replies to the broker's.
+
+    Raises:
+        SessionRefused: the link has failed.
+    """
     known = session.crossed_detaches.pop((not frame.role, frame.name), 0)
     if known == FAILED and frame.unsettled is None:
         raise SessionRefused(
