@@ -19,8 +19,8 @@ from leveret.wire.amqp0.commands import Method
 from tests.broker.support import HeldLog
 from tests.protocols.amqp09.support import Channel, connect
 from tests.protocols.amqp09.test_message import answers, bodies, consume, count, got, put, take, unacked
+from tests.protocols.amqp091.test_large_bodies import make_slow, read_on
 from tests.protocols.support import Site, bytes_of
-from tests.protocols.test_large_bodies import make_slow, read_on
 
 BODY = b"abcdefghij"
 
