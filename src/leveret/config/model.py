@@ -536,7 +536,7 @@ class EventsConfig(Section, frozen=True, kw_only=True):
     sample: Annotated[
         int,
         about(
-            "Publish one of this many events of the same kind and queue (or exchange); it says how many it stands for.",
+            "Publish one of this many events of the same kind and queue (or exchange). The field `sample` has the number.",
             ge=1,
         ),
     ] = 1
