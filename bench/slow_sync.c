@@ -1,5 +1,5 @@
-/* Preloaded into a broker, makes every fsync and fdatasync take SLOW_SYNC_US microseconds longer (2,000 by default): a
-   disk whose cache does not lie. */
+/* A library to preload into a broker: makes every fsync and fdatasync take SLOW_SYNC_US microseconds longer (2,000 by
+   default), as on a disk whose cache does not lie. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdlib.h>

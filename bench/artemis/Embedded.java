@@ -12,7 +12,7 @@ import org.apache.activemq.artemis.core.settings.impl.AddressSettings;
 
 /** Artemis on a loopback port, until its input ends: `Embedded PORT DIRECTORY`. Prints "ready" once it listens.
  *
- * The settings are those that its own `create` command writes: the journal waits for as long as a sync of this disk takes. */
+ * The settings are those of its own `create` command: the journal waits for the duration of a sync of this disk. */
 public class Embedded {
     static final int BLOCKS = 250;
 
@@ -30,7 +30,7 @@ public class Embedded {
         configuration.addAcceptorConfiguration("amqp", "tcp://127.0.0.1:" + arguments[0]
             + "?protocols=AMQP;tcpSendBufferSize=1048576;tcpReceiveBufferSize=1048576;useEpoll=true"
             + ";amqpCredits=1000;amqpLowCredits=300;amqpMinLargeMessageSize=102400");
-        // Queues come and go with their links, and what a load leaves behind goes with them.
+        // Queues are created and deleted with their links, with the messages that a load leaves behind.
         configuration.addAddressSetting("#", new AddressSettings()
             .setDefaultAddressRoutingType(RoutingType.ANYCAST).setDefaultQueueRoutingType(RoutingType.ANYCAST)
             .setAutoCreateAddresses(true).setAutoCreateQueues(true).setDefaultPurgeOnNoConsumers(true));
@@ -43,7 +43,7 @@ public class Embedded {
         System.exit(0);
     }
 
-    /** How long a write of a block takes with its sync: the best of five tries. */
+    /** The duration of a synced write of a block: the best of five attempts. */
     static int nanosOfSync(Path directory) throws Exception {
         long best = Long.MAX_VALUE;
         Path path = directory.resolve("probe");

@@ -12,7 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* The largest frame that this program takes and sends. */
+/* The maximum frame size of this program. */
 #define FRAME_MAX 131072u
 #define END 0xCE
 
@@ -75,7 +75,7 @@ void put_str(struct buf *b, const char *s)
 {
     size_t len = strlen(s);
     if (len > 255)
-        die("a short string has %zu octets", len);
+        die("a short string has %zu bytes", len);
     put8(b, (unsigned)len);
     put(b, s, len);
 }
@@ -146,7 +146,7 @@ void amqp_call(int fd, struct buf *out, uint32_t wanted, const uint8_t **payload
         uint32_t size = get32(frame + 3);
         unsigned type = frame[0];
         if (size + 1 > sizeof frame)
-            die("a frame of %u octets, or not AMQP 0-9-1 or 0-9 at all", size);
+            die("a frame of %u bytes, or not AMQP 0-9-1 or 0-9 at all", size);
         read_exactly(fd, frame, size + 1);
         if (frame[size] != END)
             die("a frame without its end");
@@ -237,7 +237,7 @@ void amqp_await_close(int fd)
     close(fd);
 }
 
-/* A table of one text, or of nothing. */
+/* A table with one string, or an empty one. */
 static void put_argument(struct buf *b, const char *name, const char *value)
 {
     if (!value) {
@@ -325,7 +325,7 @@ void amqp_qos(int fd, unsigned prefetch)
 
 void amqp_consume(int fd, const char *queue, int no_ack, const char *offset)
 {
-    /* Without waiting: deliveries may come before the answer, and the event loop is what takes them. */
+    /* Do not wait: deliveries may arrive before the reply, and only the event loop reads them. */
     static struct buf b;
     size_t at = method_begin(&b, 1, 60, 20);
     put16(&b, 0);

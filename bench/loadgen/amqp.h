@@ -1,4 +1,4 @@
-/* As much of AMQP 0-9-1 and 0-9 as a load generator needs: frames into a buffer, a handshake, and calls that wait. */
+/* The parts of AMQP 0-9-1 and 0-9 that a load generator needs: encoding of frames, a handshake, and calls that wait. */
 #ifndef AMQP_H
 #define AMQP_H
 
@@ -44,16 +44,16 @@ struct address {
     int old; /* AMQP 0-9: another header, and what follows has the same encoding here */
 };
 
-/* Connect, with small writes sent at once. Ends the program where that fails. */
+/* Connect, with TCP_NODELAY. Exits on failure. */
 int amqp_connect(const struct address *to);
-/* Connect, log in, open the vhost and channel 1; the socket is still blocking. Ends the program where that fails. */
+/* Connect, log in, open the vhost and channel 1; the socket is still blocking. Exits on failure. */
 int amqp_open(const struct address *to);
-/* Send what is in the buffer (and empty it), then read frames until this method comes. Ends the program where the peer
-   closes. Where `payload` is given it gets a pointer to the method's payload, valid until the next call. */
+/* Send and empty the buffer, then read frames until this method arrives. Exits if the peer closes. `payload`, if not
+   NULL, is set to the method's payload, which is valid until the next call. */
 void amqp_call(int fd, struct buf *out, uint32_t wanted, const uint8_t **payload);
 
-/* Say goodbye, and wait until the broker has heard it: two steps, so that many connections can be closed at a time.
-   Nothing that was begun may be half sent. */
+/* Send a close, and wait for the reply: two steps, so that many connections can be closed concurrently. No frame may be
+   partly sent. */
 void amqp_say_close(int fd);
 void amqp_await_close(int fd);
 
@@ -68,20 +68,20 @@ void amqp_qos(int fd, unsigned prefetch);
 void amqp_consume(int fd, const char *queue, int no_ack, const char *offset);
 void amqp_confirm_select(int fd);
 
-/* Where in the frames of a message that parts of it begin which differ from message to message: the body; the message-id,
-   ID_SIZE octets of text, 0 where there is none; over 1.0 delivery-id and -tag, four octets each. */
+/* The positions of the parts of a message's frames that differ between messages: the body; the message-id, ID_SIZE bytes
+   of text, 0 if there is none; over 1.0 delivery-id and -tag, four bytes each. */
 #define ID_SIZE 16
 struct places {
     size_t body, text, id, tag;
 };
 
-/* basic.publish with its content, whose body is `size` octets from `body`; with `properties` it has a message-id, a content
+/* basic.publish with its content, whose body is `size` bytes from `body`; with `properties` it has a message-id, a content
    type, a timestamp and two headers. */
 struct places put_publish(struct buf *b, const char *exchange, const char *key, int persistent, int properties,
                           const uint8_t *body, size_t size);
 void put_ack(struct buf *b, uint64_t tag, int multiple);
 
-/* Prints the reply code and text of a connection.close or channel.close payload and ends the program. */
+/* Prints the reply code and text of a connection.close or channel.close payload, and exits. */
 _Noreturn void amqp_refused(const uint8_t *payload);
 _Noreturn void die(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

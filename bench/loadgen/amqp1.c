@@ -9,13 +9,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* The largest frame that this program takes. */
+/* The maximum size of received frames. */
 #define FRAME_MAX 131072u
-/* Transfers that may come before the next flow, which comes with the next credit. */
+/* Transfers that may arrive before the next flow, which is sent with the next credit. */
 #define WINDOW 65535u
 #define DATA 0x75
 
-/* Frames and values out */
+/* Encoding */
 
 static size_t begin_frame(struct buf *b, unsigned type, unsigned descriptor, unsigned fields)
 {
@@ -44,7 +44,7 @@ static void end_frame(struct buf *b, size_t begin)
     memcpy(b->data + begin, &size, 4);
 }
 
-/* The list that `begin_frame` has begun ends, and the frame with it. */
+/* End the list that `begin_frame` began, and the frame. */
 static void end_all(struct buf *b, size_t begin)
 {
     end_list(b, begin + 12);
@@ -66,11 +66,11 @@ static void put_ubyte(struct buf *b, unsigned value)
     put8(b, value);
 }
 
-/* A string, symbol or binary, by its format code with one octet for the size. */
+/* A string, symbol or binary, by its format code with a one-byte size. */
 static void put_sized(struct buf *b, unsigned code, const void *data, size_t size)
 {
     if (size > 255)
-        die("a value has %zu octets", size);
+        die("a value has %zu bytes", size);
     put8(b, code);
     put8(b, (unsigned)size);
     put(b, data, size);
@@ -78,7 +78,7 @@ static void put_sized(struct buf *b, unsigned code, const void *data, size_t siz
 
 static void put_string(struct buf *b, const char *text) { put_sized(b, 0xA1, text, strlen(text)); }
 
-/* A source or a target with nothing but its address, which may be NULL. */
+/* A source or a target with only an address, which may be NULL. */
 static void put_terminus(struct buf *b, unsigned descriptor, const char *address)
 {
     put(b, "\x00\x53", 2);
@@ -94,7 +94,7 @@ static void put_terminus(struct buf *b, unsigned descriptor, const char *address
     end_list(b, at);
 }
 
-/* Values in */
+/* Decoding */
 
 static const uint8_t *skip(const uint8_t *p)
 {
@@ -111,7 +111,7 @@ static const uint8_t *skip(const uint8_t *p)
     die("an unknown format code 0x%02x", *p);
 }
 
-/* The number of an unsigned value; `absent` where it is null. */
+/* The number of an unsigned value; `absent` if it is null. */
 static uint32_t number(const uint8_t *p, uint32_t absent)
 {
     switch (*p) {
@@ -125,14 +125,14 @@ static uint32_t number(const uint8_t *p, uint32_t absent)
     }
 }
 
-/* Enters the list at `p`: where its first field is, and how many it has. */
+/* Enter the list at `p`: the position of its first field, and their number. */
 static const uint8_t *enter(const uint8_t *p, unsigned *count)
 {
     *count = *p == 0x45 ? 0 : *p == 0xC0 ? p[2] : *p == 0xD0 ? get32(p + 5) : 0;
     return p + (*p == 0x45 ? 1 : *p == 0xC0 ? 3 : 9);
 }
 
-/* The next field, NULL behind the last one. */
+/* The next field, NULL after the last one. */
 static const uint8_t *next(struct frame1 *frame)
 {
     if (frame->count == 0)
@@ -257,7 +257,7 @@ static void send_all(int fd, struct buf *b)
     b->len = 0;
 }
 
-/* Sends what is in the buffer, then reads frames until one with this performative comes, valid until the next call. */
+/* Send the buffer, then read frames until one with this performative arrives, which is valid until the next call. */
 static struct frame1 call(int fd, struct buf *out, unsigned wanted)
 {
     static uint8_t data[FRAME_MAX];
@@ -266,7 +266,7 @@ static struct frame1 call(int fd, struct buf *out, unsigned wanted)
         read_exactly(fd, data, 8);
         uint32_t size = get32(data);
         if (size < 8 || size > sizeof data)
-            die("a frame of %u octets, or not AMQP 1.0 at all", size);
+            die("a frame of %u bytes, or not AMQP 1.0 at all", size);
         read_exactly(fd, data + 8, size - 8);
         struct frame1 frame = read_frame1(data, size);
         if (frame.kind == wanted)
@@ -376,7 +376,7 @@ void amqp1_say_close(int fd)
     free(b.data);
 }
 
-/* What a load sends again and again: short lists, as clients write them */
+/* Frames that a load sends repeatedly: short lists, as clients write them */
 
 struct places put_transfer(struct buf *b, int settled, int durable, int properties, const uint8_t *body, size_t size)
 {

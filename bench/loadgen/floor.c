@@ -1,5 +1,5 @@
-/* The machine's own latency: an echo between two processes over a pair of sockets, at the rate of a load, with nothing in
-   between. What a broker shows beyond it is the broker's. */
+/* The machine's own latency: an echo between two processes over a socket pair, at the rate of a load. The latency beyond
+   it is the broker's. */
 #include "load.h"
 #include "stats.h"
 
@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* 0 where the other end has gone. */
+/* 0 if the other end is closed. */
 static int read_all(int fd, uint8_t *to, size_t size)
 {
     for (size_t done = 0; done < size;) {
@@ -66,11 +66,11 @@ void load_floor(const struct load *load)
     uint64_t count = load->messages ? load->messages : (uint64_t)(load->rate * load->seconds);
     uint64_t started = now_ns(), begin = started;
     for (uint64_t n = 1; n <= skipped + count; n++) {
-        /* Counted from when it was due, as in the loads at a rate: waking up late is the machine's, too. */
+        /* Counted from the due time, as in loads at a rate: late wake-ups are part of the machine's latency. */
         uint64_t due = started + (uint64_t)((double)n * 1e9 / load->rate);
         sleep_until(due);
         if (!write_all(ends[0], body, load->size) || !read_all(ends[0], body, load->size))
-            die("the echo has gone");
+            die("the echo process has ended");
         if (n > skipped)
             hist_add(&echoes, now_ns() - due);
         else

@@ -1,4 +1,4 @@
-/* loadgen: a load generator for brokers of AMQP 0-9-1, 0-9 and 1.0 that costs much less CPU than they do. See `loadgen --help`. */
+/* loadgen: a load generator for AMQP 0-9-1, 0-9 and 1.0 that uses much less CPU than the brokers. See `loadgen --help`. */
 #include "load.h"
 #include "stats.h"
 
@@ -12,20 +12,20 @@ static const char help[] =
     "  run      publish and consume, print one JSON object\n"
     "  declare  --messages durable queues, print the milliseconds of each thousand\n"
     "  idle     --messages connections, kept until the input ends\n"
-    "  floor    echoes of --size octets at --rate between two processes, without a broker\n"
-    "  --host --port --user --password --vhost --prefix   where, and what the names begin with\n"
+    "  floor    echoes of --size bytes at --rate between two processes, without a broker\n"
+    "  --host --port --user --password --vhost --prefix   the broker, and the prefix of declared names\n"
     "  --watch PID        report CPU time and memory of this process\n"
-    "  --publishers N --consumers N --queues N --size OCTETS --durable --properties --keep\n"
+    "  --publishers N --consumers N --queues N --size BYTES --durable --properties --keep\n"
     "  --stream [--offset first|last|next]   the queues are streams, and each consumer reads one (default next)\n"
-    "  --window N         with confirms, so many publishes in flight a publisher (0: no confirms)\n"
-    "  --batch N          at most so many publishes a write     --rate R   messages a second in all\n"
+    "  --window N         publishes in flight per publisher (0: no confirms)\n"
+    "  --batch N          maximum publishes per write     --rate R   messages per second in total\n"
     "  --no-ack | --prefetch N --ack-every N [--ack-single]\n"
     "  --exchange fanout|topic --bindings N\n"
-    "  --publish-1.0 --consume-1.0   speak AMQP 1.0, with unsettled deliveries where there are confirms and acks\n"
-    "  --0-9              speak AMQP 0-9, where there are no confirms (--window 0)\n"
-    "  --address PREFIX   of the names of queues in addresses of 1.0 (default /amq/queue/)\n"
+    "  --publish-1.0 --consume-1.0   speak AMQP 1.0, with unsettled deliveries in place of confirms and acks\n"
+    "  --0-9              speak AMQP 0-9, which has no confirms (--window 0)\n"
+    "  --address PREFIX   address prefix of queue names over 1.0 (default /amq/queue/)\n"
     "  --no-declare       links create the queues\n"
-    "  --max-backlog N    publishers pause while more messages wait in the queues\n"
+    "  --max-backlog N    publishers pause while more messages are in the queues\n"
     "  --warmup S --seconds S | --messages N\n";
 
 void load_declare(const struct load *load, unsigned count)
@@ -135,15 +135,15 @@ int main(int argc, char **argv)
     }
     const char *mode = optind < argc ? argv[optind] : "";
     if (load.size < 16)
-        die("a body has at least 16 octets");
+        die("a body has at least 16 bytes");
     if (load.queues < 1 || load.ack_every < 1 || load.batch < 1)
         die("--queues, --ack-every and --batch are at least 1");
     if (load.old && (load.confirm || load.publish1 || load.consume1))
         die("AMQP 0-9 has no confirms, and publishers and consumers that speak it do not speak 1.0");
     if (load.stream && (load.consume1 || load.no_ack || (load.consumers && load.consumers < load.queues)))
-        die("streams are read over AMQP 0-9-1, with acks, and a consumer has one");
+        die("streams are read over AMQP 0-9-1, with acks, one per consumer");
     if (((load.publish1 || load.consume1) && *load.exchange) || (load.consume1 && load.consumers < load.queues))
-        die("over AMQP 1.0 there are queues only, and a consumer has one");
+        die("AMQP 1.0 supports only queues, one per consumer");
     if (strcmp(mode, "run") == 0)
         load_run(&load);
     else if (strcmp(mode, "declare") == 0)

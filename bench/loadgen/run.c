@@ -1,5 +1,5 @@
-/* The event loop: publishers and consumers on non-blocking sockets, in one thread. Every publish was encoded beforehand
-   and is copied; of what comes in, only deliveries, acks and the first octets of bodies are looked at. */
+/* The event loop: publishers and consumers on non-blocking sockets, in one thread. Publishes are encoded in advance and
+   copied; of the input, only deliveries, acks and the first bytes of bodies are parsed. */
 #include "amqp1.h"
 #include "load.h"
 #include "stats.h"
@@ -17,7 +17,7 @@
 
 #define INPUT (256 * 1024)
 
-/* A publish as it goes out, but for what differs from one to the next. */
+/* An encoded publish, without the parts that differ between messages. */
 struct template {
     size_t at, len;
     struct places in;
@@ -37,7 +37,7 @@ struct connection {
     uint64_t published, low;         /* the lowest tag that is not confirmed */
     unsigned in_flight;
     uint64_t *sent;                  /* by tag modulo the ring: when it was sent, 0 once confirmed */
-    /* consumer; over 1.0 delivery-ids are counted from 0, and credit is given anew when half of it was used */
+    /* consumer; over 1.0 delivery-ids are counted from 0, and credit is renewed when half of it is used */
     uint64_t tag, body_left;
     uint32_t came, credit_end;
     unsigned waiting;                /* deliveries since the last ack */
@@ -82,7 +82,7 @@ static void want_write(struct connection *c, int on)
     c->writing = on;
 }
 
-/* Sends what is pending; 1 when all of it went. */
+/* Send pending data; 1 if all was sent. */
 static int flush(struct connection *c)
 {
     while (c->out_done < c->out.len) {
@@ -99,7 +99,7 @@ static int flush(struct connection *c)
     return 1;
 }
 
-/* Messages that are published and not delivered yet, in all queues together. */
+/* Undelivered messages in all queues together. */
 static int64_t backlog(void)
 {
     uint64_t copies = strcmp(load->exchange, "fanout") == 0 ? (uint64_t)load->queues
@@ -108,21 +108,20 @@ static int64_t backlog(void)
     return (int64_t)(counts.published * copies) - (int64_t)counts.delivered;
 }
 
-/* When publish number n of each publisher is due, counted from 1: in whole nanoseconds, so that who wakes at that time
-   finds that it is due. */
+/* The due time of publish number n (from 1) of each publisher, in whole nanoseconds, so that it is due on wake-up. */
 static uint64_t due_at(uint64_t n)
 {
     return started + (uint64_t)((double)n * 1e9 * load->publishers / load->rate);
 }
 
-/* Publishes that are due by now, by the rate. */
+/* Publishes that are due by now. */
 static uint64_t due_by_now(void)
 {
     uint64_t n = (uint64_t)((double)(now - started) * 1e-9 * load->rate / load->publishers);
     return due_at(n + 1) <= now ? n + 1 : n;
 }
 
-/* Wake when the next publish is due, but not more often than fifty thousand times a second. */
+/* Wake up when the next publish is due, at most fifty thousand times per second. */
 static void arm(int ticks)
 {
     now = now_ns();
@@ -133,7 +132,7 @@ static void arm(int ticks)
     timerfd_settime(ticks, TFD_TIMER_ABSTIME, &spec, NULL);
 }
 
-/* Publishes that may be sent now, before limits of the window. */
+/* Publishes that may be sent now, regardless of the window. */
 static uint64_t due(const struct connection *c)
 {
     uint64_t share = load->messages ? load->messages / (unsigned)load->publishers : UINT64_MAX;
@@ -145,7 +144,7 @@ static uint64_t due(const struct connection *c)
     return share > c->published ? share - c->published : 0;
 }
 
-/* Over 1.0: transfers that the broker has given credit for. */
+/* Over 1.0: transfers that have credit. */
 static uint64_t room_of(const struct connection *c)
 {
     int32_t credit = (int32_t)(c->room.credit_end - (uint32_t)c->published);
@@ -156,7 +155,7 @@ static uint64_t room_of(const struct connection *c)
 
 static void publish(struct connection *c)
 {
-    /* A few rounds at most, so that one publisher without confirms does not keep the consumers waiting. */
+    /* A few rounds at most, so that a publisher without confirms does not starve the consumers. */
     for (int round = 0; round < 4; round++) {
         if (c->out.len && !flush(c))
             return;
@@ -237,7 +236,7 @@ static void confirmed(struct connection *c, uint64_t tag, int multiple, int nack
         c->low++;
 }
 
-/* Deliveries first to last, counted from 1, have their outcome. */
+/* Handle the outcome of the deliveries from first to last, counted from 1. */
 static void outcome(struct connection *c, uint64_t first, uint64_t last, int nack)
 {
     if (last > c->published || first + ring <= c->published)
@@ -348,7 +347,7 @@ static size_t frames1(struct connection *c)
     while (c->in_len - at >= 8) {
         uint32_t size = get32(c->in + at);
         if (size > INPUT || size < 8)
-            die("a frame of %u octets", size);
+            die("a frame of %u bytes", size);
         if (c->in_len - at < size)
             break;
         frame1(c, c->in + at, size);
@@ -363,7 +362,7 @@ static size_t frames(struct connection *c)
     while (c->in_len - at >= 8) {
         uint32_t size = get32(c->in + at + 3);
         if (size + 8 > INPUT)
-            die("a frame of %u octets", size);
+            die("a frame of %u bytes", size);
         if (c->in_len - at < size + 8)
             break;
         if (c->in[at + 7 + size] != 0xCE)
@@ -450,7 +449,7 @@ static void encode(struct connection *c, int number, const char *exchange, const
                                 load->properties, body, load->size);
         t->len = templates.len - t->at;
     }
-    /* Not in the order of the bindings. */
+    /* In another order than the bindings. */
     for (unsigned i = c->template_count - 1; i > 0; i--) {
         unsigned j = (unsigned)(next_random() % (i + 1));
         struct template t = c->templates[i];
@@ -499,7 +498,7 @@ static void start_consumer(struct connection *c, int number)
     }
     c->fd = amqp_open(&to);
     amqp_qos(c->fd, load->prefetch);
-    /* More consumers than queues share them; fewer take several each. */
+    /* More consumers than queues share them; fewer consume from several each. */
     for (int queue = number % load->queues; queue < load->queues; queue += load->consumers)
         amqp_consume(c->fd, queue_name(queue), load->no_ack, load->stream ? load->offset : NULL);
 }
@@ -529,7 +528,7 @@ static void report(double seconds, const struct counts *from, const struct usage
     printf("}\n");
 }
 
-/* Send the rest of a frame that is half sent, taking what comes meanwhile, for two seconds at most. */
+/* Send the rest of a partly sent frame, reading meanwhile, for two seconds at most. */
 static void finish(struct connection *c)
 {
     for (uint64_t until = now_ns() + 2000000000u; c->out.len && now_ns() < until && !flush(c);) {

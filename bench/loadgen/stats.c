@@ -72,7 +72,7 @@ struct usage usage_of(int pid)
         return usage;
     if (fgets(line, sizeof line, file)) {
         unsigned long user, sys;
-        /* The name in parentheses may hold anything, so count from the last one. Fields 14 and 15 are the times. */
+        /* The name in parentheses may contain anything, so search the last parenthesis. Fields 14 and 15 are the times. */
         char *rest = strrchr(line, ')');
         if (rest && sscanf(rest + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &sys) == 2)
             usage.cpu = (double)(user + sys) / (double)sysconf(_SC_CLK_TCK);

@@ -1,4 +1,4 @@
-/* Clocks, latency histograms, and what the kernel knows about a process. */
+/* Clocks, latency histograms, and the kernel's statistics of a process. */
 #ifndef STATS_H
 #define STATS_H
 
@@ -18,7 +18,7 @@ struct hist {
 
 void hist_reset(struct hist *h);
 void hist_add(struct hist *h, uint64_t ns);
-/* The value below which this fraction of all values lies, in nanoseconds; 0 when empty. */
+/* The quantile of this fraction in nanoseconds; 0 if empty. */
 uint64_t hist_quantile(const struct hist *h, double fraction);
 /* {"p50": .., "p90": .., "p99": .., "p999": .., "max": ..} in microseconds. */
 void hist_json(const struct hist *h, FILE *out);
@@ -28,7 +28,7 @@ struct usage {
     long rss_kb, peak_kb;
 };
 
-/* Reads /proc; pid 0 is this process. All zeros where there is no such process. */
+/* Reads /proc; pid 0 is this process. All zeros if the process does not exist. */
 struct usage usage_of(int pid);
 
 #endif

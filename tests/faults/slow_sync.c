@@ -1,4 +1,4 @@
-/* Preloaded into a broker: syncs wait for as long as the file that SLOW_SYNC names exists. */
+/* A library to preload into a broker: syncs wait while the file that SLOW_SYNC names exists. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdlib.h>

@@ -2,9 +2,9 @@
  * makes chosen system calls fail.
  *
  * RECORD_DIR   the directory
- * RECORD_LOG   the file that the records are appended to; without it nothing is recorded
- * FAULT_AT     the number of the first call that fails, from 1; FAULT_COUNT how many fail from there on (1)
- * FAULT_ERRNO  what they fail with; 0: writes are short, syncs take FAULT_SLEEP_US microseconds longer
+ * RECORD_LOG   the file to append records to; without it nothing is recorded
+ * FAULT_AT     the number of the first failing call, from 1; FAULT_COUNT the number of failing calls (1)
+ * FAULT_ERRNO  their error; 0: writes are short, syncs take FAULT_SLEEP_US microseconds longer
  * FAULT_CALLS  the letters of the calls that are counted: o open, w write, t truncate and allocate, s sync, u unlink and
  *              rmdir, r rename and link, k mkdir, p read (default: all but p)
  *
@@ -14,8 +14,8 @@
  *   U unlink   R rename (data: the new path)   L link (data: the new path)   K mkdir   X rmdir
  * Writes through a memory map and files without a name are not recorded.
  *
- * RECORD_GATE  a file that is locked (flock, shared) over each operation and its record: whoever kills the process while it
- *              holds the exclusive lock leaves no operation without a record
+ * RECORD_GATE  a file that is locked (flock, shared) during each operation and its record: a kill under the
+ *              exclusive lock leaves no operation without a record
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -125,7 +125,7 @@ __attribute__((constructor)) static void start(void) {
     if (letters) snprintf(fault_letters, sizeof fault_letters, "%s", letters);
 }
 
-/* Whether this call fails. The lock is not held. */
+/* Whether this call fails. Call without the lock. */
 static int fails(char letter, const char *name) {
     if (!strchr(fault_letters, letter)) return 0;
     long number = __atomic_add_fetch(&calls, 1, __ATOMIC_SEQ_CST);
@@ -158,7 +158,7 @@ static void record(char operation, const char *path, uint64_t inode, uint64_t of
     errno = kept;
 }
 
-/* The whole path, and whether it is below the directory. */
+/* The absolute path, and whether it is below the directory. */
 static int ours(int at, const char *path, char *full) {
     if (!root_length) return 0;
     if (path[0] == '/') {
@@ -246,7 +246,7 @@ int close(int fd) {
 
 #define UNTRACKED(fd) (fd < 0 || fd >= MAX_FD || !files[fd].inode)
 
-/* The lock is held over operation and record, so that their orders agree. */
+/* The lock covers operation and record, so that their orders agree. */
 #define RECORDED(call, on_success) \
     enter(); \
     __typeof__(call) result = call; \

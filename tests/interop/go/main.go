@@ -1,4 +1,4 @@
-// The Go client against a broker: one function a subject; prints what passed and what failed.
+// The Go client against a broker: one function per subject; prints passed and failed functions.
 package main
 
 import (

@@ -25,7 +25,7 @@ import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 
-/** What the documentation of RabbitMQ and of its Java client says that a broker does, one method a subject. */
+/** Broker features as documented by RabbitMQ and its Java client, one method per feature. */
 final class Functional {
   private Functional() {}
 
@@ -96,7 +96,7 @@ final class Functional {
     for (String body : bodies) channel.basicPublish("", queue, null, Interop.bytes(body));
   }
 
-  /** What is in the queue now. */
+  /** The messages in the queue. */
   private static List<String> drain(Channel channel, String queue) throws IOException {
     List<String> bodies = new ArrayList<>();
     for (GetResponse got = channel.basicGet(queue, true); got != null; got = channel.basicGet(queue, true)) {
@@ -105,14 +105,14 @@ final class Functional {
     return bodies;
   }
 
-  /** The next messages, as soon as they are there. */
+  /** The next messages, when they have arrived. */
   private static List<String> next(Channel channel, String queue, int count) throws Exception {
     List<String> bodies = new ArrayList<>();
     while (bodies.size() < count) bodies.add(Interop.text(Interop.take(channel, queue, true).getBody()));
     return bodies;
   }
 
-  /** A consumer that keeps what it gets. */
+  /** A consumer that keeps its messages. */
   private static final class Inbox {
     final BlockingQueue<Delivery> deliveries = new LinkedBlockingQueue<>();
     final BlockingQueue<String> cancelled = new LinkedBlockingQueue<>();
@@ -138,7 +138,7 @@ final class Functional {
       return bodies;
     }
 
-    /** Nothing waits, and nothing is on its way: a queue of its own has brought a message since. */
+    /** No message has arrived or is in transit: a message through a separate queue has arrived since. */
     void nothing(Channel channel) throws Exception {
       String probe = Interop.exclusive(channel, null);
       Inbox last = new Inbox(channel, probe, true);
@@ -153,7 +153,7 @@ final class Functional {
     Object run(Channel channel) throws Exception;
   }
 
-  /** The action closes a channel of a connection of its own with the code, and the connection with a code above 499. */
+  /** The action closes a channel of a separate connection with the code, and the connection with a code above 499. */
   private static void refused(int code, Action action) throws Exception {
     Connection connection = Interop.factory().newConnection();
     try {
@@ -179,7 +179,7 @@ final class Functional {
     }
   }
 
-  /** RabbitMQ counts ahead of what it has been sent before. */
+  /** RabbitMQ may count before it has handled earlier input. */
   private static void awaitCount(Channel channel, String queue, long count) throws Exception {
     for (long deadline = System.currentTimeMillis() + Interop.WITHIN; channel.messageCount(queue) != count; Thread.sleep(10)) {
       if (System.currentTimeMillis() > deadline) {
@@ -241,7 +241,7 @@ final class Functional {
     long declared = System.currentTimeMillis();
     String used = channel.queueDeclare(Interop.unique("lease"), false, false, false, map("x-expires", 150)).getQueue();
     Inbox inbox = new Inbox(channel, used, true);
-    // Asking for it passively is a use, too.
+    // A passive declare is a use, too.
     while (exists(connection, idle)) Thread.sleep(200);
     Interop.equal(System.currentTimeMillis() - declared >= 150, true);
     Interop.equal(exists(connection, used), true);
@@ -271,7 +271,7 @@ final class Functional {
     channel.basicQos(1);
     new Inbox(channel, queue, false);
     Interop.equal(channel.consumerCount(queue), 1L);
-    // What consumers hold is not purged.
+    // Unacked messages are not purged.
     awaitCount(channel, queue, 2);
     Interop.equal(channel.queuePurge(queue).getMessageCount(), 2);
     channel.basicNack(got.getEnvelope().getDeliveryTag(), false, true);
@@ -309,7 +309,7 @@ final class Functional {
     for (String key : Arrays.asList("1", "2", "3")) channel.basicPublish(first, key, true, null, Interop.bytes(key));
     for (int n = 0; n < 3; n++) Interop.equal(next(channel, queues[n], 1), List.of("" + (n + 1)));
     for (String queue : queues) Interop.equal(drain(channel, queue), List.of());
-    // Two exchanges that are each other's alternate lose nothing but what neither routes.
+    // Two exchanges that are each other's alternate lose only messages that neither routes.
     String one = Interop.unique("ae");
     String two = Interop.unique("ae");
     channel.exchangeDeclare(one, "direct", false, true, map("alternate-exchange", two));
@@ -329,7 +329,7 @@ final class Functional {
     channel.addReturnListener((code, text, from, key, properties, body) -> returned.add(code));
     channel.basicPublish(exchange, "", true, null, Interop.bytes("x"));
     Interop.equal(Interop.await(returned), 312);
-    // Its name must be text.
+    // Its name must be a string.
     refused(406, other -> other.exchangeDeclare(Interop.unique("ae"), "fanout", false, true, map("alternate-exchange", 5)));
   }
 
@@ -377,7 +377,7 @@ final class Functional {
   static void topics(Channel channel) throws Exception {
     String[] patterns = {"", "a.b.c", "a.*.c", "a.#.b", "a.b.b.c", "#", "#.#", "*", "#.b", "*.#", "#.a.#", "a.*.#", "*.#.*", "b.#"};
     String[] keys = {"", "a", "b", "a.b", "b.a", "a.b.c", "a.c.b", "a.b.b.c", "a..b", ".", "a.x.y.b", "b.b"};
-    // Which of the patterns match, by the documentation's rules: `*` is one word, `#` any number of them.
+    // The matching patterns by the documented rules: `*` is one word, `#` any number of them.
     String exchange = Interop.unique("topic");
     channel.exchangeDeclare(exchange, BuiltinExchangeType.TOPIC, false, true, null);
     List<String> queues = new ArrayList<>();
@@ -436,7 +436,7 @@ final class Functional {
       names[n] = Interop.unique("e2e");
       channel.exchangeDeclare(names[n], BuiltinExchangeType.FANOUT);
     }
-    // A diamond: the message comes to the queue once; and a cycle, which it passes once.
+    // A diamond: the message reaches the queue once; and a cycle, which it passes once.
     channel.exchangeBind(names[1], names[0], "");
     channel.exchangeBind(names[2], names[0], "");
     channel.exchangeBind(names[3], names[1], "");
@@ -471,7 +471,7 @@ final class Functional {
     channel.queueBind(queue, target, "a");
     channel.exchangeDeclarePassive(exchange);
     channel.queueUnbind(queue, target, "a");
-    // Its going takes the last binding of the other one away.
+    // Its deletion removes the last binding of the other one.
     refused(404, other -> other.exchangeDeclarePassive(target));
     refused(404, other -> other.exchangeDeclarePassive(exchange));
   }
@@ -505,7 +505,7 @@ final class Functional {
     publish(channel, queue, "nacked");
     channel.basicNack(Interop.take(channel, queue, false).getEnvelope().getDeliveryTag(), true, false);
     Interop.equal(next(channel, dead, 1), List.of("nacked"));
-    // What is purged or acknowledged is no dead letter.
+    // Purged and acknowledged messages are not dead-lettered.
     publish(channel, queue, "purged");
     channel.queuePurge(queue);
     publish(channel, queue, "acknowledged");
@@ -528,7 +528,7 @@ final class Functional {
     Interop.equal(got.getEnvelope().getExchange(), exchange);
     Interop.equal(death(got, 0).get("routing-keys").toString(), List.of(queue, "copy").toString());
     Interop.equal(next(channel, copies, 1), List.of("x"));
-    // With a routing key of the queue's own, CC is taken off.
+    // With a routing key of the queue, CC is removed.
     Map<String, Object> arguments = map("x-dead-letter-exchange", exchange, "x-dead-letter-routing-key", queue);
     String other = Interop.exclusive(channel, arguments);
     channel.basicPublish("", other, headers("CC", List.of("copy")), Interop.bytes("y"));
@@ -579,7 +579,7 @@ final class Functional {
     publish(channel, plain, "stays");
     Interop.equal(next(channel, dead, 1), List.of("its own"));
     Interop.equal(drain(channel, plain), List.of("stays"));
-    // Nothing lives for 0 ms, unless a consumer takes it at once.
+    // A message with a TTL of 0 expires unless a consumer takes it at once.
     channel.basicPublish("", plain, expiring("0"), Interop.bytes("nobody"));
     Interop.equal(next(channel, dead, 1), List.of("nobody"));
     Inbox inbox = new Inbox(channel, plain, true);
@@ -661,7 +661,7 @@ final class Functional {
     channel.confirmSelect();
     channel.confirmSelect();
     Interop.equal(channel.getNextPublishSeqNo(), 1L);
-    // What has no route is confirmed, behind its return.
+    // An unroutable message is confirmed after its return.
     channel.basicPublish("", Interop.unique("nowhere"), true, MessageProperties.PERSISTENT_BASIC, Interop.bytes("1"));
     Interop.equal(Interop.await(events), "return 1");
     Interop.equal(Interop.await(events), "ack");
@@ -695,7 +695,7 @@ final class Functional {
     long first = other.basicGet(queue, false).getEnvelope().getDeliveryTag();
     other.basicAck(first, false);
     other.txRollback();
-    // It is acknowledged no more, and can be again.
+    // The acknowledgement is undone, and can be repeated.
     other.basicAck(first, false);
     publish(other, queue, "4");
     other.txCommit();
@@ -753,7 +753,7 @@ final class Functional {
     }
     Interop.equal(Interop.await(one.cancelled), one.tag);
     Interop.equal(Interop.await(two.cancelled), two.tag);
-    // Who cancels by itself is not told.
+    // A consumer that cancels itself is not notified.
     String again = Interop.exclusive(channel, null);
     Inbox three = new Inbox(channel, again, true);
     channel.basicCancel(three.tag);
@@ -825,7 +825,7 @@ final class Functional {
     channel.basicAck(0, true);
     one.next(2);
     two.next(1);
-    // For the whole channel, whatever its consumers have.
+    // For the whole channel, regardless of its consumers.
     Channel shared = channel.getConnection().createChannel();
     String other = Interop.exclusive(shared, null);
     shared.basicQos(3, true);
@@ -844,7 +844,7 @@ final class Functional {
     String queue = Interop.exclusive(channel, map("x-max-length", 2));
     publish(channel, queue, "1", "2", "3", "4");
     Interop.equal(drain(channel, queue), List.of("3", "4"));
-    // What consumers hold does not count.
+    // Unacked messages do not count.
     publish(channel, queue, "5", "6");
     long tag = channel.basicGet(queue, false).getEnvelope().getDeliveryTag();
     publish(channel, queue, "7");
@@ -910,7 +910,7 @@ final class Functional {
     ConnectionFactory factory = Interop.factory();
     factory.setRequestedChannelMax(0);
     try (Connection connection = factory.newConnection()) {
-      // No limit of the client's: the broker's counts.
+      // Without a limit of the client, the broker's applies.
       Interop.equal(connection.getChannelMax(), 2047);
       Interop.equal(connection.createChannel(2047).isOpen(), true);
       Interop.equal(connection.createChannel().queueDeclare() != null, true);
@@ -932,7 +932,7 @@ final class Functional {
       other.basicPublish(missing, "", null, Interop.bytes("x"));
       return null;
     });
-    // These succeed: what is to be gone is gone.
+    // These succeed: the objects do not exist.
     channel.queueDelete(missing);
     channel.exchangeDelete(missing);
     channel.queueUnbind(missing, "amq.direct", "");
@@ -1000,7 +1000,7 @@ final class Functional {
 
   // Recovery
 
-  /** A way to the broker that can be cut. */
+  /** A proxy to the broker that can be cut. */
   private static final class Way implements Closeable {
     private final ServerSocket listener = new ServerSocket(0, 50, InetAddress.getLoopbackAddress());
     private final List<Socket> sockets = Collections.synchronizedList(new ArrayList<>());

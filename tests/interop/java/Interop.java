@@ -27,7 +27,7 @@ import java.util.concurrent.Callable;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 
-/** RabbitMQ's Java client against a broker: one method a subject; prints what passed and what failed. */
+/** RabbitMQ's Java client against a broker: one method per subject; prints passed and failed methods. */
 public class Interop {
   interface Test {
     void run(Channel channel) throws Exception;
@@ -255,7 +255,7 @@ public class Interop {
       });
       thread.setDaemon(true);
       thread.start();
-      // By default the client's replies come over amq.rabbitmq.reply-to.
+      // By default the client receives replies over amq.rabbitmq.reply-to.
       RpcClient client = new RpcClient(new RpcClientParams().channel(channel).exchange("").routingKey(name).timeout((int) WITHIN));
       for (int n = 0; n < 5; n++) equal(client.stringCall("call " + n), "re: call " + n);
       client.close();

@@ -7,7 +7,7 @@ import jakarta.jms.Session;
 import java.net.URI;
 import org.apache.qpid.jms.JmsConnectionFactory;
 
-/** Qpid JMS logs in: by SCRAM and PLAIN, over TLS on the plain port, as the only one of its client id. */
+/** Qpid JMS logs in: by SCRAM and PLAIN, over TLS on the plain port, as the only connection of its client id. */
 public class Login {
     private static int passed = 0;
     private static String address;
@@ -29,7 +29,7 @@ public class Login {
                 ok(mechanism + " with a wrong password");
             }
         }
-        // What it chooses by itself.
+        // Its own choice.
         try (Connection connection = open("amqp", "", "guest", null)) {
             sendAndReceive(connection);
         }

@@ -31,7 +31,7 @@ import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import org.apache.qpid.jms.JmsConnectionFactory;
 
-/** Qpid JMS against a broker: one method a subject; prints what passed and what failed. */
+/** Qpid JMS against a broker: one method per subject; prints passed and failed methods. */
 public class Messaging {
   interface Test {
     void run() throws Exception;
@@ -40,9 +40,9 @@ public class Messaging {
   static final URI URL = URI.create(System.getenv("LEVERET_URL"));
   static final String USER = URL.getUserInfo().split(":")[0];
   static final String PASSWORD = URL.getUserInfo().split(":")[1];
-  /** For what must come. */
+  /** Timeout for expected messages. */
   static final long WITHIN = 20_000;
-  /** For what must not come: a slow machine makes the test weaker, never red. */
+  /** Timeout for unexpected messages: a slow machine makes the test weaker, but never fail. */
   static final long QUIET = 200;
 
   static int numbers = 0;
@@ -357,7 +357,7 @@ public class Messaging {
     truth(consumer.receiveNoWait() == null, "the queue is empty");
     send(session, queue, "a", "b");
     equal(text(consumer.receiveNoWait()), "a");
-    // What the first consumer has not asked for is there for others.
+    // Messages that the first consumer has not requested go to others.
     equal(next(session.createConsumer(queue)), "b");
     truth(consumer.receiveNoWait() == null, "the queue is empty again");
   }
@@ -454,7 +454,7 @@ public class Messaging {
     }
     equal(browse(session, queue, null), List.of("n0", "n1", "n2", "n3", "n4"));
     equal(browse(session, queue, "number > 2"), List.of("n3", "n4"));
-    // Nothing was taken, and nothing counts as delivered before.
+    // No message was removed or counts as delivered.
     Message first = session.createConsumer(queue).receive(WITHIN);
     equal(text(first), "n0");
     equal(first.getJMSRedelivered(), false);
@@ -554,7 +554,7 @@ public class Messaging {
     back.close();
     send(publisher, topic, "4");
 
-    // Another selector is another subscription: what has come for the old one is gone.
+    // Another selector is another subscription: the messages of the old one are gone.
     MessageConsumer selective = other.createDurableConsumer(topic, "sub", "colour = 'red'", false);
     Message red = publisher.createTextMessage("red");
     red.setStringProperty("colour", "red");
@@ -609,7 +609,7 @@ public class Messaging {
   }
 
   static void globalSharedSubscriptions() throws Exception {
-    // Without a client-id the subscription belongs to all.
+    // Without a client-id, the subscription is shared by all.
     Topic topic = connect().createSession().createTopic(unique("global"));
     Connection left = connect("?jms.prefetchPolicy.all=1", null);
     Connection right = connect("?jms.prefetchPolicy.all=1", null);

@@ -18,7 +18,7 @@ import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 
-/** What JMS says of sessions, their acknowledgement modes and the headers of messages, beside what is in `Messaging`. */
+/** JMS sessions, their acknowledgement modes and message headers, in addition to `Messaging`. */
 final class Sessions {
   /** Qpid JMS's own mode. */
   private static final int INDIVIDUAL_ACKNOWLEDGE = 101;
@@ -72,7 +72,7 @@ final class Sessions {
     Message oldest = first.receive(Messaging.WITHIN);
     Messaging.equal(Messaging.next(first), "1");
     Messaging.equal(Messaging.next(second), "0");
-    // Of any message, everything that the session was given is acknowledged.
+    // Acknowledging any message acknowledges everything that the session received.
     oldest.acknowledge();
     Messaging.equal(Messaging.next(first), "2");
     session.close();
@@ -126,7 +126,7 @@ final class Sessions {
     for (int number = 0; number < 10; number++) {
       Message message = rest.receive(Messaging.WITHIN);
       Messaging.equal(Messaging.text(message), "" + number);
-      // What was fetched ahead may count as delivered; what was received does.
+      // Prefetched messages may count as delivered; received ones do.
       if (number < 5) Messaging.equal(message.getJMSRedelivered(), true);
     }
   }
@@ -193,7 +193,7 @@ final class Sessions {
     send(session, queue, 50);
     MessageConsumer consumer = session.createConsumer(queue);
     Messaging.equal(Messaging.next(consumer, 50), numbers(0, 50));
-    // Nothing is acknowledged, and nothing comes again.
+    // Nothing is acknowledged, and nothing is redelivered.
     session.close();
     Messaging.nothing(Messaging.connect().createSession().createConsumer(queue));
   }

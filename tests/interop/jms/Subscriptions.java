@@ -267,7 +267,7 @@ public class Subscriptions {
     private static void selectors() {
         try (JMSContext context = factory.createContext()) {
             Queue queue = context.createQueue("selected");
-            // The producers of a context are anonymous, and send to what is there.
+            // The producers of a context are anonymous, and send to existing queues.
             context.createConsumer(queue).close();
             for (int number = 1; number <= 4; number++) {
                 context.createProducer().setProperty("number", number).send(queue, "m" + number);
@@ -278,13 +278,13 @@ public class Subscriptions {
             check(consumer.receiveNoWait() == null, "nothing else matches");
             consumer.close();
             consumer = context.createConsumer(queue);
-            check("m1".equals(consumer.receiveBody(String.class, WAIT)), "what did not match is there");
+            check("m1".equals(consumer.receiveBody(String.class, WAIT)), "the message that did not match is missing");
             check("m4".equals(consumer.receiveBody(String.class, WAIT)), "all of it");
             ok("selectors");
         }
     }
 
-    // What they share
+    // Shared helpers
 
     private static Connection open(String id) throws JMSException {
         Connection connection = factory.createConnection();

@@ -1,6 +1,6 @@
 'use strict';
 
-// What the tests share: the broker's URL, names that nobody else uses, waiting.
+// Shared helpers: the broker's URL, unique names, waiting.
 
 const url = process.env.LEVERET_URL;
 let numbers = 0;
@@ -18,10 +18,10 @@ async function until(condition, what = 'the condition', within = 20000) {
   }
 }
 
-// The next message of a queue, or a failure.
+// Return the next message of a queue, or fail.
 const take = (channel, queue, options) => until(() => channel.get(queue, options), `a message in ${queue}`);
 
-// Resolves with the error that an emitter gets.
+// Resolve with the error that an emitter emits.
 const failure = (emitter) => new Promise((resolve) => emitter.once('error', resolve));
 
 module.exports = { url, unique, sleep, until, take, failure };

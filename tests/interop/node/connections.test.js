@@ -1,6 +1,6 @@
 'use strict';
 
-// amqplib's callback API, and what happens to connections.
+// amqplib's callback API, and the end of connections.
 
 const net = require('node:net');
 const test = require('node:test');
@@ -18,7 +18,7 @@ test('the callback API, start to end', (context, done) => {
       channel.assertQueue(queue, { exclusive: true }, (error, ok) => {
         assert.ifError(error);
         assert.deepEqual(ok, { queue, messageCount: 0, consumerCount: 0 });
-        // The delivery and the confirm come in either order.
+        // The delivery and the confirm arrive in either order.
         let missing = 2;
         const arrived = () => {
           missing -= 1;

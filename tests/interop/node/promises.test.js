@@ -168,7 +168,7 @@ test('routing: topic, headers, alternate, between exchanges', async () => {
   channel.publish(topic, 'z', Buffer.from('3'));
   assert.equal((await take(channel, queue, { noAck: true })).content.toString(), '1');
   assert.equal(await channel.get(queue), false);
-  // What an exchange-to-exchange binding leads into a dead end is unrouted too: so go both.
+  // A message that an exchange-to-exchange binding routes to no queue is unroutable, too: both go to the alternate exchange.
   const first = (await take(channel, lost, { noAck: true })).content.toString();
   assert.ok(['2', '3'].includes(first));
   await channel.unbindExchange(headers, topic, 'a.#');

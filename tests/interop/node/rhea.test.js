@@ -1,6 +1,6 @@
 'use strict';
 
-// rhea over AMQP 1.0, in the manner of its examples.
+// rhea over AMQP 1.0, in the style of its examples.
 
 const assert = require('node:assert');
 const { test } = require('node:test');
@@ -10,7 +10,7 @@ const { url, unique, until } = require('./common');
 const address = new URL(url);
 const options = { host: address.hostname, port: Number(address.port), reconnect: false };
 
-// One container for each test; it is closed whatever happens.
+// One container per test; it is always closed.
 function connect(context, more = {}) {
   const container = rhea.create_container();
   const connection = container.connect({ ...options, ...more });

@@ -10,7 +10,7 @@ import javax.jms.Session;
 import javax.jms.TextMessage;
 import org.apache.qpid.client.AMQConnectionFactory;
 
-/** Sends two messages to a queue over AMQP 0-9 (`send QUEUE`), or prints as many as asked for (`receive QUEUE COUNT`). */
+/** Sends two messages to a queue over AMQP 0-9 (`send QUEUE`), or receives and prints some (`receive QUEUE COUNT`). */
 public class Cross {
   public static void main(String[] arguments) throws Exception {
     System.setProperty("qpid.amqp.version", "0-9");

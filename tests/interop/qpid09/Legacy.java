@@ -32,7 +32,7 @@ import org.apache.qpid.client.AMQConnection;
 import org.apache.qpid.client.AMQConnectionFactory;
 import org.apache.qpid.client.AMQSession;
 
-/** Qpid's old JMS client over AMQP 0-9: one method a subject; prints what passed and what failed. */
+/** Qpid's old JMS client over AMQP 0-9: one method per subject; prints passed and failed methods. */
 public class Legacy {
   interface Test {
     void run() throws Exception;
@@ -41,12 +41,12 @@ public class Legacy {
   static final URI URL = URI.create(System.getenv("LEVERET_URL"));
   static final String USER = URL.getUserInfo().split(":")[0];
   static final String PASSWORD = URL.getUserInfo().split(":")[1];
-  /** For what must come. */
+  /** Timeout for expected messages. */
   static final long WITHIN = 20_000;
-  /** For what must not come: a slow machine makes the test weaker, never red. */
+  /** Timeout for unexpected messages: a slow machine makes the test weaker, but never fail. */
   static final long QUIET = 200;
 
-  /** For one test. */
+  /** Timeout of one test. */
   static final long LIMIT = 60_000;
 
   static volatile int numbers = 0;
@@ -374,11 +374,11 @@ public class Legacy {
       message.writeBytes(octets);
       producer.send(message);
       BytesMessage got = (BytesMessage) consumer.receive(WITHIN);
-      check(got != null, "no message of " + size + " octets");
+      check(got != null, "no message of " + size + " bytes");
       same((long) size, got.getBodyLength());
       byte[] found = new byte[size];
       got.readBytes(found);
-      check(Arrays.equals(octets, found), "the octets of " + size + " are others");
+      check(Arrays.equals(octets, found), "the " + size + " bytes differ");
     }
   }
 

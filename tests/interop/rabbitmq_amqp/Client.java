@@ -97,7 +97,7 @@ public class Client {
         check(management.queuePurge("java.bound").messageCount() == 2, "each once");
         management.unbind().sourceExchange("java.x").destinationQueue("java.bound").key("k.#").unbind();
         check(publishTo("java.x", "k.1") == Publisher.Status.ACCEPTED, "the binding with arguments is still there");
-        // The client asks for the bindings, and deletes the one whose arguments are these.
+        // The client requests the bindings, and deletes the one with these arguments.
         management.unbind().sourceExchange("java.x").destinationQueue("java.bound").key("k.#").arguments(some).unbind();
         check(publishTo("java.x", "k.1") == Publisher.Status.RELEASED, "unbound");
         management.unbind().sourceExchange("java.x").destinationExchange("java.y").key("y").unbind();
@@ -152,7 +152,7 @@ public class Client {
         until(() -> consumer.unsettledMessageCount() == 0);
         consumer.close();
         check(seen.subList(0, 4).equals(List.of("accept", "discard", "annotate", "requeue")), "in order");
-        // The client may have given credit for the next one before what came back was in its place.
+        // The client may have given credit for the next message before the requeued one was back in its place.
         check(seen.subList(4, 6).containsAll(List.of("requeue", "again")), "requeued");
         BlockingQueue<Message> dead = new LinkedBlockingQueue<>();
         Consumer other = connection.consumerBuilder().queue("java.dead").messageHandler((context, message) -> {
