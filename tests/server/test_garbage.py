@@ -47,6 +47,22 @@ def test_only_young_generations_are_collected_automatically(fake: Fake) -> None:
     assert gc.get_freeze_count() > 0
 
 
+def test_objects_are_examined_once(fake: Fake) -> None:
+    examined: list[int] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            examined.append(len(gc.get_objects(0)) + len(gc.get_objects(1)))
+
+    gc.callbacks.append(note)
+    try:
+        kept = [[number] for number in range(10_000)]
+    finally:
+        gc.callbacks.remove(note)
+    assert len(kept) == 10_000 and len(examined) >= 7
+    assert max(examined) <= 1234 + 100
+
+
 def test_a_full_collection_waits_until_it_is_cheap(fake: Fake) -> None:
     Ring()
     gc.collect(1)

@@ -1,9 +1,10 @@
 """Scheduling of Python's garbage collector in the process of `leveret serve`.
 
 A collection stops the event loop for about 0.2 µs per object that it examines, so automatic collections examine only
-young objects: those that survived two collections are not examined again. The broker creates no reference cycles for
-messages and connections, so these are freed without a collection. The few cycles that remain (a few objects per connection
-to the control socket) are left to the full collections here.
+young objects: those that survived one collection are not examined again. This matters most for lists and dicts, because a
+collection also visits everything that they refer to. The broker creates no reference cycles for messages and connections,
+so these are freed without a collection. The few cycles that remain (a few objects per connection to the control socket)
+are left to the full collections here.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-# The second generation is collected after this many collections of the first one.
-SECOND_GENERATION: Final = 2
+# The second generation is collected after more than this many collections of the first one: always with it, so that it
+# stays empty, and the survivors join the third one.
+SECOND_GENERATION: Final = -1
 # More collections than any run has: only `Collector` runs full collections.
 NEVER: Final = (1 << 31) - 1
 # Seconds between two checks whether a full collection is due.
