@@ -39,6 +39,7 @@ from leveret.broker.metadata import Record
 from leveret.broker.queues import pending_dead_letters
 from leveret.broker.queues.classic.queue import ClassicQueue
 from leveret.broker.queues.queue import Queue
+from leveret.broker.queues.queue_list import QueueList
 from leveret.broker.queues.registry import QUEUE_ARGUMENTS, make_queue, parse_queue_arguments
 from leveret.broker.queues.requests import RequestQueue
 from leveret.broker.routing import Route, check_keys, depends_on_message, resolve
@@ -87,6 +88,8 @@ class Vhost:
         self.strict = settings.strict
         self.exchanges: dict[str, Exchange] = {}
         self.queues: dict[str, Queue] = {}
+        # All of them, for what is done in steps.
+        self.queue_list = QueueList()
         # Deleted queues with pending dead letters, by id.
         self.pending_dead_letters: dict[int, ClassicQueue] = {}
         self.routes: dict[bytes, Route] = {}
@@ -449,6 +452,7 @@ class Vhost:
         self.broker.work += QUEUE_WORK
         queue.begin()
         self.queues[name] = queue
+        self.queue_list.add(queue)
         if self.events.bound:
             self.events.watch(queue)
         if exclusive_owner is not None:
@@ -492,6 +496,7 @@ class Vhost:
         if self.queues.get(queue.name) is not queue:
             return 0
         del self.queues[queue.name]
+        self.queue_list.discard(queue)
         if self.broker.definitions_left >= 0:
             self.broker.definitions_left += 1
         if queue.stored:
@@ -711,6 +716,7 @@ class Vhost:
             if queue.record() != record:
                 self.keep_queue(queue)  # its entries must survive the next clean stop, too
             self.queues[names[0]] = queue
+            self.queue_list.add(queue)
         elif kind == metadata.PENDING_DEAD_LETTERS:
             settings = parse_queue_arguments(
                 value["arguments"], durable=True, exclusive=False, auto_delete=False, strict=False

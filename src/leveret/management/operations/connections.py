@@ -63,7 +63,7 @@ def list_channels(context: Context, request: InVhost) -> Iterator[ChannelInfo | 
 def list_consumers(context: Context, request: InVhost) -> Iterator[ConsumerInfo | None]:
     """List consumers."""
     for vhost in context.vhosts(request.vhost):
-        for queue in list(vhost.queues.values()):
+        for queue in vhost.queue_list.walk():
             for consumer in list(queue.consumers):
                 yield _describe_consumer(consumer)
             yield None

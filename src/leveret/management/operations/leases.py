@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from msgspec import UNSET, Meta, UnsetType, field
 
-from leveret.broker.errors import BrokerError, NotFound, ResourceError
-from leveret.broker.jobs import STEP_WORK, Job, Jobs
+from leveret.broker.errors import INTERNAL_ERROR, BrokerError, NotFound, ResourceError
+from leveret.broker.jobs import STEP_WORK, Job
 from leveret.broker.leases import operations
 from leveret.broker.leases.batch import Batch
 from leveret.broker.leases.lease import Lease
@@ -158,10 +158,11 @@ def _summary(batch: Batch) -> BatchSummary:
     return BatchSummary(batch=batch.number, count=batch.count, octets=batch.bytes)
 
 
-def list_all(context: Context, request: InVhost) -> Iterator[LeaseInfo]:
+def list_all(context: Context, request: InVhost) -> Iterator[LeaseInfo | None]:
     """List leases."""
     for vhost in context.vhosts(request.vhost):
-        for queue in list(vhost.queues.values()):
+        for queue in vhost.queue_list.walk():
+            yield None
             if queue.leases is not None:
                 for lease in list(queue.leases.by_name.values()):
                     found = describe(lease)
@@ -228,17 +229,41 @@ def release(context: VhostContext, request: OfLease) -> Messages:
 
 
 class Listing(Job):
-    """Describes leases, limited by the work of one turn per step, and resolves `later` with them."""
+    """Finds the leases of queues and describes them, limited by the work of one turn per step.
 
-    def __init__(self, jobs: Jobs, leases: list[Lease], later: Later[LeaseList]) -> None:
-        super().__init__(jobs)
-        self.leases = leases
+    Resolves `later` with them, or with a `ResourceError` if they are too many.
+    """
+
+    def __init__(self, context: VhostContext, queues: Iterator[Queue], later: Later[LeaseList]) -> None:
+        super().__init__(context.vhost.broker.jobs)
+        self.context = context
+        self.queues = queues
         self.later = later
+        self.leases: list[Lease] = []
+        self.count = 0
         self.at = 0
         self.described: list[LeaseInfo] = []
 
     def step(self) -> bool:
         work = 0
+        for queue in self.queues:
+            if queue.leases is not None and self.context.may("read", queue.name):
+                found = list(queue.leases.by_name.values())
+                self.leases.extend(found)
+                self.count += len(found) + sum(len(lease.batches) for lease in found)
+                work += len(found)
+            work += 1
+            if work >= STEP_WORK:
+                self.jobs.broker.work += work
+                return True
+        if self.count > MAX_LISTED:
+            self.later.fail(
+                ResourceError(
+                    f"{self.count} leases and batches exceed the maximum of {MAX_LISTED} in a reply: name a queue, or"
+                    " list them with `leveret leases`"
+                )
+            )
+            return False
         while self.at < len(self.leases) and work < STEP_WORK:
             lease = self.leases[self.at]
             self.at += 1
@@ -251,6 +276,9 @@ class Listing(Job):
         self.later.answer(LeaseList(leases=self.described))
         return False
 
+    def failed(self) -> None:
+        self.later.fail(BrokerError(INTERNAL_ERROR))
+
 
 def cost_of(lease: Lease) -> int:
     """Return the units of work to describe a lease."""
@@ -258,23 +286,14 @@ def cost_of(lease: Lease) -> int:
 
 
 def list_leases(context: VhostContext, request: OfQueue) -> Later[LeaseList]:
-    """List the leases of a queue, or of all queues that the user may read. Raises `ResourceError` if they are too many."""
+    """List the leases of a queue, or of all queues that the user may read; a `ResourceError` if they are too many."""
     if request.queue is not None:
         context.check("read", request.queue)
-        found = [_find(context, request.queue)]
+        queues = iter([_find(context, request.queue)])
     else:
-        found = [
-            queue for queue in context.vhost.queues.values() if queue.leases is not None and context.may("read", queue.name)
-        ]
-    leases = [lease for queue in found if queue.leases is not None for lease in queue.leases.by_name.values()]
-    count = len(leases) + sum(len(lease.batches) for lease in leases)
-    if count > MAX_LISTED:
-        raise ResourceError(
-            f"{count} leases and batches exceed the maximum of {MAX_LISTED} in a reply: name a queue, or"
-            " list them with `leveret leases`"
-        )
+        queues = context.vhost.queue_list.walk()
     later = Later[LeaseList]()
-    listing = Listing(context.vhost.broker.jobs, leases, later)
+    listing = Listing(context, queues, later)
     if listing.step():
         listing.resume()
     return later

@@ -97,8 +97,7 @@ def _find(context: Context, request: NamedInVhost) -> Queue:
 
 def list_queues(context: Context, request: InVhost) -> Iterator[QueueInfo]:
     """List queues."""
-    found = [queue for vhost in context.vhosts(request.vhost) for queue in vhost.queues.values()]
-    return (describe(queue) for queue in found)
+    return (describe(queue) for vhost in context.vhosts(request.vhost) for queue in vhost.queue_list.walk())
 
 
 def show(context: Context, request: NamedInVhost) -> QueueInfo:

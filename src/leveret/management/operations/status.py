@@ -38,7 +38,7 @@ async def status(context: Context, request: Request) -> Status:
     queues = exchanges = ready = unacked = consumers = memory = 0
     for vhost in list(context.broker.vhosts.values()):
         exchanges += len(vhost.exchanges)
-        for queue in list(vhost.queues.values()):
+        for queue in vhost.queue_list.walk():
             queues += 1
             if not queues % STEP:
                 await asyncio.sleep(0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
 
 from msgspec import UNSET, Meta, UnsetType, field
@@ -313,10 +314,12 @@ def find(context: Context, request: NamedInVhost) -> StreamQueue:
     return stream
 
 
-def list_streams(context: Context, request: InVhost) -> Iterator[StreamInfo]:
+def list_streams(context: Context, request: InVhost) -> Iterator[StreamInfo | None]:
     """List streams."""
-    found = [queue.as_stream() for vhost in context.vhosts(request.vhost) for queue in vhost.queues.values()]
-    return (describe(stream) for stream in found if stream is not None)
+    for vhost in context.vhosts(request.vhost):
+        for queue in vhost.queue_list.walk():
+            stream = queue.as_stream()
+            yield None if stream is None else describe(stream)
 
 
 def show(context: Context, request: NamedInVhost) -> StreamInfo:
@@ -324,10 +327,11 @@ def show(context: Context, request: NamedInVhost) -> StreamInfo:
     return describe(find(context, request))
 
 
-def list_supers(context: Context, request: InVhost) -> Iterator[SuperStreamInfo]:
+def list_supers(context: Context, request: InVhost) -> Iterator[SuperStreamInfo | None]:
     """List super streams with the totals of their partitions."""
     for vhost in context.vhosts(request.vhost):
-        for exchange in vhost.exchanges.values():
+        for exchange in list(vhost.exchanges.values()):
+            yield None
             streams = partitions(vhost, exchange.name) if exchange.type == HASH else []
             if streams:
                 yield SuperStreamInfo(
@@ -482,14 +486,29 @@ def match(context: VhostContext, request: Match) -> Later[StreamNames]:
         pattern = Pattern(request.pattern, whole=True)
     except ValueError as error:
         raise PreconditionFailed(f"pattern {request.pattern[:80]!r} {error}") from None
-    names = [queue.name for queue in context.vhost.queues.values() if queue.replayable]
-    if len(names) > MAX_MATCHED:
-        raise PreconditionFailed(
-            f"vhost '{context.vhost.name}' has {len(names)} streams; expected at most {MAX_MATCHED} for a pattern"
-        )
     later = Later[StreamNames]()
-    Matching(context, pattern, names, later).resume()
+    context.vhost.broker.jobs.run_steps(
+        _matching(context, pattern, later), None, partial(later.fail, BrokerError(INTERNAL_ERROR))
+    )
     return later
+
+
+def _matching(context: VhostContext, pattern: Pattern, later: Later[StreamNames]) -> Iterator[int]:
+    """Find the streams of the vhost in steps, then match their names."""
+    vhost = context.vhost
+    names: list[str] = []
+    for queue in vhost.queue_list.walk():
+        if queue.replayable:
+            names.append(queue.name)
+        yield 1
+    if len(names) > MAX_MATCHED:
+        later.fail(
+            PreconditionFailed(
+                f"vhost '{vhost.name}' has {len(names)} streams; expected at most {MAX_MATCHED} for a pattern"
+            )
+        )
+        return
+    Matching(context, pattern, names, later).resume()
 
 
 def describe_to_reader(context: VhostContext, request: Describe) -> StreamDescription:

@@ -47,13 +47,14 @@ class VhostInfo(Reply, kw_only=True):
     max_connections: int
 
 
-def list_vhosts(context: Context, request: Request) -> Iterator[VhostInfo]:
+def list_vhosts(context: Context, request: Request) -> Iterator[VhostInfo | None]:
     """List vhosts."""
     for vhost in context.vhosts(None):
         ready = unacked = 0
-        for queue in vhost.queues.values():
+        for queue in vhost.queue_list.walk():
             ready += queue.ready_count
             unacked += queue.unacked
+            yield None
         yield VhostInfo(
             name=vhost.name,
             source=_source(context, vhost.name),
