@@ -10,7 +10,7 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from mypy_extensions import mypyc_attr
@@ -21,15 +21,17 @@ from leveret.broker.consumer import Holder, Output
 from leveret.broker.content_policy import DROP_IN_ORDER, ContentPolicy
 from leveret.broker.errors import NotFound, PreconditionFailed, ResourceError
 from leveret.broker.exchanges.base import DEFAULT_ROUTING_STEPS
-from leveret.broker.jobs import STEP_WORK, Jobs
+from leveret.broker.jobs import STEP_WORK, Jobs, logged
 from leveret.broker.kept_files import KeptFiles
 from leveret.broker.leases import recovery as lease_recovery
 from leveret.broker.log import Log, RecoveredQueue, Recovery
 from leveret.broker.message import AT_ONCE, FORMAT_AMQP0, PROTOCOLS, Message
 from leveret.broker.metadata import Record
-from leveret.broker.queues import pending_dead_letters, removal, shares
+from leveret.broker.queues import pending_dead_letters, removal
 from leveret.broker.queues.queue import Queue
+from leveret.broker.queues.queue_list import QueueList
 from leveret.broker.queues.requests import RequestHandler
+from leveret.broker.queues.shares import MemoryShares
 from leveret.broker.segments import Segments, SegmentSettings, SegmentStore
 from leveret.broker.streams.queue import StreamQueue
 from leveret.broker.streams.recovery import StreamRecords
@@ -146,7 +148,10 @@ class Broker:
         self.vhosts: dict[str, Vhost] = {}
         self.active: deque[Queue] = deque()
         self.outputs: list[Output] = []
-        self.paging: dict[int, Queue] = {}
+        # Queues with entries that are still to be paged out.
+        self.paging = QueueList()
+        self._paging_out = False
+        self.shares = MemoryShares(self)
         self.holders: dict[Holder, None] = {}
         self.header_readers: dict[int, HeaderReader] = {}
         self.content_policies: list[ContentPolicy | None] = [None] * len(PROTOCOLS)
@@ -245,21 +250,38 @@ class Broker:
                 overflow.flush()
 
     def share_memory(self, budget: int, max_share: int) -> None:
-        """Set the memory share of each queue, at most `max_share` bytes, so that all together use about `budget`."""
-        self.page_above = shares.share(self, budget, max_share)
+        """Set the memory share of each queue, at most `max_share` bytes, so that all together use about `budget`.
+
+        The share is known after several turns if there are many queues; until then it does not grow.
+        """
+        self.shares.divide(budget, max_share)
 
     def page_down(self) -> None:
-        """Page out committed entries of queues that exceed their share of memory."""
-        if self.page_above < DEFAULT_PAGE_ABOVE:
-            for vhost in self.vhosts.values():
-                for queue in vhost.queues.values():
-                    if queue.memory > self.page_above:
-                        queue.page_down(self.page_above)
-        for vhost in self.vhosts.values():
-            vhost.sink_transactions.page_down()
-        for queue in list(self.paging.values()):
-            if not queue.page_more():
-                del self.paging[queue.id]
+        """Page out committed entries of queues that exceed their share of memory, in steps.
+
+        Does nothing while the steps of an earlier call are not complete.
+        """
+        if not self._paging_out:
+            self._paging_out = True
+            self.jobs.run_steps(self._paging_each())
+
+    def _paging_each(self) -> Iterator[int]:
+        try:
+            if self.page_above < DEFAULT_PAGE_ABOVE:
+                for vhost in list(self.vhosts.values()):
+                    for queue in vhost.queue_list.walk():
+                        if queue.memory > self.page_above:
+                            yield from logged(queue.paging_down(self.page_above))
+                        yield 1
+            for vhost in list(self.vhosts.values()):
+                yield from logged(vhost.sink_transactions.paging_down())
+            for queue in self.paging.walk():
+                yield from logged(queue.paging_more())
+                if not queue.is_paging():
+                    self.paging.discard(queue)
+                yield 1
+        finally:
+            self._paging_out = False
 
     # Messages
 

@@ -25,7 +25,7 @@ NO_LIMIT = 1 << 62
 # All queues together keep a quarter of the limit in memory, but at most this many bytes. Beyond that, the disk cache is
 # sufficient.
 MAX_QUEUE_MEMORY = 512 << 20
-# Adding up this many queues takes about a millisecond, which is what a check may cost.
+# Adding up this many queues takes about a millisecond, which is what a check may cost on average.
 QUEUES_PER_CHECK = 10_000
 # Units of work of looking whether a socket has closed, and of waking a session, besides one for each of its channels.
 PEER_WORK = 3

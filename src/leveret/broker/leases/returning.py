@@ -59,7 +59,7 @@ def _return_to_queue(queue: ClassicQueue, pieces: list[tuple[int, Chunk]]) -> No
         for entry in level.return_chunks(chunks, broker.overflow):
             queue.ready.count_out(entry)
             queue.ready.note_refusals(entry)
-    broker.paging[queue.id] = queue
+    broker.paging.add(queue)
     queue.ready.read_heads(queue)
     # Other operations may wait for entries that were paged out here.
     queue.ready.notify_waiting()

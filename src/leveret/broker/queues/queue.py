@@ -7,6 +7,7 @@ have a default that suits a queue without the feature in question: no limits, no
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 from leveret.broker import settlement
@@ -188,11 +189,16 @@ class Queue:
         """Return the bytes that the paged-out entries would take in memory."""
         return 0
 
-    def page_down(self, share: int) -> None:
-        """Page out entries of a queue that has more than `share` bytes in memory."""
+    def paging_down(self, share: int) -> Iterator[int]:
+        """Page out entries of a queue that has more than `share` bytes in memory, in steps."""
+        return iter(())
 
-    def page_more(self) -> bool:
-        """Page out entries that were committed meanwhile. Return False when none is left to page out."""
+    def paging_more(self) -> Iterator[int]:
+        """Page out entries that were committed meanwhile, in steps."""
+        return iter(())
+
+    def is_paging(self) -> bool:
+        """Return whether entries of the queue are still to be paged out."""
         return False
 
     # In

@@ -197,4 +197,4 @@ def forget(queue: Queue) -> None:
     overflow = queue.broker.overflow
     if overflow is not None:
         overflow.forget(queue.id)
-    queue.broker.paging.pop(queue.id, None)
+    queue.broker.paging.discard(queue)

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 CHUNK_ENTRIES: Final = 4096
 CHUNK_BYTES: Final = 1 << 20
+# Messages that are paged out at once, and those, as a power of two, that this takes 1 µs for.
+PAGED_AT_ONCE: Final = 4 * CHUNK_ENTRIES
+FORGET_SHIFT: Final = 2
 # Distinct target addresses of one sink transaction that are counted individually.
 MAX_ADDRESSES: Final = 1024
 # Memory budget of all sink transactions together, in shares of one queue.
@@ -271,21 +274,25 @@ class SinkTransaction(Queue):
 
     # Memory
 
-    def page_out(self, keep: int) -> None:
+    def page_out(self, keep: int) -> int:
         """Page out messages that are on disk, newest first, until at most `keep` bytes are in memory.
 
-        During a commit the oldest chunk may be moved in part, so it stays.
+        During a commit the oldest chunk may be moved in part, so it stays. Returns the number of messages, about
+        PAGED_AT_ONCE at most.
         """
         cached = self.cached
         committed = self.log.committed
         moving = self.chunks[0] if self.batch_commit is not None and self.chunks else None
         at = len(cached)
-        while at and self.cached_bytes > keep:
+        count = 0
+        while at and self.cached_bytes > keep and count < PAGED_AT_ONCE:
             at -= 1
             chunk = cached[at]
             if chunk.batch <= committed and chunk is not moving:
                 del cached[at]
+                count += len(chunk.slots)
                 self._forget_messages(chunk)
+        return count
 
     def _forget_messages(self, chunk: TransactionChunk) -> None:
         messages = chunk.messages

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker import metadata
@@ -19,7 +19,7 @@ from leveret.broker.exchanges.base import Exchange
 from leveret.broker.exchanges.control import RESERVED
 from leveret.broker.jobs import Job
 from leveret.broker.metadata import Record
-from leveret.broker.queues.sink_transaction import SHARES, SinkTransaction, checksum_of
+from leveret.broker.queues.sink_transaction import FORGET_SHIFT, SHARES, SinkTransaction, checksum_of
 from leveret.broker.routing import Route
 from leveret.broker.timers import Timed
 from leveret.broker.transactions.batch_commit import FAIL, BatchCommit
@@ -449,14 +449,18 @@ class SinkTransactions:
                 self.abort(transaction.uuid)
         self._watch()
 
-    def page_down(self) -> None:
-        """Page out down to the current memory share of each sink transaction and of all together."""
+    def paging_down(self) -> Iterator[int]:
+        """Page out down to the current memory share of each sink transaction and of all together, in steps."""
         above = self.broker.page_above
         if self.memory > above * SHARES:
             above = min(above, above * SHARES // len(self.by_uuid))
-        for transaction in self.by_uuid.values():
-            if transaction.memory > above:
-                transaction.page_out(above)
+        for transaction in list(self.by_uuid.values()):
+            while transaction.memory > above:
+                count = transaction.page_out(above)
+                yield 1 + (count >> FORGET_SHIFT)
+                if not count:
+                    break
+            yield 1
 
     def clear(self) -> None:
         """Abort all sink transactions of a deleted vhost."""

@@ -68,15 +68,17 @@ class Delays(Timed):
         self.bytes += message.size
         self.memory += message.size + ENTRY_OVERHEAD
         queue.ready.count_in(entry)
-        if queue.ready.memory > queue.broker.page_above and not self.page():
-            queue.broker.paging[queue.id] = queue
+        if queue.ready.memory > queue.broker.page_above:
+            self.page()
+            if self.recent:
+                queue.broker.paging.add(queue)
         self._schedule(queue)
 
-    def page(self) -> bool:
-        """Page out committed entries, oldest first, within the work of one turn. Return whether none is left in memory."""
+    def page(self) -> int:
+        """Page out committed entries, oldest first. Return how many, at most PAGED_AT_ONCE."""
         queue = self.queue
         if queue is None:
-            return True
+            return 0
         paged: list[Entry] = []
         for entry in self.recent.values():
             row = entry.row
@@ -85,7 +87,7 @@ class Delays(Timed):
             paged.append(entry)
         for entry in paged:
             self._make_ready(queue, entry)
-        return not self.recent
+        return len(paged)
 
     def _make_ready(self, queue: ClassicQueue, entry: Entry) -> None:
         del self.recent[entry.seq]

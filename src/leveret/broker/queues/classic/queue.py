@@ -14,6 +14,7 @@ acquisition. The module `settlement` has the transitions.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from leveret.broker import settlement
@@ -30,7 +31,7 @@ from leveret.broker.queues.classic.delayed import Delays
 from leveret.broker.queues.classic.dispatcher import Dispatcher
 from leveret.broker.queues.classic.expiry import Expiry
 from leveret.broker.queues.classic.limits import Limits
-from leveret.broker.queues.classic.ready_list import ReadyList
+from leveret.broker.queues.classic.ready_list import PAGE_SHIFT, ReadyList
 from leveret.broker.queues.queue import Queue
 from leveret.broker.values import FieldTable
 
@@ -157,17 +158,23 @@ class ClassicQueue(Queue):
     def paged_memory(self) -> int:
         return self.ready.paged_memory
 
-    def page_down(self, share: int) -> None:
+    def paging_down(self, share: int) -> Iterator[int]:
         if self.pageable:
-            if self.delays is not None:
-                self.delays.page()
-            self.ready.page_down(self, share)
+            yield from self._paging_delayed()
+            yield from self.ready.paging_down(self, share)
 
-    def page_more(self) -> bool:
-        more = self.ready.page_more()
-        if self.delays is not None and not self.delays.page():
-            more = True
-        return more
+    def paging_more(self) -> Iterator[int]:
+        yield from self.ready.paging_more()
+        yield from self._paging_delayed()
+
+    def _paging_delayed(self) -> Iterator[int]:
+        delays = self.delays
+        if delays is not None:
+            yield 1 + (delays.page() >> PAGE_SHIFT)
+
+    def is_paging(self) -> bool:
+        delays = self.delays
+        return self.ready.is_paging() or (delays is not None and bool(delays.recent))
 
     # In
 

@@ -10,14 +10,14 @@ The list has no reference to its queue, so that a deleted queue is freed without
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.log import Loaded, RecoveredQueue
 from leveret.broker.message import DEFAULT_PRIORITY, ENTRY_OVERHEAD, Entry, Overlay
 from leveret.broker.queues import pending_dead_letters
-from leveret.broker.queues.classic.backlog import Backlog
+from leveret.broker.queues.classic.backlog import CHUNK_ENTRIES, Backlog
 
 if TYPE_CHECKING:
     from leveret.broker.queues.classic.queue import ClassicQueue
@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 LOW_HEAD: Final = 2048
 # Number of young entries at which a push pages them out without waiting for the memory watch.
 YOUNG_ENTRIES: Final = 64
+# Entries that are paged out, or written to the overflow log, in one step: as many as a chunk has.
+PAGED_AT_ONCE: Final = CHUNK_ENTRIES
+STORED_AT_ONCE: Final = 1024
+# Entries, as powers of two, that are paged out in 1 µs, and moved or counted.
+PAGE_SHIFT: Final = 1
+COUNT_SHIFT: Final = 4
 
 
 class Load:
@@ -227,30 +233,31 @@ class ReadyList:
 
     def page_out(self, queue: ClassicQueue, backlog: Backlog) -> None:
         """Start to page out: from now on entries keep only their position once they are committed."""
-        broker = self.broker
-        if backlog.young is None:
+        young = backlog.young
+        if young is None:
             if not self.pageable:
                 return
             backlog.young = deque()
-            broker.paging[queue.id] = queue
-        elif len(backlog.young) > YOUNG_ENTRIES:
-            self.page_young(backlog)
+            self.broker.paging.add(queue)
+        elif len(young) > YOUNG_ENTRIES:
+            self.broker.work += self.page_young(backlog) >> PAGE_SHIFT
+            if young and young[0].row is None:
+                self._store(islice(young, PAGED_AT_ONCE))
 
-    def page_young(self, backlog: Backlog) -> None:
-        """Replace committed young entries by their positions, oldest first."""
+    def page_young(self, backlog: Backlog) -> int:
+        """Replace committed young entries by their positions, oldest first. Return how many, at most PAGED_AT_ONCE."""
         young = backlog.young
         if young is None or not self.pageable:
-            return
+            return 0
         overflow = self.broker.overflow
-        while young:
+        count = 0
+        while young and count < PAGED_AT_ONCE:
             entry = young[0]
             row = entry.row
-            if row is None:
-                self._store(young)
-                break
-            if row.batch > row.log.committed:
+            if row is None or row.batch > row.log.committed:
                 break
             young.popleft()
+            count += 1
             message = entry.message
             size = message.size
             self.memory -= size + ENTRY_OVERHEAD
@@ -259,6 +266,7 @@ class ReadyList:
             backlog.page(row.id, entry.slot, entry.seq, size, row.log is overflow, message.publisher)
         if not young and not backlog.chunks and not backlog.loading:
             backlog.young = None
+        return count
 
     def _store(self, entries: Iterable[Entry]) -> None:
         """Write the entries that are in no log to the overflow log."""
@@ -269,55 +277,94 @@ class ReadyList:
             if entry.row is None:
                 overflow.store(entry)
 
+    def _storing(self, entries: deque[Entry], first: int) -> Iterator[int]:
+        """Write the entries from this index that are in no log to the overflow log, in steps."""
+        if self.broker.overflow is None:
+            return
+        while first < len(entries):
+            self._store(islice(entries, first, first + STORED_AT_ONCE))
+            first += STORED_AT_ONCE
+            yield STORED_AT_ONCE
+
     def note_refusals(self, entry: Entry) -> None:
         """Keep in memory which consumers rejected an entry; the log does not record it."""
         overlay = entry.overlay
         if overlay is not None and overlay.refused:
             self.refusals[entry.seq] = overlay.refused
 
-    def page_more(self) -> bool:
-        """Page out entries that were committed meanwhile. Return False when none is left to page out."""
-        paging = False
-        for backlog in self.all_levels():
-            if backlog.young is not None:
-                self.page_young(backlog)
-                paging = paging or backlog.young is not None
-        return paging
+    def is_paging(self) -> bool:
+        """Return whether there are entries that are to be paged out, or will be followed by some."""
+        return any(backlog.young is not None for backlog in self.all_levels())
 
-    def page_down(self, queue: ClassicQueue, share: int) -> None:
-        """If the queue has more than `share` bytes in memory, page out the tail of each level, down to half the share."""
+    def paging_more(self) -> Iterator[int]:
+        """Page out young entries that were committed meanwhile, in steps."""
+        for backlog in self.all_levels():
+            yield from self._paging_young(backlog)
+
+    def _paging_young(self, backlog: Backlog) -> Iterator[int]:
+        """Page out the committed young entries of a level; write those in no log, so that they can be paged out later."""
         if not self.pageable:
             return
-        keep = share // 2
-        overflow = self.broker.overflow
+        epoch = self.epoch
+        while True:
+            count = self.page_young(backlog)
+            if count < PAGED_AT_ONCE:
+                break
+            yield count >> PAGE_SHIFT
+            if self.epoch != epoch:
+                return
+        yield 1 + (count >> PAGE_SHIFT)
+        young = backlog.young
+        if young and young[0].row is None and self.epoch == epoch:
+            yield from self._storing(young, 0)
+
+    def paging_down(self, queue: ClassicQueue, share: int) -> Iterator[int]:
+        """If the queue has more than `share` bytes in memory, page out the tail of each level, down to half the share.
+
+        In steps; the queue may change in between.
+        """
+        if not self.pageable:
+            return
+        epoch = self.epoch
         for backlog in reversed(self.all_levels()):
-            self.page_young(backlog)
-            if self.memory <= share:
+            yield from self._paging_young(backlog)
+            if self.memory <= share or backlog.loading:
                 continue
-            head = backlog.head
-            kept = 0
-            count = 0
-            for entry in head:
-                kept += entry.message.size + ENTRY_OVERHEAD
-                if kept > keep and count:
-                    break  # the first entry stays: the timer is set to its expiry
-                count += 1
-            if count >= len(head) or backlog.loading:
-                continue
-            if backlog.chunks or backlog.young:
-                for entry in backlog.page_tail(count, overflow):
+            kept = _kept(backlog.head, share // 2)
+            yield 1 + (kept >> COUNT_SHIFT)
+            if self.epoch != epoch:
+                return  # the entries were purged
+            if len(backlog.head) > kept:
+                yield from self._paging_tail(queue, backlog, kept)
+            if self.epoch != epoch:
+                return
+
+    def _paging_tail(self, queue: ClassicQueue, backlog: Backlog, kept: int) -> Iterator[int]:
+        """Page out the head, except for its first entries, in steps. What is in no log is paged out the next time."""
+        head = backlog.head
+        epoch = self.epoch
+        while self.epoch == epoch and len(head) > kept and not backlog.loading:
+            last = max(kept, len(head) - PAGED_AT_ONCE)
+            if backlog.chunks:
+                tail = backlog.page_tail(last, self.broker.overflow)
+                for entry in tail:
                     self.memory -= entry.message.size + ENTRY_OVERHEAD
                     self.note_refusals(entry)
-                if len(head) > count:
-                    self._store(islice(head, count, None))  # entries in no log are paged out next time
-            else:
-                young: deque[Entry] = deque()
-                while len(head) > count:
-                    young.appendleft(head.pop())
-                backlog.young = young
-                self.broker.paging[queue.id] = queue
-                if overflow is not None or queue.stored:
-                    self.page_young(backlog)
+                if len(head) > last:
+                    yield from self._storing(head, kept)
+                    return
+                yield 1 + (len(tail) >> PAGE_SHIFT)
+                continue
+            young = backlog.young
+            if young is None:
+                young = backlog.young = deque()
+                self.broker.paging.add(queue)
+            moved = len(head) - last
+            while len(head) > last:
+                young.appendleft(head.pop())
+            yield 1 + (moved >> COUNT_SHIFT)
+        if self.epoch == epoch and (self.broker.overflow is not None or queue.stored):
+            yield from self._paging_young(backlog)
 
     def load_more(self, queue: ClassicQueue, backlog: Backlog) -> None:
         """Read the next chunk if the head is empty, or short and the queue has memory left in its share."""
@@ -410,7 +457,7 @@ class ReadyList:
         for level in self.all_levels():
             if level.chunks:
                 level.young = deque()
-        self.broker.paging[queue.id] = queue
+        self.broker.paging.add(queue)
         queue.next_seq = max(queue.next_seq, seqs[count - 1] + 1)
         if all_redelivered:
             self.delivered_until = queue.next_seq - 1
@@ -421,3 +468,15 @@ class ReadyList:
             for backlog in self.all_levels():
                 if backlog.chunks and not backlog.loading:
                     self.load_more(queue, backlog)
+
+
+def _kept(head: deque[Entry], keep: int) -> int:
+    """Return how many entries have `keep` bytes. At least one: the expiry timer is set to the first entry."""
+    kept = 0
+    count = 0
+    for entry in head:
+        kept += entry.message.size + ENTRY_OVERHEAD
+        if kept > keep and count:
+            break
+        count += 1
+    return count
