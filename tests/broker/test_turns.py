@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from leveret.broker.broker import OUTPUT_WORK
 from leveret.broker.consumer import Output
 from leveret.broker.errors import BrokerError
-from leveret.broker.jobs import STEP_WORK
+from leveret.broker.jobs import MAX_AT_ONCE, STEP_WORK
 from leveret.broker.leases import operations
 from leveret.broker.leases.batch import Batch
 from leveret.broker.message import Entry, Message
@@ -236,6 +237,37 @@ def test_delayed_entries_become_visible_over_several_turns(world: World) -> None
         world.sleep(2)
     assert world.contents(queue) == [str(number) for number in range(many)]
     assert not queue.delayed_count
+
+
+def test_the_server_is_notified_of_each_step_of_a_job(world: World) -> None:
+    steps: list[int] = []
+    world.broker.jobs.stepped = lambda: steps.append(world.broker.work)
+    queue = world.queue()
+    world.push(queue, *(["m"] * (STEP_WORK * 3)))
+    Taker(queue, credit=STEP_WORK * 3, no_ack=True)
+    world.run()
+    assert not steps  # these steps only deliver
+    world.push(queue, *(["m"] * (STEP_WORK * 3)))
+    queue.purge()
+    world.run()
+    assert len(steps) >= 2 and all(0 < work <= 2 * STEP_WORK for work in steps)
+
+
+def test_work_that_comes_late_in_a_turn_waits_for_the_next(world: World) -> None:
+    done: list[str] = []
+
+    def pieces(name: str) -> Iterator[int]:
+        done.append(name)
+        yield 1
+
+    jobs = world.broker.jobs
+    assert jobs.run_steps(pieces("early"), lambda: done.append("not called"))
+    world.broker.work = MAX_AT_ONCE
+    assert not jobs.run_steps(pieces("late"), lambda: done.append("ended"))
+    assert done == ["early"]
+    world.end_turn()
+    world.run()
+    assert done == ["early", "late", "ended"]
 
 
 def test_delayed_entries_leave_memory_over_several_turns(world: World) -> None:

@@ -63,6 +63,14 @@ def test_objects_are_examined_once(fake: Fake) -> None:
     assert max(examined) <= 1234 + 100
 
 
+def test_young_objects_can_be_examined_before_they_are_many(fake: Fake) -> None:
+    kept = [[number] for number in range(1000)]
+    assert len(gc.get_objects(0)) > 1000
+    fake.collector.examine_young()
+    assert len(gc.get_objects(0)) + len(gc.get_objects(1)) < 100
+    assert len(kept) == 1000
+
+
 def test_a_full_collection_waits_until_it_is_cheap(fake: Fake) -> None:
     Ring()
     gc.collect(1)

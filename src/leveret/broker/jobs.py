@@ -27,7 +27,7 @@ logger = logging.getLogger("leveret.broker")
 
 # Units of work of one step, about 1 µs each.
 STEP_WORK: Final = 4000
-# Units of work of a turn above which removals wait for the next turn, however small they are.
+# Units of work of a turn above which jobs and removals wait for the next turn, however small they are.
 MAX_AT_ONCE: Final = 2 * STEP_WORK
 
 
@@ -219,7 +219,11 @@ class Again(Job):
 
 
 class Jobs:
-    """The jobs of a broker. `call_soon`, set by the server, runs a callback in a separate pass of the event loop."""
+    """The jobs of a broker.
+
+    call_soon  runs a callback in a separate pass of the event loop; set by the server
+    stepped    called after each step, except one that only delivers; set by the server
+    """
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
@@ -228,6 +232,7 @@ class Jobs:
         # Kind of the job that took the last step.
         self.ran = ""
         self.call_soon: Callable[[Callable[[], None]], object] | None = None
+        self.stepped: Callable[[], None] | None = None
         self.removals = Removals(self)
         self.commits = Commits(self)
         self.again = Again(self)
@@ -235,12 +240,12 @@ class Jobs:
     def run_steps(
         self, pieces: Iterator[int], done: Callable[[], None] | None = None, failed: Callable[[], None] | None = None
     ) -> bool:
-        """Do some work: at once if it is small, otherwise in later steps, followed by `done`.
+        """Do some work: at once if it is small and the turn has time left, otherwise in later steps, followed by `done`.
 
         Returns whether it was done at once, in which case `done` is not called. An exception is raised if the work is done
         at once; in a later step, including `done`, it is logged, and `failed` is called instead of `done`.
         """
-        if advance(self.broker, pieces):
+        if self.broker.work < MAX_AT_ONCE and advance(self.broker, pieces):
             return True
         self.add(Sliced(self, pieces, done, failed))
         return False
@@ -276,5 +281,8 @@ class Jobs:
                 job.failed()
             except Exception:
                 logger.exception("the cleanup of a failed job failed, too")
+        stepped = self.stepped
+        if stepped is not None and job is not self.again:
+            stepped()
         self.broker.end_turn()
         self.schedule()

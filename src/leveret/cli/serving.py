@@ -137,6 +137,7 @@ class Serving:
                 raise StartFailed(f"cannot create the control socket {control_path}: {error}") from None
             self._announce(composition, control_path, began)
             self._collector.start()
+            composition.services.broker.jobs.stepped = self._collector.examine_young
             self._watchdog.watch(composition.services.describe_turn)
             collecting = asyncio.create_task(self._collect(composition))
             await end.wait()

@@ -60,6 +60,14 @@ class Collector:
         self._base = self._blocks()
         self._last = self._clock()
 
+    def examine_young(self) -> None:
+        """Examine the young objects now, so that they stay few.
+
+        Python counts allocations less deallocations, so a job that replaces a million objects by others, in steps, would
+        never cause a collection, until one examines all of them in one turn.
+        """
+        gc.collect(1)
+
     def check(self, tight: bool) -> bool:
         """Run a full collection if it is due, and return whether it ran. `tight` says that memory is tight."""
         now = self._clock()
