@@ -17,7 +17,7 @@ from leveret.broker.errors import (
 )
 from leveret.broker.message import Entry
 from leveret.broker.queues.classic.queue import ClassicQueue
-from leveret.broker.transactions.batch_commit import DEAD_LETTER, DROP, FAIL, SLICE
+from leveret.broker.transactions.batch_commit import CHECKING, DEAD_LETTER, DROP, FAIL, SLICE
 from leveret.broker.transactions.sink_transactions import SinkTransactions
 from leveret.broker.transactions.transaction import Transaction
 from tests.broker.support import HeldLog, Taker, World, deaths_in
@@ -576,6 +576,66 @@ def test_full_queues_with_dead_letters(world: World) -> None:
     assert commit(world, 1, "s").outcome == (3, 0, False)
     assert world.contents(queue) == ["a"]
     assert world.contents(dead) == ["b", "c"]
+
+
+def last_values(world: World, *bodies: str, **arguments: Any) -> ClassicQueue:
+    """A last-value queue that rejects messages when it is full; the key is the first letter of the body."""
+    queue = world.queue(durable=True, queue_type="last-value", last_value_key="key", overflow="reject-publish", **arguments)
+    for body in bodies:
+        assert world.push(queue, body, persistent=True, headers={"key": body[0]})
+    return queue
+
+
+def keyed(world: World, uuid: str, *bodies: str) -> None:
+    transaction(world, uuid, prepare=False)
+    for body in bodies:
+        publish(world, uuid, body, headers={"key": body[0]})
+    prepare_transaction(world, uuid, *bodies)
+
+
+def test_messages_that_replace_others_in_a_full_queue(world: World) -> None:
+    queue = last_values(world, "a1", "b1", max_length=2)
+    keyed(world, "s", "a2", "b2", "a3")
+    assert commit(world, 1, "s").outcome == (3, 0, False)
+    assert world.contents(queue) == ["b2", "a3"]
+
+
+def test_a_batch_with_a_new_key_for_a_full_queue(world: World) -> None:
+    queue = last_values(world, "a1", "b1", max_length=2)
+    keyed(world, "s", "a2", "c1")
+    assert "queue 'q' in vhost '/' is full" in str(commit(world, 1, "s").outcome)
+    assert world.contents(queue) == ["a1", "b1"]
+    assert commit(world, 1, "s").outcome == (2, 0, False)
+    assert world.contents(queue) == ["a2", "c1"]
+
+
+def test_messages_that_are_larger_than_those_they_replace(world: World) -> None:
+    queue = last_values(world, "a1", "b1", max_length_bytes=4)
+    keyed(world, "s", "a2", "b2..")
+    assert "queue 'q' in vhost '/' is full" in str(commit(world, 1, "s").outcome)
+    keyed(world, "t", "a2", "b2")
+    assert commit(world, 1, "t").outcome == (2, 0, False)
+    assert world.contents(queue) == ["a2", "b2"]
+
+
+def test_a_full_queue_checks_each_message_in_steps(world: World) -> None:
+    """Keys are decoded, which is work."""
+    queue = last_values(world, "a1", max_length=1)
+    transaction(world, "s", prepare=False)
+    bodies = [f"a{number}" for number in range(200)]
+    for body in bodies:
+        publish(world, "s", body, headers={"key": "a", "more": "x" * 20_000})
+    prepare_transaction(world, "s", *bodies)
+    answer = commit(world, 1, "s", run=False)
+    steps = 0
+    app = world.vhost.sink_transactions.apps["app"]
+    while app.batch_commit is not None and app.batch_commit.state == CHECKING:
+        world.posted.pop(0)()
+        steps += 1
+    assert steps > 5
+    world.run()
+    assert answer.outcome == (200, 0, False)
+    assert world.contents(queue) == ["a199"]
 
 
 def test_a_queue_deleted_during_the_commit(world: World) -> None:

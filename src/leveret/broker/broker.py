@@ -11,7 +11,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import mypyc_attr
 
@@ -42,6 +42,9 @@ from leveret.broker.transactions.sink_transactions import SinkTransactionSetting
 from leveret.broker.uploads import Uploads
 from leveret.broker.values import FieldTable
 from leveret.broker.vhost import MIXED, Vhost
+
+if TYPE_CHECKING:
+    from leveret.broker.queues.last_value import LastValueQueue
 
 logger = logging.getLogger("leveret.broker")
 
@@ -153,6 +156,8 @@ class Broker:
         self._paging_out = False
         self.shares = MemoryShares(self)
         self.holders: dict[Holder, None] = {}
+        # Last-value queues with entries that become visible in steps.
+        self.inserting: deque[LastValueQueue] = deque()
         self.header_readers: dict[int, HeaderReader] = {}
         self.content_policies: list[ContentPolicy | None] = [None] * len(PROTOCOLS)
         self.page_above = DEFAULT_PAGE_ABOVE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -242,6 +243,28 @@ class TestWork:
         world.run()
         assert (queue.ready_count, len(queue.hidden)) == ((1, 0) if how == "purge" else (0, 0))
         assert len(world.held_log.kept) == queue.ready_count
+
+    def test_many_queues_with_a_message_each_are_inserted_in_steps(self, world: World) -> None:
+        queues = [world.queue(f"q{number}", queue_type="last-value", last_value_key="symbol") for number in range(3000)]
+        takers = [Taker(queue) for queue in queues[:2]]
+        world.run()
+        world.broker.work = MAX_AT_ONCE
+        message = world.message("a1", headers={"symbol": "a"})
+        for queue in queues:
+            queue.push(message)
+        assert len(world.broker.inserting) == len(queues) and len(world.broker.jobs.removals.pending) == 1
+        world.vhost.remove_queue(queues[1])
+        world.end_turn()
+        counts = []
+        while world.posted:
+            world.posted.pop(0)()
+            counts.append(sum(queue.ready_count + queue.unacked for queue in queues))
+        assert len(counts) >= 2 and all(after - before <= STEP_WORK / INSERT_WORK for before, after in pairwise(counts))
+        assert counts[-1] == 2999 and not world.broker.inserting
+        assert takers[0].history == ["a1"] and takers[1].history == []
+        assert not any(queue.frozen or len(queue.hidden) for queue in queues)
+        quote(world, queues[5], "a2")
+        assert world.contents(queues[5]) == ["a2"]
 
     def test_a_message_for_many_queues_is_decoded_once(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         queues = [

@@ -107,6 +107,7 @@ class LastValueQueue(ClassicQueue):
 
     unsupported: ClassVar[dict[str, str]] = {LEASE: "a last-value queue, whose messages are replaced while they wait"}
     pageable: ClassVar[bool] = False
+    replacing: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -150,18 +151,15 @@ class LastValueQueue(ClassicQueue):
         self.hidden.add(entry.seq, entry.message.size)
         self.coming.append(entry)
         if len(self.coming) == 1:
+            # Nothing is delivered before the last one is there.
             self.freeze()
-            self.broker.jobs.removals.add(self._inserting())
+            inserting = self.broker.inserting
+            inserting.append(self)
+            if len(inserting) == 1:
+                self.broker.jobs.removals.add(_inserting(inserting))
 
-    def _inserting(self) -> Iterator[int]:
-        """Insert the coming entries in steps. Nothing is delivered before the last one is there."""
-        try:
-            while self.coming:
-                yield from logged(self._insert_each())
-        finally:
-            self.thaw()
-
-    def _insert_each(self) -> Iterator[int]:
+    def insert_coming(self) -> Iterator[int]:
+        """Insert the coming entries in steps."""
         while self.coming:
             entry = self.coming.popleft()
             self.hidden.discard(entry.seq)
@@ -290,3 +288,14 @@ class LastValueQueue(ClassicQueue):
                     yield 2
         finally:
             self.thaw()
+
+
+def _inserting(queues: deque[LastValueQueue]) -> Iterator[int]:
+    """Insert the coming entries of all queues in steps. There may be thousands of queues with one entry each."""
+    while queues:
+        queue = queues[0]
+        while queue.coming:
+            yield from logged(queue.insert_coming())
+        queues.popleft()
+        queue.thaw()
+        yield 1

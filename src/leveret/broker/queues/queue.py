@@ -57,10 +57,12 @@ class Queue:
 
     unsupported  the operations of `capabilities` that it lacks, each with a description of the queue for the error
     replayable   consumers remove nothing; each reads from its own offset
+    replacing    a message may replace another one, so a full queue accepts it
     """
 
     unsupported: ClassVar[dict[str, str]] = {}
     replayable: ClassVar[bool] = False
+    replacing: ClassVar[bool] = False
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from leveret.broker.arguments import REJECT_PUBLISH_DLX
 from leveret.broker.dead_letter import UNROUTABLE, split_address
 from leveret.broker.errors import INTERNAL_ERROR, BrokerError, NotFound, PreconditionFailed
-from leveret.broker.jobs import Job
+from leveret.broker.jobs import STEP_WORK, Job
 from leveret.broker.log import OK, CommitWaiter
 from leveret.broker.message import AT_ONCE, FORMAT_AMQP1, Entry, Message, Overlay
 from leveret.broker.queues.queue import Queue
@@ -150,11 +150,16 @@ class BatchCommit(Job):
         self.resume()
 
     def _check_addresses(self, transaction: SinkTransaction) -> bool:
-        """Check by target address; return False if routing depends on more than the address."""
+        """Check by target address; return False if the result depends on more than the address."""
         for target in transaction.addresses.values():
             if self._is_dynamic(target.address):
                 return False
-            self._count(self._queues_of(target.address), target.address, target.count, transaction, target.first)
+            queues = self._queues_of(target.address)
+            for queue in queues:
+                if queue.replacing and self._is_full(queue):
+                    return False
+                self._check_room(queue, None, 0)
+            self._count(queues, target.address, target.count, transaction, target.first)
         return True
 
     def _check_step(self) -> bool:
@@ -173,24 +178,22 @@ class BatchCommit(Job):
         messages = chunk.messages
         assert messages is not None
         end = min(self.at + SLICE, len(messages))
-        for index in range(self.at, end):
-            message = messages[index]
-            self._count(self._targets(message), message.address, 1, transaction, index + 1)
-        self.at = end
-        if end == len(messages):
+        begun = self.broker.work
+        while self.at < end and self.broker.work - begun < STEP_WORK:
+            message = messages[self.at]
+            queues = self._targets(message)
+            for queue in queues:
+                self._check_room(queue, message, chunk.dues.get(self.at, 0))
+            self.at += 1
+            self._count(queues, message.address, 1, transaction, self.at)
+        if self.at == len(messages):
             self.at = 0
             self.chunk_at += 1
             transaction.page_out(self.broker.page_above >> 1)
         return True
 
     def _count(self, queues: list[Queue], address: bytes, count: int, transaction: SinkTransaction, number: int) -> None:
-        """Check the queues of some messages, and count the messages if they are unroutable."""
-        for queue in queues:
-            if not self._takes_over(queue) and queue.refuses_publish(1):
-                raise PreconditionFailed(
-                    f"queue '{queue.name}' in vhost '{self.vhost.name}' is full and rejects messages"
-                    " (x-overflow): the batch is not committed"
-                )
+        """Count some messages if they are unroutable."""
         if queues:
             return
         if not self.unroutable or (self.rule == DEAD_LETTER and not self._dead_letter_queues(address)):
@@ -205,6 +208,18 @@ class BatchCommit(Job):
                     f" {self.first_unroutable}; the batch is not committed"
                 )
         self.unroutable += count
+
+    def _check_room(self, queue: Queue, message: Message | None, due: int) -> None:
+        """Raise PreconditionFailed if a queue is full, unless the message is known and replaces another one."""
+        if self._is_full(queue) and (message is None or not queue.replacing or queue.refuses(message, due)):
+            raise PreconditionFailed(
+                f"queue '{queue.name}' in vhost '{self.vhost.name}' is full and rejects messages"
+                " (x-overflow): the batch is not committed"
+            )
+
+    def _is_full(self, queue: Queue) -> bool:
+        """Return whether a queue is full, and neither drops nor dead-letters messages for that."""
+        return not self._takes_over(queue) and queue.refuses_publish(1)
 
     def _dead_letter_queues(self, address: bytes) -> list[Queue]:
         exchange = self.vhost.exchanges.get(self.exchange or "")
@@ -334,7 +349,8 @@ class BatchCommit(Job):
         """Move messages until the slice is full or the move has to wait."""
         last = self.n_moved + SLICE
         n_bytes = 0
-        while self.n_moved < last and n_bytes < SLICE_BYTES:
+        begun = self.broker.work
+        while self.n_moved < last and n_bytes < SLICE_BYTES and self.broker.work - begun < STEP_WORK:
             if self.transaction_at >= len(self.transactions):
                 self.manager.moved(self)
                 self.state = MOVED
@@ -347,7 +363,7 @@ class BatchCommit(Job):
             self._read_ahead(transaction)
             if not transaction.ensure_loaded(chunk, self):
                 return
-            n_bytes = self._move_chunk(transaction, chunk, entries, last, n_bytes)
+            n_bytes = self._move_chunk(transaction, chunk, entries, last, n_bytes, begun)
             if self.waits_for:
                 return
             if chunk.messages is None or self.at >= len(chunk.messages):
@@ -364,9 +380,18 @@ class BatchCommit(Job):
                 following.ensure_loaded(following.chunks[0], None)
 
     def _move_chunk(
-        self, transaction: SinkTransaction, chunk: TransactionChunk, entries: list[Entry], last: int, n_bytes: int
+        self,
+        transaction: SinkTransaction,
+        chunk: TransactionChunk,
+        entries: list[Entry],
+        last: int,
+        n_bytes: int,
+        begun: int,
     ) -> int:
-        """Move messages of a chunk up to the end of the slice; return the size of the slice in bytes."""
+        """Move messages of a chunk up to the end of the slice; return the size of the slice in bytes.
+
+        The slice also ends after the work of a step since `begun`: full last-value queues decode the headers.
+        """
         messages = chunk.messages
         assert messages is not None
         dues = chunk.dues
@@ -376,7 +401,8 @@ class BatchCommit(Job):
             leaving = self.leaving = Entry(transaction, messages[0], 0)
         end = len(messages)
         at = self.at
-        while at < end and self.n_moved < last and n_bytes < SLICE_BYTES:
+        broker = self.broker
+        while at < end and self.n_moved < last and n_bytes < SLICE_BYTES and broker.work - begun < STEP_WORK:
             message = messages[at]
             queues = self._targets(message)
             leaving.message = message
