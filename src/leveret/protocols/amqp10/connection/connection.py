@@ -147,6 +147,8 @@ class Connection(VhostSession):
         self.operation = ""
         self.closing = False
         self.lost = False
+        # Whether the termini know that the connection has ended.
+        self.released = False
         # Output
         self.dirty = False
         # Whether a session was refused a delivery because the connection has too many unsettled ones.
@@ -449,6 +451,7 @@ class Connection(VhostSession):
             session.release()
         self.sessions.clear()
         self.channels_out.clear()
+        self.released = True
         for terminus in list(self.termini):
             terminus.connection_closed()
         self.termini.clear()

@@ -108,6 +108,13 @@ def attach(session: SessionEndpoint, frame: Attach) -> None:
         )
         return
     _steal(connection.shared.links.get(key), frame.name)
+    known = connection.shared.termini.by_key.get(key)
+    if known is not None:
+        if known.session is not None and (known.session is not session or frame.unsettled is not None):
+            known.begin_collecting()
+        if known.moving:
+            connection.deferred = frame  # wait for its unsettled deliveries
+            return
     link: Link
     try:
         if receives:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.bodies import Body
 from leveret.broker.consumer import Holder
 from leveret.broker.errors import BrokerError
+from leveret.broker.jobs import logged
 from leveret.broker.message import Entry
 from leveret.broker.queues import entry_return
 from leveret.management.descriptions import ChannelInfo
@@ -545,7 +547,6 @@ class SessionEndpoint(Holder):
         if self.closing:
             return
         self.closing = True
-        self.broker.holders.pop(self, None)
         self.sending.clear()
         if self.connection.aborting:
             acquisition.sent(self.connection)
@@ -566,20 +567,20 @@ class SessionEndpoint(Holder):
         self.retiring.clear()
         termini = list(self.termini)
         surviving = [terminus for terminus in termini if terminus.survives() or terminus.durable]
-        if surviving:
-            self._group_unacked()
-        for terminus in surviving:
-            terminus.collect()
-        self.by_holder = None
         self.unacked = {}
+        if surviving:
+            unacked = self._keep_unacked(unacked, surviving)
         entry_return.return_entries(self.broker, [unacked[number] for number in sorted(unacked)], outcomes.requeue)
+        for terminus in surviving:
+            terminus.moving = True
         for link in links:
-            if link.terminus is not None and link.terminus.survives():
+            if link.terminus is not None and link.terminus.moving:
                 link.suspend()
             else:
                 link.close()
         for terminus in termini:
-            terminus.session_ended()
+            if not terminus.moving:
+                terminus.session_ended()
         self.termini.clear()
         self.suspended.clear()
         self.links.clear()
@@ -590,6 +591,39 @@ class SessionEndpoint(Holder):
         self.draining.clear()
         self.runs.clear()
         self.unsettled.clear()
+        self.broker.jobs.run_steps(self._moving(surviving))
+
+    def _keep_unacked(self, unacked: dict[int, Entry], surviving: list[Terminus]) -> dict[int, Entry]:
+        """Keep the unsettled deliveries of surviving termini for `_moving`. Return the others."""
+        self.unacked = unacked
+        self._group_unacked()
+        by_holder = self.by_holder
+        assert by_holder is not None
+        kept: dict[Consumer, list[int]] = {}
+        count = 0
+        for terminus in surviving:
+            consumer = terminus.last_consumer()
+            if consumer is not None and consumer in by_holder:
+                kept[consumer] = by_holder[consumer]
+                count += len(kept[consumer])
+        self.by_holder = kept
+        if count == len(unacked):
+            return {}
+        self.unacked = {number: entry for number, entry in unacked.items() if entry.holder in kept}
+        return {number: entry for number, entry in unacked.items() if number not in self.unacked}
+
+    def _moving(self, surviving: list[Terminus]) -> Iterator[int]:
+        """Move unsettled deliveries to the termini that outlive the session, in steps."""
+        for terminus in surviving:
+            if terminus.session is self:
+                yield from logged(terminus.collecting())
+            if terminus.session is self:
+                terminus.session_ended()
+            terminus.moving = False
+            yield 1
+        self.by_holder = None
+        self.unacked = {}
+        self.broker.holders.pop(self, None)
 
     def describe(self) -> ChannelInfo:
         """Describe the session."""

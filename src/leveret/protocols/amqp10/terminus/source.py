@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from leveret.broker.message import Entry
 from leveret.broker.queues.queue import Queue, freeze, thaw
@@ -23,10 +23,14 @@ from leveret.wire.amqp10.values import Checked
 
 if TYPE_CHECKING:
     from leveret.protocols.amqp10.link.link import Link
-    from leveret.protocols.amqp10.link.outgoing import OutgoingLink
+    from leveret.protocols.amqp10.link.outgoing import LinkConsumer, OutgoingLink
     from leveret.protocols.amqp10.terminus.recovery import TerminusRecovery
     from leveret.protocols.amqp10.terminus.registry import TerminusRegistry
     from leveret.wire.amqp10.messaging import Source
+
+
+# Deliveries that are taken from a session between two checks of the budget.
+COLLECTED_AT_ONCE: Final = 64
 
 
 class Unsettled:
@@ -104,29 +108,44 @@ class SourceTerminus(Terminus):
         return b"" if self.attached <= 1 else self.attached.to_bytes(4, "big")
 
     def collect(self) -> None:
+        for _ in self.collecting():
+            pass
+
+    def collecting(self) -> Iterator[int]:
         link = self.last
         if link is None:
             return
-        self.last = None
         consumer = link.consumer
-        if not consumer.unacked:
-            return
-        if link.session.acquired:
-            acquisition.undo_for(link.session, link)
-        unacked = link.session.unacked
-        self.registry.hold()
-        numbers = link.session.numbers_of(consumer)
-        consumer.unacked -= len(numbers)
-        unsettled = self.unsettled
-        plain = not link.tags and not link.heads
-        prefix = link.prefix
-        for number in numbers:
-            entry = unacked.pop(number)
-            entry.holder = None
-            if plain:
-                unsettled[prefix + number.to_bytes(4, "big")] = Unsettled(entry)
-            else:
-                unsettled[link.tag_of(number)] = Unsettled(entry, None, link.heads.get(number))
+        if consumer.unacked:
+            if link.session.acquired:
+                acquisition.undo_for(link.session, link)
+            unacked = link.session.unacked
+            self.registry.hold()
+            unsettled = self.unsettled
+            plain = not link.tags and not link.heads
+            prefix = link.prefix
+            done = 0
+            for number in link.session.numbers_of(consumer):
+                entry = unacked.pop(number, None)
+                if entry is None:
+                    continue
+                consumer.unacked -= 1
+                entry.holder = None
+                if plain:
+                    unsettled[prefix + number.to_bytes(4, "big")] = Unsettled(entry)
+                else:
+                    unsettled[link.tag_of(number)] = Unsettled(entry, None, link.heads.get(number))
+                done += 1
+                if done == COLLECTED_AT_ONCE:
+                    done = 0
+                    yield COLLECTED_AT_ONCE
+                    if self.last is not link:
+                        return  # the terminus was destroyed meanwhile
+            yield done
+        self.last = None
+
+    def last_consumer(self) -> LinkConsumer | None:
+        return None if self.last is None else self.last.consumer
 
     def move(self, link: OutgoingLink) -> None:
         """Move the deliveries to a link in the same session, where they continue unchanged."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from leveret.broker.message import Entry
     from leveret.protocols.amqp10.connection.connection import Connection
     from leveret.protocols.amqp10.link.link import Link
+    from leveret.protocols.amqp10.link.outgoing import LinkConsumer
     from leveret.protocols.amqp10.session.endpoint import SessionEndpoint
     from leveret.protocols.amqp10.terminus.dynamic_node import DynamicNode
     from leveret.protocols.amqp10.terminus.recovery import TerminusRecovery
@@ -78,6 +79,7 @@ class Terminus:
         session: last session with a link of it; None once that has ended.
         connection: last connection with a link of it; None once that has closed.
         attached: number of attaches, from which tags are made.
+        moving: it takes over its unsettled deliveries in steps, so that no link can be attached.
         node: its own dynamic queue; None if there is none.
         topic: its temporary topic; None if there is none.
     """
@@ -93,6 +95,9 @@ class Terminus:
         self.session: SessionEndpoint | None = None
         self.connection: Connection | None = None
         self.attached = 0
+        self.moving = False
+        # Whether the end of its session, which is in progress, starts the expiry timer.
+        self.expires_next = False
         self.node: DynamicNode | None = None
         self.topic: TemporaryTopic | None = None
         self.expiry: Expiry | None = None
@@ -140,6 +145,7 @@ class Terminus:
         """Attach a link; `description` is the source or target of the attach."""
         self.take_over(description)
         self.stop_expiry()
+        self.expires_next = False
         self.link = link
         link.terminus = self
         if self.session is not None:
@@ -167,7 +173,9 @@ class Terminus:
     def detached(self) -> None:
         """Suspend the terminus: its link is detached."""
         self.link = None
-        if self.expiry_policy == LINK_DETACH:
+        if self.moving:
+            self.expires_next = self.expiry_policy == LINK_DETACH  # `session_ended` follows
+        elif self.expiry_policy == LINK_DETACH:
             self.expire()
         elif not self.counted and self.session is not None:
             self.session.remember(self)
@@ -180,10 +188,13 @@ class Terminus:
         self.collect()
         self.session = None
         self.link = None
-        if self.expiry_policy == SESSION_END:
+        connection = self.connection
+        if self.expiry_policy == SESSION_END or self.expires_next:
             self.expire()
-        elif self.connection is not None:
-            self.connection.termini[self] = None
+        elif connection is not None and connection.released:
+            self.connection_closed()
+        elif connection is not None:
+            connection.termini[self] = None
 
     def connection_closed(self) -> None:
         """Note the loss of the last connection that had a link of it."""
@@ -260,6 +271,27 @@ class Terminus:
     def collect(self) -> None:
         """Take the unsettled deliveries from their session, which forgets them."""
         raise NotImplementedError
+
+    def collecting(self) -> Iterator[int]:
+        """Do what `collect` does, in steps."""
+        self.collect()
+        return iter(())
+
+    def begin_collecting(self) -> None:
+        """Collect before a link is attached in another session, in steps. Meanwhile the terminus is `moving`."""
+        if not self.moving:
+            self.moving = True
+            self.registry.broker.jobs.run_steps(self._collecting_first())
+
+    def _collecting_first(self) -> Iterator[int]:
+        try:
+            yield from self.collecting()
+        finally:
+            self.moving = False
+
+    def last_consumer(self) -> LinkConsumer | None:
+        """Return the consumer whose unsettled deliveries are in a session; None if there is none."""
+        return None
 
     # Properties
 
