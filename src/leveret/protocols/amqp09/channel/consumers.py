@@ -14,8 +14,7 @@ from leveret.broker.queues.queue import Queue
 from leveret.broker.values import FieldTable
 from leveret.broker.vhost import Vhost
 from leveret.protocols.amqp091.channel.consumers import ChannelConsumer
-from leveret.protocols.amqp10.link.outgoing import FILTER_WORK
-from leveret.protocols.amqp10.terminus.filters import VIEW
+from leveret.protocols.message_filters import passes
 from leveret.selectors import Filter, SelectorError, jms_selector
 from leveret.wire.amqp0.classes import BASIC, class_of
 
@@ -47,7 +46,7 @@ def publisher_of(connection: BaseConnection, kind: int) -> int:
 
 
 class ClassConsumer(ChannelConsumer):
-    """A consumer of one class, which subclasses set as `kind`. `selector` filters its messages; None accepts all."""
+    """A consumer of one class, which subclasses set as `kind`. `selectors` filter its messages."""
 
     kind: int = BASIC
 
@@ -63,19 +62,13 @@ class ClassConsumer(ChannelConsumer):
         arguments: FieldTable,
     ) -> None:
         super().__init__(channel, queue, tag, no_ack, exclusive, no_local, priority, arguments)
-        self.selector = _selector(arguments)
-        self.selective = no_local or self.kind != BASIC or self.selector is not None or channel.vhost.mixed
+        self.selectors = _selectors(arguments)
+        self.selective = no_local or self.kind != BASIC or bool(self.selectors) or channel.vhost.mixed
 
     def wants(self, message: Message, entry: Entry | None) -> bool:
         if not (is_of_class(message, self.kind) and self._wants_from(message.publisher)):
             return False
-        if self.selector is None:
-            return True
-        VIEW.set_entry(message, entry)
-        VIEW.work = FILTER_WORK
-        wanted = self.selector.matches(VIEW)
-        self.queue.broker.work += VIEW.work
-        return wanted
+        return not self.selectors or passes(self.selectors, message, entry, self.queue.broker)
 
     def wants_of(self, publisher: int) -> bool:
         kind = publisher >> AUDIENCE_SHIFT
@@ -85,17 +78,17 @@ class ClassConsumer(ChannelConsumer):
         return not (self.no_local and publisher & CONNECTION == self.on_channel.connection.number)
 
 
-def _selector(filter: FieldTable) -> Filter | None:
-    """Return the selector of a Qpid client in the filter of a consume method.
+def _selectors(filter: FieldTable) -> list[Filter]:
+    """Return the selector of a Qpid client in the filter of a consume method, if any.
 
     Raises:
         PreconditionFailed: it is malformed.
     """
     text = filter.get(SELECTOR)
     if not isinstance(text, str) or not text:
-        return None
+        return []
     try:
-        return jms_selector(text)
+        return [jms_selector(text)]
     except SelectorError as error:
         raise PreconditionFailed(f"invalid arg '{SELECTOR}': {error}") from None
 

@@ -17,8 +17,9 @@ from leveret.protocols.amqp10.link.link import Link
 from leveret.protocols.amqp10.messages import body_of, head_of, tail_of
 from leveret.protocols.amqp10.session import outcomes
 from leveret.protocols.amqp10.session.serial_numbers import MODULUS, WINDOW, credit_left
-from leveret.protocols.amqp10.terminus.filters import VIEW, Wanted
+from leveret.protocols.amqp10.terminus.filters import Wanted
 from leveret.protocols.amqp10.transaction import acquisition
+from leveret.protocols.message_filters import passes
 from leveret.selectors import Filter
 from leveret.wire.amqp10 import constants
 from leveret.wire.amqp10.composite import Composite
@@ -43,10 +44,6 @@ AROUND: Final = 64
 PIECE: Final = 64 << 10
 
 
-# Units of work of a filter, in addition to its evaluation.
-FILTER_WORK: Final = 2
-
-
 class LinkConsumer(Consumer):
     """The consumer of an outgoing link. `default_outcome` applies to deliveries for which the client sends no outcome."""
 
@@ -68,14 +65,7 @@ class LinkConsumer(Consumer):
         if self.no_local and message.publisher == self.link.session.connection.number:
             return False
         if self.filters:
-            VIEW.set_entry(message, entry)
-            VIEW.work = FILTER_WORK
-            try:
-                for filter in self.filters:
-                    if not filter.matches(VIEW):
-                        return False
-            finally:
-                self.queue.broker.work += VIEW.work
+            return passes(self.filters, message, entry, self.queue.broker)
         return True
 
     def wants_of(self, publisher: int) -> bool:
