@@ -154,7 +154,7 @@ def test_an_error_at_a_link_detaches_it(session: Session, name: str) -> None:
     assert detach.error is not None
     assert (detach.error.condition, detach.error.description) == (
         "amqp:invalid-field",
-        "a delivery-tag of 33 bytes, at most 32 are allowed",
+        "a delivery-tag of 33 bytes; expected at most 32",
     )
     session.sync()
 

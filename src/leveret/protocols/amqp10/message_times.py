@@ -56,8 +56,8 @@ def expiry_of(sections: Sections, now: int, step: int) -> int:
 
 def _checked(name: str, value: object, now: int, begin: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise LinkRefused(constants.INVALID_FIELD, f"the annotation {name} was expected to be a number of milliseconds")
+        raise LinkRefused(constants.INVALID_FIELD, f"invalid annotation {name}: expected a number of milliseconds")
     due = int(value) + begin
     if due > now + MAX_DELAY:
-        raise LinkRefused(constants.INVALID_FIELD, f"the annotation {name} was expected to be less than ten years ahead")
+        raise LinkRefused(constants.INVALID_FIELD, f"invalid annotation {name}: expected a time less than ten years ahead")
     return due if due > now else 0

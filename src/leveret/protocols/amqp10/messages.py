@@ -56,7 +56,7 @@ def _check_keys(data: bytes, begin: int, end: int, strict: bool) -> None:
     if key:
         expected = "x-opt- (compat.strict)" if strict else "x-"
         raise LinkRefused(
-            constants.NOT_IMPLEMENTED, f"the annotation {key} is not understood: expected one that begins with {expected}"
+            constants.NOT_IMPLEMENTED, f"unknown annotation {key}: expected a name that begins with {expected}"
         )
 
 

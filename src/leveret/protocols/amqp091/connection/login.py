@@ -49,7 +49,7 @@ class Login(Authentication):
         if not self.proven:
             self.respond(response)
         elif response:
-            self.refuse_for(f"a response to the end of {self.mechanism}")
+            self.refuse_for(f"a response after the end of {self.mechanism}")
         else:
             self._tune(self.proven)
 

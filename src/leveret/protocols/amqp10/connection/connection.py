@@ -302,7 +302,7 @@ class Connection(VhostSession):
         elif isinstance(frame, Failure):
             raise ConnectionRefused(frame.condition, frame.text)
         else:
-            raise ConnectionRefused(constants.ILLEGAL_STATE, "the connection has been opened already")
+            raise ConnectionRefused(constants.ILLEGAL_STATE, "the connection is already open")
 
     def _handshake(self, frame: Performative) -> None:
         state = self.state
@@ -366,11 +366,7 @@ class Connection(VhostSession):
 
     def _require_sasl(self) -> None:
         """Refuse a client without SASL: send the SASL header and close (transport section 2.2)."""
-        log.info(
-            "%s: refused without SASL; who is let in without it says amqp10.anonymous_user, and from where"
-            " auth.loopback_users",
-            self.peer.name,
-        )
+        log.info("%s: refused without SASL; see amqp10.anonymous_user and auth.loopback_users", self.peer.name)
         self.output.send_header(SASL)
         self.state = CLOSED
         self.flush()
@@ -499,7 +495,9 @@ class Connection(VhostSession):
     def _begin(self, frame: Begin) -> None:
         channel = frame.channel
         if frame.remote_channel is not None:
-            raise ConnectionRefused(constants.NOT_ALLOWED, "a begin names a remote channel, but no session was begun here")
+            raise ConnectionRefused(
+                constants.NOT_ALLOWED, "begin has a remote-channel, but the broker has not begun a session"
+            )
         if channel in self.sessions:
             raise ConnectionRefused(constants.NOT_ALLOWED, f"channel {channel} already has a session")
         if channel >= self.own.sessions:

@@ -29,12 +29,12 @@ def open_connection(connection: Connection, frame: Open) -> None:
     close.
     """
     if frame.channel:
-        raise ConnectionRefused(constants.NOT_ALLOWED, f"open came on channel {frame.channel}; expected channel 0")
+        raise ConnectionRefused(constants.NOT_ALLOWED, f"open on channel {frame.channel}; expected channel 0")
     connection.container_id = frame.container_id
     if frame.max_frame_size < constants.MIN_MAX_FRAME_SIZE:
         raise ConnectionRefused(
             constants.INVALID_FIELD,
-            f"max-frame-size is {frame.max_frame_size}, at least {constants.MIN_MAX_FRAME_SIZE} are expected",
+            f"max-frame-size is {frame.max_frame_size}, expected at least {constants.MIN_MAX_FRAME_SIZE}",
         )
     connection.output.max_frame_size = frame.max_frame_size
     connection.remote_channel_max = frame.channel_max

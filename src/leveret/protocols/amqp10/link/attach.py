@@ -91,7 +91,7 @@ def attach(session: SessionEndpoint, frame: Attach) -> None:
             handle,
             make_error(
                 constants.INVALID_FIELD,
-                f"the name of the link has {len(frame.name)} characters, expected at most {MAX_NAME_LENGTH}",
+                f"the name of the link has {len(frame.name)} characters; expected at most {MAX_NAME_LENGTH}",
             ),
         )
         return
@@ -179,7 +179,7 @@ def _attach_incoming(session: SessionEndpoint, frame: Attach, handle: int, key: 
     if isinstance(target, Coordinator):
         return _attach_coordinator(session, frame, handle)
     if not isinstance(target, Target):
-        raise LinkRefused(constants.NOT_IMPLEMENTED, "the target is of an unknown type")
+        raise LinkRefused(constants.NOT_IMPLEMENTED, "the target has an unknown type")
     if link_pair.wants(target.address):
         return link_pair.attach_requests(session, frame, handle)
     if terminus is None or not _is_same(terminus, target):
@@ -277,7 +277,7 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
     if source is None:
         raise LinkRefused(constants.NOT_FOUND, f"no subscription of a link '{frame.name}' is known")
     if not isinstance(source, Source):
-        raise LinkRefused(constants.INVALID_FIELD, "the source is of an unknown type")
+        raise LinkRefused(constants.INVALID_FIELD, "the source has an unknown type")
     if link_pair.wants(source.address):
         return link_pair.attach_answers(session, frame, handle)
     limit = connection.settings.consumers_per_channel
@@ -414,7 +414,7 @@ def _subscribe(
         return known
     exchange = vhost.exchange(node.exchange)
     if not node.exchange:
-        raise AccessRefused("nothing can be bound to the default exchange")
+        raise AccessRefused("queues cannot be bound to the default exchange")
     key = node.key if wanted.binding is None else wanted.binding
     if key is None:
         key = "#" if exchange.type == "topic" else ""

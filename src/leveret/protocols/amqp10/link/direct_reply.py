@@ -34,7 +34,7 @@ def attach(session: SessionEndpoint, frame: Attach, handle: int) -> OutgoingLink
     if frame.snd_settle_mode != constants.SENDER_SETTLE_MODE_SETTLED:
         raise LinkRefused(
             constants.INVALID_FIELD,
-            f"a link to a source with the capability {CAPABILITY} was expected to have snd-settle-mode settled",
+            f"a link to a source with the capability {CAPABILITY} requires snd-settle-mode settled",
         )
     wanted = filters.parse(source.filter, False)
     connection = session.connection

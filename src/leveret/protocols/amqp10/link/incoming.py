@@ -56,9 +56,7 @@ SMALL_CHUNK: Final = 512
 JOINED_CHUNK: Final = 8192
 # Maximum bytes of a delivery-tag (transport 2.8.7).
 MAX_TAG: Final = 32
-NOT_DURABLE: Final = (
-    "the queue is not durable, so it takes no durable messages (compat.strict is set for this virtual host)"
-)
+NOT_DURABLE: Final = "the queue is not durable, so it accepts no durable messages (compat.strict is set for this vhost)"
 
 
 class IncomingLink(Link):
@@ -330,7 +328,7 @@ class IncomingLink(Link):
         if number is None or tag is None:
             raise LinkRefused(constants.INVALID_FIELD, "the first transfer of a delivery needs a delivery-id and -tag")
         if len(tag) > MAX_TAG:
-            raise LinkRefused(constants.INVALID_FIELD, f"a delivery-tag of {len(tag)} bytes, at most {MAX_TAG} are allowed")
+            raise LinkRefused(constants.INVALID_FIELD, f"a delivery-tag of {len(tag)} bytes; expected at most {MAX_TAG}")
         if frame.message_format:
             raise LinkRefused(constants.NOT_IMPLEMENTED, f"message format {frame.message_format} is not supported")
         state = frame.state
@@ -356,12 +354,11 @@ class IncomingLink(Link):
     def _begin_unsettled(self, target: TargetTerminus, number: int, tag: bytes) -> None:
         """Start a delivery that the client will settle: its id and tag must be unused (transport 2.6.12)."""
         if number in self.session.unsettled:
-            raise SessionRefused(constants.NOT_ALLOWED, f"delivery-id {number} is that of a delivery that is not settled")
+            raise SessionRefused(constants.NOT_ALLOWED, f"delivery-id {number} belongs to an unsettled delivery")
         if tag in target.deliveries:
             raise LinkRefused(
                 constants.NOT_ALLOWED,
-                f"delivery-tag {tag!r} is that of a delivery that is not settled;"
-                " expected one that no unsettled delivery of the link has",
+                f"delivery-tag {tag!r} belongs to an unsettled delivery of the link; expected an unused one",
             )
         target.begin(self.session, number, tag)
 
@@ -408,8 +405,8 @@ class IncomingLink(Link):
         if self.max_size and len(payload) > self.max_size:
             raise LinkRefused(
                 constants.LINK_MESSAGE_SIZE_EXCEEDED,
-                f"a message of {len(payload)} bytes, at most"
-                f" {self.max_size} are allowed; the setting is amqp.max_message_size",
+                f"a message of {len(payload)} bytes; expected at most {self.max_size}; the setting is"
+                " amqp.max_message_size",
             )
         self.stored = stored
         self.complete(payload)
@@ -429,7 +426,7 @@ class IncomingLink(Link):
         if self.topic is not None and self.topic.ended:
             raise LinkRefused(
                 constants.RESOURCE_DELETED,
-                f"the temporary topic '{self.topic.key}' has ended with the link that it was created for",
+                f"the temporary topic '{self.topic.key}' has ended with its link",
             )
         key = self.routing_key
         address = self.address
@@ -514,7 +511,7 @@ class IncomingLink(Link):
         outcome = presumed(routed or accepts_all)
         if self.settled and not routed and not accepts_all:
             transaction.failed = (
-                f"no queue takes a settled message to '{message.exchange}' with the key '{message.routing_key}'"
+                f"no queue accepts a settled message to '{message.exchange}' with the key '{message.routing_key}'"
             )
         transaction.post(
             Posting(

@@ -45,7 +45,7 @@ def _resume(link: IncomingLink, target: TargetTerminus, delivery: IncomingDelive
             raise LinkRefused(
                 constants.INVALID_FIELD,
                 f"a delivery is resumed at section {frame.state.section_number},"
-                f" offset {frame.state.section_offset}, but what precedes that has not come",
+                f" offset {frame.state.section_offset}, but the broker does not have the preceding part",
             )
     elif resume_actions.is_outcome(frame.state):
         # The sender's outcome is final, whatever part of the message is here.

@@ -62,9 +62,7 @@ def bind(connection: VhostSession, request: Request) -> Answer:
     kind: Literal["queue", "exchange"] = "exchange" if queue is None else "queue"
     destination = exchange if queue is None else queue
     if source is None or destination is None or (queue is not None and exchange is not None):
-        raise RequestRefused(
-            400, "a binding was expected to have a source, and a destination_queue or a destination_exchange"
-        )
+        raise RequestRefused(400, "a binding requires a source, and a destination_queue or a destination_exchange")
     perform_now(
         BINDING_ADD,
         context_of(connection),
@@ -77,7 +75,7 @@ def unbind(connection: VhostSession, request: Request, segment: str) -> Answer:
     parts = dict(part.partition("=")[::2] for part in segment.split(";"))
     wanted = [name for name in DESTINATIONS if name in parts]
     if set(parts) != {"src", "key", "args", *wanted} or len(wanted) != 1:
-        raise RequestRefused(400, f"'{segment}' names no binding: expected {EXPECTED}")
+        raise RequestRefused(400, f"'{segment}' is not a binding: expected {EXPECTED}")
     context = context_of(connection)
     kind, _ = DESTINATIONS[wanted[0]]
     source = name_in(parts["src"], "an exchange")

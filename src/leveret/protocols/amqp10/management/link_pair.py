@@ -298,7 +298,7 @@ def _pair(session: SessionEndpoint, frame: Attach) -> LinkPair:
             f" {PAIRED}=true: requests and answers take a pair of links",
         )
     if frame.snd_settle_mode != constants.SENDER_SETTLE_MODE_SETTLED:
-        raise LinkRefused(constants.INVALID_FIELD, f"links to {MANAGEMENT} were expected to have snd-settle-mode settled")
+        raise LinkRefused(constants.INVALID_FIELD, f"links to {MANAGEMENT} require snd-settle-mode settled")
     pair = session.link_pairs.get(frame.name)
     if pair is None:
         pair = session.link_pairs[frame.name] = LinkPair(session, frame.name)

@@ -94,7 +94,7 @@ def read(request: Request, payload: bytes) -> None:
     if properties is None:
         raise RequestRefused(400, "the request has no properties: expected to, subject, message-id and reply-to")
     if not isinstance(properties.subject, str) or not isinstance(properties.to, str):
-        raise RequestRefused(400, "the request was expected to have a path in 'to' and a method in 'subject'")
+        raise RequestRefused(400, "the request requires a path in 'to' and a method in 'subject'")
     if properties.reply_to != REPLY_TO:
         raise RequestRefused(
             400, f"reply-to is {properties.reply_to!r}, expected '{REPLY_TO}': responses use the other link of the pair"
@@ -103,7 +103,7 @@ def read(request: Request, payload: bytes) -> None:
     request.target = str(properties.to)
     path, _, query = request.target.partition("?")
     if not path.startswith("/"):
-        raise RequestRefused(400, f"the path '{path}' was expected to begin with '/'")
+        raise RequestRefused(400, f"the path '{path}' does not begin with '/'")
     request.segments = path[1:].split("/")
     try:
         request.query = dict(parse_qsl(query, keep_blank_values=True, errors="strict"))
@@ -127,7 +127,7 @@ def _sections(request: Request, payload: bytes) -> Properties | None:
             if section.descriptor in BODY:
                 request.body = section.value
             elif section.descriptor in OTHER_BODIES:
-                raise RequestRefused(400, "the body was expected to be an amqp-value")
+                raise RequestRefused(400, "expected an amqp-value as body")
     return found
 
 
@@ -158,7 +158,7 @@ def name_in(part: str, what: str) -> str:
     """Return a name in a path."""
     name = decoded(part)
     if "\n" in name or "\r" in name:
-        raise RequestRefused(400, f"the name of {what} {name!r} has line feeds or carriage returns in it")
+        raise RequestRefused(400, f"the name of {what} {name!r} contains line feeds or carriage returns")
     return name
 
 
@@ -183,7 +183,7 @@ def fields_of(request: Request, what: str, kinds: dict[str, type]) -> Arguments:
     """
     body = request.body
     if not isinstance(body, dict):
-        raise RequestRefused(400, f"the body was expected to be a map with the fields of {what}: {', '.join(kinds)}")
+        raise RequestRefused(400, f"expected a map with the fields of {what} as body: {', '.join(kinds)}")
     fields: Arguments = {}
     for key, value in body.items():
         kind = kinds.get(key) if isinstance(key, str) else None

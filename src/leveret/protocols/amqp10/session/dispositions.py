@@ -145,7 +145,7 @@ def _is_acquired_otherwise(session: SessionEndpoint, first: int, span: int, tran
         return False
     for wrong in (other, transaction):
         if wrong is not None and not wrong.failed:
-            wrong.failed = "a delivery that was acquired under a transaction has an outcome outside of it"
+            wrong.failed = "a delivery that was acquired under a transaction has an outcome outside it"
             session.connection.end_transaction(wrong)
     return True
 

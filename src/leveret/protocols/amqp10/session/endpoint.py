@@ -185,7 +185,7 @@ class SessionEndpoint(Holder):
     def _transfer(self, frame: Transfer) -> None:
         window = self.incoming_window
         if window <= 0:
-            raise SessionRefused(constants.SESSION_WINDOW_VIOLATION, f"more than {WINDOW} transfers came at once")
+            raise SessionRefused(constants.SESSION_WINDOW_VIOLATION, f"more than {WINDOW} transfers at once")
         self.incoming_window = window - 1
         self.next_incoming_id = (self.next_incoming_id + 1) % MODULUS
         if window - 1 <= WINDOW >> 1:

@@ -153,4 +153,4 @@ def _decoded(part: str, address: str) -> str:
 
 
 def _wrong(address: str, expected: str) -> LinkRefused:
-    return LinkRefused(constants.INVALID_FIELD, f"the address '{address}' was expected to have the form {expected}")
+    return LinkRefused(constants.INVALID_FIELD, f"invalid address '{address}': expected the form {expected}")

@@ -98,7 +98,7 @@ def find_topic(connection: Connection, node: Node) -> TemporaryTopic | None:
     if topic is None:
         raise LinkRefused(
             constants.NOT_FOUND,
-            f"no temporary topic '{key}' in vhost '{connection.vhost_name}': it ends with the link that it was created for",
+            f"no temporary topic '{key}' in vhost '{connection.vhost_name}': it ends with its link",
         )
     return topic
 

@@ -95,7 +95,7 @@ class Wanted:
             reading.check(queue, self.lease, settled)
             if self.filters or self.no_local:
                 raise PreconditionFailed(
-                    f"lease '{self.lease[reading.LEASE]!s}' of queue '{queue.name}' is read without other filters"
+                    f"lease '{self.lease[reading.LEASE]!s}' of queue '{queue.name}' does not support other filters"
                 )
         if queue.replayable:
             if browses:
@@ -159,11 +159,11 @@ def _add(wanted: Wanted, name: str, value: Value, is_exchange: bool) -> bool:
 
 def _text(name: str, value: Value) -> str:
     if not isinstance(value, str):
-        raise LinkRefused(constants.INVALID_FIELD, f"{name}: a string is expected")
+        raise LinkRefused(constants.INVALID_FIELD, f"{name}: expected a string")
     return str(value)
 
 
 def _map(name: str, value: Value) -> dict[str, Value]:
     if not isinstance(value, dict):
-        raise LinkRefused(constants.INVALID_FIELD, f"{name}: a map is expected")
+        raise LinkRefused(constants.INVALID_FIELD, f"{name}: expected a map")
     return {str(key): item for key, item in value.items()}
