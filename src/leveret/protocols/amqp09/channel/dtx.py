@@ -144,7 +144,7 @@ class DtxSession:
         """Suspend work in the branch. Return the steps that add the work done so far to the branch."""
         work = self.current
         if work is None or self.works.get(name) is not work or work.branch is None:
-            raise PreconditionFailed("the channel does not work in a branch of this name")
+            raise PreconditionFailed("the channel does not work in a branch with this name")
         pieces = work.branch.flushing(work)
         work.suspended = True
         self._outside()
@@ -153,7 +153,7 @@ class DtxSession:
     def resume(self, name: str) -> None:
         work = self.works.get(name)
         if work is None or not work.suspended:
-            raise PreconditionFailed("the channel has not suspended a branch of this name")
+            raise PreconditionFailed("the channel has not suspended a branch with this name")
         if self.current is not None:
             raise PreconditionFailed(f"the channel already works in {self.current.branch}")
         work.suspended = False
@@ -163,7 +163,7 @@ class DtxSession:
         """End the work in a branch, successfully or not. Return the steps that add it to the branch."""
         work = self.works.get(name)
         if work is None or work.branch is None:
-            raise PreconditionFailed("the channel does not work in a branch of this name")
+            raise PreconditionFailed("the channel does not work in a branch with this name")
         pieces = work.branch.ending(work, failed)
         self.leave(work)
         return work.branch, pieces

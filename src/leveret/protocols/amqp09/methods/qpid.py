@@ -64,7 +64,7 @@ def query(channel: Channel, ticket: int, exchange: str) -> None:
 def binding_query(
     channel: Channel, ticket: int, exchange: str, queue: str, routing_key: str, arguments: FieldTable
 ) -> None:
-    """binding.query: whether there is a binding that has all that is named; if not, what no binding has."""
+    """Perform binding.query: report whether a binding matches all given fields, and otherwise which ones match none."""
     channel.tickets.check(ticket, PASSIVE, exchange)
     if queue:
         channel.tickets.check(ticket, PASSIVE, queue)
