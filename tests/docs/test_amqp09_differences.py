@@ -11,7 +11,7 @@ from tests.docs.pages import DOCS
 def rows() -> dict[str, tuple[str, str]]:
     """Return both columns of the table by the cells before them."""
     page = (DOCS / "amqp-0-9.md").read_text("utf-8")
-    section = page[page.index("### On the wire") : page.index("Where the text contradicts itself")]
+    section = page[page.index("### On the wire") : page.index("If the text contradicts itself")]
     lines = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("| ")]
     return {name.strip(): (old.strip(), new.strip()) for name, old, new in lines}
 
