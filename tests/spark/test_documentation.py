@@ -1,4 +1,4 @@
-"""docs/spark.md: its tables match the code, and its examples run."""
+"""docs/spark.md and docs/spark-options.md: the tables match the code, and the examples run."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PAGE = DOCS / "spark.md"
+OPTIONS_PAGE = DOCS / "spark-options.md"
 EVERYWHERE = {"stream", "lease", "spool", "browse", "sink"}
 
 
@@ -33,13 +34,13 @@ def row_of(option: Option) -> list[str]:
 def test_every_option_has_its_row() -> None:
     reading = [option for option in OPTIONS if option.modes != (SINK,)]
     names = {f"`{option.name}`" for option in reading}
-    rows = [row for row in table_rows(PAGE) if row[0] in names and len(row) == 5]
+    rows = [row for row in table_rows(OPTIONS_PAGE) if row[0] in names and len(row) == 5]
     assert rows == [row_of(option) for option in reading]
 
 
 def test_every_column_has_its_row() -> None:
     fields = table_schema().fields
-    rows = [row[:2] for row in table_rows(PAGE) if len(row) == 3 and row[1].startswith("`")]
+    rows = [row[:2] for row in table_rows(OPTIONS_PAGE) if len(row) == 3 and row[1].startswith("`")]
     assert rows == [[f"`{field.name}`", f"`{field.dataType.simpleString()}`"] for field in fields]
 
 

@@ -87,7 +87,7 @@ def test_an_invalid_value_is_named(name: str, value: str, expected: str) -> None
 def test_an_unknown_option_gets_suggestions() -> None:
     with pytest.raises(OptionError, match=r"unknown option 'startingOffset'; did you mean startingOffsets"):
         read_options({"stream": "s", "startingOffset": "latest"})
-    with pytest.raises(OptionError, match=r"docs/spark\.md lists all options"):
+    with pytest.raises(OptionError, match=r"docs/spark-options\.md lists all options"):
         read_options({"xyzzy": "1"})
 
 

@@ -1,6 +1,6 @@
 """The options of the data source, in one table, and their parsed values.
 
-Spark treats option names as case-insensitive. A test compares docs/spark.md and docs/spark-sinks.md with this table.
+Spark treats option names as case-insensitive. A test compares docs/spark-options.md and docs/spark-sinks.md with it.
 """
 
 from __future__ import annotations
@@ -497,7 +497,7 @@ def read_options(options: Mapping[str, str]) -> Settings:
 def unknown_option(name: str, known: Iterable[str] = BY_NAME) -> str:
     """Return the error message for an unknown option, with similar names."""
     near = [BY_NAME[found].name for found in difflib.get_close_matches(name.lower(), known, 3, 0.5)]
-    hint = f"; did you mean {' or '.join(near)}?" if near else "; docs/spark.md lists all options"
+    hint = f"; did you mean {' or '.join(near)}?" if near else "; docs/spark-options.md lists all options"
     return f"unknown option {name[:60]!r}{hint}"
 
 
