@@ -19,7 +19,6 @@ _URL = re.compile(r'(?<=")amqp://(?:guest:guest@localhost:5672/|localhost)(?=["?
 
 _FENCE = re.compile(r"^```([a-z]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _HEADING = re.compile(r"^#{1,6} +(.+?) *$", re.MULTILINE)
-_ANCHOR = re.compile(r'^<a id="([a-z0-9-]+)"></a>$', re.MULTILINE)
 _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 _CODE = re.compile(r"`([^`\n]+)`")
 
@@ -72,9 +71,9 @@ def code(path: Path) -> set[str]:
 
 
 def anchors(path: Path) -> set[str]:
-    """Return the anchors of the headings as mkdocs creates them, and the explicit ones for former headings."""
+    """Return the anchors of the headings as mkdocs creates them."""
     found: dict[str, int] = {}
-    result = set(_ANCHOR.findall(prose(path)))
+    result = set()
     for heading in _HEADING.findall(prose(path)):
         text = unicodedata.normalize("NFKD", heading.replace("`", "")).encode("ascii", "ignore").decode()
         anchor = re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", text).strip().lower())
