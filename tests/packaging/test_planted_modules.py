@@ -18,6 +18,7 @@ import pytest
 
 from leveret import _isolation, sync
 from tests.support.broker import basic_config
+from tests.support.polling import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 60
@@ -144,8 +145,8 @@ def broker(planted: Planted, tmp_path: Path) -> Iterator[str]:
             command, cwd=planted.directory, env=planted.environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log
         )
     try:
-        while not ready.exists():
-            assert process.poll() is None, (output.read_text(), planted.executed())
+        wait_until(lambda: ready.exists() or process.poll() is not None, "the broker's start")
+        assert process.poll() is None, (output.read_text(), planted.executed())
         yield f"amqp://guest:guest@127.0.0.1:{json.loads(ready.read_text())['port']}/"
         process.send_signal(signal.SIGTERM)
         assert process.wait(LIMIT) == 0, output.read_text()

@@ -15,6 +15,7 @@ import pytest
 
 from leveret import sync
 from tests.support.broker import basic_config
+from tests.support.polling import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 100
@@ -127,8 +128,8 @@ def test_an_installed_wheel_runs_a_broker(environment: Path, tmp_path: Path) -> 
             stderr=log,
         )
     try:
-        while not ready.exists():
-            assert process.poll() is None, output.read_text()
+        wait_until(lambda: ready.exists() or process.poll() is not None, "the broker's start")
+        assert process.poll() is None, output.read_text()
         port = json.loads(ready.read_text())["port"]
         with sync.connect(f"amqp://guest:guest@127.0.0.1:{port}/") as connection, connection.channel() as channel:
             channel.declare_queue("work", durable=True)
