@@ -27,6 +27,8 @@ COVERAGE_TESTS := $(filter-out tests/bench tests/docs tests/packaging tests/spar
 HAVE_CC := $(shell command -v $${CC:-cc} 2>/dev/null)
 
 export PYTHONPATH := $(CURDIR)/src
+# Bytecode is kept whatever the environment says: a test run starts hundreds of processes, which would all compile the sources.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: run compiled test test-rest test-all coverage lint format docs bench bench-clients bench-staged bench-scale proof demo demo-kill build lock clean
 
