@@ -46,9 +46,9 @@ from leveret.wire.amqp10.output import Output  # noqa: E402
 from leveret.wire.amqp10.security import SaslInit, SaslResponse  # noqa: E402
 from leveret.wire.amqp10.transactions import Coordinator, Declare, Discharge, TransactionalState  # noqa: E402
 from leveret.wire.amqp10.values import Symbol  # noqa: E402
-from tests.conformance.peer1 import message  # noqa: E402
 from tests.protocols.support import FuzzedPeer, Site  # noqa: E402
 from tests.support import fuzz09  # noqa: E402
+from tests.support.peers.amqp10 import message  # noqa: E402
 
 PROTOCOLS = ("0-9", "0-9-1", "1.0")
 STAGES = ("before", "after")

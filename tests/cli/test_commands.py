@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from leveret.cli.app import COMMANDS, leveret
 from leveret.wire.amqp10.messaging import Source
 from tests.cli.runner import Commands, wait_closed
-from tests.conformance.peer1 import Peer
 from tests.support.broker import LeveretProcess, leveret_only
+from tests.support.peers.amqp10 import Peer
 
 CONFIG = """
 [users.root]

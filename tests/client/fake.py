@@ -8,9 +8,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from pamqp import commands
-from pamqp.header import ContentHeader
 
-from tests.support.amqp import METHOD, PROTOCOL_HEADER, decode, encode, split
+from tests.support.peers.framing import HEADER_AMQP091, METHOD_FRAME, content, decode, encode, split
 
 Script = Callable[["Peer"], Awaitable[None]]
 WITHIN = 60.0
@@ -30,12 +29,7 @@ class Peer:
         self.writer.write(encode(method, channel))
 
     def content(self, method: Any, channel: int, body: bytes, **properties: Any) -> None:
-        self.send(method, channel)
-        self.send(ContentHeader(0, len(body), commands.Basic.Properties(**properties)), channel)
-        if body:
-            from pamqp.body import ContentBody
-
-            self.send(ContentBody(body), channel)
+        self.writer.write(content(channel, method, body, commands.Basic.Properties(**properties)))
 
     async def next(self) -> tuple[int, Any]:
         """Return the next method and its channel, skipping contents and heartbeats. Raises EOFError at the end."""
@@ -43,7 +37,7 @@ class Peer:
             while True:
                 while self._frames:
                     kind, channel, payload = self._frames.pop(0)
-                    if kind == METHOD:
+                    if kind == METHOD_FRAME:
                         method = decode(kind, channel, payload)
                         self.seen.append(method.name)
                         return channel, method
@@ -62,7 +56,7 @@ class Peer:
 
     async def greet(self) -> None:
         """Read the protocol header and send `connection.start`."""
-        assert await self.reader.readexactly(8) == PROTOCOL_HEADER
+        assert await self.reader.readexactly(8) == HEADER_AMQP091
         self.send(commands.Connection.Start(server_properties={"product": "fake"}, mechanisms="PLAIN AMQPLAIN"))
 
     async def tune(self, channel_max: int = 10, frame_max: int = 4096, heartbeat: int = 0) -> None:

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.peer import Channel, Peer
 from tests.conformance.sockets import sockets
 from tests.support.broker import Broker, LeveretProcess, basic_config, leveret_only, start_broker
+from tests.support.peers.amqp091 import Channel, Peer
 
 MODES = {"rabbitmq": "/", "strict": "strict"}
 CONFIG = (

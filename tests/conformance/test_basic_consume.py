@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.conformance.conftest import Connect
-from tests.conformance.peer import Basic, Channel, Peer, Queue
 from tests.support.broker import Broker
+from tests.support.peers.amqp091 import Basic, Channel, Peer, Queue
 
 
 @pytest.mark.rule("0-9-1", "delivery-tag.non-zero")

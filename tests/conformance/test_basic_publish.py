@@ -9,18 +9,8 @@ from typing import Any
 import pytest
 
 from tests.conformance.conftest import Connect
-from tests.conformance.peer import (
-    BODY_FRAME,
-    HEADER_FRAME,
-    Basic,
-    Channel,
-    ChannelClass,
-    Exchange,
-    Peer,
-    content_header,
-    frame_bytes,
-    method,
-)
+from tests.support.peers.amqp091 import Basic, Channel, ChannelClass, Exchange, Peer, content_header, method
+from tests.support.peers.framing import BODY_FRAME, HEADER_FRAME, frame_bytes
 
 
 @pytest.mark.rule("0-9-1", "basic.publish.exchange.must-exist")

@@ -8,7 +8,7 @@ import pytest
 from pamqp.header import ContentHeader
 
 from tests.conformance.conftest import Connect
-from tests.conformance.peer import Basic, Channel, Peer, Queue, Tx
+from tests.support.peers.amqp091 import Basic, Channel, Peer, Queue, Tx
 
 STRICT_LIMIT = 5
 

@@ -5,18 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.conformance.conftest import Connect
-from tests.conformance.peer import (
-    HEADER_FRAME,
-    METHOD_FRAME,
-    Basic,
-    Channel,
-    ChannelClass,
-    Connection,
-    Peer,
-    Queue,
-    frame_bytes,
-    method,
-)
+from tests.support.peers.amqp091 import Basic, Channel, ChannelClass, Connection, Peer, Queue, method
+from tests.support.peers.framing import HEADER_FRAME, METHOD_FRAME, frame_bytes
 
 
 def flow(channel: Channel, active: bool) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.conformance.conftest import Connect
-from tests.conformance.peer import Basic, Channel, ChannelClass, Connection, Exchange, Peer, Queue, method
 from tests.support.broker import Broker, LeveretProcess
+from tests.support.peers.amqp091 import Basic, Channel, ChannelClass, Connection, Exchange, Peer, Queue, method
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ def test_contents_of_two_channels_may_interleave(peer: Peer, unique: Callable[[]
 def content_frames(*pieces: bytes) -> list[object]:
     from pamqp.body import ContentBody
 
-    from tests.conformance.peer import content_header
+    from tests.support.peers.amqp091 import content_header
 
     return [content_header(sum(len(piece) for piece in pieces)), *(ContentBody(piece) for piece in pieces)]
 

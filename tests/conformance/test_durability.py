@@ -7,12 +7,27 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.conformance.conftest import MODES
-from tests.conformance.peer import Basic, Channel, Confirm, Connection, Exchange, Peer, Queue, Tx
-from tests.support.broker import LeveretProcess
+from tests.conformance.conftest import CONFIG, MODES
+from tests.conformance.restarted import in_turn
+from tests.support.broker import LeveretProcess, leveret_only
+from tests.support.peers.amqp091 import Basic, Channel, Confirm, Connection, Exchange, Peer, Queue, Tx
 from tests.support.polling import wait_until
 
 Open = Callable[[], Channel]
+
+
+@pytest.fixture(scope="module")
+def module_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeveretProcess]:
+    leveret_only("it is restarted")
+    process = LeveretProcess(tmp_path_factory.mktemp("restarted"), config=CONFIG)
+    yield process
+    process.kill()
+
+
+@pytest.fixture
+def own_broker(module_broker: LeveretProcess) -> Iterator[LeveretProcess]:
+    """A broker for the tests of this module, to stop, kill and start again."""
+    yield from in_turn(module_broker)
 
 
 @pytest.fixture

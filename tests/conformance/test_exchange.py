@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.conformance.conftest import Connect
-from tests.conformance.peer import Basic, Channel, Exchange, Peer, Queue
+from tests.support.peers.amqp091 import Basic, Channel, Exchange, Peer, Queue
 
 STANDARD = ("direct", "fanout", "topic", "headers")
 

@@ -12,22 +12,9 @@ from pamqp.base import Frame
 from leveret.config.model import Config
 from tests.conformance.conftest import CONFIG
 from tests.conformance.marks import checks
-from tests.conformance.peer import (
-    BODY_FRAME,
-    HEADER_FRAME,
-    METHOD_FRAME,
-    Basic,
-    Channel,
-    Connection,
-    Exchange,
-    Peer,
-    Queue,
-    Tx,
-    frame_bytes,
-    method,
-    short_string,
-)
 from tests.support.broker import LeveretProcess, leveret_only
+from tests.support.peers.amqp091 import Basic, Channel, Connection, Exchange, Peer, Queue, Tx, method
+from tests.support.peers.framing import BODY_FRAME, HEADER_FRAME, METHOD_FRAME, frame_bytes, short_string
 
 V: Final = "0-9-1"
 

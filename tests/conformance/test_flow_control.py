@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.conftest import CONFIG
-from tests.conformance.peer import Channel, ChannelClass, Connection, Peer, Tx
 from tests.support.broker import LeveretProcess, leveret_only
+from tests.support.peers.amqp091 import Channel, ChannelClass, Connection, Peer, Tx
 from tests.support.polling import wait_until
 
 # Far above what an idle broker needs, and soon reached by a transaction, whose content must stay in memory.
@@ -70,7 +70,8 @@ def test_publishers_are_asked_to_stop_and_later_to_resume(tight: LeveretProcess)
     assert knowing.peer.expect(0, Connection.Blocked).reason
     assert consumer.drain("q") == [b"before"]
     consumer.quiet()
-    publisher.peer.drop()
+    # An unread socket shows its end only as a reset.
+    publisher.peer.reset()
     assert bystander.expect(ChannelClass.Flow).active is True
     bystander.publish(b"after", "q")
     bystander.quiet()
@@ -109,6 +110,6 @@ def test_missing_heartbeats_of_a_paused_connection_are_ignored(tight: LeveretPro
         number, value = held.read_frame()
         assert number == 0 or isinstance(value, ChannelClass.Flow)  # heartbeats of the broker, and its request
         held.send_bytes(b"\x08\x00\x00\x00\x00\x00\x00\xce")
-    filler.peer.drop()
+    filler.peer.reset()
     wait_until(lambda: watcher.depth("q") == 2, "what was held never came")
     assert watcher.drain("q") == [b"the first", b"the second"]

@@ -9,24 +9,10 @@ from typing import Any
 import pytest
 
 from tests.conformance.conftest import Connect
-from tests.conformance.peer import (
-    BODY_FRAME,
-    HEADER_FRAME,
-    HEARTBEAT_FRAME,
-    METHOD_FRAME,
-    Basic,
-    Channel,
-    ChannelClass,
-    Closed,
-    Connection,
-    Peer,
-    Queue,
-    content_header,
-    frame_bytes,
-    method,
-    short_string,
-)
 from tests.support.broker import LeveretProcess
+from tests.support.peers.amqp091 import Basic, Channel, ChannelClass, Connection, Peer, Queue, content_header, method
+from tests.support.peers.connection import Closed
+from tests.support.peers.framing import BODY_FRAME, HEADER_FRAME, HEARTBEAT_FRAME, METHOD_FRAME, frame_bytes, short_string
 
 DECLARE = b"\x00\x32\x00\x0a\x00\x00"  # queue.declare up to its reserved field
 pytestmark = pytest.mark.ahead_of_rabbitmq("answers some of these otherwise")

@@ -13,22 +13,20 @@ from pamqp.base import Frame
 
 from tests.conformance.conftest import Connect
 from tests.conformance.marks import checks, names, of_dialogue
-from tests.conformance.peer import (
-    HEADER_AMQP091,
-    HEARTBEAT_FRAME,
+from tests.support.peers.amqp091 import (
     Basic,
     Channel,
     ChannelClass,
-    Closed,
     Connection,
     Exchange,
     Peer,
     Queue,
     Tx,
     content_header,
-    frame_bytes,
     method,
 )
+from tests.support.peers.connection import Closed
+from tests.support.peers.framing import HEADER_AMQP091, HEARTBEAT_FRAME, frame_bytes
 
 V: Final = "0-9-1"
 # All methods that pamqp knows, by the names of the specification.

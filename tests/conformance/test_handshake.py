@@ -8,19 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from tests.conformance.conftest import Connect
-from tests.conformance.peer import (
-    HEADER_AMQP091,
-    METHOD_FRAME,
-    ChannelClass,
-    Closed,
-    Connection,
-    Peer,
-    Queue,
-    frame_bytes,
-    method,
-    short_string,
-)
 from tests.support.broker import LeveretProcess
+from tests.support.peers.amqp091 import ChannelClass, Connection, Peer, Queue, method
+from tests.support.peers.connection import Closed
+from tests.support.peers.framing import HEADER_AMQP091, METHOD_FRAME, frame_bytes, short_string
 
 Raw = Callable[..., Peer]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.peer import Basic, Channel, Exchange, Peer, Queue
+from tests.support.peers.amqp091 import Basic, Channel, Exchange, Peer, Queue
 
 
 @pytest.mark.rule("0-9-1", "queue.bind.duplicates")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.conftest import Connect
-from tests.conformance.peer import Basic, Channel, ChannelClass, Queue
+from tests.support.peers.amqp091 import Basic, Channel, ChannelClass, Queue
 
 
 @pytest.mark.rule("0-9-1", "queue.declare.default-binding")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.conformance.conftest import Connect
-from tests.conformance.peer import Basic, Channel, Queue
+from tests.support.peers.amqp091 import Basic, Channel, Queue
 
 
 @pytest.mark.rule("0-9-1", "queue.purge.02")

@@ -10,18 +10,8 @@ import pytest
 from pamqp.base import Frame
 
 from tests.conformance.marks import checks, names
-from tests.conformance.peer import (
-    Basic,
-    Channel,
-    ChannelClass,
-    Connection,
-    Exchange,
-    Peer,
-    Queue,
-    Tx,
-    describe,
-)
 from tests.support.broker import LeveretProcess, leveret_only
+from tests.support.peers.amqp091 import Basic, Channel, ChannelClass, Connection, Exchange, Peer, Queue, Tx, describe
 
 V: Final = "0-9-1"
 CHANNEL, CONNECTION = "channel", "connection"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.conformance.conftest import Connect
-from tests.conformance.peer import Basic, Channel, Confirm, Peer, Queue, Tx
+from tests.support.peers.amqp091 import Basic, Channel, Confirm, Peer, Queue, Tx
 
 
 def select(channel: Channel) -> None:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 from pamqp import commands
 
-from tests.support.amqp import content
 from tests.support.broker import Broker
-from tests.support.raw import Peer
+from tests.support.peers.framing import content
+from tests.support.peers.rude import RudePeer
 
 _numbers = itertools.count(1)
 
@@ -19,22 +19,22 @@ class Neighbour:
     """A connection with an exclusive queue, which can check that it still works."""
 
     def __init__(self, broker: Broker) -> None:
-        self.peer = Peer(broker).reach("channel")
-        self.peer.method(commands.Queue.Declare(exclusive=True), 1)
-        self.queue = self.peer.expect("Queue.DeclareOk").queue
+        self.peer = RudePeer(broker).reach("channel")
+        self.peer.send_method(commands.Queue.Declare(exclusive=True), 1)
+        self.queue = self.peer.expect_method("Queue.DeclareOk").queue
 
     def check(self) -> None:
         """Publish and get a message over the original connection."""
         body = b"neighbour %d" % next(_numbers)
-        self.peer.send(content(1, commands.Basic.Publish(routing_key=self.queue), body))
+        self.peer.send_bytes(content(1, commands.Basic.Publish(routing_key=self.queue), body))
         while True:
-            self.peer.method(commands.Basic.Get(queue=self.queue, no_ack=True), 1)
+            self.peer.send_method(commands.Basic.Get(queue=self.queue, no_ack=True), 1)
             answer = self.peer.next_method()
             assert answer is not None, "the neighbour's connection was closed"
             if answer.name == "Basic.GetOk":
                 break
             assert answer.name == "Basic.GetEmpty", answer
-        frames = [self.peer.frame(), self.peer.frame()]
+        frames = [self.peer.next_frame(), self.peer.next_frame()]
         assert frames[1] == (3, 1, body)
 
     def close(self) -> None:

@@ -17,8 +17,9 @@ import pytest
 
 from leveret.wire.amqp10.messaging import Accepted, Source, Target
 from leveret.wire.amqp10.transport import Disposition, Flow, Transfer
-from tests.conformance.peer1 import Closed, Peer, Receiver, Sender, Session, body_of, message
 from tests.support.broker import Broker, LeveretProcess, leveret_only
+from tests.support.peers.amqp10 import Peer, Receiver, Sender, Session, body_of, message
+from tests.support.peers.connection import Closed
 
 TOTAL = 1500
 MANY = 1_000_000

@@ -18,9 +18,9 @@ from pamqp import commands
 from pamqp.heartbeat import Heartbeat
 
 from tests.faults.neighbour import Neighbour
-from tests.support.amqp import content, decode, encode
 from tests.support.broker import Broker
-from tests.support.raw import Peer, content_header, frame
+from tests.support.peers.framing import content, decode, encode, frame_bytes, header_frame
+from tests.support.peers.rude import RudePeer
 
 EXAMPLES = int(os.environ.get("LEVERET_FUZZ_EXAMPLES", "80"))
 FUZZ = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
@@ -135,44 +135,44 @@ def steps(draw: st.DrawFn) -> tuple[str, int, Any]:
         verb = draw(st.sampled_from(["ack", "nack", "reject"]))
         return "settle", channel, (verb, draw(st.sampled_from([0, 0, 0, 0, 1, 2, 5])), draw(BOOLEANS), draw(BOOLEANS))
     if kind == 97:
-        return "octets", channel, content_header(channel, draw(st.integers(0, 100)))
+        return "octets", channel, header_frame(channel, draw(st.integers(0, 100)))
     if kind == 98:
-        return "octets", channel, frame(3, channel, draw(st.binary(max_size=50)))
+        return "octets", channel, frame_bytes(3, channel, draw(st.binary(max_size=50)))
     return "octets", 0, encode(Heartbeat(), 0)
 
 
 class Session:
     """Performs steps on an open connection, and reopens channels that the broker closes."""
 
-    def __init__(self, peer: Peer) -> None:
+    def __init__(self, peer: RudePeer) -> None:
         self.peer = peer
         self.last = dict.fromkeys([*OPEN, SYNC], 0)
         self.ended = False
         peer.reach("opened")
         for channel in (*OPEN, SYNC):
-            peer.method(commands.Channel.Open(), channel)
-            peer.expect("Channel.OpenOk")
+            peer.send_method(commands.Channel.Open(), channel)
+            peer.expect_method("Channel.OpenOk")
         # Initially there are two queues with messages, one of them consumed, and an exchange.
         for queue in ("fuzz.a", "fuzz.b"):
             self._ask(commands.Queue.Delete(queue=queue))
             self._ask(commands.Queue.Declare(queue=queue, exclusive=True))
             for _ in range(3):
-                peer.send(content(SYNC, commands.Basic.Publish(routing_key=queue), b"there"))
+                peer.send_bytes(content(SYNC, commands.Basic.Publish(routing_key=queue), b"there"))
         self._ask(commands.Exchange.Delete(exchange="fuzz.a"))
         self._ask(commands.Exchange.Declare(exchange="fuzz.a", exchange_type="fanout", auto_delete=True))
         self._ask(commands.Queue.Bind(queue="fuzz.b", exchange="fuzz.a", routing_key=""))
-        peer.method(commands.Confirm.Select(), 3)
-        peer.method(commands.Tx.Select(), 4)
-        peer.method(commands.Basic.Consume(queue="fuzz.a"), 2)
+        peer.send_method(commands.Confirm.Select(), 3)
+        peer.send_method(commands.Tx.Select(), 4)
+        peer.send_method(commands.Basic.Consume(queue="fuzz.a"), 2)
 
     def _ask(self, method: Any) -> None:
-        self.peer.method(method, SYNC)
+        self.peer.send_method(method, SYNC)
         assert self.peer.next_method().name.endswith("Ok")
 
     def do(self, step: tuple[str, int, Any]) -> None:
         kind, channel, what = step
         if kind == "octets":
-            self.peer.send(what)
+            self.peer.send_bytes(what)
         else:
             verb, back, multiple, requeue = what
             tag = self.last.get(channel, 0) - back
@@ -184,14 +184,14 @@ class Session:
                 method = commands.Basic.Nack(max(tag, 0), multiple, requeue)
             else:
                 method = commands.Basic.Reject(max(tag, 0), requeue)
-            self.peer.method(method, channel)
+            self.peer.send_method(method, channel)
         self.serve()
 
     def serve(self) -> None:
         """Read input until the reply on the channel that only checks."""
-        self.peer.method(commands.Basic.Qos(), SYNC)
+        self.peer.send_method(commands.Basic.Qos(), SYNC)
         while not self.ended:
-            frame = self.peer.frame(timeout=20)
+            frame = self.peer.next_frame(timeout=20)
             if frame is None:
                 self.ended = True
             elif frame[0] == 1:
@@ -205,8 +205,8 @@ class Session:
                 elif method.name in ("Channel.Close", "Channel.CloseOk"):
                     if method.name == "Channel.Close":
                         assert method.reply_code in CHANNEL_CODES, f"{method.reply_code} {method.reply_text}"
-                        self.peer.method(commands.Channel.CloseOk(), channel)
-                    self.peer.method(commands.Channel.Open(), channel)
+                        self.peer.send_method(commands.Channel.CloseOk(), channel)
+                    self.peer.send_method(commands.Channel.Open(), channel)
                     self.last[channel] = 0
                 elif method.name in ("Connection.Close", "Connection.CloseOk"):
                     if method.name == "Connection.Close":
@@ -234,12 +234,12 @@ def whole_publish(channel: int, publish: Any, properties: Any, body: bytes) -> b
         return b""
 
 
-def ends_well(peer: Peer) -> None:
+def ends_well(peer: RudePeer) -> None:
     """After any input, a clean close is answered, or the broker has closed the connection with well-formed frames."""
-    peer.method(commands.Connection.Close(200, "", 0, 0))
+    peer.send_method(commands.Connection.Close(200, "", 0, 0))
     peer.half_close()
     while True:
-        frame = peer.frame(timeout=20)
+        frame = peer.next_frame(timeout=20)
         if frame is None:
             return
         kind, channel, payload = frame
@@ -263,7 +263,7 @@ def beside(shared_broker: Broker) -> Any:
 @given(st.lists(steps(), min_size=5, max_size=60))
 def test_methods(broker: Broker, beside: Neighbour, sequence: list[tuple[str, int, Any]]) -> None:
     """One step at a time on an open connection."""
-    with Peer(broker) as peer:
+    with RudePeer(broker) as peer:
         session = Session(peer)
         for step in sequence:
             session.do(step)
@@ -281,9 +281,9 @@ def test_methods(broker: Broker, beside: Neighbour, sequence: list[tuple[str, in
 @given(st.lists(steps(), min_size=5, max_size=60))
 def test_in_one_piece(broker: Broker, beside: Neighbour, sequence: list[tuple[str, int, Any]]) -> None:
     """All steps at once: the broker drops everything after an error."""
-    with Peer(broker) as peer:
+    with RudePeer(broker) as peer:
         Session(peer)
-        peer.send(octets(sequence))
+        peer.send_bytes(octets(sequence))
         ends_well(peer)
     beside.check()
     assert broker.alive()
@@ -297,9 +297,9 @@ def test_in_one_piece(broker: Broker, beside: Neighbour, sequence: list[tuple[st
 )
 def test_handshake(broker: Broker, beside: Neighbour, sequence: list[bytes], stage: str) -> None:
     """Anything in place of the next step of the handshake."""
-    with Peer(broker) as peer:
+    with RudePeer(broker) as peer:
         peer.reach(stage)
-        peer.send(b"".join(sequence))
+        peer.send_bytes(b"".join(sequence))
         ends_well(peer)
     beside.check()
     assert broker.alive()
@@ -322,10 +322,10 @@ def test_mutated_bytes(broker: Broker, beside: Neighbour, sequence: list[tuple[s
     for position, value in changes:
         data[position % len(data)] = value
     cut %= len(data)
-    with Peer(broker) as peer:
+    with RudePeer(broker) as peer:
         Session(peer)
-        peer.send(bytes(data[:cut]))
-        peer.send(bytes(data[cut:]))
+        peer.send_bytes(bytes(data[:cut]))
+        peer.send_bytes(bytes(data[cut:]))
         ends_well(peer)
     beside.check()
     assert broker.alive()
@@ -337,13 +337,13 @@ def test_the_fuzzer_reached_most_methods(broker: Broker, beside: Neighbour) -> N
     if os.environ.get("PYTEST_XDIST_WORKER") is None and EXAMPLES >= 300:
         missing = DEEP - set(seen)
         assert not missing, f"never answered: {missing}; answered: {seen}"
-    with Peer(broker) as peer:
+    with RudePeer(broker) as peer:
         peer.reach("channel")
         for name in ("fuzz.a", "fuzz.b", "fuzz.ü", LONG):
-            peer.method(commands.Queue.Delete(queue=name), 1)
-            peer.expect("Queue.DeleteOk")
-            peer.method(commands.Exchange.Delete(exchange=name), 1)
-            peer.expect("Exchange.DeleteOk")
+            peer.send_method(commands.Queue.Delete(queue=name), 1)
+            peer.expect_method("Queue.DeleteOk")
+            peer.send_method(commands.Exchange.Delete(exchange=name), 1)
+            peer.expect_method("Exchange.DeleteOk")
 
 
 DEEP = {

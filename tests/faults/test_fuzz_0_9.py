@@ -15,18 +15,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.amqp09.peer import HEADER_AMQP09, Peer
-from tests.conformance.peer import METHOD_FRAME
-from tests.conformance.peer import frame_bytes as frame
 from tests.faults.neighbour import Neighbour
 from tests.support.broker import LeveretProcess, basic_config, leveret_only
 from tests.support.fuzz09 import Fuzzer
+from tests.support.peers.amqp09 import HEADER_AMQP09, Peer
+from tests.support.peers.framing import METHOD_FRAME, frame_bytes
 from tests.support.polling import wait_until
 
 EXAMPLES = int(os.environ.get("LEVERET_FUZZ_EXAMPLES", "80"))
 STEPS = 80
 LIMIT = 30.0
-CLOSE = frame(METHOD_FRAME, 0, b"\x00\x0a\x00\x32\x00\xc8\x00\x00\x00\x00\x00")
+CLOSE = frame_bytes(METHOD_FRAME, 0, b"\x00\x0a\x00\x32\x00\xc8\x00\x00\x00\x00\x00")
 # Uploads and interrupted channels expire soon.
 CONFIG = (
     basic_config()

@@ -9,9 +9,9 @@ import pytest
 from pamqp import commands
 
 from tests.faults.neighbour import Neighbour
-from tests.support.amqp import PROTOCOL_HEADER, encode
 from tests.support.broker import Broker, leveret_only
-from tests.support.raw import STAGES, Peer, content_header, frame
+from tests.support.peers.framing import HEADER_AMQP091, encode, frame_bytes, header_frame
+from tests.support.peers.rude import STAGES, RudePeer
 
 pytestmark = pytest.mark.usefixtures("neighbour")
 
@@ -22,19 +22,19 @@ GARBAGE = {
     "ones": b"\xff" * 2000,
     "http": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
     "tls": bytes.fromhex("16030100c8010000c40303") + NOISE[:190],
-    "header again": PROTOCOL_HEADER,
-    "old frame type": frame(9, 0, b"\0\n\0\n"),
-    "no frame end": frame(1, 0, b"\0\n\0\x1f", end=0),
+    "header again": HEADER_AMQP091,
+    "old frame type": frame_bytes(9, 0, b"\0\n\0\n"),
+    "no frame end": frame_bytes(1, 0, b"\0\n\0\x1f", end=b"\0"),
     "huge frame": struct.pack(">BHI", 1, 0, 0xFFFFFFFF) + b"x" * 100,
-    "empty method": frame(1, 0, b""),
-    "half a method": frame(1, 0, b"\0\n"),
-    "unknown class": frame(1, 1, struct.pack(">HH", 999, 10)),
-    "unknown method": frame(1, 1, struct.pack(">HH", 60, 999)),
+    "empty method": frame_bytes(1, 0, b""),
+    "half a method": frame_bytes(1, 0, b"\0\n"),
+    "unknown class": frame_bytes(1, 1, struct.pack(">HH", 999, 10)),
+    "unknown method": frame_bytes(1, 1, struct.pack(">HH", 60, 999)),
     "a server's method": encode(commands.Connection.Tune(1, 1, 1), 0),
-    "a table with a wrong length": frame(1, 0, struct.pack(">HHI", 10, 11, 0x7FFFFFFF) + b"x" * 20),
-    "unexpected body": frame(3, 1, b"body"),
-    "heartbeat on a channel": frame(8, 1, b""),
-    "heartbeat with a payload": frame(8, 0, b"boo"),
+    "a table with a wrong length": frame_bytes(1, 0, struct.pack(">HHI", 10, 11, 0x7FFFFFFF) + b"x" * 20),
+    "unexpected body": frame_bytes(3, 1, b"body"),
+    "heartbeat on a channel": frame_bytes(8, 1, b""),
+    "heartbeat with a payload": frame_bytes(8, 0, b"boo"),
 }
 
 
@@ -42,18 +42,18 @@ GARBAGE = {
 @pytest.mark.parametrize("kind", GARBAGE)
 def test_garbage(broker: Broker, stage: str, kind: str) -> None:
     """The connection ends: with a close that has a hard-error code, or at once if no close is required."""
-    with Peer(broker) as peer:
+    with RudePeer(broker) as peer:
         peer.reach(stage)
-        peer.send(GARBAGE[kind])
+        peer.send_bytes(GARBAGE[kind])
         if stage == "connected" and kind == "header again":
-            assert peer.expect("Connection.Start")
+            assert peer.expect_method("Connection.Start")
             return
         # If the input is the start of something valid, this ends it.
         peer.half_close()
         if stage == "connected":
-            answer = peer.raw()
+            answer = peer.read_to_end()
             # A future version may answer HTTP.
-            assert answer in (b"", PROTOCOL_HEADER), answer
+            assert answer in (b"", HEADER_AMQP091), answer
         else:
             code = peer.outcome()
             assert code in (0, 501, 502, 503, 504, 505, 530, 540), code
@@ -62,12 +62,12 @@ def test_garbage(broker: Broker, stage: str, kind: str) -> None:
 @pytest.mark.parametrize("stage", STAGES)
 def test_truncated(broker: Broker, stage: str) -> None:
     """Half a frame, then the end of the input."""
-    with Peer(broker) as peer:
+    with RudePeer(broker) as peer:
         peer.reach(stage)
-        peer.send(encode(commands.Connection.Open("/"), 0)[:9])
+        peer.send_bytes(encode(commands.Connection.Open("/"), 0)[:9])
         peer.half_close()
         if stage == "connected":
-            assert peer.raw() in (b"", PROTOCOL_HEADER)
+            assert peer.read_to_end() in (b"", HEADER_AMQP091)
         else:
             assert peer.outcome() in (0, 501)
 
@@ -75,7 +75,7 @@ def test_truncated(broker: Broker, stage: str) -> None:
 @pytest.mark.parametrize("stage", STAGES)
 def test_vanished(broker: Broker, stage: str) -> None:
     """A reset instead of an end."""
-    with Peer(broker) as peer:
+    with RudePeer(broker) as peer:
         peer.reach(stage)
         peer.socket.setsockopt(1, 13, struct.pack("ii", 1, 0))
 
@@ -83,17 +83,17 @@ def test_vanished(broker: Broker, stage: str) -> None:
 @pytest.mark.parametrize("stage", STAGES[1:])
 def test_byte_by_byte(broker: Broker, stage: str) -> None:
     """The result does not depend on how the bytes are split."""
-    with Peer(broker) as peer:
-        for octet in PROTOCOL_HEADER:
-            peer.send(bytes([octet]))
-        peer.expect("Connection.Start")
+    with RudePeer(broker) as peer:
+        for octet in HEADER_AMQP091:
+            peer.send_bytes(bytes([octet]))
+        peer.expect_method("Connection.Start")
         start_ok = encode(commands.Connection.StartOk({"product": "slow"}, "PLAIN", "\0guest\0guest", "en_US"), 0)
         for octet in start_ok:
-            peer.send(bytes([octet]))
-        peer.expect("Connection.Tune")
+            peer.send_bytes(bytes([octet]))
+        peer.expect_method("Connection.Tune")
         for octet in encode(commands.Connection.TuneOk(0, 0, 0), 0) + encode(commands.Connection.Open("/"), 0):
-            peer.send(bytes([octet]))
-        peer.expect("Connection.OpenOk")
+            peer.send_bytes(bytes([octet]))
+        peer.expect_method("Connection.OpenOk")
 
 
 WRONG_HEADERS = [
@@ -107,9 +107,9 @@ BAD_TABLES = [b"F\0\0\0\x02ab", b"\x05shor", b"\x02hiQ\0", b"\x02hi" + b"A\xff\x
 @pytest.mark.parametrize("header", WRONG_HEADERS, ids=repr)
 def test_wrong_header(broker: Broker, header: bytes) -> None:
     """The broker answers with a supported protocol header, and closes."""
-    with Peer(broker) as peer:
-        peer.send(header)
-        assert peer.raw() == PROTOCOL_HEADER
+    with RudePeer(broker) as peer:
+        peer.send_bytes(header)
+        assert peer.read_to_end() == HEADER_AMQP091
 
 
 @pytest.mark.parametrize(("header", "answer"), [
@@ -119,9 +119,9 @@ def test_wrong_header(broker: Broker, header: bytes) -> None:
 def test_wrong_versions_of_amqp_1_0(broker: Broker, header: bytes, answer: bytes) -> None:
     """The broker answers with the nearest supported header, and closes (AMQP 1.0 transport 2.2)."""
     leveret_only("RabbitMQ 3 has other answers")
-    with Peer(broker) as peer:
-        peer.send(header)
-        assert peer.raw() == answer
+    with RudePeer(broker) as peer:
+        peer.send_bytes(header)
+        assert peer.read_to_end() == answer
 
 
 @pytest.mark.parametrize(
@@ -133,9 +133,9 @@ def test_wrong_versions_of_amqp_1_0(broker: Broker, header: bytes, answer: bytes
 def test_garbage_over_amqp_1_0(broker: Broker, header: bytes, octets: bytes) -> None:
     """The connection ends, after an open and a close if it had begun."""
     leveret_only("RabbitMQ 3 has other answers")
-    with Peer(broker) as peer:
-        peer.send(header + octets)
-        answer = peer.raw()
+    with RudePeer(broker) as peer:
+        peer.send_bytes(header + octets)
+        answer = peer.read_to_end()
         assert answer.startswith(header)
         if header == AMQP_1_0:
             assert b"\x00\x53\x10" in answer
@@ -144,125 +144,125 @@ def test_garbage_over_amqp_1_0(broker: Broker, header: bytes, octets: bytes) -> 
 
 def test_large_frame_before_login(broker: Broker) -> None:
     """Unauthenticated clients may only send small frames."""
-    with Peer(broker) as peer:
+    with RudePeer(broker) as peer:
         peer.reach("started")
-        peer.send(frame(1, 0, b"\0\n\0\x0b" + bytes(100_000)))
+        peer.send_bytes(frame_bytes(1, 0, b"\0\n\0\x0b" + bytes(100_000)))
         assert peer.outcome() in (0, 501)
 
 
 @pytest.mark.parametrize("size", [131073, 1 << 20, 0xFFFFFFFF])
 def test_oversized_frame(broker: Broker, size: int) -> None:
     """Refused by its header, before its payload arrives. Eight extra bytes are accepted: some clients exclude them."""
-    with Peer(broker) as peer:
+    with RudePeer(broker) as peer:
         peer.reach("body")
-        peer.send(struct.pack(">BHI", 3, 1, size) + b"x" * 10)
+        peer.send_bytes(struct.pack(">BHI", 3, 1, size) + b"x" * 10)
         assert peer.outcome() == 501
 
 
 @pytest.mark.parametrize("channel_max,frame_max", [(65535, 131072), (2047, 1 << 30), (2047, 1000), (2047, 4095)])
 def test_tune_beyond_the_offer(broker: Broker, channel_max: int, frame_max: int) -> None:
-    with Peer(broker) as peer:
+    with RudePeer(broker) as peer:
         peer.reach("authenticated")
-        peer.method(commands.Connection.TuneOk(channel_max, frame_max, 0))
-        peer.method(commands.Connection.Open("/"))
+        peer.send_method(commands.Connection.TuneOk(channel_max, frame_max, 0))
+        peer.send_method(commands.Connection.Open("/"))
         assert peer.outcome() in (0, 501, 502, 530)
 
 
 def test_channel_beyond_the_limit(broker: Broker) -> None:
-    with Peer(broker) as peer:
+    with RudePeer(broker) as peer:
         peer.reach("opened", channel_max=10)
         for number in range(1, 11):
-            peer.method(commands.Channel.Open(), number)
-            peer.expect("Channel.OpenOk")
-        peer.method(commands.Channel.Open(), 11)
+            peer.send_method(commands.Channel.Open(), number)
+            peer.expect_method("Channel.OpenOk")
+        peer.send_method(commands.Channel.Open(), 11)
         assert peer.outcome() in (504, 530)
 
 
 @pytest.mark.parametrize("size", [1 << 31, (1 << 63) - 1, (1 << 64) - 1])
 def test_body_beyond_the_limit(broker: Broker, neighbour: Neighbour, size: int) -> None:
     """The header alone closes the channel with 311; the connection continues and the body frames are skipped."""
-    with Peer(broker) as peer:
+    with RudePeer(broker) as peer:
         peer.reach("method")
-        peer.send(content_header(1, size))
-        peer.send(frame(3, 1, bytes(100_000)) * 20)
-        close = peer.expect("Channel.Close")
+        peer.send_bytes(header_frame(1, size))
+        peer.send_bytes(frame_bytes(3, 1, bytes(100_000)) * 20)
+        close = peer.expect_method("Channel.Close")
         assert close.reply_code in (311, 406)
-        peer.send(frame(3, 1, bytes(100_000)) * 20)
-        peer.method(commands.Channel.CloseOk(), 1)
+        peer.send_bytes(frame_bytes(3, 1, bytes(100_000)) * 20)
+        peer.send_method(commands.Channel.CloseOk(), 1)
         neighbour.check()
-        peer.method(commands.Channel.Open(), 1)
-        peer.expect("Channel.OpenOk")
-        peer.method(commands.Queue.Declare(exclusive=True), 1)
-        peer.expect("Queue.DeclareOk")
+        peer.send_method(commands.Channel.Open(), 1)
+        peer.expect_method("Channel.OpenOk")
+        peer.send_method(commands.Queue.Declare(exclusive=True), 1)
+        peer.expect_method("Queue.DeclareOk")
 
 
 @pytest.mark.parametrize("what", ["method", "header", "heartbeat", "body too long", "other class", "weight"])
 def test_content_out_of_order(broker: Broker, what: str) -> None:
-    with Peer(broker) as peer:
+    with RudePeer(broker) as peer:
         peer.reach("header" if what == "body too long" else "method")
         if what == "method":
-            peer.method(commands.Queue.Declare(exclusive=True), 1)
+            peer.send_method(commands.Queue.Declare(exclusive=True), 1)
         elif what == "header":
-            peer.send(content_header(1, 10) * 2)
+            peer.send_bytes(header_frame(1, 10) * 2)
         elif what == "heartbeat":
             # Not out of order: it belongs to no channel.
-            peer.send(frame(8, 0, b"") + content_header(1, 0))
-            peer.method(commands.Queue.Declare(exclusive=True), 1)
-            peer.expect("Queue.DeclareOk")
+            peer.send_bytes(frame_bytes(8, 0, b"") + header_frame(1, 0))
+            peer.send_method(commands.Queue.Declare(exclusive=True), 1)
+            peer.expect_method("Queue.DeclareOk")
             return
         elif what == "body too long":
-            peer.send(frame(3, 1, b"x" * 1001))
+            peer.send_bytes(frame_bytes(3, 1, b"x" * 1001))
         elif what == "other class":
-            peer.send(content_header(1, 10, class_id=50))
+            peer.send_bytes(header_frame(1, 10, class_id=50))
         else:
-            peer.send(content_header(1, 10, weight=1))
+            peer.send_bytes(header_frame(1, 10, weight=1))
         assert peer.outcome() in (501, 502, 505)
 
 
 def test_content_on_a_closed_channel(broker: Broker) -> None:
-    with Peer(broker) as peer:
+    with RudePeer(broker) as peer:
         peer.reach("opened")
-        peer.method(commands.Basic.Publish(routing_key="x"), 7)
-        peer.send(content_header(7, 1) + frame(3, 7, b"x"))
+        peer.send_method(commands.Basic.Publish(routing_key="x"), 7)
+        peer.send_bytes(header_frame(7, 1) + frame_bytes(3, 7, b"x"))
         assert peer.outcome() in (504, 505, 503)
 
 
 def test_frames_after_a_channel_error_are_dropped(broker: Broker) -> None:
     """Until close-ok, everything on the channel is discarded; other channels continue."""
-    with Peer(broker) as peer:
+    with RudePeer(broker) as peer:
         peer.reach("channel")
-        peer.method(commands.Channel.Open(), 2)
-        peer.expect("Channel.OpenOk")
-        peer.method(commands.Queue.Declare(queue="does-not-exist", passive=True), 1)
+        peer.send_method(commands.Channel.Open(), 2)
+        peer.expect_method("Channel.OpenOk")
+        peer.send_method(commands.Queue.Declare(queue="does-not-exist", passive=True), 1)
         for _ in range(50):
-            peer.method(commands.Basic.Publish(routing_key="x"), 1)
-            peer.send(content_header(1, 3) + frame(3, 1, b"abc"))
-        peer.method(commands.Queue.Declare(queue="also-missing", passive=True), 1)
-        close = peer.expect("Channel.Close")
+            peer.send_method(commands.Basic.Publish(routing_key="x"), 1)
+            peer.send_bytes(header_frame(1, 3) + frame_bytes(3, 1, b"abc"))
+        peer.send_method(commands.Queue.Declare(queue="also-missing", passive=True), 1)
+        close = peer.expect_method("Channel.Close")
         assert close.reply_code == 404
-        peer.method(commands.Queue.Declare(exclusive=True), 2)
-        peer.expect("Queue.DeclareOk")
-        peer.method(commands.Channel.CloseOk(), 1)
-        peer.method(commands.Channel.Open(), 1)
-        peer.expect("Channel.OpenOk")
+        peer.send_method(commands.Queue.Declare(exclusive=True), 2)
+        peer.expect_method("Queue.DeclareOk")
+        peer.send_method(commands.Channel.CloseOk(), 1)
+        peer.send_method(commands.Channel.Open(), 1)
+        peer.expect_method("Channel.OpenOk")
 
 
 def test_a_close_without_its_ok(broker: Broker) -> None:
     """A client that ignores a close is disconnected."""
-    with Peer(broker) as peer:
+    with RudePeer(broker) as peer:
         peer.reach("opened")
-        peer.send(frame(3, 1, b"body"))
-        assert peer.expect("Connection.Close").reply_code in (503, 504, 505)
-        peer.raw(timeout=30)
+        peer.send_bytes(frame_bytes(3, 1, b"body"))
+        assert peer.expect_method("Connection.Close").reply_code in (503, 504, 505)
+        peer.read_to_end(timeout=30)
 
 
 @pytest.mark.parametrize("body", BAD_TABLES, ids=repr)
 def test_malformed_tables(broker: Broker, body: bytes) -> None:
     """In a method: a syntax error. In the headers of a publish: the publisher's error, too."""
     table = struct.pack(">I", len(body)) + body
-    with Peer(broker) as peer:
+    with RudePeer(broker) as peer:
         peer.reach("channel")
-        peer.send(frame(1, 1, struct.pack(">HHH", 50, 10, 0) + b"\0\x02" + table))
+        peer.send_bytes(frame_bytes(1, 1, struct.pack(">HHH", 50, 10, 0) + b"\0\x02" + table))
         assert peer.outcome() in (501, 502)
 
 
@@ -273,9 +273,11 @@ def test_deep_table(broker: Broker) -> None:
         table = b"\x01aF" + struct.pack(">I", len(table)) + table
         if len(table) > 120_000:
             break
-    with Peer(broker) as peer:
+    with RudePeer(broker) as peer:
         peer.reach("channel")
-        peer.send(frame(1, 1, struct.pack(">HHH", 50, 10, 0) + b"\0\x02" + struct.pack(">I", len(table)) + table))
+        peer.send_bytes(
+            frame_bytes(1, 1, struct.pack(">HHH", 50, 10, 0) + b"\0\x02" + struct.pack(">I", len(table)) + table)
+        )
         method = peer.next_method()
         assert method is not None
         assert method.name in ("Connection.Close", "Channel.Close", "Queue.DeclareOk")
@@ -284,9 +286,9 @@ def test_deep_table(broker: Broker) -> None:
 def test_malformed_headers_of_a_message(broker: Broker) -> None:
     """Property flags that announce more than follows."""
     for rest, flags in ((b"\x05ab", 0x8000), (b"", 0xFFFC), (b"\xff\xff\xff\xff", 0x2000), (b"", 0x0001)):
-        with Peer(broker) as peer:
+        with RudePeer(broker) as peer:
             peer.reach("method")
-            peer.send(content_header(1, 1, flags=flags, rest=rest) + frame(3, 1, b"x"))
-            peer.method(commands.Queue.Declare(exclusive=True), 1)
+            peer.send_bytes(header_frame(1, 1, flags=flags, rest=rest) + frame_bytes(3, 1, b"x"))
+            peer.send_method(commands.Queue.Declare(exclusive=True), 1)
             method = peer.next_method()
             assert method.name in ("Connection.Close", "Channel.Close", "Queue.DeclareOk")

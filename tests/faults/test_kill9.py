@@ -10,8 +10,9 @@ from pamqp import commands
 
 from tests.faults.crash.model import make_body, read_body
 from tests.faults.crash.rounds import CrashTest
-from tests.support.amqp import Connection, content
+from tests.support.amqp import Connection
 from tests.support.broker import Broker, LeveretProcess, leveret_only
+from tests.support.peers.framing import content
 from tests.support.polling import wait_until_async
 
 KEPT = commands.Basic.Properties(delivery_mode=2)

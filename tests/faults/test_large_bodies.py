@@ -17,10 +17,10 @@ from pamqp import commands
 from pamqp.header import ContentHeader
 
 from tests.faults.neighbour import Neighbour
-from tests.support.amqp import BODY, HEADER, decode, encode
 from tests.support.broker import LeveretProcess, basic_config, leveret_only
+from tests.support.peers.framing import BODY_FRAME, HEADER_FRAME, decode, encode, frame_bytes
+from tests.support.peers.rude import RudePeer
 from tests.support.polling import wait_until
-from tests.support.raw import Peer
 
 MIB = 1 << 20
 SIZE = 200 * MIB + 12345
@@ -41,7 +41,7 @@ class Source:
         number = 0
         while left:
             data = (struct.pack(">Q", number) + self._piece[8:])[:left]
-            yield struct.pack(">BHI", BODY, 1, len(data)) + data + b"\xce"
+            yield frame_bytes(BODY_FRAME, 1, data)
             left -= len(data)
             number += 1
 
@@ -56,36 +56,36 @@ class Client:
     """A connection with one channel, which reads and writes contents frame by frame."""
 
     def __init__(self, broker: LeveretProcess, timeout: float = 60.0) -> None:
-        self.peer = Peer(broker, timeout).reach("channel")
+        self.peer = RudePeer(broker, timeout).reach("channel")
         self.peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, MIB)
 
     def declare(self, queue: str) -> None:
-        self.peer.method(commands.Queue.Declare(queue=queue, durable=True), 1)
-        self.peer.expect("Queue.DeclareOk")
+        self.peer.send_method(commands.Queue.Declare(queue=queue, durable=True), 1)
+        self.peer.expect_method("Queue.DeclareOk")
 
     def begin(self, queue: str, size: int, persistent: bool) -> None:
-        self.peer.method(commands.Basic.Publish(exchange="", routing_key=queue), 1)
+        self.peer.send_method(commands.Basic.Publish(exchange="", routing_key=queue), 1)
         properties = commands.Basic.Properties(delivery_mode=2 if persistent else 1)
-        self.peer.send(encode(ContentHeader(0, size, properties), 1))
+        self.peer.send_bytes(encode(ContentHeader(0, size, properties), 1))
 
     def confirming(self) -> Client:
-        self.peer.method(commands.Confirm.Select(), 1)
-        self.peer.expect("Confirm.SelectOk")
+        self.peer.send_method(commands.Confirm.Select(), 1)
+        self.peer.expect_method("Confirm.SelectOk")
         return self
 
     def get(self, queue: str) -> str:
         """The digest of a message's body."""
         peer = self.peer
-        peer.method(commands.Basic.Get(queue=queue, no_ack=True), 1)
-        frame = peer.frame()
+        peer.send_method(commands.Basic.Get(queue=queue, no_ack=True), 1)
+        frame = peer.next_frame()
         assert frame is not None and decode(*frame).name == "Basic.GetOk", frame
-        frame = peer.frame()
-        assert frame is not None and frame[0] == HEADER
+        frame = peer.next_frame()
+        assert frame is not None and frame[0] == HEADER_FRAME
         left = struct.unpack_from(">Q", frame[2], 4)[0]
         found = hashlib.blake2b()
         while left:
-            frame = peer.frame()
-            assert frame is not None and frame[0] == BODY, frame
+            frame = peer.next_frame()
+            assert frame is not None and frame[0] == BODY_FRAME, frame
             found.update(frame[2])
             left -= len(frame[2])
         return found.hexdigest()
@@ -150,9 +150,9 @@ def test_memory_stays_small_and_bodies_are_delivered(process: LeveretProcess, pe
     # All at once, frame by frame.
     for frames in zip(*(source.frames() for source in sources), strict=True):
         for client, frame in zip(clients, frames, strict=True):
-            client.peer.send(frame)
+            client.peer.send_bytes(frame)
     for client in clients:
-        assert client.peer.expect("Basic.Ack").delivery_tag == 1
+        assert client.peer.expect_method("Basic.Ack").delivery_tag == 1
     grown = [peak_memory(process) - before]
     names = named_files(process)
     if persistent:
@@ -180,7 +180,7 @@ def test_a_connection_lost_midway_leaves_no_files(process: LeveretProcess) -> No
         client.begin("nowhere", source.size, True)
     for _, frame in zip(range(150), source.frames(), strict=False):
         for client in clients:
-            client.peer.send(frame)
+            client.peer.send_bytes(frame)
     wait_until(lambda: nameless_octets(process) >= 30 * MIB, "two contents in arrival")
     clients.pop().close()
     clients.pop().close()
@@ -193,7 +193,7 @@ def test_a_kill_midway_leaves_no_files(process: LeveretProcess) -> None:
     source = Source(1, 40 * MIB)
     client.begin("nowhere", source.size, True)
     for _, frame in zip(range(100), source.frames(), strict=False):
-        client.peer.send(frame)
+        client.peer.send_bytes(frame)
     wait_until(lambda: nameless_octets(process) > 0, "a content in arrival")
     process.kill()
     assert sum(file.stat().st_blocks * 512 for file in process.data_dir.iterdir()) < 20 * MIB
@@ -227,7 +227,7 @@ def small(tmp_path: Path) -> Iterator[LeveretProcess]:
 
 def refusal(client: Client) -> tuple[int, str]:
     """Return the channel.close that refuses the publish."""
-    close = client.peer.expect("Channel.Close")
+    close = client.peer.expect_method("Channel.Close")
     return close.reply_code, close.reply_text
 
 
@@ -237,8 +237,8 @@ def check_others(process: LeveretProcess, neighbour: Neighbour) -> None:
     other = Client(process).confirming()
     other.declare("small")
     other.begin("small", 5, True)
-    other.peer.send(struct.pack(">BHI", BODY, 1, 5) + b"small\xce")
-    assert other.peer.expect("Basic.Ack").delivery_tag == 1
+    other.peer.send_bytes(frame_bytes(BODY_FRAME, 1, b"small"))
+    assert other.peer.expect_method("Basic.Ack").delivery_tag == 1
     other.close()
     assert "publishers blocked" not in process.log()
 
@@ -252,14 +252,14 @@ def test_a_body_that_the_disk_has_no_room_for_is_refused_at_its_header(small: Le
     assert "no room for a body of 20971520 bytes" in text
     check_others(small, neighbour)
     # A body that fits is accepted on the same connection.
-    client.peer.method(commands.Channel.CloseOk(), 1)
-    client.peer.method(commands.Channel.Open(), 1)
-    client.peer.expect("Channel.OpenOk")
+    client.peer.send_method(commands.Channel.CloseOk(), 1)
+    client.peer.send_method(commands.Channel.Open(), 1)
+    client.peer.expect_method("Channel.OpenOk")
     client.declare("large")
     source = Source(1, 6 * MIB)
     client.begin("large", source.size, True)
     for frame in source.frames():
-        client.peer.send(frame)
+        client.peer.send_bytes(frame)
     assert client.get("large") == source.digest()
     client.close()
     neighbour.close()
@@ -272,22 +272,22 @@ def test_a_disk_that_fills_up_while_a_body_arrives(small: LeveretProcess) -> Non
     client.begin("nowhere", source.size, False)
     frames = source.frames()
     for _, frame in zip(range(40), frames, strict=False):
-        client.peer.send(frame)
+        client.peer.send_bytes(frame)
     wait_until(lambda: nameless_octets(small) >= 4 * MIB, "a content in arrival")
     state = os.statvfs(small.data_dir)
     other_file = small.data_dir.parent / "other"
     with open(other_file, "wb") as file:
         file.write(bytes(state.f_bavail * state.f_frsize - 12 * MIB))
     for frame in frames:
-        client.peer.send(frame)
+        client.peer.send_bytes(frame)
     code, text = refusal(client)
     assert code == 311
     assert "no room" in text
     wait_until(lambda: nameless_octets(small) == 0, "an empty file of large bodies")
     check_others(small, neighbour)
     # The connection still works.
-    client.peer.method(commands.Channel.CloseOk(), 1)
-    client.peer.method(commands.Channel.Open(), 1)
-    client.peer.expect("Channel.OpenOk")
+    client.peer.send_method(commands.Channel.CloseOk(), 1)
+    client.peer.send_method(commands.Channel.Open(), 1)
+    client.peer.expect_method("Channel.OpenOk")
     client.close()
     neighbour.close()

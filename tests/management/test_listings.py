@@ -31,9 +31,9 @@ from leveret.wire.amqp0.fieldtable import decode_table
 from leveret.wire.amqp10.encode import encode_value
 from leveret.wire.amqp10.values import Symbol
 from tests.cli.runner import Commands
-from tests.conformance import peer1
 from tests.support.broker import LeveretProcess, leveret_only
-from tests.support.raw import Peer
+from tests.support.peers import amqp10 as peer1
+from tests.support.peers.rude import RudePeer
 from tests.wire.amqp10 import strategies as amqp10
 
 
@@ -182,22 +182,22 @@ def _method(class_id: int, method_id: int, payload: bytes, channel: int) -> byte
     return struct.pack(">BHI", 1, channel, len(body)) + body + b"\xce"
 
 
-def log_in(broker: LeveretProcess, header: bytes, properties: bytes) -> Peer:
-    peer = Peer(broker)
-    peer.send(header)
-    assert peer.frame() is not None
+def log_in(broker: LeveretProcess, header: bytes, properties: bytes) -> RudePeer:
+    peer = RudePeer(broker)
+    peer.send_bytes(header)
+    assert peer.next_frame() is not None
     secret = b"\0guest\0guest"
-    peer.send(_method(10, 11, _table(properties) + _short(b"PLAIN") + _table(secret) + _short(b"en_US"), 0))
-    assert peer.frame() is not None  # tune
-    peer.send(_method(10, 31, struct.pack(">HIH", 0, 131072, 0), 0))
-    peer.send(_method(10, 40, _short(b"/") + _short(b"") + b"\0", 0))
-    assert peer.frame() is not None  # open-ok
-    peer.send(_method(20, 10, _short(b""), 1))
-    assert peer.frame() is not None
+    peer.send_bytes(_method(10, 11, _table(properties) + _short(b"PLAIN") + _table(secret) + _short(b"en_US"), 0))
+    assert peer.next_frame() is not None  # tune
+    peer.send_bytes(_method(10, 31, struct.pack(">HIH", 0, 131072, 0), 0))
+    peer.send_bytes(_method(10, 40, _short(b"/") + _short(b"") + b"\0", 0))
+    assert peer.next_frame() is not None  # open-ok
+    peer.send_bytes(_method(20, 10, _short(b""), 1))
+    assert peer.next_frame() is not None
     return peer
 
 
-def define(peer: Peer, name: bytes, odd: bytes, fields: bytes) -> None:
+def define(peer: RudePeer, name: bytes, odd: bytes, fields: bytes) -> None:
     """Create an exchange, a queue, two bindings and a consumer with these arguments; the second binding has none."""
     table = _table(fields)
     ticket = b"\0\0"
@@ -209,8 +209,8 @@ def define(peer: Peer, name: bytes, odd: bytes, fields: bytes) -> None:
         (50, 20, ticket + _short(name) + _short(name) + _short(b"bare" + odd) + b"\0" + _table(b"")),
         (60, 20, ticket + consumed + table),
     ):
-        peer.send(_method(class_id, method_id, payload, 1))
-        frame = peer.frame()
+        peer.send_bytes(_method(class_id, method_id, payload, 1))
+        frame = peer.next_frame()
         assert frame is not None and struct.unpack(">HH", frame[2][:4]) == (class_id, method_id + 1), frame
 
 

@@ -8,28 +8,26 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-from pamqp import commands, frame
-from pamqp.body import ContentBody
-from pamqp.header import ContentHeader
+from pamqp import commands
 
 from tests.support.broker import Broker
+from tests.support.peers.framing import (
+    BODY_FRAME,
+    HEADER_AMQP091,
+    HEADER_FRAME,
+    HEARTBEAT_FRAME,
+    METHOD_FRAME,
+    content,
+    decode,
+    encode,
+    frame_bytes,
+    split,
+)
 
-PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
-METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
-FRAME_END = 0xCE
 CALL_TIMEOUT = 60.0
-
-# pamqp accepts fewer names than RabbitMQ and its clients; here the broker decides.
-for _class in vars(commands).values():
-    for _method in vars(_class).values() if isinstance(_class, type) else ():
-        if isinstance(_method, type) and hasattr(_method, "validate"):
-            _method.validate = lambda self: None
-
-Frame = tuple[int, int, bytes]
-"""Type, channel and payload."""
 
 
 class Closed(Exception):
@@ -44,42 +42,6 @@ class Closed(Exception):
         self.code = code
         self.text = text
         self.method = method
-
-
-def split(buffer: bytearray) -> Iterator[Frame]:
-    """Remove the complete frames from the front of a buffer. Raises AssertionError if one is malformed."""
-    start, end = 0, len(buffer)
-    while end - start >= 8:
-        kind, channel, size = struct.unpack_from(">BHI", buffer, start)
-        assert kind in (METHOD, HEADER, BODY, HEARTBEAT), f"unknown frame type {kind}"
-        if end - start < size + 8:
-            break
-        assert buffer[start + 7 + size] == FRAME_END, "no frame end"
-        yield kind, channel, bytes(buffer[start + 7 : start + 7 + size])
-        start += size + 8
-    del buffer[:start]
-
-
-def decode(kind: int, channel: int, payload: bytes) -> Any:
-    """The pamqp object of a frame."""
-    return frame.unmarshal(struct.pack(">BHI", kind, channel, len(payload)) + payload + b"\xce")[2]
-
-
-def encode(value: Any, channel: int) -> bytes:
-    return bytes(frame.marshal(value, channel))
-
-
-def content(
-    channel: int, method: Any, body: bytes, properties: commands.Basic.Properties | None = None, frame_max: int = 131072
-) -> bytes:
-    """All frames of a method with content."""
-    parts = [
-        encode(method, channel),
-        encode(ContentHeader(0, len(body), properties or commands.Basic.Properties()), channel),
-    ]
-    step = frame_max - 8
-    parts.extend(encode(ContentBody(body[start : start + step]), channel) for start in range(0, len(body), step))
-    return b"".join(parts)
 
 
 class Delivery:
@@ -158,18 +120,18 @@ class Channel:
     # Input
 
     def receive(self, kind: int, payload: bytes) -> None:
-        if kind == METHOD:
+        if kind == METHOD_FRAME:
             method = decode(kind, self.number, payload)
             if isinstance(method, (commands.Basic.Deliver, commands.Basic.Return, commands.Basic.GetOk)):
                 self._content = (method, None, [], -1)
             else:
                 self._method(method)
-        elif kind == HEADER:
+        elif kind == HEADER_FRAME:
             assert self._content is not None, "a content header without a method"
             header = decode(kind, self.number, payload)
             self._content = (self._content[0], header.properties, [], header.body_size)
             self._complete()
-        elif kind == BODY:
+        elif kind == BODY_FRAME:
             assert self._content is not None and self._content[3] >= 0, "a body without a header"
             self._content[2].append(payload)
             self._complete()
@@ -269,7 +231,7 @@ class Connection:
     async def _handshake(
         self, vhost: str, user: str, password: str, heartbeat: int, frame_max: int, channel_max: int
     ) -> None:
-        self.write(PROTOCOL_HEADER)
+        self.write(HEADER_AMQP091)
         start = await self._expect("Connection.Start")
         self.server_properties = start.server_properties
         self.write(
@@ -355,7 +317,7 @@ class Connection:
     async def _beats(self, interval: int) -> None:
         while True:
             await asyncio.sleep(interval / 2)
-            self.write(b"\x08\x00\x00\x00\x00\x00\x00\xce")
+            self.write(frame_bytes(HEARTBEAT_FRAME, 0, b""))
 
     async def _run(self) -> None:
         buffer = bytearray()
@@ -367,7 +329,7 @@ class Connection:
                         channel = self.channels.get(number)
                         assert channel is not None, f"a frame for channel {number}, which was never opened"
                         channel.receive(kind, payload)
-                    elif kind == METHOD:
+                    elif kind == METHOD_FRAME:
                         self._method(decode(kind, 0, payload))
         except OSError:
             pass

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from tests.conformance.amqp09 import codec
-from tests.conformance.amqp09.codec import INLINE, METHODS, REFERENCE, Body, Method
-from tests.conformance.peer import BODY_FRAME, HEADER_FRAME, HEARTBEAT_FRAME, METHOD_FRAME, frame_bytes
+from tests.support.peers import codec09 as codec
+from tests.support.peers.codec09 import INLINE, METHODS, REFERENCE, Body, Method
+from tests.support.peers.framing import BODY_FRAME, HEADER_FRAME, HEARTBEAT_FRAME, METHOD_FRAME, frame_bytes
 
 CHANNELS = (1, 2, 3)
 STRANGE_CHANNELS = (0, 9, 2047, 2048, 65535)

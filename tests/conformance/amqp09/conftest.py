@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.amqp09.peer import Channel, Peer
 from tests.conformance.conftest import CONFIG, MODES
 from tests.conformance.sockets import sockets
 from tests.support.broker import Broker, LeveretProcess, leveret_only
+from tests.support.peers.amqp09 import Channel, Peer
 
 REALM = "realm"
 OWN, SHARED, CLOSED, UNKNOWN = "/own", "/shared", "/closed", "/unknown"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.conformance.amqp09.codec import INLINE, Body
-from tests.conformance.amqp09.peer import Channel
+from tests.support.peers.amqp09 import Channel
+from tests.support.peers.codec09 import INLINE, Body
 
 KINDS = ("basic", "file", "stream", "message")
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.conformance.amqp09.codec import INLINE, Body
 from tests.conformance.amqp09.conftest import CLOSED, OWN, REALM, RIGHTS, SHARED, UNKNOWN, Connect, ticket
-from tests.conformance.amqp09.peer import Channel
+from tests.support.peers.amqp09 import Channel
+from tests.support.peers.codec09 import INLINE, Body
 
 Guarded = Callable[[], Channel]
 

@@ -10,9 +10,9 @@ import pytest
 
 from tests.conformance.amqp09 import kinds
 from tests.conformance.amqp09.conftest import CONFIG_AMQP09, Connect
-from tests.conformance.amqp09.peer import Channel, Peer, frame_bytes
-from tests.conformance.peer import HEADER_FRAME
 from tests.support.broker import LeveretProcess
+from tests.support.peers.amqp09 import Channel, Peer
+from tests.support.peers.framing import HEADER_FRAME, frame_bytes
 
 # Far above what an idle broker needs, and soon reached by a transaction, whose content must stay in memory.
 WATERMARK = 150_000_000
@@ -156,7 +156,8 @@ def test_publishers_are_asked_to_stop_and_later_to_resume(tight: LeveretProcess,
     kinds.consume(consumer, kind, "q", "c", no_ack=True)
     assert kinds.receive(consumer, kind).body == b"before"
     consumer.quiet()
-    publisher.peer.drop()
+    # An unread socket shows its end only as a reset.
+    publisher.peer.reset()
     assert bystander.expect("channel.flow").active is True
     kinds.publish(bystander, kind, b"after", "q")
     assert kinds.receive(consumer, kind).body == b"after"

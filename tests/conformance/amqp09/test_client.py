@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -17,8 +16,9 @@ import leveret
 from leveret import sync
 from leveret.client import AuthenticationFailed, ConnectionFailed
 from tests.conformance.amqp09.conftest import CONFIG_AMQP09
-from tests.conformance.amqp09.peer import HEADER_AMQP09, TIMEOUT, Peer
 from tests.support.broker import LeveretProcess, free_port
+from tests.support.peers.amqp09 import HEADER_AMQP09, Peer
+from tests.support.peers.connection import TIMEOUT
 
 Connect = Callable[..., int]
 
@@ -27,12 +27,7 @@ class ServerSide(Peer):
     """A connection of a client, seen from the server."""
 
     def __init__(self, accepted: socket.socket) -> None:
-        self.timeout = TIMEOUT
-        self.socket = accepted
-        self.buffer = b""
-        self.inboxes: dict[int, deque[Any]] = {}
-        self.frame_max = 131072
-        self.heartbeats = 0
+        self.adopt(accepted)
 
 
 class Server:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.amqp09 import codec
 from tests.conformance.amqp09.conftest import CONFIG_AMQP09, Connect, Raw
-from tests.conformance.amqp09.peer import HEADER_AMQP09, Peer, frame_bytes
-from tests.conformance.peer import METHOD_FRAME
 from tests.support.broker import LeveretProcess
+from tests.support.peers import codec09 as codec
+from tests.support.peers.amqp09 import HEADER_AMQP09, Peer
+from tests.support.peers.framing import METHOD_FRAME, frame_bytes
 
 VERSIONS = [b"AMQP\x00\x00\x09\x01", b"AMQP\x00\x01\x00\x00", b"AMQP\x03\x01\x00\x00", HEADER_AMQP09]
 

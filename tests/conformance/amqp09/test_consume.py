@@ -9,7 +9,7 @@ import pytest
 from tests.conformance.amqp09 import kinds
 from tests.conformance.amqp09.conftest import Connect
 from tests.conformance.amqp09.kinds import KINDS
-from tests.conformance.amqp09.peer import Channel, Peer
+from tests.support.peers.amqp09 import Channel, Peer
 
 Unique = Callable[[], str]
 

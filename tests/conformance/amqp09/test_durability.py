@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.conformance.amqp09 import kinds
-from tests.conformance.amqp09.conftest import Connect
-from tests.conformance.amqp09.peer import Channel
+from tests.conformance.amqp09.conftest import CONFIG_AMQP09, Connect
+from tests.conformance.restarted import in_turn
 from tests.support.broker import LeveretProcess
+from tests.support.peers.amqp09 import Channel
 from tests.support.polling import wait_until
 
 Open = Callable[[], Channel]
 Restart = Callable[[], None]
 STORED = ("basic", "file", "message")
+
+
+@pytest.fixture(scope="module")
+def module_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeveretProcess]:
+    process = LeveretProcess(tmp_path_factory.mktemp("restarted"), config=CONFIG_AMQP09)
+    yield process
+    process.kill()
+
+
+@pytest.fixture
+def own_broker(module_broker: LeveretProcess) -> Iterator[LeveretProcess]:
+    """A broker for the tests of this module, to stop, kill and start again."""
+    yield from in_turn(module_broker)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.conformance.amqp09.conftest import Connect
-from tests.conformance.amqp09.peer import Channel, Peer
+from tests.support.peers.amqp09 import Channel, Peer
 
 STANDARD = ("direct", "fanout", "topic", "headers")
 Unique = Callable[[], str]

@@ -10,9 +10,9 @@ from typing import Final
 import pytest
 
 from tests.conformance.amqp09.conftest import Connect
-from tests.conformance.amqp09.peer import Channel, Peer
-from tests.conformance.peer import frame_bytes, short_string
 from tests.support.broker import LeveretProcess
+from tests.support.peers.amqp09 import Channel, Peer
+from tests.support.peers.framing import frame_bytes, short_string
 
 V: Final = "0-9"
 LOG_IN: Final = {"mechanism": "PLAIN", "response": "\0guest\0guest", "locale": "en_US"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.conformance.amqp09.conftest import Connect
-from tests.conformance.amqp09.peer import Channel
+from tests.support.peers.amqp09 import Channel
 
 BODY = bytes(range(256)) * 40
 

@@ -8,12 +8,12 @@ from typing import Any, Final
 
 import pytest
 
-from tests.conformance.amqp09.codec import INLINE, METHODS, REFERENCE, Body
 from tests.conformance.amqp09.conftest import Connect
 from tests.conformance.amqp09.kinds import consume as start
 from tests.conformance.amqp09.kinds import publish, receive
-from tests.conformance.amqp09.peer import Channel, Peer
 from tests.conformance.marks import checks, names, of_dialogue
+from tests.support.peers.amqp09 import Channel, Peer
+from tests.support.peers.codec09 import INLINE, METHODS, REFERENCE, Body
 
 V: Final = "0-9"
 OF_CLIENT: Final = [rule.removesuffix(".chassis.server") for rule in names(V, r"[a-z]+\.[a-z-]+\.chassis\.server")]

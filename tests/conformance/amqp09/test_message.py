@@ -6,9 +6,9 @@ from __future__ import annotations
 import pytest
 
 from tests.conformance.amqp09 import kinds
-from tests.conformance.amqp09.codec import INLINE, REFERENCE, Body
 from tests.conformance.amqp09.conftest import Connect
-from tests.conformance.amqp09.peer import Channel
+from tests.support.peers.amqp09 import Channel
+from tests.support.peers.codec09 import INLINE, REFERENCE, Body
 
 STALE = 1_000_000_000
 

@@ -9,8 +9,8 @@ import pytest
 
 from tests.conformance.amqp09 import kinds
 from tests.conformance.amqp09.conftest import Connect
-from tests.conformance.amqp09.peer import Channel
 from tests.conformance.amqp09.test_consume import each
+from tests.support.peers.amqp09 import Channel
 
 Moded = Callable[[], Channel]
 TRANSIENT = ("basic", "message")

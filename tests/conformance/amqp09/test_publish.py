@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tests.conformance.amqp09 import kinds
-from tests.conformance.amqp09.codec import INLINE, Body
-from tests.conformance.amqp09.peer import Channel, frame_bytes
 from tests.conformance.amqp09.test_consume import each
-from tests.conformance.peer import BODY_FRAME, HEADER_FRAME
+from tests.support.peers.amqp09 import Channel
+from tests.support.peers.codec09 import INLINE, Body
+from tests.support.peers.framing import BODY_FRAME, HEADER_FRAME, frame_bytes
 
 Unique = Callable[[], str]
 PLAIN = ("basic", "file", "stream")

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.conformance.amqp09.codec import INLINE, Body
 from tests.conformance.amqp09.conftest import Connect
-from tests.conformance.amqp09.peer import Channel, Peer
+from tests.support.peers.amqp09 import Channel, Peer
+from tests.support.peers.codec09 import INLINE, Body
 
 Unique = Callable[[], str]
 

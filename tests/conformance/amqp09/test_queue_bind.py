@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.conformance.amqp09.conftest import Connect
-from tests.conformance.amqp09.peer import Channel, Peer
 from tests.conformance.marks import checks
+from tests.support.peers.amqp09 import Channel, Peer
 
 Unique = Callable[[], str]
 

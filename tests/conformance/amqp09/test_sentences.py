@@ -9,13 +9,13 @@ from typing import Any, Final
 import pytest
 
 from tests.conformance.amqp09 import kinds
-from tests.conformance.amqp09.codec import INLINE, Body
 from tests.conformance.amqp09.conftest import CONFIG_AMQP09, Connect
 from tests.conformance.amqp09.kinds import KINDS, consume, publish, receive, receive_all
-from tests.conformance.amqp09.peer import Channel, Peer
 from tests.conformance.catalogue import rules_of
 from tests.conformance.marks import checks
 from tests.support.broker import LeveretProcess
+from tests.support.peers.amqp09 import Channel, Peer
+from tests.support.peers.codec09 import INLINE, Body
 
 V: Final = "0-9"
 KNOWN: Final = frozenset(rules_of(V))

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from tests.conformance.amqp09 import kinds
-from tests.conformance.amqp09.codec import Header
 from tests.conformance.amqp09.conftest import Connect
-from tests.conformance.amqp09.peer import Channel, Peer
 from tests.conformance.amqp09.test_consume import each
 from tests.conformance.conftest import MODES
+from tests.support.peers.amqp09 import Channel, Peer
+from tests.support.peers.codec09 import Header
 
 STRICT_LIMIT = 5
 BOTH = ("basic", "file")

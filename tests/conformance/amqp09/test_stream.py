@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.conformance.amqp09 import kinds
-from tests.conformance.amqp09.peer import Channel, Peer
+from tests.support.peers.amqp09 import Channel, Peer
 
 # So slow that a second message of this size is not due before any test is over.
 SLOW, SIZE = 1, 1000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.conformance.amqp09 import kinds
-from tests.conformance.amqp09.peer import Channel, Peer
+from tests.support.peers.amqp09 import Channel, Peer
 
 
 @pytest.mark.rule("0-9", "tx.01")

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.conformance.peer import Channel
-from tests.conformance.peer import Peer as OtherPeer
-from tests.conformance.peer1 import Peer, Session
 from tests.conformance.sockets import sockets
 from tests.support.broker import Broker
+from tests.support.peers.amqp091 import Channel
+from tests.support.peers.amqp091 import Peer as OtherPeer
+from tests.support.peers.amqp10 import Peer, Session
 
 Connect = Callable[..., Peer]
 Begin = Callable[..., Session]

@@ -15,7 +15,7 @@ from leveret.wire.amqp10.transport import Close
 from tests.conformance.amqp10.conftest import Connect
 from tests.conformance.catalogue import catalogue
 from tests.conformance.marks import checks
-from tests.conformance.peer1 import Peer, composite, frame
+from tests.support.peers.amqp10 import Peer, composite, frame
 
 NULL: Final = b"\x40"
 # A value of each primitive type, and of composite types that mandatory fields have.

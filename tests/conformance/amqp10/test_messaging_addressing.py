@@ -10,7 +10,7 @@ from leveret.wire.amqp10.messaging import Modified, Released, Source, Target
 from leveret.wire.amqp10.transport import Attach, Detach
 from leveret.wire.amqp10.values import Described, Symbol, ULong
 from tests.conformance.amqp10.conftest import Begin, Connect
-from tests.conformance.peer1 import Receiver, Sender, Session, message, section
+from tests.support.peers.amqp10 import Receiver, Sender, Session, message, section
 
 
 def dynamic(session: Session, role: bool, link: str) -> Any:

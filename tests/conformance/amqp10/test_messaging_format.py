@@ -13,9 +13,9 @@ from leveret.wire.amqp10.messaging import Header, Properties, Released, Source, 
 from leveret.wire.amqp10.sections import split
 from leveret.wire.amqp10.values import Symbol, ULong
 from tests.conformance.amqp10.conftest import Begin, Connect
-from tests.conformance.peer import Channel
-from tests.conformance.peer1 import Session, body_of, header_of, message, section
 from tests.support.broker import LeveretProcess
+from tests.support.peers.amqp091 import Channel
+from tests.support.peers.amqp10 import Session, body_of, header_of, message, section
 
 # A bare message in an unusual encoding: long codes, a list32 with trailing nulls, a map with an array, three
 # data sections of which one is empty, a section by its symbolic descriptor; and a footer.

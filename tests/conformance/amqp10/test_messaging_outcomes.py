@@ -8,8 +8,8 @@ from leveret.wire.amqp10.messaging import Accepted, Modified, Received, Rejected
 from leveret.wire.amqp10.transport import Attach, Detach, Error
 from leveret.wire.amqp10.values import Described, Symbol
 from tests.conformance.amqp10.conftest import Begin
-from tests.conformance.peer1 import Delivery, Peer, Receiver, Session, composite, frame, header_of, message
-from tests.conformance.peer1 import name as name_of
+from tests.support.peers.amqp10 import Delivery, Peer, Receiver, Session, composite, frame, header_of, message
+from tests.support.peers.amqp10 import name as name_of
 
 
 @pytest.fixture

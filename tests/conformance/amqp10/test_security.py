@@ -13,9 +13,10 @@ from leveret.config.model import Config
 from leveret.wire.amqp10.composites import encode_composite
 from leveret.wire.amqp10.security import SaslInit, SaslMechanisms, SaslOutcome
 from tests.conformance.amqp10.conftest import Connect
-from tests.conformance.peer1 import AMQP, SASL, TLS, Closed, Peer, composite, frame
 from tests.security.certificates import Authority
 from tests.support.broker import LeveretProcess, leveret_only, toml_string
+from tests.support.peers.amqp10 import AMQP, SASL, TLS, Peer, composite, frame
+from tests.support.peers.connection import Closed
 
 
 @pytest.fixture(scope="module")

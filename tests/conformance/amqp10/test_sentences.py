@@ -16,7 +16,7 @@ from leveret.wire.amqp10.transport import Attach, Begin, Close, End, Flow, Open
 from leveret.wire.amqp10.values import Described, Symbol, ULong
 from tests.conformance.amqp10.conftest import Begin as BeginSession
 from tests.conformance.amqp10.conftest import Connect
-from tests.conformance.peer1 import SASL, Peer, Session, composite, frame, message
+from tests.support.peers.amqp10 import SASL, Peer, Session, composite, frame, message
 
 SYMBOL_X = b"\xa3\x01x"
 

@@ -13,8 +13,8 @@ from leveret.wire.amqp10.transactions import Declare, Declared, Discharge, Trans
 from leveret.wire.amqp10.transport import Disposition, Flow, Transfer
 from leveret.wire.amqp10.values import Symbol
 from tests.conformance.amqp10.conftest import Begin, Connect
-from tests.conformance.peer import Channel
-from tests.conformance.peer1 import Receiver, Session, body_of, describe, header_of, message, section, under
+from tests.support.peers.amqp091 import Channel
+from tests.support.peers.amqp10 import Receiver, Session, body_of, describe, header_of, message, section, under
 
 ONLY_ACCEPTED = Source("here", outcomes=("amqp:accepted:list",))
 

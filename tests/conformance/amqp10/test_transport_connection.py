@@ -13,9 +13,9 @@ from leveret.wire.amqp10.composites import encode_composite
 from leveret.wire.amqp10.transport import Begin, Close, Detach, End, Flow, Open
 from tests.conformance.amqp10.conftest import Begin as BeginSession
 from tests.conformance.amqp10.conftest import Connect
-from tests.conformance.peer import HEADER_AMQP091
-from tests.conformance.peer1 import AMQP, SASL, Peer, Session, composite, frame, message
 from tests.support.broker import LeveretProcess, leveret_only
+from tests.support.peers.amqp10 import AMQP, SASL, Peer, Session, composite, frame, message
+from tests.support.peers.framing import HEADER_AMQP091
 
 
 @pytest.mark.rule("1.0", "transport.2.1.ordered")

@@ -11,8 +11,8 @@ from leveret.wire.amqp10.messaging import Source, Target
 from leveret.wire.amqp10.transport import Attach, Detach, Disposition, End, Flow, Transfer
 from leveret.wire.amqp10.values import Described, Symbol, ULong
 from tests.conformance.amqp10.conftest import Begin, Connect
-from tests.conformance.peer import Channel, Queue
-from tests.conformance.peer1 import Peer, Session, composite, frame, message
+from tests.support.peers.amqp091 import Channel, Queue
+from tests.support.peers.amqp10 import Peer, Session, composite, frame, message
 
 
 @pytest.mark.rule("1.0", "transport.2.6.1.name-unique")

@@ -14,8 +14,8 @@ from leveret.wire.amqp10.messaging import Accepted, Properties, Received, Reject
 from leveret.wire.amqp10.sections import section_ranges
 from leveret.wire.amqp10.transport import Detach, Disposition, Transfer
 from tests.conformance.amqp10.conftest import Connect
-from tests.conformance.peer1 import Delivery, Peer, Receiver, Sender, Session, body_of, message
 from tests.support.broker import Broker, LeveretProcess
+from tests.support.peers.amqp10 import Delivery, Peer, Receiver, Sender, Session, body_of, message
 
 LARGE = bytes(range(256)) * 400
 

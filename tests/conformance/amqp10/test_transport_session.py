@@ -11,7 +11,7 @@ from leveret.wire.amqp10.messaging import Accepted, Released, Source, Target
 from leveret.wire.amqp10.transport import Attach, Begin, Close, Detach, Disposition, End, Flow, Transfer
 from tests.conformance.amqp10.conftest import Begin as BeginSession
 from tests.conformance.amqp10.conftest import Connect
-from tests.conformance.peer1 import Peer, Session, frame, message
+from tests.support.peers.amqp10 import Peer, Session, frame, message
 
 
 @pytest.mark.rule("1.0", "transport.2.5.1.answer-names-channel")

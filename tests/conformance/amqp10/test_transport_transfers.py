@@ -9,7 +9,7 @@ import pytest
 from leveret.wire.amqp10.messaging import Accepted, Released
 from leveret.wire.amqp10.transport import Detach, Disposition, Flow, Transfer
 from tests.conformance.amqp10.conftest import Begin, Connect
-from tests.conformance.peer1 import Session, message
+from tests.support.peers.amqp10 import Session, message
 
 LARGE = bytes(range(256)) * 40  # bytes of a body that needs many frames
 

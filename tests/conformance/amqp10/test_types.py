@@ -8,7 +8,7 @@ from leveret.wire.amqp10.composites import decode_composite
 from leveret.wire.amqp10.errors import DecodeError
 from leveret.wire.amqp10.transport import Begin, Open
 from tests.conformance.amqp10.conftest import Connect
-from tests.conformance.peer1 import composite, frame
+from tests.support.peers.amqp10 import composite, frame
 
 
 @pytest.mark.rule("1.0", "types.1.3.multiple-mandatory")

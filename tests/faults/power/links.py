@@ -9,10 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 from leveret.wire.amqp10.messaging import Accepted
-from tests.conformance.peer1 import Closed, message
 from tests.faults.power.workload import Event, Journal, Survivor, Workload, in_threads
 from tests.faults.test_amqp10_links_kill9 import Sending, Taking, drain
 from tests.support.broker import LeveretProcess
+from tests.support.peers.amqp10 import message
+from tests.support.peers.connection import Closed
 
 MOST = 1 << 30
 # Number of messages to send after the power cut.

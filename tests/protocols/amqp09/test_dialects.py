@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 import struct
 from collections.abc import Iterator
 
 import pytest
 
 from tests.support.broker import LeveretProcess, leveret_only
+from tests.support.peers.connection import Connection
 
 HEADER = b"AMQP\x01\x01\x00\x09"
 METHOD, CONTENT_HEADER, CONTENT_BODY, REQUEST, RESPONSE = 1, 2, 3, 9, 10
@@ -54,7 +54,7 @@ def tags(octets: bytes) -> set[bytes]:
     return found
 
 
-class Raw:
+class Raw(Connection):
     """A connection, opened in one of the two kinds of frames. What it reads it checks for ids in order."""
 
     def __init__(
@@ -66,14 +66,14 @@ class Raw:
         vhost: str = "/",
         opens: bool = True,
     ) -> None:
-        self.socket: socket.socket = broker.connect(30.0)
+        super().__init__(broker.host, broker.port)
         self.requests = False
         self.last_request: dict[int, int] = {}
         self.last_response: dict[int, int] = {}
         self.requests_in: dict[int, int] = {}
         self.responses_in: dict[int, int] = {}
         self.answered = (0, 0)
-        self.socket.sendall(HEADER)
+        self.send_bytes(HEADER)
         self.start = self.expect(0, 10, 10)
         response = {"PLAIN": b"\0guest\0guest", "AMQPLAIN": table(LOGIN="guest", PASSWORD="guest")[4:]}[mechanism]
         self.send(0, 10, 11, table(product="raw", number=1) + short(mechanism) + long(response) + short("en_US"))
@@ -86,13 +86,10 @@ class Raw:
             self.send(1, 20, 10, b"\0")
             self.expect(1, 20, 11)
 
-    def close(self) -> None:
-        self.socket.close()
-
     # Sending
 
     def frame(self, type: int, channel: int, payload: bytes) -> None:
-        self.socket.sendall(struct.pack(">BHI", type, channel, len(payload)) + payload + b"\xce")
+        self.send_bytes(struct.pack(">BHI", type, channel, len(payload)) + payload + b"\xce")
 
     def send(self, channel: int, class_id: int, method_id: int, arguments: bytes = b"") -> int:
         """The id of the request, 0 in a frame of type 1."""
@@ -117,19 +114,10 @@ class Raw:
 
     # Receiving
 
-    def octets(self, size: int) -> bytes:
-        found = b""
-        while len(found) < size:
-            more = self.socket.recv(size - len(found))
-            if not more:
-                raise ConnectionError("the broker closed the socket")
-            found += more
-        return found
-
     def read(self) -> tuple[int, int, bytes]:
-        type, channel, size = struct.unpack(">BHI", self.octets(7))
-        payload = self.octets(size)
-        assert self.octets(1) == b"\xce"
+        type, channel, size = struct.unpack(">BHI", self.read_bytes(7))
+        payload = self.read_bytes(size)
+        assert self.read_bytes(1) == b"\xce"
         return type, channel, payload
 
     def expect(self, channel: int, class_id: int, method_id: int) -> bytes:
@@ -163,14 +151,14 @@ def raw(request: pytest.FixtureRequest, broker: LeveretProcess) -> Iterator[Raw]
     """A connection of each kind."""
     raw = Raw(broker, requests=request.param)
     yield raw
-    raw.close()
+    raw.drop()
 
 
 @pytest.fixture
 def numbered(broker: LeveretProcess) -> Iterator[Raw]:
     raw = Raw(broker, requests=True)
     yield raw
-    raw.close()
+    raw.drop()
 
 
 def declare(raw: Raw, name: str) -> None:
@@ -194,19 +182,19 @@ def test_logins(broker: LeveretProcess, mechanism: str) -> None:
     assert tags(raw.start[6 : 6 + size]) == {b"S"}
     mechanisms = raw.start[10 + size : 10 + size + struct.unpack_from(">I", raw.start, 6 + size)[0]]
     assert mechanism.encode() in mechanisms.split(b" ")
-    raw.close()
+    raw.drop()
 
 
 @pytest.mark.parametrize("vhost", ["/", "", "interop", "/interop"])
 def test_paths_of_virtual_hosts(broker: LeveretProcess, vhost: str) -> None:
-    Raw(broker, vhost=vhost).close()
+    Raw(broker, vhost=vhost).drop()
 
 
 def test_a_virtual_host_that_is_not_there(broker: LeveretProcess) -> None:
     raw = Raw(broker, opens=False)
     raw.send(0, 10, 40, short("/nowhere") + b"\0\0")
     assert raw.expect(0, 10, 50)[:2] == struct.pack(">H", 402)
-    raw.close()
+    raw.drop()
 
 
 # In both kinds of frames
@@ -361,7 +349,7 @@ def test_an_ok_settles_the_transfers_that_it_names(numbered: Raw, broker: Levere
     other.send(1, 120, 40, b"\0\0" + short("settled") + short("d") + b"\1")
     other.expect(1, 120, 510)
     delete(other, "settled")
-    other.close()
+    other.drop()
 
 
 @pytest.mark.parametrize("id", [1, 3], ids=["anew", "on"])
@@ -410,4 +398,4 @@ def test_a_connection_without_requests_refuses_them(broker: LeveretProcess, open
     raw = Raw(broker, opens=opens)
     raw.frame(REQUEST, 1, struct.pack(">QQI", 1, 0, 0) + PING)
     assert raw.expect(0, 10, 50)[:2] == struct.pack(">H", 501)
-    raw.close()
+    raw.drop()

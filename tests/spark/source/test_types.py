@@ -18,8 +18,8 @@ from leveret.wire.amqp0.fieldtable import encode_short_string
 from tests.spark.source.test_history import seal
 from tests.spark.support import declare_stream, read
 from tests.support.broker import LeveretProcess
+from tests.support.peers.rude import RudePeer
 from tests.support.polling import wait_until
-from tests.support.raw import Peer
 from tests.support.requests import ask
 
 if TYPE_CHECKING:
@@ -79,14 +79,14 @@ def publish_raw(broker: LeveretProcess, key: str) -> None:
             short(""),
         )
     )
-    with Peer(broker) as peer:
+    with RudePeer(broker) as peer:
         peer.reach("channel")
-        peer.send(
+        peer.send_bytes(
             frame(1, struct.pack(">HHH", 60, 40, 0) + short("") + short(key) + b"\0")
             + frame(2, struct.pack(">HHQH", 60, 0, 4, 0xFFFC) + properties)
             + frame(3, b"\0\xffab")
         )
-        peer.send(b"\x08\0\0\0\0\0\0\xce")
+        peer.send_bytes(b"\x08\0\0\0\0\0\0\xce")
         with sync.connect(broker.url()) as connection, connection.channel() as channel:
             wait_until(lambda: ask(channel, "stream.describe", stream=key)["next_offset"] == 1)
 

@@ -11,11 +11,11 @@ from leveret.wire.amqp10.messaging import Received, Source, Target
 from leveret.wire.amqp10.transactions import Declared
 from leveret.wire.amqp10.transport import Attach, Detach, Disposition, Transfer
 from leveret.wire.amqp10.values import Described, Symbol
-from tests.conformance.peer1 import Peer
 from tests.protocols.amqp10.support import Sender, Session, connect, make_site, message
 from tests.protocols.amqp10.terminus.test_termini import fill
 from tests.protocols.support import Site
 from tests.support.broker import LeveretProcess, basic_config
+from tests.support.peers.amqp10 import Peer
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """A raw, blocking AMQP 0-9-1 peer: pamqp's codec, a socket, and a deadline on every read.
 
 pamqp shares no code with the broker, so both would have to be wrong in the same way. It refuses to encode what is
-illegal; `method` switches that off, and `frame` builds whatever bytes a test wants.
+illegal; `method` switches that off, and `framing` builds whatever bytes a test wants.
 """
 
 from __future__ import annotations
@@ -14,9 +14,16 @@ from typing import Any, TypeVar
 
 from pamqp import base, body, commands, frame, header, heartbeat
 
-HEADER_AMQP091 = b"AMQP\x00\x00\x09\x01"
-METHOD_FRAME, HEADER_FRAME, BODY_FRAME, HEARTBEAT_FRAME = 1, 2, 3, 8
-TIMEOUT = 60.0
+from tests.support.peers import connection
+from tests.support.peers.connection import TIMEOUT
+from tests.support.peers.framing import (
+    FRAME_END,
+    FRAME_TYPES,
+    HEADER_AMQP091,
+    OVERHEAD,
+    body_frames,
+    decode,
+)
 
 M = TypeVar("M", bound=base.Frame)
 
@@ -29,24 +36,9 @@ Tx = commands.Tx
 Confirm = commands.Confirm
 
 
-class Closed(AssertionError):
-    """The broker closed the socket."""
-
-
-def frame_bytes(kind: int, channel: int, payload: bytes, end: bytes = b"\xce") -> bytes:
-    """One frame, legal or not."""
-    return struct.pack(">BHI", kind, channel, len(payload)) + payload + end
-
-
-def short_string(text: str | bytes) -> bytes:
-    data = text.encode() if isinstance(text, str) else text
-    return bytes((len(data),)) + data
-
-
 def method(kind: type[M], **fields: Any) -> M:
     """A method with these fields, whether or not pamqp finds them legal."""
     made = kind()
-    made.validate = lambda: None  # type: ignore[method-assign]
     for name, value in fields.items():
         assert name in kind.__slots__, f"{kind.name} has no field {name}"
         setattr(made, name, value)
@@ -74,57 +66,15 @@ class Content:
         return bool(self.method.redelivered)
 
 
-class Peer:
+class Peer(connection.Connection):
     """One connection. Frames that arrive for another channel than the one being read wait in that one's inbox."""
 
-    def __init__(self, host: str, port: int, timeout: float = TIMEOUT, receive_buffer: int = 0) -> None:
-        self.timeout = timeout
-        self.socket = socket.socket()
-        if receive_buffer:
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        self.socket.settimeout(timeout)
-        self.socket.connect((host, port))
-        self.local_port = int(self.socket.getsockname()[1])
-        self.buffer = b""
+    def adopt(self, opened: socket.socket, timeout: float = TIMEOUT) -> None:
+        super().adopt(opened, timeout)
+        self.local_port = int(opened.getsockname()[1])
         self.inboxes: dict[int, deque[Any]] = {}
         self.frame_max = 131072
         self.heartbeats = 0
-
-    # Bytes
-
-    def send_bytes(self, data: bytes) -> None:
-        self.socket.sendall(data)
-
-    def read_bytes(self, count: int, deadline: float | None = None) -> bytes:
-        """Exactly so many bytes; Closed when the socket ends before."""
-        if deadline is None:
-            deadline = time.monotonic() + self.timeout
-        while len(self.buffer) < count:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise AssertionError(f"nothing came within {self.timeout} s (have {self.buffer[:100]!r})")
-            self.socket.settimeout(left)
-            try:
-                data = self.socket.recv(1 << 16)
-            except TimeoutError:
-                continue
-            except ConnectionError as error:
-                raise Closed(f"the broker closed the socket: {error}") from None
-            finally:
-                self.socket.settimeout(self.timeout)
-            if not data:
-                raise Closed(f"the broker closed the socket (have {self.buffer[:100]!r})")
-            self.buffer += data
-        taken, self.buffer = self.buffer[:count], self.buffer[count:]
-        return taken
-
-    def expect_eof(self) -> None:
-        """The socket ends, and nothing comes before."""
-        try:
-            extra = self.read_bytes(1)
-        except Closed:
-            return
-        raise AssertionError(f"expected the end of the socket, got {(extra + self.buffer)[:200]!r}")
 
     # Frames
 
@@ -151,18 +101,16 @@ class Peer:
 
     def read_frame(self, deadline: float | None = None) -> tuple[int, Any]:
         kind, channel, payload = self.read_payload(deadline)
-        consumed, number, value = frame.unmarshal(frame_bytes(kind, channel, payload))
-        assert (consumed, number) == (len(payload) + 8, channel)
-        return channel, value
+        return channel, decode(kind, channel, payload)
 
     def read_payload(self, deadline: float | None = None) -> tuple[int, int, bytes]:
         """Type, channel and payload of the next frame."""
         start = self.read_bytes(7, deadline)
         kind, channel, size = struct.unpack(">BHI", start)
         rest = self.read_bytes(size + 1, deadline)
-        assert rest[-1] == 0xCE, f"no frame end: {(start + rest)[:100]!r}"
-        assert kind in (METHOD_FRAME, HEADER_FRAME, BODY_FRAME, HEARTBEAT_FRAME), f"frame type {kind}"
-        assert size + 8 <= self.frame_max, f"a frame of {size + 8} bytes, {self.frame_max} were agreed"
+        assert rest.endswith(FRAME_END), f"no frame end: {(start + rest)[:100]!r}"
+        assert kind in FRAME_TYPES, f"frame type {kind}"
+        assert size + OVERHEAD <= self.frame_max, f"a frame of {size + OVERHEAD} bytes, {self.frame_max} were agreed"
         return kind, channel, rest[:-1]
 
     def expect(self, channel: int, kind: type[M]) -> M:
@@ -278,15 +226,6 @@ class Peer:
             pass
         self.drop()
 
-    def reset(self) -> None:
-        """Cut the connection with a TCP reset: an end that shows although what was sent before has not been read."""
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.socket.close()
-
-    def drop(self) -> None:
-        """Close the socket without a word."""
-        self.socket.close()
-
 
 def describe(value: Any) -> str:
     name = getattr(value, "name", type(value).__name__)
@@ -378,15 +317,12 @@ class Channel:
         **properties: Any,
     ) -> None:
         """One message, its body in as many frames as it takes."""
-        size = self.peer.frame_max - 8
         data = frame.marshal(
             method(Basic.Publish, exchange=exchange, routing_key=routing_key, mandatory=mandatory, immediate=immediate),
             self.number,
         )
         data += frame.marshal(content_header(len(body_bytes), properties), self.number)
-        for at in range(0, len(body_bytes), size):
-            data += frame_bytes(BODY_FRAME, self.number, body_bytes[at : at + size])
-        self.peer.send_bytes(data)
+        self.peer.send_bytes(data + body_frames(self.number, body_bytes, self.peer.frame_max))
 
     def confirm_select(self) -> None:
         self.call(Confirm.Select, Confirm.SelectOk)

@@ -24,18 +24,15 @@ from leveret.wire.amqp10.sections import split
 from leveret.wire.amqp10.security import SaslInit, SaslMechanisms, SaslOutcome
 from leveret.wire.amqp10.transactions import Coordinator, Declare, Declared, Discharge, TransactionalState
 from leveret.wire.amqp10.transport import Attach, Begin, Close, Detach, Disposition, End, Flow, Open, Transfer
+from tests.support.peers import connection
+from tests.support.peers.connection import TIMEOUT
 
 AMQP = b"AMQP\x00\x01\x00\x00"
 TLS = b"AMQP\x02\x01\x00\x00"
 SASL = b"AMQP\x03\x01\x00\x00"
-TIMEOUT = 60.0
 LARGE = 1 << 20
 
 P = TypeVar("P", bound=Performative)
-
-
-class Closed(AssertionError):
-    """The broker closed the socket."""
 
 
 def frame(
@@ -78,67 +75,23 @@ class Delivery(NamedTuple):
         return body_of(self.payload)
 
 
-class Peer:
+class Peer(connection.Connection):
     """One connection. What comes while something else is waited for is kept, unless it is the end of a link, a session or
     the connection with an error: that fails the test."""
 
-    def __init__(self, host: str, port: int, timeout: float = TIMEOUT, receive_buffer: int = 0) -> None:
-        self.timeout = timeout
-        self.socket = socket.socket()
-        if receive_buffer:
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        self.socket.settimeout(timeout)
-        self.socket.connect((host, port))
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.buffer = b""
+    def adopt(self, opened: socket.socket, timeout: float = TIMEOUT) -> None:
+        super().adopt(opened, timeout)
         self.frames: list[Frame] = []
         self.inbox: list[Performative] = []
         self.output = Output(LARGE)
         self.next_channel = 0
         self.opened: Open | None = None
 
-    # Bytes
-
-    def send_bytes(self, data: bytes) -> None:
-        self.socket.sendall(data)
-
-    def read_bytes(self, count: int, deadline: float | None = None) -> bytes:
-        """Exactly so many bytes; Closed when the socket ends before."""
-        if deadline is None:
-            deadline = time.monotonic() + self.timeout
-        while len(self.buffer) < count:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise AssertionError(
-                    f"nothing came within {self.timeout} s (have {self.buffer[:100]!r},"
-                    f" kept {[name(item) for item in self.inbox]})"
-                )
-            self.socket.settimeout(left)
-            try:
-                data = self.socket.recv(1 << 16)
-            except TimeoutError:
-                continue
-            except ConnectionError as error:
-                raise Closed(f"the broker closed the socket: {error}") from None
-            finally:
-                self.socket.settimeout(self.timeout)
-            if not data:
-                raise Closed(f"the broker closed the socket (have {self.buffer[:100]!r})")
-            self.buffer += data
-        taken, self.buffer = self.buffer[:count], self.buffer[count:]
-        return taken
+    def _unread(self) -> str:
+        return f"{super()._unread()}, kept {[name(item) for item in self.inbox]}"
 
     def expect_eof(self, reset: bool = False) -> None:
-        """The socket ends in order (or, if so said, by a reset), and nothing comes before."""
-        try:
-            extra = self.read_bytes(1)
-        except Closed as closed:
-            assert reset or "closed the socket (" in str(closed), closed
-            return
-        raise AssertionError(f"expected the end of the socket, got {(extra + self.buffer)[:200]!r}")
-
-    def drop(self) -> None:
-        self.socket.close()
+        super().expect_eof(reset)
 
     # Frames
 

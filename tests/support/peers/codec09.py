@@ -1,4 +1,4 @@
-"""A codec of AMQP 0-9 for tests, from the table in `methods.txt`. It shares nothing with the broker's.
+"""A codec of AMQP 0-9 for tests, from the table in `methods09.txt`. It shares nothing with the broker's.
 
 Names of methods are "queue.declare", those of fields have underscores. `encode_method` takes any value that its type can
 hold, legal or not.
@@ -10,7 +10,7 @@ import struct
 from pathlib import Path
 from typing import Any, NamedTuple
 
-FILE = Path(__file__).resolve().parent / "methods.txt"
+FILE = Path(__file__).resolve().parent / "methods09.txt"
 _NUMBERS = {"octet": ">B", "short": ">H", "long": ">I", "longlong": ">Q", "timestamp": ">Q"}
 INLINE, REFERENCE = 0, 1
 

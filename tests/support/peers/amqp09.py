@@ -7,12 +7,10 @@ from typing import Any
 
 from pamqp.heartbeat import Heartbeat
 
-from tests.conformance import peer as base
-from tests.conformance.amqp09 import codec
-from tests.conformance.amqp09.codec import METHODS, Header, Method
-from tests.conformance.peer import BODY_FRAME, HEADER_FRAME, METHOD_FRAME, TIMEOUT, Closed, frame_bytes
-
-__all__ = ["TIMEOUT", "Channel", "Closed", "Content", "Delivered", "Peer", "frame_bytes"]
+from tests.support.peers import amqp091 as base
+from tests.support.peers import codec09 as codec
+from tests.support.peers.codec09 import METHODS, Header, Method
+from tests.support.peers.framing import BODY_FRAME, HEADER_FRAME, METHOD_FRAME, body_frames, frame_bytes
 
 HEADER_AMQP09 = b"AMQP\x01\x01\x00\x09"
 
@@ -42,7 +40,7 @@ def named(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 class Peer(base.Peer):
-    """One connection. What `tests.conformance.peer.Peer` does with bytes, over frames of 0-9."""
+    """One connection. What `amqp091.Peer` does with bytes, over frames of 0-9."""
 
     inboxes: dict[int, deque[Any]]
 
@@ -56,11 +54,8 @@ class Peer(base.Peer):
 
     def content_frames(self, number: int, kind: str, body: bytes, properties: dict[str, Any], weight: int = 0) -> bytes:
         """Header and body of a content, in as many frames as it takes."""
-        size = self.frame_max - 8
-        data = frame_bytes(HEADER_FRAME, number, codec.encode_header(kind, len(body), properties, weight))
-        for at in range(0, len(body), size):
-            data += frame_bytes(BODY_FRAME, number, body[at : at + size])
-        return data
+        header = frame_bytes(HEADER_FRAME, number, codec.encode_header(kind, len(body), properties, weight))
+        return header + body_frames(number, body, self.frame_max)
 
     def read_frame(self, deadline: float | None = None) -> tuple[int, Any]:
         kind, channel, payload = self.read_payload(deadline)
