@@ -16,7 +16,7 @@ STAMPS := .stamps
 ARGS   ?=
 TESTS  ?=
 # Tests mostly wait for brokers and clients, so more of them than processors run at a time; a file stays in one process.
-PYTEST := $(PY) -m pytest -n 4 --dist loadfile $(PYTEST_OPTIONS)
+PYTEST := $(PY) -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(PYTEST_OPTIONS)
 
 # What `make test-all` runs a second time over the plain files: the layers that have compiled modules, and the conformance suite.
 PURE_TESTS := $(wildcard tests/wire tests/broker tests/selectors tests/storage tests/protocols tests/conformance)
@@ -126,7 +126,7 @@ test-all:
 coverage: $(STAMPS)/dev $(STAMPS)/segments
 	@rm -rf build/coverage && mkdir -p build/coverage
 	@failed=0; \
-	LEVERET_PURE=1 $(VENV)/bin/coverage run -m pytest -n 4 --dist loadfile --timeout 400 $(PYTEST_OPTIONS) $(or $(TESTS),$(COVERAGE_TESTS)) || failed=$$?; \
+	LEVERET_PURE=1 $(VENV)/bin/coverage run -m pytest -n 4 --dist loadfile --no-loadscope-reorder --timeout 400 $(PYTEST_OPTIONS) $(or $(TESTS),$(COVERAGE_TESTS)) || failed=$$?; \
 	$(VENV)/bin/coverage combine -q && $(VENV)/bin/coverage html -q --fail-under 0 && $(VENV)/bin/coverage report && exit $$failed
 
 lint: $(STAMPS)/spark

@@ -18,6 +18,19 @@ APPLICATIONS = {
 }
 # Files whose tests need no session: they call the code of tasks directly.
 TASKS = {f"tests/spark/{name}.py" for name in ("sink/test_at_least_once", "sink/test_exactly_once", "test_options")}
+# Folders whose tests take longest, first. They start in this order, before all others, so that short tests fill the end of
+# a run in several processes.
+LONGEST = ("spark", "faults", "interop", "conformance", "client", "cli", "packaging", "docs")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Sort the tests by their folders."""
+
+    def rank(item: pytest.Item) -> int:
+        folder = item.nodeid.split("/")[1]
+        return LONGEST.index(folder) if folder in LONGEST else len(LONGEST)
+
+    items.sort(key=rank)
 
 
 def pytest_collection_finish() -> None:
@@ -30,7 +43,8 @@ def pytest_collection_finish() -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With `--dist loadfile`, treat tests/spark as two files: tests that share a Spark session, and Spark applications.
 
-    The two run in parallel, since applications mostly wait for their processes.
+    The two run in parallel, since applications mostly wait for their processes. Needs `--no-loadscope-reorder` to keep the
+    order of the files.
     """
     from xdist.scheduler.loadfile import LoadFileScheduling
 
