@@ -7,8 +7,9 @@ import random
 import pytest
 
 from leveret.broker.errors import PreconditionFailed
-from leveret.broker.leases import operations
+from leveret.broker.leases import leases
 from leveret.broker.leases.batch import Batch
+from leveret.broker.leases.leases import Leases
 from leveret.broker.queues.classic.backlog import CHUNK_ENTRIES
 from tests.broker.support import World
 
@@ -33,16 +34,16 @@ def test_all_but_some_indices(count: int) -> None:
 
 
 def test_a_commit_limits_returned_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operations, "MAX_RETURNED", 2)
+    monkeypatch.setattr(leases, "MAX_RETURNED", 2)
     world = World()
     queue = world.queue(durable=True)
     world.push(queue, *"abcde", persistent=True)
     world.run()
-    lease = operations.acquire(queue, "l")
-    operations.lease_batch(queue, "l", lease.epoch, 0, 5, None, lambda batch, error: None)
+    lease = queue.make_leases().acquire("l")
+    Leases.of(queue, "l").lease_batch("l", lease.epoch, 0, 5, None, lambda batch, error: None)
     world.run()
     with pytest.raises(PreconditionFailed, match="3 messages of batch 1 would return to the queue; expected at most 2"):
-        operations.commit(queue, "l", lease.epoch, 1, [0, 1, 2])
-    assert operations.commit(queue, "l", lease.epoch, 1, [0, 2]) == 1
+        Leases.of(queue, "l").commit("l", lease.epoch, 1, [0, 1, 2])
+    assert Leases.of(queue, "l").commit("l", lease.epoch, 1, [0, 2]) == 1
     world.run()
     assert world.contents(queue) == ["a", "c"]

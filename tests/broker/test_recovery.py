@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from leveret.broker import metadata
-from leveret.broker.leases import operations
+from leveret.broker.leases.leases import Leases
 from leveret.broker.queues.classic.queue import ClassicQueue
 from tests.broker.support import Taker, World, deaths_in, figures
 from tests.support.queues import classic
@@ -411,10 +411,10 @@ class TestDroppedDefinitions:
     @pytest.mark.parametrize("released", [False, True])
     def test_lease_epochs_are_not_used_twice(self, world: World, released: bool) -> None:
         world.queue("q", durable=True)
-        epochs = [operations.acquire(queue_of(world), "l").epoch for _ in range(3)]
+        epochs = [queue_of(world).make_leases().acquire("l").epoch for _ in range(3)]
         if released:
-            operations.release(queue_of(world), "l")
+            Leases.of(queue_of(world), "l").release("l")
         after = self.restart_without(world, ("counter", "lease-epoch"))
-        new = operations.acquire(queue_of(after), "l").epoch
+        new = queue_of(after).make_leases().acquire("l").epoch
         assert new > max(epochs)
-        assert operations.acquire(queue_of(restart(after)), "l").epoch > new
+        assert queue_of(restart(after)).make_leases().acquire("l").epoch > new

@@ -11,8 +11,8 @@ from leveret.broker.broker import OUTPUT_WORK
 from leveret.broker.consumer import Output
 from leveret.broker.errors import BrokerError
 from leveret.broker.jobs import MAX_AT_ONCE, STEP_WORK
-from leveret.broker.leases import operations
 from leveret.broker.leases.batch import Batch
+from leveret.broker.leases.leases import Leases
 from leveret.broker.message import Entry, Message
 from leveret.broker.queues.classic import delayed
 from leveret.broker.queues.classic.browsing import ASK_SHIFT, PORTION, VISIT_WORK
@@ -362,14 +362,14 @@ def test_a_batch_is_planned_over_several_turns(world: World) -> None:
     many = STEP_WORK * 5
     world.push(queue, *(["m"] * many), persistent=True)
     world.run()
-    lease = operations.acquire(queue, "l")
+    lease = queue.make_leases().acquire("l")
     planned: list[int] = []
 
     def done(batch: Batch | None, error: BrokerError | None) -> None:
         assert batch is not None, error
         planned.append(batch.count)
 
-    operations.lease_batch(queue, "l", lease.epoch, 0, many - 1, None, done)
+    Leases.of(queue, "l").lease_batch("l", lease.epoch, 0, many - 1, None, done)
     assert 0 < queue.leased_count <= STEP_WORK * 2 + 400
     assert lease.builder is not None
     world.run()

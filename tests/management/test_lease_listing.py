@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from leveret.broker.errors import ResourceError
-from leveret.broker.leases import operations
+from leveret.broker.leases.leases import Leases
 from leveret.management.operations import leases
 from leveret.management.operations.leases import OfQueue, list_leases
 from leveret.management.operations.operation import Operator, VhostContext
@@ -20,7 +20,7 @@ def world() -> World:
     for name in ("one", "two"):
         queue = world.queue(name, durable=True)
         for number in range(4):
-            operations.acquire(queue, f"l{number}")
+            queue.make_leases().acquire(f"l{number}")
     return world
 
 
@@ -35,7 +35,7 @@ def test_the_list_is_created_in_steps(context: VhostContext, world: World, monke
     found: list[Any] = []
     list_leases(context, OfQueue()).when_resolved(found.append)
     assert not found
-    operations.release(context.vhost.queues["two"], "l3")
+    Leases.of(context.vhost.queues["two"], "l3").release("l3")
     world.run()
     [answer] = found
     assert [(lease.queue, lease.lease) for lease in answer.leases] == [

@@ -23,13 +23,13 @@ from leveret.broker.errors import NotFound, PreconditionFailed, ResourceError
 from leveret.broker.exchanges.base import DEFAULT_ROUTING_STEPS
 from leveret.broker.jobs import STEP_WORK, Jobs, logged
 from leveret.broker.kept_files import KeptFiles
-from leveret.broker.leases import recovery as lease_recovery
+from leveret.broker.leases.recovery import Restoring
 from leveret.broker.log import Log, RecoveredQueue, Recovery
 from leveret.broker.message import AT_ONCE, FORMAT_AMQP0, PROTOCOLS, Message
 from leveret.broker.metadata import Record
-from leveret.broker.queues import pending_dead_letters, removal
 from leveret.broker.queues.queue import Queue
 from leveret.broker.queues.queue_list import QueueList
+from leveret.broker.queues.removal import Leftovers
 from leveret.broker.queues.requests import RequestHandler
 from leveret.broker.queues.shares import MemoryShares
 from leveret.broker.segments import Segments, SegmentSettings, SegmentStore
@@ -175,7 +175,7 @@ class Broker:
         # Whether damaged definitions were dropped at this start.
         self.incomplete = False
         # Removals of queues that this start must complete.
-        self._leftovers: dict[str, RecoveredQueue] = {}
+        self._leftovers = Leftovers()
         self.kept_files = KeptFiles(log)
         self.in_turn = False
         self.flush_due = 0.0
@@ -207,10 +207,9 @@ class Broker:
             while True:
                 while active and left > 0:
                     queue = active.popleft()
-                    queue.active = False
                     before = self.work
                     try:
-                        queue.drain()
+                        queue.end_turn()
                     except Exception:  # an error in one queue must not stop the others
                         logger.exception("cannot deliver from queue '%s'", queue.name)
                     left -= 1 + self.work - before
@@ -404,8 +403,8 @@ class Broker:
             self.segments.home = self.identity
         used_ids = max([*recovery.queues, *recovery.last_seq], default=0)
         taken = branch_recovery.take(recovery)
-        self._leftovers = removal.take_leftovers(recovery)
-        leases = lease_recovery.Restoring(recovery)
+        self._leftovers.recover(recovery)
+        leases = Restoring(recovery)
         streams = StreamRecords(recovery)
         for (kind, key), data in stored.items():
             if kind == metadata.VHOST:
@@ -454,8 +453,7 @@ class Broker:
         self.log.put(kind, key, None)
         if kind == metadata.QUEUE:
             vhost = metadata.split_key(key)[0]
-            left = recovery.queues.pop(value["id"], RecoveredQueue())
-            self._leftovers[metadata.make_key(vhost, str(value["id"]))] = left
+            self._leftovers.add(vhost, value["id"], recovery.queues.pop(value["id"], RecoveredQueue()))
 
     def _recover_bindings(self, stored: dict[tuple[str, str], bytes]) -> None:
         """Rebuild the bindings, and remove those whose source or destination was deleted.
@@ -475,7 +473,7 @@ class Broker:
         """Continue the counters above every number in use. `used_id` is the highest queue id in the log."""
         used_epoch = 0
         for vhost in self.vhosts.values():
-            used_id = max(used_id, vhost.number, max(vhost.pending_dead_letters, default=0))
+            used_id = max(used_id, vhost.number, max(vhost.pending_dead_letters.queues, default=0))
             for exchange in vhost.exchanges.values():
                 used_id = max(used_id, exchange.number)
             for transaction in vhost.sink_transactions.by_uuid.values():
@@ -504,20 +502,16 @@ class Broker:
 
     def start(self) -> None:
         """Start timers and the first reads of recovered queues, once the log commits."""
-        for key, left in self._leftovers.items():
-            self.jobs.removals.add(removal.finish(self.log, key, left))
-        self._leftovers = {}
+        self._leftovers.remove(self.log, self.jobs.removals)
         streams: list[StreamQueue] = []
         for vhost in self.vhosts.values():
             vhost.events.rebind()
             for queue in vhost.queues.values():
                 queue.start()
-                lease_recovery.start(queue)
                 stream = queue.as_stream()
                 if stream is not None:
                     streams.append(stream)
-            for queue in list(vhost.pending_dead_letters.values()):
-                pending_dead_letters.move(queue)
+            vhost.pending_dead_letters.start()
             vhost.sink_transactions.start()
             vhost.branches.start()
         if self.segments is not None and streams:

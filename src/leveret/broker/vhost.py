@@ -36,8 +36,8 @@ from leveret.broker.exchanges.registry import exchange_class, make_exchange
 from leveret.broker.jobs import logged
 from leveret.broker.message import Message
 from leveret.broker.metadata import Record
-from leveret.broker.queues import pending_dead_letters
 from leveret.broker.queues.classic.queue import ClassicQueue
+from leveret.broker.queues.pending_dead_letters import PendingDeadLetters
 from leveret.broker.queues.queue import Queue
 from leveret.broker.queues.queue_list import QueueList
 from leveret.broker.queues.registry import QUEUE_ARGUMENTS, make_queue, parse_queue_arguments
@@ -90,8 +90,7 @@ class Vhost:
         self.queues: dict[str, Queue] = {}
         # All of them, for what is done in steps.
         self.queue_list = QueueList()
-        # Deleted queues with pending dead letters, by id.
-        self.pending_dead_letters: dict[int, ClassicQueue] = {}
+        self.pending_dead_letters = PendingDeadLetters()
         self.routes: dict[bytes, Route] = {}
         # Cache: whether routes of an exchange depend on more than the address.
         self.depending: dict[str, bool] = {}
@@ -166,8 +165,7 @@ class Vhost:
         self.branches.clear()
         for queue in list(self.queues.values()):
             self.remove_queue(queue)
-        for queue in list(self.pending_dead_letters.values()):
-            pending_dead_letters.drop(queue)
+        self.pending_dead_letters.drop()
         self.sink_transactions.clear()
         for exchange in list(self.exchanges.values()):
             if _is_predeclared(exchange):
@@ -444,11 +442,8 @@ class Vhost:
         self.broker.check_definition(self, f"queue '{name}'", arguments)
         if self.strict:
             self._limit_deliveries(name, settings)
-        # An exclusive queue is deleted with its connection, so it is not stored.
-        kept = durable and exclusive_owner is None
         queue_id = self.broker.new_queue_id()
         queue = make_queue(self, queue_id, name, durable, exclusive_owner, auto_delete, arguments, settings)
-        queue.stored = kept
         self.broker.work += QUEUE_WORK
         queue.begin()
         self.queues[name] = queue
@@ -458,7 +453,7 @@ class Vhost:
         if exclusive_owner is not None:
             self.exclusive.setdefault(exclusive_owner, {})[queue] = None
         self.topology_changed()
-        if kept:
+        if queue.stored:
             self.keep_queue(queue)
         queue.touch()
         return queue
@@ -476,7 +471,7 @@ class Vhost:
     def add_own_queue(self, name: str, durable: bool) -> Queue:
         """Create a queue that a protocol manages: a dynamic node, a subscription."""
         queue = self._add_queue(name, durable, None, False, {}, QueueSettings({}, {}))
-        queue.temporary = True
+        queue.make_temporary()
         return queue
 
     def delete_queue(self, name: str, owner: object, *, if_unused: bool = False, if_empty: bool = False) -> int:
@@ -518,7 +513,7 @@ class Vhost:
         if queues:
             self.exclusive.setdefault(heir, {}).update(queues)
             for queue in queues:
-                queue.exclusive_owner = heir
+                queue.transfer(heir)
 
     def remove_exclusive(self, owner: object, done: Callable[[], None] | None = None) -> None:
         """Remove the exclusive queues of a closed connection, then call `done`.
@@ -707,12 +702,10 @@ class Vhost:
                 value["arguments"], durable=True, exclusive=False, auto_delete=value["auto_delete"], strict=False
             )
             queue = make_queue(self, value["id"], names[0], True, None, value["auto_delete"], value["arguments"], settings)
-            queue.stored = True
             queue.restore(value)
             record = queue.record()
-            leases.restore(queue)
             queue.begin()
-            self._restore_entries(queue, recovery, streams)
+            queue.recover(recovery, leases, streams)
             if queue.record() != record:
                 self.keep_queue(queue)  # its entries must survive the next clean stop, too
             self.queues[names[0]] = queue
@@ -724,9 +717,8 @@ class Vhost:
             settings.dead_letter_exchange = value["exchange"]
             settings.dead_letter_routing_key = value["routing_key"]
             pending = ClassicQueue(self, value["id"], value["name"], True, None, False, value["arguments"], settings)
-            pending.stored = pending.deleted = True
-            self._restore_entries(pending, recovery, streams)
-            self.pending_dead_letters[pending.id] = pending
+            pending.recover_deleted(recovery, leases, streams)
+            self.pending_dead_letters.restore(pending)
         elif kind == metadata.SINK_TRANSACTION:
             self.sink_transactions.restore_sink_transaction(names[0], value, recovery)
         elif kind == metadata.SINK_APP:
@@ -778,10 +770,6 @@ class Vhost:
         for exchange in self.unbound:
             self._auto_delete(exchange)
         self.unbound = {}
-
-    def _restore_entries(self, queue: Queue, recovery: Recovery, streams: StreamRecords) -> None:
-        queue.next_seq = recovery.last_seq.get(queue.id, 0) + 1
-        queue.recover(recovery, streams)
 
     # Checks
 

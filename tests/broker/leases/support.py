@@ -7,8 +7,8 @@ from typing import Any
 from leveret.broker.bodies import whole
 from leveret.broker.consumer import Consumer
 from leveret.broker.errors import BrokerError
-from leveret.broker.leases import operations, reading
 from leveret.broker.leases.batch import Batch
+from leveret.broker.leases.leases import Leases
 from leveret.broker.message import Entry
 from leveret.broker.queues.queue import Queue
 from tests.broker.support import World, text_of
@@ -51,7 +51,7 @@ class LeaseReader(Consumer):
         self.offsets: list[int] = []
         self.redelivered: list[bool] = []
         self.gone = False
-        reading.check(queue, self.arguments, True)
+        Leases.check_reader(queue, self.arguments, True)
         queue.add_consumer(self)
 
     def can_take(self, size: int) -> bool:
@@ -94,7 +94,7 @@ class Answer:
 def ask(queue: Queue, lease: str, epoch: int, after: int, most: int, max_bytes: int | None = None) -> Answer:
     """Begin a plan."""
     answer = Answer()
-    operations.lease_batch(queue, lease, epoch, after, most, max_bytes, answer)
+    Leases.of(queue, lease).lease_batch(lease, epoch, after, most, max_bytes, answer)
     return answer
 
 

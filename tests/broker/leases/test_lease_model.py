@@ -9,9 +9,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
-from leveret.broker.leases import batch_builder, operations, returning
+from leveret.broker.leases import batch_builder
 from leveret.broker.leases.batch import Batch
 from leveret.broker.leases.lease import Lease
+from leveret.broker.leases.leases import Leases
 from leveret.broker.queues.classic.backlog import Chunk
 from leveret.broker.queues.classic.queue import ClassicQueue
 from leveret.broker.queues.classic.ready_list import ReadyList
@@ -65,7 +66,7 @@ class LeaseMachine(QueueMachine):
                 for seq in seqs:
                     machine.taken(seq)
 
-        self.return_chunks = returning._return_to_queue
+        self.return_chunks = ClassicQueue.return_leased
         self.patch.setattr(batch_builder, "Batch", WatchedBatch)
 
         def return_chunks(queue: ClassicQueue, pieces: list[tuple[int, Chunk]]) -> None:
@@ -82,9 +83,9 @@ class LeaseMachine(QueueMachine):
                 patch.setattr(ReadyList, "notify_waiting", notify_waiting)
                 machine.return_chunks(queue, pieces)
 
-        self.patch.setattr(returning, "_return_to_queue", return_chunks)
+        self.patch.setattr(ClassicQueue, "return_leased", return_chunks)
         for name in self.planned:
-            operations.acquire(self.queue, name)
+            self.queue.make_leases().acquire(name)
 
     def lease(self, name: str) -> Lease | None:
         leases = self.queue.leases
@@ -134,7 +135,7 @@ class LeaseMachine(QueueMachine):
     def acquire(self, name: str, timeout: float | None) -> None:
         before = self.lease(name)
         epoch = 0 if before is None else before.epoch
-        lease = operations.acquire(self.queue, name, timeout)
+        lease = self.queue.make_leases().acquire(name, timeout)
         assert lease.epoch > epoch
         assert lease.committed == self.committed[name]
         assert list(lease.batches) == list(self.planned[name])
@@ -222,9 +223,9 @@ class LeaseMachine(QueueMachine):
         back = {index % len(messages) for index in some}
         for index in back:
             self.back[messages[index].seq] = messages[index]
-        assert operations.commit(self.queue, name, lease.epoch, number, back) == number
+        assert Leases.of(self.queue, name).commit(name, lease.epoch, number, back) == number
         self.committed[name] = number
-        assert operations.commit(self.queue, name, lease.epoch, number, back) == number
+        assert Leases.of(self.queue, name).commit(name, lease.epoch, number, back) == number
 
     @rule(name=NAMES)
     def release(self, name: str) -> None:
@@ -234,7 +235,7 @@ class LeaseMachine(QueueMachine):
         for planned in batches.values():
             for expected in planned.messages:
                 self.back[expected.seq] = expected
-        assert operations.release(self.queue, name) == sum(len(planned.messages) for planned in batches.values())
+        assert Leases.of(self.queue, name).release(name) == sum(len(planned.messages) for planned in batches.values())
         batches.clear()
         self.committed[name] = 0
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from leveret.broker.errors import AccessRefused, NotFound, PreconditionFailed, ResourceError
-from leveret.broker.leases import operations, reading
+from leveret.broker.leases import leases
 from leveret.broker.leases.batch import Batch, decode_runs, encode_runs
+from leveret.broker.leases.leases import Leases
 from leveret.broker.log import Loaded
 from leveret.broker.queues.queue import Queue
 from tests.broker.leases.support import LeaseReader, ask, plan, read, restart
@@ -29,7 +30,7 @@ def queue(world: World) -> Queue:
 
 
 def acquire(queue: Queue, lease: str = "l", timeout: float | None = None) -> int:
-    return operations.acquire(queue, lease, timeout).epoch
+    return queue.make_leases().acquire(lease, timeout).epoch
 
 
 def test_a_leased_batch_is_read_and_settled(world: World, queue: Queue) -> None:
@@ -39,7 +40,7 @@ def test_a_leased_batch_is_read_and_settled(world: World, queue: Queue) -> None:
     reader = read(world, queue, "l", epoch, 1)
     assert reader.bodies == BODIES[:10]
     assert reader.offsets == list(range(10))
-    assert operations.commit(queue, "l", epoch, 1) == 1
+    assert Leases.of(queue, "l").commit("l", epoch, 1) == 1
     assert queue.leased_count == 0 and figures(queue) == (50, 200, 0)
     assert world.contents(queue) == BODIES[10:]
     world.run()
@@ -123,7 +124,7 @@ def test_redelivered_marks_messages_that_were_delivered_before(world: World, que
     queue = after.vhost.queues["q"]
     # Also after a crash, if it is known which messages may have been delivered.
     assert read(after, queue, "l", epoch, 1).redelivered == [True, True, False, False]
-    operations.release(queue, "l")
+    Leases.of(queue, "l").release("l")
     after.run()
     epoch = acquire(queue)
     plan(after, queue, "l", epoch, 0, 4)
@@ -156,13 +157,13 @@ def test_a_release_returns_messages_to_their_places(world: World, queue: Queue) 
     plan(world, queue, "l", epoch, 0, 10)
     plan(world, queue, "l", epoch, 1, 10)
     world.push(queue, "new", persistent=True)
-    assert operations.release(queue, "l") == 20
+    assert Leases.of(queue, "l").release("l") == 20
     assert queue.leased_count == 20  # until that is on disk
     world.run()
     assert queue.leased_count == 0 and figures(queue) == (61, 243, 0)
     assert world.contents(queue) == [*BODIES, "new"]
     with pytest.raises(NotFound, match="no lease 'l' of queue 'q' in vhost '/'"):
-        operations.find(queue, "l", epoch)
+        Leases.of(queue, "l").find_current("l", epoch)
     assert acquire(queue) > epoch
 
 
@@ -180,7 +181,7 @@ def test_returned_messages_take_their_places(page_above: int) -> None:
     consumer = Taker(queue, credit=3)
     world.run()
     for name in ("b", "a", "c"):
-        operations.release(queue, name)
+        Leases.of(queue, name).release(name)
         world.run()
         consumer.requeue(0)
     world.push(queue, "new", persistent=True)
@@ -194,7 +195,7 @@ def test_messages_being_returned_are_not_delivered_before_the_commit(world: Worl
     plan(world, queue, "l", epoch, 0, 60)
     consumer = Taker(queue)
     world.held_log.held = True
-    operations.release(queue, "l")
+    Leases.of(queue, "l").release("l")
     world.run()
     assert consumer.history == []
     world.held_log.held = False
@@ -206,7 +207,7 @@ def test_messages_being_returned_are_not_delivered_before_the_commit(world: Worl
 def test_a_commit_can_return_messages(world: World, queue: Queue) -> None:
     epoch = acquire(queue)
     plan(world, queue, "l", epoch, 0, 10)
-    assert operations.commit(queue, "l", epoch, 1, [7, 2, 2]) == 1
+    assert Leases.of(queue, "l").commit("l", epoch, 1, [7, 2, 2]) == 1
     world.run()
     assert figures(queue) == (52, 208, 0) and queue.leased_count == 0
     assert world.contents(queue) == [BODIES[2], BODIES[7], *BODIES[10:]]
@@ -217,14 +218,14 @@ def test_a_commit_can_be_repeated_and_keeps_the_order(world: World, queue: Queue
     for number in range(3):
         plan(world, queue, "l", epoch, number, 10)
     with pytest.raises(PreconditionFailed, match="batch 1 of lease 'l' of queue 'q' in vhost '/' precedes batch 2"):
-        operations.commit(queue, "l", epoch, 2)
+        Leases.of(queue, "l").commit("l", epoch, 2)
     with pytest.raises(NotFound, match=r"batch 9 of lease .* does not exist or is committed: .* batch is 0"):
-        operations.commit(queue, "l", epoch, 9)
+        Leases.of(queue, "l").commit("l", epoch, 9)
     with pytest.raises(PreconditionFailed, match="index 10 is out of range"):
-        operations.commit(queue, "l", epoch, 1, [3, 10])
-    assert operations.commit(queue, "l", epoch, 1) == 1
-    assert operations.commit(queue, "l", epoch, 2) == 2
-    assert operations.commit(queue, "l", epoch, 1) == 2
+        Leases.of(queue, "l").commit("l", epoch, 1, [3, 10])
+    assert Leases.of(queue, "l").commit("l", epoch, 1) == 1
+    assert Leases.of(queue, "l").commit("l", epoch, 2) == 2
+    assert Leases.of(queue, "l").commit("l", epoch, 1) == 2
     assert queue.leased_count == 10 and queue.settled == 20
     with pytest.raises(PreconditionFailed, match="has committed batch 2"):
         ask(queue, "l", epoch, 1, 10)
@@ -242,7 +243,7 @@ def test_an_older_epoch_is_refused_everywhere(world: World, queue: Queue) -> Non
     assert reader.bodies == BODIES[:3]
     for refused in (
         lambda: ask(queue, "l", old, 1, 10),
-        lambda: operations.commit(queue, "l", old, 1),
+        lambda: Leases.of(queue, "l").commit("l", old, 1),
         lambda: read(world, queue, "l", old, 1),
     ):
         with pytest.raises(PreconditionFailed, match=f"epoch {old} of lease 'l' .* is over, the current one is {epoch}"):
@@ -271,13 +272,13 @@ def test_queues_without_leases(world: World, options: dict[str, Any], arguments:
 
 
 def test_leases_and_batches_have_limits(world: World, queue: Queue) -> None:
-    most = operations.MAX_LEASES
+    most = leases.MAX_LEASES
     epoch = acquire(queue)
     for number in range(most - 1):
         acquire(queue, f"other {number}")
     with pytest.raises(ResourceError, match=f"maximum of {most} leases"):
         acquire(queue, "one more")
-    most = operations.MAX_BATCHES
+    most = leases.MAX_BATCHES
     world.push(queue, *(f"m{number}" for number in range(most + 1)), persistent=True)
     world.run()
     for number in range(most):
@@ -285,7 +286,7 @@ def test_leases_and_batches_have_limits(world: World, queue: Queue) -> None:
     with pytest.raises(ResourceError, match=f"maximum of {most} uncommitted batches: commit the first"):
         ask(queue, "l", epoch, most, 1)
     assert plan(world, queue, "l", epoch, most - 1, 1) is not None
-    operations.commit(queue, "l", epoch, 1)
+    Leases.of(queue, "l").commit("l", epoch, 1)
     assert plan(world, queue, "l", epoch, most, 1) is not None
 
 
@@ -324,16 +325,16 @@ def test_readers_of_missing_batches_are_refused(
         "x-lease-first": 0,
         "x-lease-count": 10,
     }
-    reading.check(queue, arguments, True)
+    Leases.check_reader(queue, arguments, True)
     arguments.update(changed)
     with pytest.raises(error, match=text):
-        reading.check(queue, {name: value for name, value in arguments.items() if value is not None}, True)
+        Leases.check_reader(queue, {name: value for name, value in arguments.items() if value is not None}, True)
 
 
 def test_a_reader_does_not_acknowledge(world: World, queue: Queue) -> None:
     acquire(queue)
     with pytest.raises(PreconditionFailed, match="consume with no-ack"):
-        reading.check(queue, {"x-lease": "l"}, False)
+        Leases.check_reader(queue, {"x-lease": "l"}, False)
 
 
 def test_neither_purge_nor_limits_nor_expiry_affect_leased_messages(world: World) -> None:
@@ -398,7 +399,7 @@ def test_batches_follow_priorities_as_consumers_do(world: World) -> None:
     after = restart(world)
     queue = classic(after.vhost.queues["q"])
     assert read(after, queue, "l", epoch, 1).bodies == wanted[:30]
-    operations.commit(queue, "l", epoch, 1, [25])
+    Leases.of(queue, "l").commit("l", epoch, 1, [25])
     after.run()
     assert after.contents(queue) == [wanted[25], *wanted[30:]]
 
@@ -424,7 +425,7 @@ def test_a_paged_backlog_is_planned_without_reading_it() -> None:
     assert queue.memory < 10_000
     world.log.load = load  # type: ignore[method-assign]
     assert read(world, queue, "l", epoch, 1, 20, 20).bodies == BODIES[20:40]
-    operations.release(queue, "l")
+    Leases.of(queue, "l").release("l")
     world.run()
     assert world.contents(queue) == BODIES and queue.memory == 0
 
@@ -465,7 +466,7 @@ def test_transient_messages_are_written_when_they_are_planned() -> None:
     after = restart(world)
     queue = classic(after.vhost.queues["q"])
     assert read(after, queue, "l", epoch, 1).bodies == BODIES
-    operations.commit(queue, "l", epoch, 1)
+    Leases.of(queue, "l").commit("l", epoch, 1)
     after.run()
     assert not after.log.rows
 
@@ -477,18 +478,18 @@ def test_batches_survive_a_restart(world: World, queue: Queue, clean: bool) -> N
     plan(world, queue, "l", epoch, 0, 10)
     plan(world, queue, "other", other, 0, 10)
     plan(world, queue, "l", epoch, 1, 10)
-    operations.commit(queue, "l", epoch, 1)
+    Leases.of(queue, "l").commit("l", epoch, 1)
     after = restart(world, clean)
     queue = after.vhost.queues["q"]
     assert queue.leased_count == 20 and queue.ready_count == 30
-    lease = operations.find(queue, "l", epoch)
+    lease = Leases.of(queue, "l").find_current("l", epoch)
     assert lease.committed == 1 and lease.timeout == 7000
     assert plan(after, queue, "l", epoch, 1, 10) == {"batch": 2, "count": 10, "octets": 40}
     assert read(after, queue, "l", epoch, 2).bodies == BODIES[20:30]
     assert read(after, queue, "other", other, 1).bodies == BODIES[10:20]
     assert acquire(queue, "third") > max(epoch, other)
-    operations.release(queue, "other")
-    operations.commit(queue, "l", epoch, 2, [0])
+    Leases.of(queue, "other").release("other")
+    Leases.of(queue, "l").commit("l", epoch, 2, [0])
     after.run()
     assert after.contents(queue) == [*BODIES[10:21], *BODIES[30:]]
 
@@ -517,10 +518,10 @@ def test_an_abandoned_lease_returns_unread_messages(world: World, queue: Queue) 
     world.sleep(1_000)
     assert queue.leased_count == 10 and queue.ready_count == 50
     with pytest.raises(PreconditionFailed, match="or timed out"):
-        operations.commit(queue, "l", epoch, 2)
+        Leases.of(queue, "l").commit("l", epoch, 2)
     epoch = acquire(queue)
-    assert list(operations.find(queue, "l", epoch).batches) == [2]
-    assert operations.commit(queue, "l", epoch, 2) == 2
+    assert list(Leases.of(queue, "l").find_current("l", epoch).batches) == [2]
+    assert Leases.of(queue, "l").commit("l", epoch, 2) == 2
     assert plan(world, queue, "l", epoch, 2, 20) == {"batch": 3, "count": 20, "octets": 80}
     assert read(world, queue, "l", epoch, 3).bodies == [*BODIES[:10], *BODIES[20:30]]
 
@@ -566,7 +567,7 @@ def test_deleting_a_queue_deletes_its_leases(world: World, queue: Queue) -> None
     epoch = acquire(queue)
     plan(world, queue, "l", epoch, 0, 10)
     plan(world, queue, "l", epoch, 1, 10)
-    operations.commit(queue, "l", epoch, 1, [1])  # on its way back
+    Leases.of(queue, "l").commit("l", epoch, 1, [1])  # on its way back
     reader = LeaseReader(queue, "l", epoch, 2, 0, 10, credit=1)
     with pytest.raises(PreconditionFailed, match="not empty"):
         world.vhost.delete_queue("q", None, if_empty=True)
@@ -576,7 +577,7 @@ def test_deleting_a_queue_deletes_its_leases(world: World, queue: Queue) -> None
     assert not world.log.rows
     queue = world.queue(durable=True)
     with pytest.raises(NotFound):
-        operations.find(queue, "l", epoch)
+        Leases.of(queue, "l").find_current("l", epoch)
     after = restart(world)
     assert not [kind for kind, _ in after.held_log.metadata if kind.startswith("lease")]
 
@@ -595,7 +596,7 @@ def test_an_unused_queue_with_leased_messages_stays(world: World) -> None:
     plan(world, queue, "l", epoch, 0, 1)
     world.sleep(5000)
     assert "q" in world.vhost.queues
-    operations.commit(queue, "l", epoch, 1)
+    Leases.of(queue, "l").commit("l", epoch, 1)
     world.sleep(1000)
     assert "q" not in world.vhost.queues
 
@@ -628,7 +629,7 @@ def test_acquiring_again_ends_a_plan_that_waits(world: World) -> None:
     epoch = acquire(queue)
     world.end_turn()
     ask(queue, "l", epoch, 0, 60)
-    lease = operations.acquire(queue, "l")
+    lease = queue.make_leases().acquire("l")
     taken = lease.batches[1].count
     assert 0 < taken < 60
     world.run()

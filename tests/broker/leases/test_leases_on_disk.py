@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from leveret.broker.leases import operations
+from leveret.broker.leases.leases import Leases
 from leveret.broker.queues.queue import Queue
 from tests.broker.leases.support import LeaseReader, ask
 from tests.broker.queues.test_queues_on_disk import DiskWorld
@@ -51,7 +51,7 @@ def test_batches_survive_housekeeping_and_restarts(tmp_path: Path) -> None:
             world.broker.page_down()
     world.run()
     assert queue.ready.backlog.paged > COUNT // 2
-    epoch = operations.acquire(queue, "l").epoch
+    epoch = queue.make_leases().acquire("l").epoch
     counts: list[int] = []
     while sum(counts) < COUNT - 500:
         counts.append(plan(world, queue, epoch, len(counts), 1000))
@@ -75,8 +75,8 @@ def test_batches_survive_housekeeping_and_restarts(tmp_path: Path) -> None:
         world = DiskWorld(tmp_path)
         queue = classic(world.vhost.queues["q"])
         assert queue.leased_count == first
-    assert operations.commit(queue, "l", epoch, 1, [7]) == 1
-    operations.release(queue, "l")
+    assert Leases.of(queue, "l").commit("l", epoch, 1, [7]) == 1
+    Leases.of(queue, "l").release("l")
     world.run()
     left = [wanted[7], *wanted[counts[0] : sum(counts)]]
     found: list[str] = []

@@ -9,7 +9,6 @@ import pytest
 
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.jobs import MAX_AT_ONCE, STEP_WORK
-from leveret.broker.leases import operations
 from leveret.broker.message import Message
 from leveret.broker.queues.last_value import INSERT_WORK
 from leveret.broker.queues.queue import Queue
@@ -336,4 +335,4 @@ class TestDeclaration:
 
     def test_it_has_no_leases(self, world: World) -> None:
         with pytest.raises(PreconditionFailed, match="it is a last-value queue"):
-            operations.acquire(declare(world), "reader")
+            declare(world).make_leases().acquire("reader")

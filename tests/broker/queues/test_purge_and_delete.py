@@ -202,7 +202,7 @@ class TestStrictDeletion:
         strict.run()
         assert strict.contents(strict.vhost.queues["amq.dead"]) == [*self.BODIES, "young"]
         strict.run()
-        assert queue.memory == 0 and strict.vhost.pending_dead_letters == {} and queue.id not in strict.broker.paging
+        assert queue.memory == 0 and strict.vhost.pending_dead_letters.queues == {} and queue.id not in strict.broker.paging
         assert strict.log.rows == {} and strict.held_log.kept == {}
         assert strict.overflow is not None and strict.overflow.rows == {}
         assert not any(kind == "remains" for kind, _ in strict.held_log.metadata)
@@ -231,7 +231,7 @@ class TestStrictDeletion:
         strict.run()
         strict.vhost.delete_queue("q", None)
         strict.end_turn()
-        assert strict.vhost.pending_dead_letters
+        assert strict.vhost.pending_dead_letters.queues
         log, recovery = strict.held_log.recovery()
         after = World(log=log, recovery=recovery, strict=True)
         assert list(after.vhost.queues) == ["amq.dead"]
@@ -243,7 +243,9 @@ class TestStrictDeletion:
         assert (death["queue"], death["reason"]) == ("q", "deleted")
         assert [text_of(entry), *after.contents(dead)] == [*self.BODIES, "young"]
         after.run()
-        assert after.vhost.pending_dead_letters == {} and not any(kind == "remains" for kind, _ in after.held_log.metadata)
+        assert after.vhost.pending_dead_letters.queues == {} and not any(
+            kind == "remains" for kind, _ in after.held_log.metadata
+        )
 
     def test_its_vhost_may_be_deleted_meanwhile(self, strict: World) -> None:
         self.fill(strict)
@@ -253,7 +255,7 @@ class TestStrictDeletion:
         strict.broker.remove_vhost("/")
         strict.run()
         assert (
-            vhost.pending_dead_letters == {}
+            vhost.pending_dead_letters.queues == {}
             and strict.log.rows == {}
             and strict.held_log.metadata.keys() == {("counter", "queue-id")}
         )
@@ -268,4 +270,4 @@ class TestStrictDeletion:
         assert waiter.calls == 1
         assert queue.get(True) is None and not queue.needs_loading()
         strict.run()
-        assert strict.vhost.queues["amq.dead"].ready_count > 50 and strict.vhost.pending_dead_letters == {}
+        assert strict.vhost.queues["amq.dead"].ready_count > 50 and strict.vhost.pending_dead_letters.queues == {}

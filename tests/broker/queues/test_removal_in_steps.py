@@ -60,7 +60,7 @@ def moving(world: World) -> ClassicQueue:
         queue.push(world.message(str(number), key="q", persistent=True))
     world.end_turn()
     vhost.delete_queue("q", None)
-    assert vhost.pending_dead_letters and 0 < vhost.queues["dead"].ready_count < MANY
+    assert vhost.pending_dead_letters.queues and 0 < vhost.queues["dead"].ready_count < MANY
     return classic(queue)
 
 
@@ -70,7 +70,7 @@ def test_a_vhost_can_be_deleted_while_a_deleted_queue_is_dead_lettered(caplog: p
     world.broker.remove_vhost("v")
     world.run()
     assert not caplog.records
-    assert not queue.vhost.pending_dead_letters and queue.memory == 0
+    assert not queue.vhost.pending_dead_letters.queues and queue.memory == 0
     assert not world.held_log.kept and not any(kind == "remains" for kind, _ in world.held_log.metadata)
 
 
@@ -94,7 +94,7 @@ def test_a_deleted_queue_is_dead_lettered_by_one_job(caplog: pytest.LogCaptureFi
     world.run()
     assert not caplog.records
     assert world.contents(dead) == [str(number) for number in range(MANY)]
-    assert not vhost.pending_dead_letters and queue.memory == 0
+    assert not vhost.pending_dead_letters.queues and queue.memory == 0
 
 
 def test_a_failure_at_the_end_of_a_removal_does_not_keep_the_others_waiting() -> None:

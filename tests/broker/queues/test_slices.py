@@ -6,8 +6,8 @@ import pytest
 
 from leveret.broker import metadata
 from leveret.broker.jobs import STEP_WORK
+from leveret.broker.queues.classic.backlog import PIECE
 from leveret.broker.queues.classic.queue import DEAD_LETTER_WORK
-from leveret.broker.queues.removal import PIECE
 from leveret.broker.timers import MAX_FIRED
 from tests.broker.support import HeldLog, Keeper, Taker, World
 

@@ -28,7 +28,7 @@ class Packs(Taker):
         self.arguments = {"x-stream-offset": start, "x-packed": True}
         if until is not None:
             self.arguments["x-packed-until"] = until
-        queue.check_consumer(self.arguments)
+        queue.check_consumer(self.arguments, self.no_ack)
         queue.add_consumer(self)
         queue.broker.end_turn()
 
@@ -169,7 +169,7 @@ def test_a_body_outside_of_memory_stays_there() -> None:
 def test_a_named_reader_gets_no_record_batches() -> None:
     queue = stream(World())
     with pytest.raises(PreconditionFailed, match="x-packed"):
-        queue.check_consumer({"x-packed": True, "x-stream-consumer": "c"})
+        queue.check_consumer({"x-packed": True, "x-stream-consumer": "c"}, False)
 
 
 @pytest.mark.parametrize(
@@ -179,4 +179,4 @@ def test_a_named_reader_gets_no_record_batches() -> None:
 )
 def test_arguments_of_no_use(arguments: dict[str, Any]) -> None:
     with pytest.raises(PreconditionFailed, match="x-packed"):
-        stream(World()).check_consumer(arguments)
+        stream(World()).check_consumer(arguments, False)

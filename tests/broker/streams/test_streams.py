@@ -139,7 +139,7 @@ def test_times_are_those_of_chunks() -> None:
 def test_other_places_are_refused(start: Any) -> None:
     queue = stream(World())
     with pytest.raises(PreconditionFailed, match="x-stream-offset"):
-        queue.check_consumer({"x-stream-offset": start})
+        queue.check_consumer({"x-stream-offset": start}, False)
 
 
 def test_credit_stops_a_reader_and_not_the_others() -> None:
@@ -423,7 +423,7 @@ class TestNamedConsumers:
     @pytest.mark.parametrize("name", ["", 5, "x" * 256], ids=["empty", "number", "long"])
     def test_invalid_names(self, name: Any) -> None:
         with pytest.raises(PreconditionFailed, match="x-stream-consumer"):
-            stream(World()).check_consumer({"x-stream-consumer": name})
+            stream(World()).check_consumer({"x-stream-consumer": name}, False)
 
 
 class TestNamedPublishers:

@@ -2,5 +2,5 @@
 
 A lease batch is a list of positions in the log. Its entries have left the backlog, like unacked ones, but stay in the
 log. One metadata record has their sequence numbers, so that a restart returns them to the lease. A commit settles the
-whole batch. `operations` is the interface of the package.
+whole batch. `Leases` is the interface of the package.
 """

@@ -14,13 +14,12 @@ from leveret.broker.errors import BrokerError
 from leveret.broker.jobs import STEP_WORK, Job, Jobs
 from leveret.broker.leases.batch import Batch
 from leveret.broker.log import CommitWaiter
-from leveret.broker.message import Entry
 from leveret.broker.queues.classic.backlog import Backlog
 from leveret.broker.queues.loading import Waiting
 
 if TYPE_CHECKING:
     from leveret.broker.leases.lease import Lease
-    from leveret.broker.queues.classic.queue import ClassicQueue
+    from leveret.broker.leases.leases import Leases
 
 # Called with the batch, with None if nothing was ready, or with the error.
 Done = Callable[[Batch | None, BrokerError | None], None]
@@ -66,8 +65,10 @@ class Written(CommitWaiter):
 class BatchBuilder:
     """Builds a batch of at most `max_messages` messages and `max_bytes` of bodies, but at least one message."""
 
-    def __init__(self, queue: ClassicQueue, lease: Lease, number: int, max_messages: int, max_bytes: int) -> None:
+    def __init__(self, leases: Leases, lease: Lease, number: int, max_messages: int, max_bytes: int) -> None:
+        queue = leases.queue
         self.queue = queue
+        self.leases = leases
         self.lease = lease
         self.batch = Batch(number, queue.ready.delivered_until, queue.broker.timers.now())
         self.max_messages = max_messages
@@ -134,7 +135,7 @@ class BatchBuilder:
                         if not level.head:
                             break
                         continue
-                    if level.chunks[0].overflow or _may_differ(queue):
+                    if level.chunks[0].overflow or queue.may_withhold_paged():
                         if not level.loading:
                             queue.ready.load(queue, level)
                         return False
@@ -157,8 +158,6 @@ class BatchBuilder:
         queue = self.queue
         batch = self.batch
         head = level.head
-        leases = queue.leases
-        assert leases is not None
         broker = queue.broker
         taken = 0
         while head:
@@ -174,42 +173,20 @@ class BatchBuilder:
             if self._is_full(message.size):
                 return
             queue.ready.take_head(level)
-            _store(queue, entry)
+            queue.ensure_stored(entry)
             row = entry.row
             assert row is not None
             settlement.archive(entry)  # the object is unused from now on; its position is in the batch
             batch.add(priority, row.id, entry.slot, entry.seq, message.size, message.publisher)
-            leases.count += 1
-            leases.bytes += message.size
+            self.leases.count_in(1, message.size)
 
     def _take_chunk(self, level: Backlog) -> bool:
         """Take entries of the oldest chunk. Returns False if the batch has no room for the first one."""
         batch = self.batch
-        leases = self.queue.leases
-        assert leases is not None
         chunk = level.chunks[0]
         if self._is_full(chunk.sizes[0]):
             return False
         piece = level.take_positions(self.max_messages - batch.count, self.max_bytes - batch.bytes)
         batch.add_piece(self.queue.ready.priority_of(level.priority), piece)
-        leases.count += len(piece.seqs)
-        leases.bytes += piece.bytes
+        self.leases.count_in(len(piece.seqs), piece.bytes)
         return True
-
-
-def _may_differ(queue: ClassicQueue) -> bool:
-    """Return whether a paged-out entry may have to be loaded to find out whether it has expired or is delayed."""
-    return queue.expiry.is_set or queue.has_delayed
-
-
-def _store(queue: ClassicQueue, entry: Entry) -> None:
-    """Store an entry in the log of the queue unless it is there, which a transient entry may not be."""
-    row = entry.row
-    if row is not None:
-        if row.log is queue.log:
-            return
-        row.log.settle(entry)
-        entry.row = None
-    queue.log.store(entry)
-    if entry.message.expires_at:
-        queue.expiry.note_stored(queue)

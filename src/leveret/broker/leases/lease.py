@@ -1,15 +1,12 @@
-"""The leases of a queue, and their records in the metadata of the log."""
+"""A lease, and its records in the metadata of the log."""
 
 from __future__ import annotations
 
-from array import array
 from typing import TYPE_CHECKING
 
 from leveret.broker import metadata
 from leveret.broker.errors import NotFound, PreconditionFailed
 from leveret.broker.leases.batch import Batch
-from leveret.broker.leases.returning import Return, return_pieces
-from leveret.broker.queues.classic.backlog import Chunk
 from leveret.broker.timers import Timed
 
 if TYPE_CHECKING:
@@ -44,7 +41,7 @@ class Lease(Timed):
         self.builder: BatchBuilder | None = None
 
     def __str__(self) -> str:
-        return f"lease '{self.name}' of {place_of(self.queue)}"
+        return f"lease '{self.name}' of {'a deleted queue' if self.queue is None else self.queue}"
 
     def check_epoch(self, epoch: int) -> None:
         """Raise PreconditionFailed for an older epoch."""
@@ -119,72 +116,3 @@ class Lease(Timed):
 
     def _batch_key(self, queue: Queue, number: int) -> str:
         return metadata.make_key(str(queue.id), self.name, str(number))
-
-
-class Leases:
-    """The leases of one queue by name.
-
-    `count` and `bytes` are of all leased entries, including those that return to the queue with the next commit.
-    """
-
-    def __init__(self, queue: ClassicQueue) -> None:
-        self.queue = queue
-        self.by_name: dict[str, Lease] = {}
-        self.count = 0
-        self.bytes = 0
-        self.returning: list[Return] = []
-
-    def find(self, name: str) -> Lease:
-        """Return the lease with this name. Raises NotFound."""
-        lease = self.by_name.get(name)
-        if lease is None:
-            raise no_lease(self.queue, name)
-        return lease
-
-    def take_back(self, lease: Lease, batches: list[Batch]) -> None:
-        """Return batches to the queue once that is on disk."""
-        pieces: list[tuple[int, Chunk]] = []
-        read: list[tuple[int, Chunk]] = []
-        for batch in batches:
-            lease.end_readers(batch)
-            del lease.batches[batch.number]
-            lease.forget_batch(self.queue, batch.number)
-            pieces.extend(batch.all())
-            if batch.read:
-                read.extend(batch.all())
-        return_pieces(self.queue, pieces, read)
-
-    def forget(self) -> None:
-        """Release everything when the queue is deleted."""
-        queue = self.queue
-        for lease in self.by_name.values():
-            lease.end_readers()
-            batches = list(lease.batches.values())
-            if lease.builder is not None:
-                batches.append(lease.builder.batch)
-                lease.builder.fail(NotFound(f"{place_of(queue)} was deleted"))
-            for batch in batches:
-                rows, slots = batch.positions()
-                settle(queue, rows, slots)
-            lease.forget(queue)
-        for on_its_way in self.returning:
-            for _, piece in on_its_way.pieces:
-                settle(queue, piece.rows, piece.slots)
-        self.returning = []
-        self.by_name = {}
-        self.count = self.bytes = 0
-
-
-def settle(queue: Queue, rows: array[int], slots: array[int]) -> None:
-    """Settle entries of a lease by their positions."""
-    if rows:
-        queue.log.settle_range(queue.id, 0, queue.next_seq - 1, (), rows, slots)
-
-
-def no_lease(queue: Queue, name: str) -> NotFound:
-    """Return the error for a lease that does not exist."""
-    return NotFound(f"no lease '{name}' of {place_of(queue)}: it was released, or never acquired")
-
-
-def place_of(queue: Queue | None) -> str:
-    return "a deleted queue" if queue is None else f"queue '{queue.name}' in vhost '{queue.vhost.name}'"

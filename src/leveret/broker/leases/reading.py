@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker import settlement
 from leveret.broker.arguments import CONSUMER_ARGUMENTS, Validated
-from leveret.broker.errors import NotFound, PreconditionFailed
+from leveret.broker.errors import PreconditionFailed
 from leveret.broker.leases.batch import Batch
 from leveret.broker.log import CommitWaiter, Loaded
 from leveret.broker.message import Entry, with_offset
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from leveret.broker.consumer import Consumer
     from leveret.broker.leases.lease import Lease
     from leveret.broker.queues.classic.queue import ClassicQueue
-    from leveret.broker.queues.queue import Queue
 
 LEASE: Final = "x-lease"
 EPOCH: Final = "x-lease-epoch"
@@ -33,6 +32,28 @@ COUNT: Final = "x-lease-count"
 # Maximum entries and body bytes of one read from the log. The next read starts when half of them are delivered.
 READ_ENTRIES: Final = 1024
 READ_BYTES: Final = 1 << 20
+
+
+class Slice:
+    """The slice of a batch that the arguments of a consumer specify.
+
+    first, count  the index of its first entry in the batch, and the number of its entries
+    """
+
+    __slots__ = ("batch", "count", "epoch", "first", "lease")
+
+    def __init__(self, arguments: FieldTable) -> None:
+        """Raise PreconditionFailed for missing or invalid arguments."""
+        found: Validated = {}
+        for name in (LEASE, EPOCH, BATCH, FIRST, COUNT):
+            if name not in arguments:
+                raise PreconditionFailed(f"invalid arg '{LEASE}': expected '{name}', too")
+            found[name] = CONSUMER_ARGUMENTS[name].parse(arguments[name])
+        self.lease: str = found[LEASE]
+        self.epoch: int = found[EPOCH]
+        self.batch: int = found[BATCH]
+        self.first: int = found[FIRST]
+        self.count: int = found[COUNT]
 
 
 class Reader(CommitWaiter):
@@ -45,13 +66,13 @@ class Reader(CommitWaiter):
     packed     whether it gets record batches (leveret.broker.queues.record_batches)
     """
 
-    def __init__(self, queue: ClassicQueue, lease: Lease, batch: Batch, consumer: Consumer, first: int, count: int) -> None:
+    def __init__(self, queue: ClassicQueue, lease: Lease, batch: Batch, consumer: Consumer, part: Slice) -> None:
         self.queue = queue
         self.lease = lease
         self.batch = batch
         self.consumer = consumer
-        self.next = self.asked = first
-        self.end = first + count
+        self.next = self.asked = part.first
+        self.end = part.first + part.count
         self.loaded: deque[Entry] = deque()
         self.loading = False
         self.ready = False
@@ -81,7 +102,7 @@ class Reader(CommitWaiter):
             entry.holder = None
             if queue.watch is not None:
                 queue.watch.delivered(entry, consumer.protocol(), True)
-        queue.delivered += delivered
+        queue.count_deliveries(delivered, 0, 0)
         if self.ready and not self.loading and self.asked < self.end and len(loaded) <= READ_ENTRIES >> 1:
             if loaded or consumer.can_take(0):
                 self._read()
@@ -161,89 +182,3 @@ class _Reading:
 
     def done(self, loaded: list[Loaded]) -> None:
         self.reader.take(loaded, self.number, self.first)
-
-
-def check(queue: Queue, arguments: FieldTable, no_ack: bool) -> None:
-    """Check the arguments of a reader.
-
-    Raises:
-
-        NotFound: The lease or the batch does not exist.
-        PreconditionFailed: The epoch is old, the slice is out of range, or the consumer wants to acknowledge.
-    """
-    if not no_ack:
-        raise PreconditionFailed(f"'{LEASE}' of queue '{queue.name}' is read without acknowledgements: consume with no-ack")
-    _slice_of(queue, arguments)
-
-
-def add(queue: ClassicQueue, consumer: Consumer) -> None:
-    """Add a reader. Its first delivery waits until the log has a record that the batch is read."""
-    lease, batch, first, count = _slice_of(queue, consumer.arguments)
-    reader = Reader(queue, lease, batch, consumer, first, count)
-    lease.readers.append(reader)
-    lease.call(queue)
-    if not batch.read:
-        batch.read = True
-        lease.write_batch(queue, batch)
-    if batch.written > queue.log.committed:
-        queue.log.wait(reader)
-    else:
-        reader.ready = True
-    queue.activate()
-
-
-def remove(queue: Queue, consumer: Consumer) -> None:
-    """Remove a reader."""
-    leases = queue.leases
-    if leases is None:
-        return
-    for lease in leases.by_name.values():
-        if any(reader.consumer is consumer for reader in lease.readers):
-            lease.readers = [reader for reader in lease.readers if reader.consumer is not consumer]
-            lease.call(queue)
-
-
-def serve(queue: Queue) -> None:
-    """Deliver to the readers that have credit."""
-    leases = queue.leases
-    if leases is not None:
-        for lease in leases.by_name.values():
-            for reader in list(lease.readers):
-                reader.serve()
-
-
-def is_reading(queue: Queue, consumer: Consumer) -> bool:
-    """Return whether entries for this reader are still to be loaded."""
-    leases = queue.leases
-    return leases is not None and any(
-        reader.asked < reader.end or reader.loading
-        for lease in leases.by_name.values()
-        for reader in lease.readers
-        if reader.consumer is consumer
-    )
-
-
-def _slice_of(queue: Queue, arguments: FieldTable) -> tuple[Lease, Batch, int, int]:
-    """Return the lease, the batch, the first index and the count that a consumer's arguments specify."""
-    found: Validated = {}
-    for name in (LEASE, EPOCH, BATCH, FIRST, COUNT):
-        if name not in arguments:
-            raise PreconditionFailed(f"invalid arg '{LEASE}': expected '{name}', too")
-        found[name] = CONSUMER_ARGUMENTS[name].parse(arguments[name])
-    leases = queue.leases
-    name = found[LEASE]
-    if leases is None:
-        raise NotFound(
-            f"no lease '{name}' of queue '{queue.name}' in vhost '{queue.vhost.name}': it was released, or never acquired"
-        )
-    lease = leases.find(name)
-    lease.check_epoch(found[EPOCH])
-    batch = lease.find(found[BATCH])
-    first: int = found[FIRST]
-    count: int = found[COUNT]
-    if first + count > batch.count:
-        raise PreconditionFailed(
-            f"batch {batch.number} of {lease} has {batch.count} messages: a slice of {count}"
-            f" from index {first} is out of range"
-        )
-    return lease, batch, first, count

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from leveret.broker import metadata
 from leveret.broker.leases.batch import Batch, decode_runs
 from leveret.broker.leases.lease import Lease
+from leveret.broker.leases.leases import Leases
 from leveret.broker.log import RecoveredQueue, Recovery
 from leveret.broker.metadata import Record
 from leveret.broker.queues.classic.backlog import CHUNK_ENTRIES, Chunk
@@ -16,7 +17,7 @@ from leveret.broker.queues.classic.backlog import CHUNK_ENTRIES, Chunk
 if TYPE_CHECKING:
     from leveret.broker.log import Log
     from leveret.broker.queues.classic.queue import ClassicQueue
-    from leveret.broker.queues.queue import Queue
+    from leveret.broker.queues.classic.ready_list import ReadyList
 
 log = logging.getLogger("leveret.broker")
 
@@ -31,6 +32,34 @@ class RestoredBatch:
         self.number = number
         self.value = value
         self.runs = list(decode_runs(value["runs"]))
+
+    def restore(self, queue: ClassicQueue, recovered: RecoveredQueue, taken: list[tuple[int, int]]) -> Batch:
+        """Return the batch with its entries of a recovered queue. Their spans of positions are added to `taken`."""
+        value = self.value
+        batch = Batch(self.number, value["mark"], value["planned_at"])
+        batch.read = value["read"]
+        seqs = recovered.seqs
+        for first, count in self.runs:
+            at = bisect_left(seqs, first)
+            end = at
+            if at + count <= len(seqs) and seqs[at + count - 1] == first + count - 1:
+                end = at + count
+            else:
+                while end < len(seqs) and seqs[end] < first + count:
+                    end += 1
+            if end > at:
+                _take(batch, queue.ready, recovered, at, end)
+                taken.append((at, end))
+        if batch.count != value["count"]:
+            log.error(
+                "batch %d of lease '%s' of queue '%s' had %d messages, but %d were recovered",
+                self.number,
+                self.lease,
+                queue.name,
+                value["count"],
+                batch.count,
+            )
+        return batch
 
 
 class Restoring:
@@ -52,16 +81,16 @@ class Restoring:
             else:
                 self.batches.setdefault(queue_id, []).append(RestoredBatch(names[1], int(names[2]), metadata.unpack(value)))
 
-    def restore(self, queue: Queue) -> None:
-        """Restore the leases of a queue and their batches. Called before the queue gets its entries."""
+    def restore(self, queue: ClassicQueue) -> Leases | None:
+        """Return the leases of a queue and their batches, whose entries are removed from those of the queue."""
         self.keys.pop(queue.id, None)
         found = self.leases.get(queue.id)
         if found is None:
-            return
-        leases = queue.make_leases()
+            return None
+        leases = Leases(queue)
         now = queue.broker.timers.now()
         for name, value in found.items():
-            lease = leases.by_name[name] = Lease(leases.queue, name, now)
+            lease = leases.by_name[name] = Lease(queue, name, now)
             lease.epoch = value["epoch"]
             lease.committed = value["committed"]
             lease.timeout = value["timeout"]
@@ -69,12 +98,12 @@ class Restoring:
         recovered = self.recovery.queues.get(queue.id, RecoveredQueue())
         taken: list[tuple[int, int]] = []
         for stored in sorted(self.batches.get(queue.id, ()), key=_number_of):
-            batch = _restore_batch(leases.queue, stored, recovered, taken)
+            batch = stored.restore(queue, recovered, taken)
             leases.by_name[stored.lease].batches[batch.number] = batch
-            leases.count += batch.count
-            leases.bytes += batch.bytes
+            leases.count_in(batch.count, batch.bytes)
         if taken:
             self.recovery.queues[queue.id] = without(recovered, taken)
+        return leases
 
     def finish(self, log: Log) -> None:
         """Delete the records of leases whose queue does not exist. Called when all queues are recovered."""
@@ -83,57 +112,19 @@ class Restoring:
                 log.put(kind, key, None)
 
 
-def start(queue: Queue) -> None:
-    """Start the timeouts of the leases of a recovered queue."""
-    leases = queue.leases
-    if leases is not None:
-        for lease in leases.by_name.values():
-            lease.call(leases.queue)
-
-
 def _number_of(stored: RestoredBatch) -> int:
     return stored.number
 
 
-def _restore_batch(
-    queue: ClassicQueue, stored: RestoredBatch, recovered: RecoveredQueue, taken: list[tuple[int, int]]
-) -> Batch:
-    value = stored.value
-    batch = Batch(stored.number, value["mark"], value["planned_at"])
-    batch.read = value["read"]
-    seqs = recovered.seqs
-    for first, count in stored.runs:
-        at = bisect_left(seqs, first)
-        end = at
-        if at + count <= len(seqs) and seqs[at + count - 1] == first + count - 1:
-            end = at + count
-        else:
-            while end < len(seqs) and seqs[end] < first + count:
-                end += 1
-        if end > at:
-            _take(queue, batch, recovered, at, end)
-            taken.append((at, end))
-    if batch.count != value["count"]:
-        log.error(
-            "batch %d of lease '%s' of queue '%s' had %d messages, but %d were recovered",
-            stored.number,
-            stored.lease,
-            queue.name,
-            value["count"],
-            batch.count,
-        )
-    return batch
-
-
-def _take(queue: ClassicQueue, batch: Batch, recovered: RecoveredQueue, at: int, end: int) -> None:
+def _take(batch: Batch, ready: ReadyList, recovered: RecoveredQueue, at: int, end: int) -> None:
     """Add recovered positions to a batch, in pieces of one priority."""
     while at < end:
         until = min(at + CHUNK_ENTRIES, end)
-        priority = queue.ready.priority_of(recovered.priorities[at])
+        priority = ready.priority_of(recovered.priorities[at])
         raw = recovered.priorities[at:until]
         if raw.count(raw[0]) != len(raw):
             same = 1
-            while same < len(raw) and queue.ready.priority_of(raw[same]) == priority:
+            while same < len(raw) and ready.priority_of(raw[same]) == priority:
                 same += 1
             until = at + same
         piece = Chunk(False)

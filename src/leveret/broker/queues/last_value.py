@@ -26,6 +26,7 @@ from leveret.broker.values import FieldTable
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
+    from leveret.broker.leases.recovery import Restoring
     from leveret.broker.log import Recovery
     from leveret.broker.streams.recovery import StreamRecords
     from leveret.broker.vhost import Vhost
@@ -260,8 +261,8 @@ class LastValueQueue(ClassicQueue):
 
     # After a start
 
-    def recover(self, recovery: Recovery, streams: StreamRecords) -> None:
-        super().recover(recovery, streams)
+    def recover(self, recovery: Recovery, leases: Restoring, streams: StreamRecords) -> None:
+        super().recover(recovery, leases, streams)
         self.freeze()
 
     def start(self) -> None:

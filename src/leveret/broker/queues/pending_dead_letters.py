@@ -1,7 +1,7 @@
-"""Entries of a deleted queue that are still to be dead-lettered (strict mode, 0-9-1 queue.delete.01).
+"""Entries of deleted queues that are still to be dead-lettered (strict mode, 0-9-1 queue.delete.01).
 
-Paged-out entries must be read back for this, a chunk at a time, which takes longer than a turn. Meanwhile the queue no
-longer exists for clients. Its vhost keeps it in `pending_dead_letters`, and the log records it for a restart.
+Paged-out entries must be read back for this, a chunk at a time, which takes longer than a turn. Meanwhile their queue no
+longer exists for clients, and the log records it for a restart.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker import metadata
-from leveret.broker.queues import removal
 
 if TYPE_CHECKING:
     from leveret.broker.queues.classic.queue import ClassicQueue
@@ -21,82 +20,89 @@ logger = logging.getLogger("leveret.broker")
 DELETED: Final = "deleted"
 
 
-def delete(queue: ClassicQueue) -> int:
-    """Delete a queue and dead-letter its ready entries, in steps. Return the number of these entries."""
-    count = queue.ready_count
-    delays = queue.delays
-    if delays is not None:
-        delays.drop(queue)
-        queue.delays = None
-    queue.detach()
-    queue.vhost.pending_dead_letters[queue.id] = queue
-    move(queue)
-    if queue.stored and queue.id in queue.vhost.pending_dead_letters:
-        queue.log.put(
-            metadata.PENDING_DEAD_LETTERS,
-            _key(queue),
-            metadata.pack(
-                {
-                    "id": queue.id,
-                    "name": queue.name,
-                    "arguments": queue.arguments,
-                    "exchange": queue.settings.dead_letter_exchange,
-                    "routing_key": queue.settings.dead_letter_routing_key,
-                }
-            ),
-        )
-    queue.ready.notify_waiting()
-    return count
+class PendingDeadLetters:
+    """The deleted queues of a vhost with such entries.
 
+    queues  by id
+    moving  the ids of those whose entries in memory are being dead-lettered
+    """
 
-def move(queue: ClassicQueue) -> None:
-    """Dead-letter the entries in memory, then read more."""
-    if queue.id in queue.vhost.pending_dead_letters and not queue.moving:
-        queue.broker.jobs.run_steps(_moving(queue))
+    def __init__(self) -> None:
+        self.queues: dict[int, ClassicQueue] = {}
+        self.moving: set[int] = set()
 
+    def add(self, queue: ClassicQueue) -> None:
+        """Dead-letter the ready entries of a queue that is being deleted, in steps."""
+        self.queues[queue.id] = queue
+        self.move(queue)
+        if queue.stored and queue.id in self.queues:
+            queue.log.put(
+                metadata.PENDING_DEAD_LETTERS,
+                _key(queue),
+                metadata.pack(
+                    {
+                        "id": queue.id,
+                        "name": queue.name,
+                        "arguments": queue.arguments,
+                        "exchange": queue.settings.dead_letter_exchange,
+                        "routing_key": queue.settings.dead_letter_routing_key,
+                    }
+                ),
+            )
 
-def _moving(queue: ClassicQueue) -> Iterator[int]:
-    queue.moving = True
-    try:
-        yield from _move_levels(queue)
-    finally:
-        queue.moving = False
+    def restore(self, queue: ClassicQueue) -> None:
+        """Add a recovered queue, whose record is in the log."""
+        self.queues[queue.id] = queue
 
+    def start(self) -> None:
+        """Continue with the recovered queues."""
+        for queue in list(self.queues.values()):
+            self.move(queue)
 
-def _move_levels(queue: ClassicQueue) -> Iterator[int]:
-    pending = queue.vhost.pending_dead_letters
-    for backlog in queue.ready.all_levels():
-        while True:
-            while backlog.head:
-                entry = queue.ready.take_head(backlog)
-                try:
-                    queue.dead_letter(entry, DELETED)
-                except Exception:  # the others are still dead-lettered
-                    logger.exception("cannot dead-letter an entry of the deleted queue '%s'", queue.name)
-                yield 0
-                if queue.id not in pending:
-                    return  # dropped meanwhile, with its vhost
-            if backlog.chunks:
-                if not backlog.loading:
-                    queue.ready.load(queue, backlog)
-                return
-            backlog.settle_young()
-            if not backlog.head:
-                break
-    _end(queue)
+    def move(self, queue: ClassicQueue) -> None:
+        """Dead-letter the entries of a queue that are in memory, then read more."""
+        if queue.id in self.queues and queue.id not in self.moving:
+            queue.broker.jobs.run_steps(self._moving(queue))
 
+    def _moving(self, queue: ClassicQueue) -> Iterator[int]:
+        self.moving.add(queue.id)
+        try:
+            yield from self._move_levels(queue)
+        finally:
+            self.moving.discard(queue.id)
 
-def drop(queue: ClassicQueue) -> None:
-    """Drop the pending entries, because the vhost is deleted too."""
-    removal.purge(queue)
-    _end(queue)
+    def _move_levels(self, queue: ClassicQueue) -> Iterator[int]:
+        for backlog in queue.ready.all_levels():
+            while True:
+                while backlog.head:
+                    entry = queue.ready.take_head(backlog)
+                    try:
+                        queue.dead_letter(entry, DELETED)
+                    except Exception:  # the others are still dead-lettered
+                        logger.exception("cannot dead-letter an entry of the deleted queue '%s'", queue.name)
+                    yield 0
+                    if queue.id not in self.queues:
+                        return  # dropped meanwhile, with its vhost
+                if backlog.chunks:
+                    if not backlog.loading:
+                        queue.ready.load(queue, backlog)
+                    return
+                backlog.settle_young()
+                if not backlog.head:
+                    break
+        self._end(queue)
 
+    def drop(self) -> None:
+        """Drop all entries, because the vhost is deleted too."""
+        for queue in list(self.queues.values()):
+            queue.discard()
+            self._end(queue)
 
-def _end(queue: ClassicQueue) -> None:
-    del queue.vhost.pending_dead_letters[queue.id]
-    removal.forget(queue)
-    if queue.stored:
-        queue.log.put(metadata.PENDING_DEAD_LETTERS, _key(queue), None)
+    def _end(self, queue: ClassicQueue) -> None:
+        del self.queues[queue.id]
+        queue.forget()
+        if queue.stored:
+            queue.log.put(metadata.PENDING_DEAD_LETTERS, _key(queue), None)
 
 
 def _key(queue: ClassicQueue) -> str:

@@ -7,12 +7,13 @@ have a default that suits a queue without the feature in question: no limits, no
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from leveret.broker import settlement
-from leveret.broker.errors import NotImplementedByBroker
-from leveret.broker.message import AUDIENCE_SHIFT, Entry
+from leveret.broker.errors import NotImplementedByBroker, PreconditionFailed
+from leveret.broker.message import ACQUIRED, AUDIENCE_SHIFT, Entry
 from leveret.broker.queues.capabilities import GET, LEASE, PURGE
 from leveret.broker.values import FieldTable
 
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from leveret.broker.arguments import QueueSettings
     from leveret.broker.consumer import Consumer
     from leveret.broker.events import Watch
-    from leveret.broker.leases.lease import Leases
+    from leveret.broker.leases.leases import Leases
+    from leveret.broker.leases.recovery import Restoring
     from leveret.broker.log import Loaded, Log, Recovery
     from leveret.broker.message import Message, Overlay
     from leveret.broker.metadata import Record
@@ -28,6 +30,11 @@ if TYPE_CHECKING:
     from leveret.broker.streams.queue import StreamQueue
     from leveret.broker.streams.recovery import StreamRecords
     from leveret.broker.vhost import Vhost
+
+logger = logging.getLogger("leveret.broker")
+
+# Acquired entries that are settled between two checks of the budget.
+PIECE: Final = 512
 
 
 class Hidden:
@@ -82,7 +89,7 @@ class Queue:
         self.name = name
         self.durable = durable
         # Whether the log has a definition of this queue. It has none of an exclusive queue.
-        self.stored = False
+        self.stored = durable and exclusive_owner is None
         self.exclusive_owner = exclusive_owner
         self.auto_delete = auto_delete
         # Deleted at the latest with the connection or the last consumer.
@@ -107,6 +114,9 @@ class Queue:
         self.delivered = 0
         self.settled = 0
 
+    def __str__(self) -> str:
+        return f"queue '{self.name}' in vhost '{self.vhost.name}'"
+
     # Definition
 
     def begin(self) -> None:
@@ -119,15 +129,27 @@ class Queue:
     def restore(self, record: Record) -> None:
         """Restore the parts of the definition that are not arguments."""
 
-    def recover(self, recovery: Recovery, streams: StreamRecords) -> None:
+    def recover(self, recovery: Recovery, leases: Restoring, streams: StreamRecords) -> None:
         """Recover the entries of the queue in the log."""
-        raise NotImplementedError
+        self.next_seq = recovery.last_seq.get(self.id, 0) + 1
 
     def start(self) -> None:
         """Start timers and first reads, once all queues are recovered and the log commits."""
 
     def apply_settings(self) -> None:
         """Apply settings that were changed after the declaration."""
+
+    def transfer(self, owner: object) -> None:
+        """Make another connection the owner of an exclusive queue."""
+        self.exclusive_owner = owner
+
+    def delete_when_unused(self) -> None:
+        """Have the queue deleted with its last consumer from now on."""
+        self.auto_delete = True
+
+    def make_temporary(self) -> None:
+        """Note that a protocol deletes the queue, which is part of something else."""
+        self.temporary = True
 
     def set_watch(self, watch: Watch | None) -> None:
         """Set or remove the watch on events of the queue."""
@@ -145,9 +167,7 @@ class Queue:
         """Raise NotImplementedByBroker for an operation that the type leaves out."""
         reason = self.unsupported.get(operation)
         if reason is not None:
-            raise NotImplementedByBroker(
-                f"queue '{self.name}' in vhost '{self.vhost.name}' is {reason}", closes_connection=True
-            )
+            raise NotImplementedByBroker(f"{self} is {reason}", closes_connection=True)
 
     def as_stream(self) -> StreamQueue | None:
         """Return the queue if it has offsets, segments and tracked consumers."""
@@ -299,6 +319,17 @@ class Queue:
             self.active = True
             self.broker.active.append(self)
 
+    def end_turn(self) -> None:
+        """Call `drain` at the end of a turn."""
+        self.active = False
+        self.drain()
+
+    def count_deliveries(self, delivered: int, unacked: int, settled: int) -> None:
+        """Count deliveries made by a part, and how many of the entries are now acquired or settled."""
+        self.delivered += delivered
+        self.unacked += unacked
+        self.settled += settled
+
     def drain(self) -> None:
         """Deliver ready entries until they or the credit of the consumers run out."""
         raise NotImplementedError
@@ -416,7 +447,7 @@ class Queue:
         self.broker.work += passed >> 3
         return False
 
-    def check_consumer(self, arguments: FieldTable) -> None:
+    def check_consumer(self, arguments: FieldTable, no_ack: bool) -> None:
         """Raise an error for invalid arguments of a consumer, before it joins."""
 
     def add_consumer(self, consumer: Consumer) -> None:
@@ -440,9 +471,13 @@ class Queue:
         consumer.selective = True
 
     def make_leases(self) -> Leases:
-        """Return the leases of the queue."""
-        self.check_supports(LEASE)
-        raise NotImplementedError
+        """Return the leases of the queue, to acquire one.
+
+        Raises:
+            PreconditionFailed: The queue does not support leases.
+            AccessRefused: It has an exclusive consumer.
+        """
+        raise PreconditionFailed(f"{self} does not support leases: it is {self.unsupported[LEASE]}")
 
     # The end
 
@@ -455,6 +490,59 @@ class Queue:
         """Delete the queue and its entries; return the number of ready entries. With `keep_pending`, they are
         dead-lettered."""
         raise NotImplementedError
+
+    def detach(self, consumers: list[Consumer]) -> None:
+        """Detach the consumers from the deleted queue, and settle its acquired entries."""
+        self.deleted = True
+        self.exclusive_owner = None  # a remaining reference to the queue must not keep the connection
+        removals = self.broker.jobs.removals
+        if self.unacked:
+            removals.add(self._settling_held())
+        self.forget_leases()
+        for consumer in consumers:
+            consumer.left = True
+        consumers.reverse()
+        removals.add(_notifying(consumers))
+
+    def _settling_held(self) -> Iterator[int]:
+        """Settle the acquired entries. The queue settles those that are returned meanwhile."""
+        for holder in list(self.broker.holders):
+            entries = holder.all_held()
+            yield 1 + (len(entries) >> 7)
+            for at in range(0, len(entries), PIECE):
+                for entry in entries[at : at + PIECE]:
+                    if entry.queue is self and entry.state == ACQUIRED:
+                        row = entry.row
+                        if row is not None:
+                            row.log.settle(entry)
+                            entry.row = None
+                yield PIECE >> 3
+
+    def forget_leases(self) -> None:
+        leases = self.leases
+        if leases is not None:
+            leases.forget()
+            self.leases = None
+
+    def forget(self) -> None:
+        """Remove the record of a deleted queue, which has no entries left."""
+        if self.stored:
+            self.log.forget(self.id)
+        overflow = self.broker.overflow
+        if overflow is not None:
+            overflow.forget(self.id)
+        self.broker.paging.discard(self)
+
+
+def _notifying(consumers: list[Consumer]) -> Iterator[int]:
+    """Notify the consumers of a deleted queue."""
+    while consumers:
+        consumer = consumers.pop()
+        try:
+            consumer.queue_deleted()
+        except Exception:  # the others must be notified
+            logger.exception("cannot notify a consumer of the deleted queue '%s'", consumer.queue.name)
+        yield 3
 
 
 def freeze(queue: Queue, frozen: dict[Queue, None]) -> None:

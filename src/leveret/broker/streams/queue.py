@@ -20,10 +20,11 @@ from leveret.broker.arguments import QueueSettings, parse_consumer_arguments
 from leveret.broker.consumer import Consumer
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.jobs import STEP_WORK
+from leveret.broker.leases import reading as lease_reading
+from leveret.broker.leases.leases import Leases
 from leveret.broker.log import CommitWaiter, Loaded
 from leveret.broker.message import ENTRY_OVERHEAD, Entry, Message, Overlay
 from leveret.broker.outcomes import ACCEPTED, REJECTED, RELEASED, protocol_of
-from leveret.broker.queues import removal
 from leveret.broker.queues.capabilities import BROWSE, GET, LEASE, PURGE
 from leveret.broker.queues.queue import Queue
 from leveret.broker.queues.record_batches import PACKED, UNTIL
@@ -40,6 +41,7 @@ from leveret.broker.timers import Timed
 from leveret.broker.values import FieldTable
 
 if TYPE_CHECKING:
+    from leveret.broker.leases.recovery import Restoring
     from leveret.broker.log import Recovery
     from leveret.broker.segments import Segment
     from leveret.broker.streams.recovery import StreamRecords
@@ -156,7 +158,8 @@ class StreamQueue(Queue):
             self.sealing = Sealing(self, hub)
             self.chunk_time = SEALED_CHUNK_TIME
 
-    def recover(self, recovery: Recovery, streams: StreamRecords) -> None:
+    def recover(self, recovery: Recovery, leases: Restoring, streams: StreamRecords) -> None:
+        super().recover(recovery, leases, streams)
         streams.restore(self)
 
     def as_stream(self) -> StreamQueue | None:
@@ -429,8 +432,10 @@ class StreamQueue(Queue):
 
     # Readers
 
-    def check_consumer(self, arguments: FieldTable) -> None:
+    def check_consumer(self, arguments: FieldTable, no_ack: bool) -> None:
         """Raise an error for a consumer with an invalid start position, before it joins."""
+        if lease_reading.LEASE in arguments:
+            Leases.check_reader(self, arguments, no_ack)
         starting_point(arguments.get(OFFSET), 0)
         parse_consumer_arguments({name: arguments[name] for name in (PACKED, UNTIL) if name in arguments}, strict=False)
         if name_of(arguments) is not None and arguments.get(PACKED):
@@ -679,6 +684,6 @@ class StreamQueue(Queue):
             self.broker.timers.cancel(self.aging)
             self.aging.stream = None
             self.aging = None
-        removal.detach(self, self.rings.clear())
-        removal.forget(self)
+        self.detach(self.rings.clear())
+        self.forget()
         return count

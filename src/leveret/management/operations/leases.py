@@ -9,9 +9,9 @@ from msgspec import UNSET, Meta, UnsetType, field
 
 from leveret.broker.errors import INTERNAL_ERROR, BrokerError, NotFound, ResourceError
 from leveret.broker.jobs import STEP_WORK, Job
-from leveret.broker.leases import operations
 from leveret.broker.leases.batch import Batch
 from leveret.broker.leases.lease import Lease
+from leveret.broker.leases.leases import MAX_MESSAGES, Leases
 from leveret.management.operations.operation import (
     EACH,
     Context,
@@ -62,7 +62,7 @@ class Acquire(OfLease, kw_only=True):
 class LeaseBatch(OfLease, kw_only=True):
     epoch: Number
     after: Number
-    max_messages: Annotated[int, Meta(ge=1, le=operations.MAX_MESSAGES)]
+    max_messages: Annotated[int, Meta(ge=1, le=MAX_MESSAGES)]
     max_octets: Annotated[int, Meta(ge=1, le=(1 << 62))] | None = None
 
 
@@ -175,16 +175,20 @@ def release_by_operator(context: Context, request: Release) -> Messages:
     queue = context.vhost(request.vhost).find_queue(request.name)
     if queue is None:
         raise NotFound(f"no queue '{request.name}' in vhost '{request.vhost}'")
-    return Messages(messages=operations.release(queue, request.lease))
+    return Messages(messages=Leases.of(queue, request.lease).release(request.lease))
 
 
 def _find(context: VhostContext, name: str) -> Queue:
     return context.vhost.queue(name, context.session)
 
 
+def _leases_of(context: VhostContext, request: OfLease) -> Leases:
+    return Leases.of(_find(context, request.queue), request.lease)
+
+
 def acquire(context: VhostContext, request: Acquire) -> Acquired:
     """Create or take over a lease. Returns its uncommitted batches."""
-    lease = operations.acquire(_find(context, request.queue), request.lease, request.timeout)
+    lease = _find(context, request.queue).make_leases().acquire(request.lease, request.timeout)
     return Acquired(
         epoch=lease.epoch, committed=lease.committed, planned=[_summary(batch) for batch in lease.batches.values()]
     )
@@ -202,8 +206,7 @@ def lease_batch(context: VhostContext, request: LeaseBatch) -> Later[BatchSummar
         else:
             later.answer(_summary(batch))
 
-    operations.lease_batch(
-        _find(context, request.queue),
+    _leases_of(context, request).lease_batch(
         request.lease,
         request.epoch,
         request.after,
@@ -217,15 +220,13 @@ def lease_batch(context: VhostContext, request: LeaseBatch) -> Later[BatchSummar
 def commit(context: VhostContext, request: Commit) -> Committed:
     """Settle a batch."""
     return Committed(
-        committed=operations.commit(
-            _find(context, request.queue), request.lease, request.epoch, request.batch, request.returned
-        )
+        committed=_leases_of(context, request).commit(request.lease, request.epoch, request.batch, request.returned)
     )
 
 
 def release(context: VhostContext, request: OfLease) -> Messages:
     """Return all leased messages to the queue. Returns their number."""
-    return Messages(messages=operations.release(_find(context, request.queue), request.lease))
+    return Messages(messages=_leases_of(context, request).release(request.lease))
 
 
 class Listing(Job):

@@ -16,14 +16,18 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Iterator
 from operator import attrgetter
 from typing import Final
 
+from leveret.broker import settlement
 from leveret.broker.log import Log, RecoveredQueue
 from leveret.broker.message import Entry, is_for
 
 CHUNK_ENTRIES: Final = 4096
 CHUNK_BYTES: Final = 1 << 20
+# Entries that are settled between two checks of the budget.
+PIECE: Final = 512
 
 # What backlogs are sorted by.
 SEQ: Final = attrgetter("seq")
@@ -394,6 +398,38 @@ class Backlog:
             self.head.extend(young)
             self.young = None
 
+    def settling(self, queue_id: int, log: Log, overflow: Log | None) -> Iterator[int]:
+        """Settle all entries of a backlog that its queue has dropped, and release their memory, in steps."""
+        for group in (self.head, self.young or deque()):
+            while group:
+                rows: array[int] = array("Q")
+                slots: array[int] = array("I")
+                taken = 0
+                highest = 0
+                while group and taken < PIECE:
+                    entry = group.popleft()
+                    taken += 1
+                    settlement.archive(entry)
+                    row = entry.row
+                    if row is None:
+                        continue
+                    if row.log is overflow:
+                        overflow.settle(entry)
+                    else:
+                        rows.append(row.id)
+                        slots.append(entry.slot)
+                        highest = max(highest, entry.seq)
+                if rows:
+                    log.settle_range(queue_id, 0, highest, (), rows, slots)
+                yield taken
+        while self.chunks:
+            chunk = self.chunks.popleft()
+            if not chunk.overflow:
+                log.settle_range(queue_id, 0, chunk.seqs[-1], (), chunk.rows, chunk.slots)
+            elif overflow is not None:
+                overflow.settle_range(queue_id, chunk.seqs[0], chunk.seqs[-1], (), chunk.rows, chunk.slots)
+            yield len(chunk.seqs)
+
     def recover(self, recovered: RecoveredQueue, first: int, last: int) -> None:
         """Add the positions from `first` to `last` (exclusive) of a recovered queue, in slices."""
         while first < last:
@@ -432,3 +468,18 @@ def merged(some: deque[Chunk], others: deque[Chunk]) -> deque[Chunk]:
     merged.extend(some)
     merged.extend(others)
     return merged
+
+
+def in_order(pieces: list[Chunk]) -> list[Chunk]:
+    """Sort chunks by sequence numbers, and split them where they overlap."""
+    ordered: deque[Chunk] = deque()
+    for piece in sorted(pieces, key=_first_of):
+        if ordered and ordered[-1].seqs[-1] > piece.seqs[0]:
+            ordered = merged(ordered, deque((piece,)))
+        else:
+            ordered.append(piece)
+    return list(ordered)
+
+
+def _first_of(piece: Chunk) -> int:
+    return piece.seqs[0]

@@ -185,6 +185,18 @@ class Delays(Timed):
         self.memory = 0
         self.queue = None  # a timer may keep a reference to it for a while
 
+    def settling(self, queue_id: int, log: Log, overflow: Log | None) -> Iterator[int]:
+        """Settle the positions of cleared entries, and release their memory, in steps."""
+        for seq, row_id, slot, outside in self.positions():
+            if not outside:
+                log.settle_range(queue_id, 0, seq, (), (row_id,), (slot,))
+            elif overflow is not None:
+                overflow.settle_range(queue_id, seq, seq, (), (row_id,), (slot,))
+            yield 3
+        while self.recent:
+            self.recent.popitem()
+            yield 1
+
     def drop(self, queue: ClassicQueue) -> None:
         """Drop the entries, also in the log."""
         overflow = queue.broker.overflow

@@ -17,15 +17,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from leveret.broker import settlement
+from leveret.broker import metadata, settlement
 from leveret.broker.arguments import QueueSettings
 from leveret.broker.consumer import Consumer, Scope
+from leveret.broker.errors import AccessRefused, PreconditionFailed
 from leveret.broker.jobs import STEP_WORK
-from leveret.broker.leases import reading
-from leveret.broker.leases.lease import Leases
+from leveret.broker.leases.leases import Leases
+from leveret.broker.leases.reading import LEASE
 from leveret.broker.message import Entry, Message, Overlay, own_overlay
 from leveret.broker.outcomes import ACCEPTED, DELIVERY_LIMIT, REJECTED, RELEASED, protocol_of
-from leveret.broker.queues import capabilities, pending_dead_letters, removal
+from leveret.broker.queues import capabilities
+from leveret.broker.queues.classic.backlog import Backlog, Chunk, in_order
 from leveret.broker.queues.classic.browsing import Browsing
 from leveret.broker.queues.classic.delayed import Delays
 from leveret.broker.queues.classic.dispatcher import Dispatcher
@@ -33,10 +35,14 @@ from leveret.broker.queues.classic.expiry import Expiry
 from leveret.broker.queues.classic.limits import Limits
 from leveret.broker.queues.classic.ready_list import PAGE_SHIFT, ReadyList
 from leveret.broker.queues.queue import Queue
+from leveret.broker.queues.removal import removal_key
 from leveret.broker.values import FieldTable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from leveret.broker.events import Watch
+    from leveret.broker.leases.recovery import Restoring
     from leveret.broker.log import Recovery
     from leveret.broker.metadata import Record
     from leveret.broker.queues.loading import Waiting
@@ -83,8 +89,6 @@ class ClassicQueue(Queue):
         self.delivery_limit = -1 if settings.delivery_limit is None else settings.delivery_limit
         # Number of jobs that return entries in steps: nothing is delivered until the order is right again.
         self.frozen = 0
-        # The queue is deleted, and its entries are dead-lettered in steps.
-        self.moving = False
         # Whether the log has a record of a deleted queue with entries.
         self.leftover = False
         # Whether each push must be checked: limits, a TTL, a watch.
@@ -108,13 +112,24 @@ class ClassicQueue(Queue):
         self.has_delayed = record.get("has_delayed", False)
         self.ready.delivered_until = record.get("handed_out_until", 0)
 
-    def recover(self, recovery: Recovery, streams: StreamRecords) -> None:
+    def recover(self, recovery: Recovery, leases: Restoring, streams: StreamRecords) -> None:
+        super().recover(recovery, leases, streams)
+        self.leases = leases.restore(self)
         recovered = recovery.queues.get(self.id)
-        if recovered is not None:
-            self.ready.recover(self, recovered, not recovery.clean)
+        if recovered is not None and recovered.seqs:
+            self.next_seq = max(self.next_seq, self.ready.recover(self, recovered) + 1)
+            if not recovery.clean:  # the deliveries before the stop are unknown
+                self.ready.delivered_until = self.next_seq - 1
+
+    def recover_deleted(self, recovery: Recovery, leases: Restoring, streams: StreamRecords) -> None:
+        """Recover the entries of a queue that was deleted: they are still to be dead-lettered."""
+        self.deleted = True
+        self.recover(recovery, leases, streams)
 
     def start(self) -> None:
         self.expiry.touch(self)
+        if self.leases is not None:
+            self.leases.start()
         self.ready.read_heads(self)
 
     def apply_settings(self) -> None:
@@ -339,7 +354,7 @@ class ClassicQueue(Queue):
         if self.browsing.browsers:
             self.browsing.serve(self)
         if self.leases is not None:
-            reading.serve(self)
+            self.leases.serve()
         self.dispatcher.drain(self)
         expiry = self.expiry
         expiry.offered_until = self.next_seq
@@ -398,7 +413,7 @@ class ClassicQueue(Queue):
         if consumer.seen is not None:
             return self.browsing.is_reading(consumer)
         if consumer.apart:
-            return reading.is_reading(self, consumer)
+            return self.leases is not None and self.leases.is_reading(consumer)
         if consumer.selective and not self.deleted and self._is_loading():
             return True
         return self.needs_loading()
@@ -521,12 +536,16 @@ class ClassicQueue(Queue):
     def has_browsers(self) -> bool:
         return bool(self.browsing.browsers)
 
+    def check_consumer(self, arguments: FieldTable, no_ack: bool) -> None:
+        if LEASE in arguments:
+            Leases.check_reader(self, arguments, no_ack)
+
     def add_consumer(self, consumer: Consumer) -> None:
         if consumer.seen is not None:
             self.browsing.add(self, consumer)
-        elif reading.LEASE in consumer.arguments:
+        elif LEASE in consumer.arguments:
             consumer.apart = True
-            reading.add(self, consumer)
+            Leases.of(self, str(consumer.arguments[LEASE])).add_reader(consumer)
         else:
             self.expiry.use(self)
             if self.dispatcher.add(consumer):
@@ -537,7 +556,8 @@ class ClassicQueue(Queue):
         if consumer.seen is not None:
             self.browsing.remove(self, consumer)
         elif consumer.apart:
-            reading.remove(self, consumer)
+            if self.leases is not None:
+                self.leases.remove_reader(consumer)
         elif consumer in dispatcher.consumers:
             successor = dispatcher.remove(consumer)
             if dispatcher.selective:
@@ -571,33 +591,141 @@ class ClassicQueue(Queue):
             self.dispatcher.selective_consumers += 1
             self.dispatcher.update_selective(self)
 
+    # Leases
+
     def make_leases(self) -> Leases:
-        self.check_supports(capabilities.LEASE)
+        reason = self.unsupported.get(capabilities.LEASE, "")
+        if reason:
+            pass
+        elif not self.durable:
+            reason = "not durable, and leased messages must survive a restart"
+        elif self.exclusive_owner is not None:
+            reason = "exclusive, and deleted with its connection"
+        elif self.auto_delete:
+            reason = "auto-delete, and deleted with its last consumer"
+        elif self.settings.single_active_consumer:
+            reason = "restricted to a single active consumer"
+        if reason:
+            raise PreconditionFailed(f"{self} does not support leases: it is {reason}")
+        if self.is_exclusive():
+            raise AccessRefused(f"{self} in exclusive use")
         leases = self.leases
         if leases is None:
             leases = self.leases = Leases(self)
         return leases
 
+    def may_withhold_paged(self) -> bool:
+        """Return whether a paged-out entry may have to be loaded to find out whether it has expired or is delayed."""
+        return self.expiry.is_set or self.has_delayed
+
+    def ensure_stored(self, entry: Entry) -> None:
+        """Store an entry in the log of the queue unless it is there, which a transient entry may not be."""
+        row = entry.row
+        if row is not None:
+            if row.log is self.log:
+                return
+            row.log.settle(entry)
+            entry.row = None
+        self.log.store(entry)
+        if entry.message.expires_at:
+            self.expiry.note_stored(self)
+
+    def note_committed(self, count: int) -> None:
+        """Note that so many leased entries were settled."""
+        self.settled += count
+        if self.watch is not None:
+            self.watch.committed(count)
+
+    def mark_delivered(self, seq: int) -> None:
+        """Have entries up to this sequence number count as delivered before."""
+        if self.ready.mark_delivered(seq):
+            self.vhost.keep_queue(self)
+
+    def return_leased(self, pieces: list[tuple[int, Chunk]]) -> None:
+        """Return leased entries, given by their priorities and positions, to their old places."""
+        for priority in {priority for priority, _ in pieces}:
+            self.ready.return_chunks(priority, in_order([piece for other, piece in pieces if other == priority]))
+        self.broker.paging.add(self)
+        self.ready.read_heads(self)
+        # Other operations may wait for entries that were paged out here.
+        self.ready.notify_waiting()
+        if self.limits.is_set:
+            self.limits.shorten(self)
+        self.activate()
+
     # The end
 
     def purge(self) -> int:
         self.check_supports(capabilities.PURGE)
-        count = removal.purge(self)
+        count = self.discard()
         if self.watch is not None:
             self.watch.removed("purged", count)
         return count
 
-    def detach(self) -> None:
-        """Detach consumers and timers from the deleted queue, and settle its acquired entries."""
-        removal.detach(self, [*self.dispatcher.clear(), *self.browsing.clear()])
+    def discard(self) -> int:
+        """Drop all ready and delayed entries; return their number.
+
+        Clients see the effect at once; the log and the memory follow in steps.
+        """
+        count = self.ready_count + self.delayed_count
+        delays = self.delays
+        if delays is not None:
+            delays.clear(self)
+            self.delays = None
         self.limits.end_overflow(self)
-        self.expiry.detach(self)
+        refusals = self.ready.refusals
+        backlogs = self.ready.reset()
+        self.broker.jobs.removals.add(self._settling(backlogs, delays, refusals))
+        self.ready.notify_waiting()
+        return count
+
+    def _settling(self, backlogs: list[Backlog], delays: Delays | None, refusals: dict[int, list[object]]) -> Iterator[int]:
+        """Settle entries that the queue has dropped, and release their memory."""
+        overflow = self.broker.overflow
+        for backlog in backlogs:
+            yield from backlog.settling(self.id, self.log, overflow)
+        if delays is not None:
+            yield from delays.settling(self.id, self.log, overflow)
+        while refusals:
+            refusals.popitem()
+            yield 1
 
     def delete(self, keep_pending: bool = False) -> int:
         if keep_pending:
-            return pending_dead_letters.delete(self)
+            return self._delete_later()
         held = self.unacked + self.leased_count
-        count = removal.delete(self)
+        self.forget_leases()  # before a waiting lease sees the queue empty
+        count = self.discard()
+        self._detach_all()
+        removals = self.broker.jobs.removals
+        removals.add(self._forgetting())
+        if self.stored and removals.pending:
+            self.leftover = True
+            self.log.put(metadata.REMOVAL, removal_key(self.vhost.name, self.id), b"")
         if self.watch is not None:
             self.watch.removed("deleted", held + count)
         return count
+
+    def _forgetting(self) -> Iterator[int]:
+        self.forget()
+        if self.leftover:
+            self.log.put(metadata.REMOVAL, removal_key(self.vhost.name, self.id), None)
+        yield 1
+
+    def _delete_later(self) -> int:
+        """Delete the queue for clients, and dead-letter its ready entries in steps."""
+        count = self.ready_count
+        delays = self.delays
+        if delays is not None:
+            delays.drop(self)
+            self.delays = None
+        self._detach_all()
+        self.vhost.pending_dead_letters.add(self)
+        self.ready.notify_waiting()
+        return count
+
+    def _detach_all(self) -> None:
+        """Detach consumers and timers from the deleted queue, and settle its acquired entries."""
+        self.detach([*self.dispatcher.clear(), *self.browsing.clear()])
+        self.limits.end_overflow(self)
+        self.expiry.detach(self)

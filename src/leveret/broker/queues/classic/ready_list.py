@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker.log import Loaded, RecoveredQueue
 from leveret.broker.message import DEFAULT_PRIORITY, ENTRY_OVERHEAD, Entry, Overlay
-from leveret.broker.queues import pending_dead_letters
-from leveret.broker.queues.classic.backlog import CHUNK_ENTRIES, Backlog
+from leveret.broker.queues.classic.backlog import CHUNK_ENTRIES, Backlog, Chunk
 
 if TYPE_CHECKING:
     from leveret.broker.queues.classic.queue import ClassicQueue
@@ -398,8 +397,7 @@ class ReadyList:
             if overlay is not None and overlay.visible_at and overlay.visible_at > self.broker.timers.now():
                 queue.hold(entry, overlay.visible_at)
                 continue
-            if item.message.expires_at or item.overlay is not None:
-                queue.expiry.expiring = True
+            queue.expiry.note(entry)
             if refusals:
                 refused = refusals.pop(item.seq, None)
                 if refused is not None:
@@ -412,7 +410,7 @@ class ReadyList:
         if queue.vhost.mixed:
             queue.note_droppable()
         if queue.deleted:
-            pending_dead_letters.move(queue)
+            queue.vhost.pending_dead_letters.move(queue)
             self.broker.end_turn()
             return
         if not backlog.chunks:
@@ -431,14 +429,22 @@ class ReadyList:
             for waiter in waiting:
                 waiter.loaded()
 
-    def recover(self, queue: ClassicQueue, recovered: RecoveredQueue, all_redelivered: bool) -> None:
-        """Take over the recovered positions of a queue; nothing is read yet.
+    def return_chunks(self, priority: int, chunks: list[Chunk]) -> None:
+        """Return positions, in the order of their sequence numbers, to their old places in a level."""
+        for entry in self.level_of(priority).return_chunks(chunks, self.broker.overflow):
+            self.count_out(entry)
+            self.note_refusals(entry)
 
-        With `all_redelivered` every entry counts as redelivered, because after an unclean stop the deliveries are unknown.
-        """
+    def mark_delivered(self, seq: int) -> bool:
+        """Have paged-out entries up to this sequence number count as delivered before. Return whether that is new."""
+        if seq <= self.delivered_until:
+            return False
+        self.delivered_until = seq
+        return True
+
+    def recover(self, queue: ClassicQueue, recovered: RecoveredQueue) -> int:
+        """Take over the recovered positions of a queue; nothing is read yet. Return the highest sequence number."""
         seqs = recovered.seqs
-        if not seqs:
-            return
         priorities = recovered.priorities
         count = len(seqs)
         if priorities.count(priorities[0]) == count:
@@ -458,9 +464,7 @@ class ReadyList:
             if level.chunks:
                 level.young = deque()
         self.broker.paging.add(queue)
-        queue.next_seq = max(queue.next_seq, seqs[count - 1] + 1)
-        if all_redelivered:
-            self.delivered_until = queue.next_seq - 1
+        return seqs[count - 1]
 
     def read_heads(self, queue: ClassicQueue) -> None:
         """Read the heads of a queue whose entries expire, because the timer is set to their expiry."""

@@ -11,7 +11,6 @@ from typing import Final
 from leveret.broker.arguments import BROWSE, parse_consumer_arguments
 from leveret.broker.dead_letter import split_address
 from leveret.broker.errors import AccessRefused, NotAllowed, NotImplementedByBroker, PreconditionFailed, ResourceError
-from leveret.broker.leases import reading
 from leveret.broker.leases.reading import LEASE
 from leveret.broker.message import NOT_BASIC
 from leveret.broker.queues import capabilities
@@ -127,11 +126,9 @@ def consume(
             f"queue '{found.name}' in vhost '{connection.vhost_name}' has a single active consumer:"
             " exclusive consumers are not permitted"
         )
-    if LEASE in arguments:
-        reading.check(found, arguments, no_ack)
-    elif found.replayable:
+    if found.replayable and LEASE not in arguments:
         _check_reader(channel, found, no_ack)
-    found.check_consumer(arguments)
+    found.check_consumer(arguments, no_ack)
     consumer = kind(channel, found, consumer_tag, no_ack, exclusive, no_local, settings.priority, arguments)
     if browses:
         consumer.seen = {}

@@ -30,7 +30,7 @@ class DynamicNode:
             queue.vhost.remove_queue(queue)
         else:
             # From now on it is deleted with its last consumer.
-            queue.auto_delete = True
+            queue.delete_when_unused()
 
     def _is_free(self) -> bool:
         queue = self.queue

@@ -92,7 +92,7 @@ class Wanted:
         slice.
         """
         if self.lease:
-            reading.check(queue, self.lease, settled)
+            queue.check_consumer(self.lease, settled)
             if self.filters or self.no_local:
                 raise PreconditionFailed(
                     f"lease '{self.lease[reading.LEASE]!s}' of queue '{queue.name}' does not support other filters"
@@ -100,7 +100,7 @@ class Wanted:
         if queue.replayable:
             if browses:
                 self.stream.setdefault("x-stream-offset", "first")
-            queue.check_consumer(self.stream)
+            queue.check_consumer(self.stream, settled)
         elif self.stream:
             self.stream = {}
             self.in_place = {
