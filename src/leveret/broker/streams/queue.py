@@ -12,6 +12,7 @@ for it.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -33,16 +34,16 @@ from leveret.broker.streams.chunks import CHUNK_TIME, SEALED_CHUNK_TIME, StreamC
 from leveret.broker.streams.erasing import Erasing, Rules
 from leveret.broker.streams.filters import StreamFilter
 from leveret.broker.streams.offsets import FIRST, LAST, StartingPoint, starting_point
-from leveret.broker.streams.reading import Reader, serve
+from leveret.broker.streams.reading import Reader
 from leveret.broker.streams.sealed import SealedPart
-from leveret.broker.streams.sealing import Sealing, trim_chunk
+from leveret.broker.streams.sealing import Sealing
 from leveret.broker.streams.tracking import PUBLISHER_BYTES, Tracking, name_of
 from leveret.broker.timers import Timed
 from leveret.broker.values import FieldTable
 
 if TYPE_CHECKING:
     from leveret.broker.leases.recovery import Restoring
-    from leveret.broker.log import Recovery
+    from leveret.broker.log import RecoveredQueue, Recovery
     from leveret.broker.segments import Segment
     from leveret.broker.streams.recovery import StreamRecords
     from leveret.broker.vhost import Vhost
@@ -161,6 +162,57 @@ class StreamQueue(Queue):
     def recover(self, recovery: Recovery, leases: Restoring, streams: StreamRecords) -> None:
         super().recover(recovery, leases, streams)
         streams.restore(self)
+
+    def restore_segments(self, segments: list[Segment]) -> None:
+        """Restore the segments of the manifest, oldest first."""
+        for segment in segments:
+            self.sealed.add(segment)
+            self.next_seq = segment.last + 2
+            self.newest_time = segment.last_time
+
+    def restore_chunks(self, recovered: RecoveredQueue, times: dict[int, int]) -> None:
+        """Restore the chunks of the log, after the segments.
+
+        `times` has the start time of each chunk by the sequence number of its first message. Sealed messages whose trim was
+        interrupted are trimmed now.
+        """
+        segments = self.sealed.segments
+        sealed = segments[len(segments) - 1].last + 1 if segments else 0
+        seqs = recovered.seqs
+        begin = bisect_right(seqs, sealed)
+        if begin:
+            self.log.settle_range(self.id, seqs[0], seqs[begin - 1], (), recovered.rows[:begin], recovered.slots[:begin])
+        for first in times:
+            if first <= sealed:
+                self.log.put(metadata.STREAM_CHUNK, metadata.make_key(str(self.id), str(first)), None)
+        if begin == len(seqs):
+            return
+        self.next_seq = seqs[len(seqs) - 1] + 1
+        now = self.broker.timers.unix()
+        chunk: StreamChunk | None = None
+        for index in range(begin, len(seqs)):
+            seq = seqs[index]
+            begun = times.get(seq, -1)
+            if chunk is None or begun >= 0 or chunk.end != seq:
+                # After a crash, the time of a new chunk may be missing: no message may appear older than it is.
+                following = StreamChunk(seq, begun if begun >= 0 else now if chunk is None else chunk.time)
+                # The time of the last append is unknown, but no later than this limit of a chunk.
+                following.last = max(min(following.time + CHUNK_TIME, now), following.time)
+                if chunk is not None:
+                    chunk.last = max(min(chunk.last, following.time), chunk.time)
+                    chunk.following = following
+                chunk = following
+                self.chunks.append(chunk)
+            size = recovered.sizes[index]
+            chunk.rows.append(recovered.rows[index])
+            chunk.slots.append(recovered.slots[index])
+            chunk.sizes.append(size)
+            chunk.count += 1
+            chunk.bytes += size
+            self.bytes += size
+        self.count += len(seqs) - begin
+        if chunk is not None:
+            self.newest_time = max(self.newest_time, chunk.time)
 
     def as_stream(self) -> StreamQueue | None:
         return self
@@ -372,12 +424,22 @@ class StreamQueue(Queue):
         return self.max_age >= 0 and time <= now - self.max_age
 
     def _drop(self, chunk: StreamChunk) -> None:
+        self.release_oldest(chunk)
+        self.trim_chunk(chunk)
+
+    def release_oldest(self, chunk: StreamChunk) -> None:
+        """Release the oldest chunk. The caller trims it."""
         self.chunks.popleft()
-        chunk.dropped = True
         self.forget_chunk(chunk)
+        chunk.dropped = True
         self.count -= chunk.count
         self.bytes -= chunk.bytes
-        trim_chunk(self, chunk)
+
+    def trim_chunk(self, chunk: StreamChunk) -> None:
+        """Release a chunk from the log."""
+        if chunk.count:
+            self.log.settle_range(self.id, chunk.first, chunk.end - 1, (), chunk.rows, chunk.slots)
+        self.log.put(metadata.STREAM_CHUNK, metadata.make_key(str(self.id), str(chunk.first)), None)
 
     def swap(self, old: list[Segment], new: list[Segment]) -> bool:
         """Replace sealed segments in one commit, by merged ones or by rewritten ones with the same offsets.
@@ -544,7 +606,7 @@ class StreamQueue(Queue):
                     break
                 consumer = ring[0]
                 reader = self.readers.get(consumer)
-                if consumer.left or (reader is not None and not serve(self, reader)):
+                if consumer.left or (reader is not None and not reader.serve(self)):
                     if ring and ring[0] is consumer:
                         rings.step_out(ring)
                 else:

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from leveret.broker.streams.queue import StreamQueue
 
 
+# Number of skipped messages between two checks of the turn's limit, less one; a power of two.
+SKIPS: Final = 63
+# Messages (as a power of two) of a record batch per unit of work.
+PACKED_SHIFT: Final = 2
+
+
 class Reader:
     """A consumer's position in a stream.
 
@@ -45,167 +51,155 @@ class Reader:
         self.until = -1
         self.covered = -1
 
-
-# Number of skipped messages between two checks of the turn's limit, less one; a power of two.
-SKIPS: Final = 63
-# Messages (as a power of two) of a record batch per unit of work.
-PACKED_SHIFT: Final = 2
-
-
-def serve(stream: StreamQueue, reader: Reader) -> bool:
-    """Deliver to one reader; return False if it has no credit left. Other readers are next when `stream.is_spent`."""
-    if reader.packed:
-        return _serve_record_batches(stream, reader)
-    consumer = reader.consumer
-    while True:
-        chunk = _chunk_of(stream, reader)
-        if chunk is None:
-            return True
-        if chunk.messages is None:
-            if not consumer.can_take(0):
-                return False
-            stream.load_chunk(chunk)
-            return True
-        if not _serve_from(stream, reader, chunk, chunk.messages):
-            return False
-        if stream.is_spent():
-            return True
-
-
-def _serve_from(stream: StreamQueue, reader: Reader, chunk: StreamChunk, messages: list[Message | None]) -> bool:
-    """Deliver messages of a chunk in memory; return False if the reader has no credit left."""
-    consumer = reader.consumer
-    progress = reader.progress
-    picks = consumer.selective or not reader.filter.any
-    overlays = chunk.overlays
-    watch = stream.watch
-    first = chunk.first
-    delivered = 0
-    skipped = 0
-    seq = reader.next
-    try:
-        while seq - first < len(messages):
-            message = messages[seq - first]
-            if message is None:
-                seq += 1  # erased
-                continue
-            overlay = overlays.get(seq) if overlays else None
-            if picks and _skips(stream, reader, message, overlay):
-                seq += 1
-                skipped += 1
-                if skipped & SKIPS == 0:
-                    stream.broker.work += SKIPS
-                    if stream.is_spent():
-                        return True
-                continue
-            if not consumer.can_take(message.size):
-                return False
-            entry = Entry(stream, message, seq)
-            entry.overlay = ONLY_OFFSET if overlay is None else with_offset(overlay)
-            settlement.acquire(entry, None)
-            seq += 1
-            delivered += 1
-            if progress is not None:
-                progress.handed.append(seq - 2)
-            if watch is not None:
-                watch.delivered(entry, consumer.protocol())
-            if consumer.no_ack:
-                consumer.deliver(entry)
-                settlement.archive(entry)
-                if watch is not None:
-                    watch.settled(entry, ACCEPTED, consumer.protocol())
-                stream.acknowledged(reader, seq - 2)
-            else:
-                entry.holder = consumer
-                consumer.unacked += 1
-                stream.unacked += 1
-                consumer.deliver(entry)
-    finally:
-        reader.next = seq
-        stream.delivered += delivered
-        stream.broker.work += delivered
-    return True
-
-
-def _serve_record_batches(stream: StreamQueue, reader: Reader) -> bool:
-    """Deliver record batches, each with messages of one chunk; return as `serve` does."""
-    consumer = reader.consumer
-    watch = stream.watch
-    while True:
-        if stream.is_spent():
-            return True
-        before = reader.next
-        if 0 <= reader.until <= before:
-            if reader.covered < 0 or reader.covered == before:
-                return True
-            messages: list[Message | None] | None = []
-            chunk = None
-        else:
-            chunk = _chunk_of(stream, reader)
+    def serve(self, stream: StreamQueue) -> bool:
+        """Deliver messages; return False without credit. Other readers are next when `stream.is_spent`."""
+        if self.packed:
+            return self._serve_record_batches(stream)
+        consumer = self.consumer
+        while True:
+            chunk = self._find_chunk(stream)
             if chunk is None:
                 return True
-            messages = chunk.messages
-        if not consumer.can_take(0):
-            return False
-        if messages is None:
-            assert chunk is not None
-            stream.load_chunk(chunk)
-            return True
-        first = reader.next
-        if reader.covered < 0 or first != before:
-            reader.covered = first  # messages removed by retention are not covered
-        record_batch = RecordBatch()
-        if chunk is not None:
-            end = chunk.end if reader.until < 0 else min(chunk.end, reader.until)
-            seq = first
-            while seq < end:
-                index = seq - chunk.first
-                message = messages[index]
-                overlay = chunk.overlays.get(seq)
-                if message is not None and not _skips(stream, reader, message, overlay):
-                    if not record_batch.has_room(message.size):
-                        break
-                    record_batch.add(message, seq - 1, chunk.time_of(index), overlay)
-                    if watch is not None:
-                        watch.delivered(Entry(stream, message, seq), consumer.protocol(), True)
+            if chunk.messages is None:
+                if not consumer.can_take(0):
+                    return False
+                stream.load_chunk(chunk)
+                return True
+            if not self._serve_from(stream, chunk, chunk.messages):
+                return False
+            if stream.is_spent():
+                return True
+
+    def _serve_from(self, stream: StreamQueue, chunk: StreamChunk, messages: list[Message | None]) -> bool:
+        """Deliver messages of a chunk in memory; return False if the reader has no credit left."""
+        consumer = self.consumer
+        progress = self.progress
+        picks = consumer.selective or not self.filter.any
+        overlays = chunk.overlays
+        watch = stream.watch
+        first = chunk.first
+        delivered = unacked = 0
+        skipped = 0
+        seq = self.next
+        try:
+            while seq - first < len(messages):
+                message = messages[seq - first]
+                if message is None:
+                    seq += 1  # erased
+                    continue
+                overlay = overlays.get(seq) if overlays else None
+                if picks and self._skips(stream, message, overlay):
+                    seq += 1
+                    skipped += 1
+                    if skipped & SKIPS == 0:
+                        stream.broker.work += SKIPS
+                        if stream.is_spent():
+                            return True
+                    continue
+                if not consumer.can_take(message.size):
+                    return False
+                entry = Entry(stream, message, seq)
+                entry.overlay = ONLY_OFFSET if overlay is None else with_offset(overlay)
+                settlement.acquire(entry, None)
                 seq += 1
-            stream.broker.work += 1 + (seq - first >> PACKED_SHIFT)
-            reader.next = seq
-            if not record_batch.count and not 0 <= reader.until <= seq:
-                continue
-        entry = Entry(stream, record_batch.message(stream.name, reader.covered - 1, reader.next - 1), reader.next)
-        settlement.acquire(entry, consumer)
-        reader.covered = reader.next
-        consumer.unacked += 1
-        stream.unacked += 1
-        stream.delivered += record_batch.count
-        consumer.deliver(entry)
-
-
-def _chunk_of(stream: StreamQueue, reader: Reader) -> StreamChunk | None:
-    """Return the chunk with the reader's next message; None if that does not exist yet."""
-    chunk = reader.chunk
-    while chunk is not None and not chunk.dropped and reader.next >= chunk.end:
-        following = chunk.following
-        if following is None and chunk.segment is None:
-            return None
-        chunk = following
-        if chunk is not None:
-            reader.next = max(reader.next, chunk.first)
-    if chunk is None or chunk.dropped or (chunk.segment is not None and chunk.messages is None):
-        chunk = stream.find_chunk(reader.next)
-        reader.chunk = chunk
-        if chunk is None:
-            return None
-        reader.next = max(reader.next, chunk.first)
-    reader.chunk = chunk
-    return chunk
-
-
-def _skips(stream: StreamQueue, reader: Reader, message: Message, overlay: Overlay | None) -> bool:
-    """Return whether the reader's filter excludes a message."""
-    filter = reader.filter
-    if not filter.any and not filter.wants(stream.broker, message, overlay):
+                delivered += 1
+                if progress is not None:
+                    progress.handed.append(seq - 2)
+                if watch is not None:
+                    watch.delivered(entry, consumer.protocol())
+                if consumer.no_ack:
+                    consumer.deliver(entry)
+                    settlement.archive(entry)
+                    if watch is not None:
+                        watch.settled(entry, ACCEPTED, consumer.protocol())
+                    stream.acknowledged(self, seq - 2)
+                else:
+                    entry.holder = consumer
+                    consumer.unacked += 1
+                    unacked += 1
+                    consumer.deliver(entry)
+        finally:
+            self.next = seq
+            stream.count_deliveries(delivered, unacked, 0)
+            stream.broker.work += delivered
         return True
-    consumer = reader.consumer
-    return consumer.selective and not consumer.wants(message, None)
+
+    def _serve_record_batches(self, stream: StreamQueue) -> bool:
+        """Deliver record batches, each with messages of one chunk; return as `serve` does."""
+        consumer = self.consumer
+        watch = stream.watch
+        while True:
+            if stream.is_spent():
+                return True
+            before = self.next
+            if 0 <= self.until <= before:
+                if self.covered < 0 or self.covered == before:
+                    return True
+                messages: list[Message | None] | None = []
+                chunk = None
+            else:
+                chunk = self._find_chunk(stream)
+                if chunk is None:
+                    return True
+                messages = chunk.messages
+            if not consumer.can_take(0):
+                return False
+            if messages is None:
+                assert chunk is not None
+                stream.load_chunk(chunk)
+                return True
+            first = self.next
+            if self.covered < 0 or first != before:
+                self.covered = first  # messages removed by retention are not covered
+            record_batch = RecordBatch()
+            if chunk is not None:
+                end = chunk.end if self.until < 0 else min(chunk.end, self.until)
+                seq = first
+                while seq < end:
+                    index = seq - chunk.first
+                    message = messages[index]
+                    overlay = chunk.overlays.get(seq)
+                    if message is not None and not self._skips(stream, message, overlay):
+                        if not record_batch.has_room(message.size):
+                            break
+                        record_batch.add(message, seq - 1, chunk.time_of(index), overlay)
+                        if watch is not None:
+                            watch.delivered(Entry(stream, message, seq), consumer.protocol(), True)
+                    seq += 1
+                stream.broker.work += 1 + (seq - first >> PACKED_SHIFT)
+                self.next = seq
+                if not record_batch.count and not 0 <= self.until <= seq:
+                    continue
+            entry = Entry(stream, record_batch.message(stream.name, self.covered - 1, self.next - 1), self.next)
+            settlement.acquire(entry, consumer)
+            self.covered = self.next
+            consumer.unacked += 1
+            stream.count_deliveries(record_batch.count, 1, 0)
+            consumer.deliver(entry)
+
+    def _find_chunk(self, stream: StreamQueue) -> StreamChunk | None:
+        """Return the chunk with the reader's next message; None if that does not exist yet."""
+        chunk = self.chunk
+        while chunk is not None and not chunk.dropped and self.next >= chunk.end:
+            following = chunk.following
+            if following is None and chunk.segment is None:
+                return None
+            chunk = following
+            if chunk is not None:
+                self.next = max(self.next, chunk.first)
+        if chunk is None or chunk.dropped or (chunk.segment is not None and chunk.messages is None):
+            chunk = stream.find_chunk(self.next)
+            self.chunk = chunk
+            if chunk is None:
+                return None
+            self.next = max(self.next, chunk.first)
+        self.chunk = chunk
+        return chunk
+
+    def _skips(self, stream: StreamQueue, message: Message, overlay: Overlay | None) -> bool:
+        """Return whether the reader's filter excludes a message."""
+        filter = self.filter
+        if not filter.any and not filter.wants(stream.broker, message, overlay):
+            return True
+        consumer = self.consumer
+        return consumer.selective and not consumer.wants(message, None)

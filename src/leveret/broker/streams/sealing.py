@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import mypyc_attr
 
-from leveret.broker import metadata
 from leveret.broker.log import CommitWaiter
 from leveret.broker.segments import AGAIN, FIRST_RETRY, MAX_RETRY_DELAY, SealTask, Segment, Written
 from leveret.broker.streams.chunks import CHUNK_BYTES, CHUNK_ENTRIES, CHUNK_TIME, StreamChunk
@@ -258,11 +257,7 @@ class Sealing(Timed):
         if stream.deleted:
             return  # `stop` has removed it
         for chunk in job.chunks:
-            stream.chunks.popleft()
-            stream.forget_chunk(chunk)
-            chunk.dropped = True
-            stream.count -= chunk.count
-            stream.bytes -= chunk.bytes
+            stream.release_oldest(chunk)
             self.trimmed.append(chunk)
         stream.sealed.add(segment)
         self.hub.changed(stream)
@@ -317,7 +312,7 @@ class Sealing(Timed):
         while trimmed and count < at_least:
             chunk = trimmed.popleft()
             count += chunk.count
-            trim_chunk(stream, chunk)
+            stream.trim_chunk(chunk)
 
     def stop(self) -> None:
         """Stop: the stream is deleted."""
@@ -371,13 +366,6 @@ class Sealing(Timed):
 
 def _is_worth_it(run: list[Segment], n_bytes: int, small: int) -> bool:
     return len(run) >= MERGED or (len(run) > 1 and n_bytes >= small)
-
-
-def trim_chunk(stream: StreamQueue, chunk: StreamChunk) -> None:
-    """Release a chunk from the log."""
-    if chunk.count:
-        stream.log.settle_range(stream.id, chunk.first, chunk.end - 1, (), chunk.rows, chunk.slots)
-    stream.log.put(metadata.STREAM_CHUNK, metadata.make_key(str(stream.id), str(chunk.first)), None)
 
 
 def _slug(name: str) -> str:

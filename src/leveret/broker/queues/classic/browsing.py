@@ -67,6 +67,179 @@ class Browser:
         self.record_batch: RecordBatch | None = RecordBatch() if consumer.arguments.get(PACKED) is True else None
         self.ended = False
 
+    def serve(self) -> None:
+        """Deliver a portion of what the browser has not seen."""
+        for level in self.queue.ready.all_levels():
+            if self.late and not self._give_late(level):
+                break
+            if not self._give(level):
+                break
+        else:
+            # Everything was seen: the remaining late entries are not ready any more.
+            self.late.clear()
+            self.read.clear()
+            self._end()
+        self._deliver_batch()
+
+    def _give(self, level: Backlog) -> bool:
+        """Deliver what is unseen of a level. Return False if the browser has no credit left or must wait for a read."""
+        queue = self.queue
+        priority = queue.ready.priority_of(level.priority)
+        while True:
+            seen = self.seen.get(priority, 0)
+            chunk = _next_chunk(level, seen)
+            limit = 0
+            if chunk is not None:
+                limit = chunk.seqs[bisect_right(chunk.seqs, seen)]
+            if not self._give_from(level.head, priority, limit):
+                return False
+            if chunk is None:
+                young = level.young
+                return young is None or self._give_from(young, priority, 0)
+            if self.chunk is not chunk or not self.read or self.read[len(self.read) - 1].seq < limit:
+                if not self.reading and self.consumer.can_take(0):
+                    self._read(chunk, limit)
+                return False
+            read = self.read
+            # There may be other entries between those that were read: the next round delivers them.
+            until = _first_elsewhere(level, chunk, limit)
+            while read and (not until or read[0].seq < until):
+                if read[0].seq >= limit and not self._offer(read[0]):
+                    return False
+                self.seen[priority] = max(self.seen.get(priority, 0), read[0].seq)
+                read.popleft()
+
+    def _give_from(self, entries: deque[Entry], priority: int, limit: int) -> bool:
+        """Deliver unseen entries in memory up to the sequence number `limit` (0: all). Return False without credit."""
+        seen = self.seen.get(priority, 0)
+        if not entries or entries[len(entries) - 1].seq <= seen:
+            return True
+        for entry in self._entries_above(entries, seen):
+            if limit and entry.seq > limit:
+                break
+            if not self._offer(entry):
+                return False
+            self.seen[priority] = entry.seq
+        return True
+
+    def _entries_above(self, entries: deque[Entry], seen: int) -> Iterable[Entry]:
+        """Return the entries with a sequence number above `seen`, which the last entry has."""
+        if entries[0].seq > seen:
+            return entries
+        first = len(entries) - 1
+        if entries[first - 1].seq > seen:
+            first = bisect_right(entries, seen, key=SEQ)
+        if first >= len(entries) - NEAR_END:
+            return [entries[index] for index in range(first, len(entries))]
+        self.queue.broker.work += first >> SKIP_SHIFT
+        return islice(entries, first, None)
+
+    def _give_late(self, level: Backlog) -> bool:
+        """Deliver late entries, except for paged-out ones. Return False if no credit is left."""
+        late = self.late
+        for entries in (level.head, level.young):
+            if not entries:
+                continue
+            for seq in list(late):
+                self.queue.broker.work += LATE_WORK
+                at = bisect_right(entries, seq - 1, key=SEQ)
+                if at < len(entries) and entries[at].seq == seq:
+                    if not self._offer(entries[at]):
+                        return False
+                    late.remove(seq)
+        return True
+
+    def _offer(self, entry: Entry) -> bool:
+        """Deliver a copy of an entry if the browser wants it. Return False if its credit or its portion is used up."""
+        broker = self.queue.broker
+        if broker.work >= self.queue.browsing.browse_until:
+            return False
+        broker.work += 1
+        consumer = self.consumer
+        message = entry.message
+        due = expires_at(entry)
+        if due and due <= self.queue.broker.timers.now():
+            return True
+        overlay = entry.overlay
+        if overlay is not None and overlay.visible_at and overlay.visible_at > self.queue.broker.timers.now():
+            return True  # recovered from disk
+        if consumer.selective and not consumer.wants(message, entry):
+            return True
+        record_batch = self.record_batch
+        if record_batch is not None:
+            if not record_batch.has_room(message.size):
+                self._deliver_batch()
+                record_batch = self.record_batch = RecordBatch()
+            if not record_batch.count and not (consumer.active and consumer.can_take(0)):
+                consumer.parked = True
+                return False
+            # The queue does not record when messages arrived.
+            record_batch.add(message, entry.seq - 1, 0, entry.overlay, entry.acquired_count > 0, entry.delivery_count)
+            if self.queue.watch is not None:
+                self.queue.watch.delivered(entry, consumer.protocol(), True)
+            return True
+        if not consumer.active or not consumer.can_take(message.size):
+            consumer.parked = True
+            return False
+        copy = Entry(entry.queue, message, entry.seq)
+        copy.overlay = entry.overlay
+        copy.delivery_count = entry.delivery_count
+        # The counts that it would have if this consumer acquired it now.
+        copy.acquired_count = entry.acquired_count + 1
+        copy.holder = consumer
+        watch = self.queue.watch
+        if watch is not None:
+            watch.delivered(entry, consumer.protocol(), True)
+        consumer.deliver(copy)
+        return True
+
+    def _deliver_batch(self, empty: bool = False) -> None:
+        """Deliver the record batch that is being built, unless it is empty. A batch is begun only with credit."""
+        record_batch = self.record_batch
+        if record_batch is None or not (record_batch.count or empty):
+            return
+        self.record_batch = RecordBatch()
+        queue = self.queue
+        copy = Entry(queue, record_batch.message(queue.name, 0, queue.next_seq - 1), queue.next_seq)
+        copy.acquired_count = 1
+        copy.holder = self.consumer
+        self.consumer.deliver(copy)
+
+    def _end(self) -> None:
+        """Notify a browser, once, that it has seen everything; with record batches, by an empty one."""
+        if self.ended:
+            return
+        if self.record_batch is None:
+            self.ended = True
+            self.consumer.seen_all()
+            return
+        self._deliver_batch()
+        if self.consumer.can_take(0):
+            self.ended = True
+            self._deliver_batch(True)
+        else:
+            self.consumer.parked = True
+
+    def _read(self, chunk: Chunk, seq: int) -> None:
+        """Start to read the entries of a chunk from a sequence number."""
+        queue = self.queue
+        first = bisect_right(chunk.seqs, seq - 1)
+        last = first
+        n_bytes = 0
+        while last < len(chunk.seqs) and last - first < READ_ENTRIES and (last == first or n_bytes < READ_BYTES):
+            n_bytes += chunk.sizes[last]
+            last += 1
+        rows: array[int] = chunk.rows[first:last]
+        slots: array[int] = chunk.slots[first:last]
+        log: Log = queue.log
+        if chunk.overflow:
+            overflow = queue.broker.overflow
+            assert overflow is not None
+            log = overflow
+        self.reading = True
+        self.read.clear()
+        log.load(rows, slots, _Reading(self, chunk, first).done)
+
 
 class _Reading:
     """Positions that are being read for one browser."""
@@ -166,7 +339,7 @@ class Browsing:
                     if browser.consumer not in self.browsers:
                         continue
                     self.browse_until = broker.work + PORTION
-                    _serve_one(browser)
+                    browser.serve()
                     if broker.work >= self.browse_until:
                         more = True
                     yield VISIT_WORK
@@ -174,49 +347,6 @@ class Browsing:
                     more = True
         finally:
             self.serving = False
-
-
-def _serve_one(browser: Browser) -> None:
-    for level in browser.queue.ready.all_levels():
-        if browser.late and not _give_late(browser, level):
-            break
-        if not _give(browser, level):
-            break
-    else:
-        # Everything was seen: the remaining late entries are not ready any more.
-        browser.late.clear()
-        browser.read.clear()
-        _end(browser)
-    _deliver_batch(browser)
-
-
-def _give(browser: Browser, level: Backlog) -> bool:
-    """Deliver what the browser has not seen of a level. Return False if it has no credit left or must wait for a read."""
-    queue = browser.queue
-    priority = queue.ready.priority_of(level.priority)
-    while True:
-        seen = browser.seen.get(priority, 0)
-        chunk = _next_chunk(level, seen)
-        limit = 0
-        if chunk is not None:
-            limit = chunk.seqs[bisect_right(chunk.seqs, seen)]
-        if not _give_from(browser, level.head, priority, limit):
-            return False
-        if chunk is None:
-            young = level.young
-            return young is None or _give_from(browser, young, priority, 0)
-        if browser.chunk is not chunk or not browser.read or browser.read[len(browser.read) - 1].seq < limit:
-            if not browser.reading and browser.consumer.can_take(0):
-                _read(browser, chunk, limit)
-            return False
-        read = browser.read
-        # There may be other entries between those that were read: the next round delivers them.
-        until = _first_elsewhere(level, chunk, limit)
-        while read and (not until or read[0].seq < until):
-            if read[0].seq >= limit and not _offer(browser, read[0]):
-                return False
-            browser.seen[priority] = max(browser.seen.get(priority, 0), read[0].seq)
-            read.popleft()
 
 
 def _next_chunk(level: Backlog, seen: int) -> Chunk | None:
@@ -247,141 +377,3 @@ def _first_elsewhere(level: Backlog, chunk: Chunk, seq: int) -> int:
             if not found or lowest < found:
                 found = lowest
     return found
-
-
-def _give_from(browser: Browser, entries: deque[Entry], priority: int, limit: int) -> bool:
-    """Deliver unseen entries in memory up to the sequence number `limit` (0: all). Return False if no credit is left."""
-    seen = browser.seen.get(priority, 0)
-    if not entries or entries[len(entries) - 1].seq <= seen:
-        return True
-    for entry in _entries_above(browser.queue, entries, seen):
-        if limit and entry.seq > limit:
-            break
-        if not _offer(browser, entry):
-            return False
-        browser.seen[priority] = entry.seq
-    return True
-
-
-def _entries_above(queue: ClassicQueue, entries: deque[Entry], seen: int) -> Iterable[Entry]:
-    """Return the entries with a sequence number above `seen`, which the last entry has."""
-    if entries[0].seq > seen:
-        return entries
-    first = len(entries) - 1
-    if entries[first - 1].seq > seen:
-        first = bisect_right(entries, seen, key=SEQ)
-    if first >= len(entries) - NEAR_END:
-        return [entries[index] for index in range(first, len(entries))]
-    queue.broker.work += first >> SKIP_SHIFT
-    return islice(entries, first, None)
-
-
-def _give_late(browser: Browser, level: Backlog) -> bool:
-    """Deliver late entries, except for paged-out ones. Return False if no credit is left."""
-    late = browser.late
-    for entries in (level.head, level.young):
-        if not entries:
-            continue
-        for seq in list(late):
-            browser.queue.broker.work += LATE_WORK
-            at = bisect_right(entries, seq - 1, key=SEQ)
-            if at < len(entries) and entries[at].seq == seq:
-                if not _offer(browser, entries[at]):
-                    return False
-                late.remove(seq)
-    return True
-
-
-def _offer(browser: Browser, entry: Entry) -> bool:
-    """Deliver a copy of an entry if the browser wants it. Return False if its credit or its portion is used up."""
-    broker = browser.queue.broker
-    if broker.work >= browser.queue.browsing.browse_until:
-        return False
-    broker.work += 1
-    consumer = browser.consumer
-    message = entry.message
-    due = expires_at(entry)
-    if due and due <= browser.queue.broker.timers.now():
-        return True
-    overlay = entry.overlay
-    if overlay is not None and overlay.visible_at and overlay.visible_at > browser.queue.broker.timers.now():
-        return True  # recovered from disk
-    if consumer.selective and not consumer.wants(message, entry):
-        return True
-    record_batch = browser.record_batch
-    if record_batch is not None:
-        if not record_batch.has_room(message.size):
-            _deliver_batch(browser)
-            record_batch = browser.record_batch = RecordBatch()
-        if not record_batch.count and not (consumer.active and consumer.can_take(0)):
-            consumer.parked = True
-            return False
-        # The queue does not record when messages arrived.
-        record_batch.add(message, entry.seq - 1, 0, entry.overlay, entry.acquired_count > 0, entry.delivery_count)
-        if browser.queue.watch is not None:
-            browser.queue.watch.delivered(entry, consumer.protocol(), True)
-        return True
-    if not consumer.active or not consumer.can_take(message.size):
-        consumer.parked = True
-        return False
-    copy = Entry(entry.queue, message, entry.seq)
-    copy.overlay = entry.overlay
-    copy.delivery_count = entry.delivery_count
-    # The counts that it would have if this consumer acquired it now.
-    copy.acquired_count = entry.acquired_count + 1
-    copy.holder = consumer
-    watch = browser.queue.watch
-    if watch is not None:
-        watch.delivered(entry, consumer.protocol(), True)
-    consumer.deliver(copy)
-    return True
-
-
-def _deliver_batch(browser: Browser, empty: bool = False) -> None:
-    """Deliver the record batch that is being built, unless it is empty. A batch is begun only with credit."""
-    record_batch = browser.record_batch
-    if record_batch is None or not (record_batch.count or empty):
-        return
-    browser.record_batch = RecordBatch()
-    queue = browser.queue
-    copy = Entry(queue, record_batch.message(queue.name, 0, queue.next_seq - 1), queue.next_seq)
-    copy.acquired_count = 1
-    copy.holder = browser.consumer
-    browser.consumer.deliver(copy)
-
-
-def _end(browser: Browser) -> None:
-    """Notify a browser, once, that it has seen everything; with record batches, by an empty one."""
-    if browser.ended:
-        return
-    if browser.record_batch is None:
-        browser.ended = True
-        browser.consumer.seen_all()
-        return
-    _deliver_batch(browser)
-    if browser.consumer.can_take(0):
-        browser.ended = True
-        _deliver_batch(browser, True)
-    else:
-        browser.consumer.parked = True
-
-
-def _read(browser: Browser, chunk: Chunk, seq: int) -> None:
-    """Start to read the entries of a chunk from a sequence number."""
-    queue = browser.queue
-    first = bisect_right(chunk.seqs, seq - 1)
-    last = first
-    n_bytes = 0
-    while last < len(chunk.seqs) and last - first < READ_ENTRIES and (last == first or n_bytes < READ_BYTES):
-        n_bytes += chunk.sizes[last]
-        last += 1
-    rows: array[int] = chunk.rows[first:last]
-    slots: array[int] = chunk.slots[first:last]
-    log: Log = queue.log
-    if chunk.overflow:
-        overflow = queue.broker.overflow
-        assert overflow is not None
-        log = overflow
-    browser.reading = True
-    browser.read.clear()
-    log.load(rows, slots, _Reading(browser, chunk, first).done)

@@ -120,7 +120,7 @@ class Dispatcher(Rings):
         """Deliver the entries of one level, which every consumer takes, until they or the credit run out."""
         head = backlog.head
         ring = self.ring
-        delivered = 0
+        delivered = unacked = settled = 0
         refused = 0
         freed = 0
         broker = queue.broker
@@ -170,16 +170,16 @@ class Dispatcher(Rings):
                 settlement.acquire(entry, consumer)
                 if not consumer.no_ack:
                     consumer.unacked += 1
-                    queue.unacked += 1
+                    unacked += 1
                     consumer.deliver(entry)
                 else:
                     consumer.deliver(entry)
                     entry.holder = None
                     settlement.settle(entry)
-                    queue.settled += 1
+                    settled += 1
         finally:
             queue.ready.release(freed)
-            queue.delivered += delivered
+            queue.count_deliveries(delivered, unacked, settled)
             broker.work += delivered + (refused >> 1)
         if backlog.chunks and not backlog.loading:
             queue.ready.load_more(queue, backlog)
@@ -203,7 +203,7 @@ class Dispatcher(Rings):
                         break
                 broker.work += 1
                 if broker.work - begun > STEP_WORK:
-                    _resume_later(queue, backlog, position)
+                    self._resume_later(queue, backlog, position)
                     return
                 entry = backlog.head[position]
                 if position == 0 and queue.expiry.drop_expired(queue, backlog, entry):
@@ -214,7 +214,7 @@ class Dispatcher(Rings):
                 taker = self._taker_of(queue, entry)
                 if taker is None:
                     if self.asking is not None:
-                        _resume_later(queue, backlog, position)
+                        self._resume_later(queue, backlog, position)
                         return
                     position += 1
                     continue
@@ -229,6 +229,12 @@ class Dispatcher(Rings):
                 backlog.settle_young()
             if in_order and len(backlog):
                 return  # only watched: every consumer takes every entry, and the rest of a level precedes the next one
+
+    def _resume_later(self, queue: ClassicQueue, backlog: Backlog, position: int) -> None:
+        """Offer the entries from this position in the next turn."""
+        if position:
+            backlog.passed = backlog.head[position - 1].seq
+        self.broker.jobs.again.add(queue)
 
     def _read_ahead(self, queue: ClassicQueue, backlog: Backlog) -> bool:
         """Read paged-out entries that a consumer with credit wants, after the whole head was offered.
@@ -374,7 +380,7 @@ class Dispatcher(Rings):
                 if backlog.chunks and not backlog.loading:
                     queue.ready.load_more(queue, backlog)
                 queue.ready.count_out(entry)
-                queue.delivered += 1
+                queue.count_deliveries(1, 0 if no_ack else 1, 0)
                 settlement.acquire(entry, None)
                 watch = queue.watch
                 if watch is not None:
@@ -391,8 +397,6 @@ class Dispatcher(Rings):
                     queue.archive(entry)
                     if watch is not None:
                         watch.settled(entry, ACCEPTED, GET_PROTOCOL)
-                else:
-                    queue.unacked += 1
                 return entry
             if backlog.chunks:
                 if not backlog.loading:
@@ -421,13 +425,6 @@ class Dispatcher(Rings):
             if backlog.chunks:
                 return True
         return False
-
-
-def _resume_later(queue: ClassicQueue, backlog: Backlog, position: int) -> None:
-    """Offer the entries from this position in the next turn."""
-    if position:
-        backlog.passed = backlog.head[position - 1].seq
-    queue.broker.jobs.again.add(queue)
 
 
 def _first_to_offer(entries: deque[Entry], passed: int) -> int:
