@@ -12,7 +12,7 @@ from leveret.broker.exchanges.base import Effort, Exchange
 from leveret.broker.exchanges.headers import HeadersExchange
 from leveret.broker.exchanges.registry import make_exchange
 from leveret.broker.routing import STEPS_SHIFT, check_keys, depends_on_message, resolve
-from tests.broker.exchanges.support import Target, matched
+from tests.broker.exchanges.support import make_target, matched
 from tests.broker.support import World
 
 BINDINGS = 20_000
@@ -21,7 +21,7 @@ BINDINGS = 20_000
 @pytest.fixture(scope="module")
 def crowded() -> HeadersExchange:
     exchange = HeadersExchange("x")
-    queue = Target("q")
+    queue = make_target("q")
     for number in range(BINDINGS):
         exchange.bind(queue, "", {"kind": "order", "id": number})
     return exchange
@@ -37,7 +37,7 @@ def test_only_bindings_that_may_match_are_compared(crowded: HeadersExchange) -> 
 def test_any_of_many_values_is_found_by_lookup() -> None:
     exchange = HeadersExchange("x")
     for number in range(1000):
-        exchange.bind(Target(f"q{number}"), "", {"x-match": "any", "id": number, "other": number})
+        exchange.bind(make_target(f"q{number}"), "", {"x-match": "any", "id": number, "other": number})
     effort = Effort()
     assert matched(exchange, headers={"id": 5, "other": 6}, effort=effort) == ["q5", "q6"]
     assert effort.steps < 100
@@ -45,7 +45,7 @@ def test_any_of_many_values_is_found_by_lookup() -> None:
 
 def test_removed_header_bindings_leave_no_index_entries(crowded: HeadersExchange) -> None:
     exchange = HeadersExchange("x")
-    queue = Target("q")
+    queue = make_target("q")
     bindings: list[dict[str, Any]] = [
         {"a": 1, "b": [1, {"c": 2}]},
         {"x-match": "any", "a": 1, "b": None},
@@ -82,21 +82,21 @@ def _topic(name: str) -> Exchange:
     exchange = make_exchange("topic", name)
     chance = random.Random(3)
     for _ in range(100):
-        exchange.bind(Target("q"), ".".join(f"#.{chance.choice('a*')}" for _ in range(60)), {})
+        exchange.bind(make_target("q"), ".".join(f"#.{chance.choice('a*')}" for _ in range(60)), {})
     return exchange
 
 
 def _headers(name: str) -> Exchange:
     exchange = make_exchange("headers", name)
     for number in range(2000):
-        exchange.bind(Target("q"), "", {**{f"h{other}": 1 for other in range(100)}, f"n{number % 4}": number})
+        exchange.bind(make_target("q"), "", {**{f"h{other}": 1 for other in range(100)}, f"n{number % 4}": number})
     return exchange
 
 
 def _hash(name: str) -> Exchange:
     exchange = make_exchange("x-consistent-hash", name)
     for number in range(11_000):
-        exchange.bind(Target(f"q{number}"), "1", {})
+        exchange.bind(make_target(f"q{number}"), "1", {})
     return exchange
 
 

@@ -206,9 +206,11 @@ class TestDeletion:
             if number % 2:
                 world.vhost.unbind(queue, f"x{number}", "", {})
                 world.vhost.unbind(target, f"x{number}", "", {})
+            source = world.vhost.exchange(f"x{number}")
+            assert (target in source.targets) is not bool(number % 2)
             world.vhost.delete_exchange(f"x{number}")
+            assert not source.targets
         assert world.vhost.sources == {}
-        assert world.vhost.exchange_targets == {}
 
 
 class TestAutoDelete:

@@ -122,10 +122,7 @@ def _resolve(
             for destination in current.match(routing_key, headers, hashed, effort):
                 if destination.deleted:
                     continue  # its bindings are still being removed
-                if isinstance(destination, Queue):
-                    queues[destination] = None
-                elif isinstance(destination, Exchange):
-                    waiting.append(destination)
+                destination.reach(queues, waiting)
                 matched = True
         # The alternate gets what the exchange could not route at all, whatever its keys (RabbitMQ's).
         if not matched and current.alternate is not None:
@@ -166,5 +163,5 @@ def _depends(vhost: Vhost, exchange: Exchange, effort: Effort) -> bool:
             alternate = vhost.exchanges.get(current.alternate)
             if alternate is not None:
                 waiting.append(alternate)
-        waiting.extend(vhost.exchange_targets.get(current.name, {}).values())
+        waiting.extend(current.targets)
     return False

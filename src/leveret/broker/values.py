@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from decimal import Decimal
-from typing import Protocol, TypeAlias, Union
+from typing import TypeAlias, Union
 
 # What a field table can hold, whatever protocol it came by: a value of AMQP 1.0 is converted to one of these first.
 FieldValue: TypeAlias = Union[
@@ -23,11 +23,3 @@ FieldValue: TypeAlias = Union[
     None,
 ]
 FieldTable: TypeAlias = dict[str, FieldValue]
-
-
-class Destination(Protocol):
-    """What a binding leads to: a queue or an exchange."""
-
-    name: str
-    # Deleted; its bindings are still being removed.
-    deleted: bool

@@ -21,6 +21,7 @@ from leveret.broker.arguments import (
     parse_exchange_arguments,
 )
 from leveret.broker.dead_letter import DeadLetters, split_address
+from leveret.broker.destination import Destination
 from leveret.broker.errors import (
     AccessRefused,
     NotAllowed,
@@ -96,9 +97,8 @@ class Vhost:
         self.depending: dict[str, bool] = {}
         self.topology = 0
         self.dead_letters = DeadLetters(self)
-        # Exchanges with bindings to a destination, and exchanges that an exchange is bound to.
-        self.sources: dict[tuple[bool, str], dict[str, Exchange]] = {}
-        self.exchange_targets: dict[str, dict[str, Exchange]] = {}
+        # Exchanges with bindings to a destination, by its kind and name.
+        self.sources: dict[tuple[str, str], dict[str, Exchange]] = {}
         # The exclusive queues of each connection.
         self.exclusive: dict[object, dict[Queue, None]] = {}
         # Closed connections whose exclusive queues are still being removed.
@@ -112,7 +112,7 @@ class Vhost:
         # Identity of the predeclared exchanges in stored bindings.
         self.number = 0
         # Bindings whose records have no numbers, or whose definitions were lost.
-        self.unnumbered: list[tuple[Exchange, Queue | Exchange, str, FieldTable]] = []
+        self.unnumbered: list[tuple[Exchange, Destination, str, FieldTable]] = []
         # Exchanges for which a start found bindings to deleted objects.
         self.unbound: dict[Exchange, None] = {}
         self.default_exchange: Exchange = DirectExchange("", durable=True)
@@ -310,7 +310,6 @@ class Vhost:
         self.exchanges.pop(exchange.name, None)
         if exchange.durable:
             self.broker.log.put(metadata.EXCHANGE, metadata.make_key(self.name, exchange.name), None)
-        self.exchange_targets.pop(exchange.name, None)
         self._remove_bindings_to(exchange)
         self.broker.jobs.removals.add(self._take_exchange_apart(exchange))
         self.topology_changed()
@@ -318,28 +317,17 @@ class Vhost:
     def _take_exchange_apart(self, exchange: Exchange) -> Iterator[int]:
         """Remove the bindings of a deleted exchange. A start in between ignores the remaining ones."""
         for destination in list(exchange.by_destination):
-            assert isinstance(destination, (Queue, Exchange))
             own = exchange.unbind_destination(destination)
             if own:
                 self._forget_source(exchange, destination)
                 yield from logged(self._take_bindings_apart(exchange, destination, own))
         yield 1
 
-    def _namesake_queue(self, name: str) -> Queue | None:
-        """Return the queue of this name in the vhost of this name: both may have been created again."""
-        vhost = self.broker.vhosts.get(self.name)
-        return vhost.queues.get(name) if vhost is not None else None
-
-    def _namesake_exchange(self, name: str) -> Exchange | None:
-        """Return the exchange of this name, like `_namesake_queue`."""
-        vhost = self.broker.vhosts.get(self.name)
-        return vhost.exchanges.get(name) if vhost is not None else None
-
     def _take_bindings_apart(
-        self, exchange: Exchange, destination: Queue | Exchange, own: dict[tuple[str, Frozen], Binding]
+        self, exchange: Exchange, destination: Destination, own: dict[tuple[str, Frozen], Binding]
     ) -> Iterator[int]:
         """Remove bindings to one destination that their exchange no longer lists."""
-        kept = exchange.durable and _is_kept(destination)
+        kept = exchange.durable and destination.is_stored()
         while own:
             binding = own.popitem()[1]
             exchange.removed(binding)
@@ -349,20 +337,19 @@ class Vhost:
                 )
             yield BINDING_WORK
 
-    def _is_bound_again(self, exchange: Exchange, destination: Queue | Exchange, binding: Binding) -> bool:
+    def _is_bound_again(self, exchange: Exchange, destination: Destination, binding: Binding) -> bool:
         """Return whether the log has an equal binding, under the same key, between an exchange and a destination with these
         names."""
-        source = self._namesake_exchange(exchange.name)
-        other: Queue | Exchange | None = (
-            self._namesake_queue(destination.name)
-            if isinstance(destination, Queue)
-            else self._namesake_exchange(destination.name)
-        )
+        vhost = self.broker.vhosts.get(self.name)  # both, and this vhost, may have been created again
+        if vhost is None:
+            return False
+        source = vhost.exchanges.get(exchange.name)
+        other = vhost._named(destination.kind, destination.name)
         return (
             source is not None
             and source.durable
             and other is not None
-            and _is_kept(other)
+            and other.is_stored()
             and source.has(other, binding.routing_key, binding.arguments)
         )
 
@@ -546,11 +533,11 @@ class Vhost:
 
     # Bindings
 
-    def bind(self, destination: Queue | Exchange, exchange_name: str, routing_key: str, arguments: FieldTable) -> None:
+    def bind(self, destination: Destination, exchange_name: str, routing_key: str, arguments: FieldTable) -> None:
         """Bind a queue or an exchange to an exchange (0-9-1 queue.bind, RabbitMQ's exchange.bind)."""
         exchange = self._bindable(exchange_name)
-        if isinstance(destination, Exchange):
-            check_not_control(destination.name)
+        if destination is self.exchanges[CONTROL]:
+            check_not_control(CONTROL)
         exchange.check_binding(routing_key, arguments)
         if self.broker.definitions_left >= 0 and not exchange.has(destination, routing_key, arguments):
             self.broker.check_definition(self, f"a binding to exchange '{exchange_name}'", arguments)
@@ -558,20 +545,25 @@ class Vhost:
             return
         self._note_binding(exchange, destination)
         self.topology_changed()
-        if exchange.durable and _is_kept(destination):
+        if exchange.durable and destination.is_stored():
             self._keep_binding(exchange, destination, routing_key, arguments)
 
-    def _keep_binding(
-        self, exchange: Exchange, destination: Queue | Exchange, routing_key: str, arguments: FieldTable
-    ) -> None:
+    def find_destination(self, kind: str, name: str) -> Destination | None:
+        """Return a queue or an exchange by name, None if it does not exist. Queues are found as by `find_queue`."""
+        return self.find_queue(name) if kind == "queue" else self.exchanges.get(name)
+
+    def _named(self, kind: str, name: str) -> Destination | None:
+        return self.queues.get(name) if kind == "queue" else self.exchanges.get(name)
+
+    def _keep_binding(self, exchange: Exchange, destination: Destination, routing_key: str, arguments: FieldTable) -> None:
         """Write a binding to the log."""
         self.broker.log.put(
             metadata.BINDING,
             self._binding_key(exchange, destination, routing_key, arguments),
-            metadata.pack({"arguments": arguments, "source": exchange.number, "destination": _number_of(destination)}),
+            metadata.pack({"arguments": arguments, "source": exchange.number, "destination": destination.identity()}),
         )
 
-    def unbind(self, destination: Queue | Exchange, exchange_name: str, routing_key: str, arguments: FieldTable) -> bool:
+    def unbind(self, destination: Destination, exchange_name: str, routing_key: str, arguments: FieldTable) -> bool:
         """Remove a binding; return False if it does not exist."""
         exchange = self._bindable(exchange_name)
         if not self._unbind(exchange, destination, routing_key, arguments):
@@ -604,30 +596,28 @@ class Vhost:
             raise AccessRefused("operation not permitted on the default exchange (compat.strict allows it)")
         check_not_control(name)
 
-    def _unbind(self, exchange: Exchange, destination: Queue | Exchange, routing_key: str, arguments: FieldTable) -> bool:
+    def _unbind(self, exchange: Exchange, destination: Destination, routing_key: str, arguments: FieldTable) -> bool:
         if not exchange.unbind(destination, routing_key, arguments):
             return False
         if destination not in exchange.by_destination:
             self._forget_source(exchange, destination)
-        if exchange.durable and _is_kept(destination):
+        if exchange.durable and destination.is_stored():
             self.broker.log.put(metadata.BINDING, self._binding_key(exchange, destination, routing_key, arguments), None)
         self.topology_changed()
         return True
 
-    def _remove_bindings_to(self, destination: Queue | Exchange) -> None:
-        key = (isinstance(destination, Queue), destination.name)
+    def _remove_bindings_to(self, destination: Destination) -> None:
+        key = (destination.kind, destination.name)
         sources = self.sources.pop(key, None)
         if sources is None:
             return
         self.broker.jobs.removals.add(self._take_destination_apart(sources, destination))
         self.topology_changed()
 
-    def _take_destination_apart(self, sources: dict[str, Exchange], destination: Queue | Exchange) -> Iterator[int]:
+    def _take_destination_apart(self, sources: dict[str, Exchange], destination: Destination) -> Iterator[int]:
         """Remove the bindings to a deleted destination."""
         for exchange in sources.values():
             own = exchange.unbind_destination(destination)
-            if isinstance(destination, Exchange):
-                self._forget_target(exchange, destination)
             yield from logged(self._take_bindings_apart(exchange, destination, own))
             self._auto_delete(exchange)
             yield 1
@@ -637,36 +627,22 @@ class Vhost:
         if exchange.auto_delete and self.exchanges.get(exchange.name) is exchange and not exchange.by_destination:
             self._remove_exchange(exchange)
 
-    def _note_binding(self, exchange: Exchange, destination: Queue | Exchange) -> None:
-        key = (isinstance(destination, Queue), destination.name)
+    def _note_binding(self, exchange: Exchange, destination: Destination) -> None:
+        key = (destination.kind, destination.name)
         self.sources.setdefault(key, {})[exchange.name] = exchange
-        if isinstance(destination, Exchange):
-            self.exchange_targets.setdefault(exchange.name, {})[destination.name] = destination
 
-    def _forget_source(self, exchange: Exchange, destination: Queue | Exchange) -> None:
+    def _forget_source(self, exchange: Exchange, destination: Destination) -> None:
         """Forget an exchange after its last binding to a destination was removed."""
-        key = (isinstance(destination, Queue), destination.name)
+        key = (destination.kind, destination.name)
         sources = self.sources.get(key)
         if sources is not None and sources.get(exchange.name) is exchange:
             del sources[exchange.name]
             if not sources:
                 del self.sources[key]
-        if isinstance(destination, Exchange):
-            self._forget_target(exchange, destination)
 
-    def _forget_target(self, exchange: Exchange, destination: Exchange) -> None:
-        targets = self.exchange_targets.get(exchange.name)
-        if targets is not None and targets.get(destination.name) is destination:
-            del targets[destination.name]
-            if not targets:
-                del self.exchange_targets[exchange.name]
-
-    def _binding_key(
-        self, exchange: Exchange, destination: Queue | Exchange, routing_key: str, arguments: FieldTable
-    ) -> str:
-        kind = "queue" if isinstance(destination, Queue) else "exchange"
+    def _binding_key(self, exchange: Exchange, destination: Destination, routing_key: str, arguments: FieldTable) -> str:
         packed = base64.b64encode(metadata.pack(arguments)).decode() if arguments else ""
-        return metadata.make_key(self.name, exchange.name, kind, destination.name, routing_key, packed)
+        return metadata.make_key(self.name, exchange.name, destination.kind, destination.name, routing_key, packed)
 
     def bindings(self) -> list[tuple[Exchange, Binding]]:
         """Return all bindings except the implicit ones of the default exchange."""
@@ -732,17 +708,13 @@ class Vhost:
         """
         exchange_name, destination_kind, destination_name, routing_key = names[:4]
         source = self.exchanges.get(exchange_name)
-        destination: Queue | Exchange | None
-        if destination_kind == "queue":
-            destination = self.queues.get(destination_name)
-        else:
-            destination = self.exchanges.get(destination_name)
+        destination = self._named(destination_kind, destination_name)
         if source is None:
             return False
         arguments = value["arguments"]
         if destination is not None:
             known = "source" in value  # earlier versions had no numbers
-            equal = value.get("source") == source.number and value.get("destination") == _number_of(destination)
+            equal = value.get("source") == source.number and value.get("destination") == destination.identity()
             if equal or by_name or not known:
                 source.bind(destination, routing_key, arguments)
                 self._note_binding(source, destination)
@@ -807,17 +779,6 @@ class Vhost:
             raise PreconditionFailed(difference)
 
 
-def _number_of(destination: Queue | Exchange) -> int:
-    """Return the number of a source or destination in a binding's record."""
-    return destination.id if isinstance(destination, Queue) else destination.number
-
-
 def _is_predeclared(exchange: Exchange) -> bool:
     """Return whether an exchange is created and deleted with its vhost."""
     return not exchange.name or exchange.name == CONTROL or exchange.name.startswith("amq.")
-
-
-def _is_kept(destination: Queue | Exchange) -> bool:
-    if isinstance(destination, Queue):
-        return destination.stored
-    return destination.durable

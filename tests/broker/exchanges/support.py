@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from leveret.broker.arguments import QueueSettings
 from leveret.broker.exchanges.base import Effort, Exchange
+from leveret.broker.queues.classic.queue import ClassicQueue
+from leveret.broker.queues.queue import Queue
+from tests.broker.support import World
+
+_VHOST = World().vhost
 
 
-class Target:
-    """A destination as exchanges see it."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.deleted = False
-
-    def __repr__(self) -> str:
-        return self.name
+def make_target(name: str) -> Queue:
+    """A queue as a destination; it is not in its vhost, so that any number may have any name."""
+    return ClassicQueue(_VHOST, 0, name, False, None, False, {}, QueueSettings({}, {}))
 
 
 def matched(

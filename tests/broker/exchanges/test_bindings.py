@@ -9,7 +9,7 @@ import pytest
 from leveret.broker.errors import CommandInvalid
 from leveret.broker.exchanges.base import Exchange, freeze
 from leveret.broker.exchanges.registry import TYPES, make_exchange
-from tests.broker.exchanges.support import Target, matched
+from tests.broker.exchanges.support import make_target, matched
 
 
 @pytest.fixture(params=sorted(TYPES))
@@ -18,17 +18,17 @@ def exchange(request: pytest.FixtureRequest) -> Exchange:
 
 
 def test_equal_bindings_are_one_binding(exchange: Exchange) -> None:
-    queue = Target("q")
+    queue = make_target("q")
     assert exchange.bind(queue, "1", {"a": [1, {"b": True}]})
     assert not exchange.bind(queue, "1", {"a": [1, {"b": True}]})
     assert exchange.bind(queue, "1", {"a": [1, {"b": 1}]})
     assert exchange.bind(queue, "2", {"a": [1, {"b": True}]})
-    assert exchange.bind(Target("r"), "1", {"a": [1, {"b": True}]})
+    assert exchange.bind(make_target("r"), "1", {"a": [1, {"b": True}]})
     assert len(exchange.bindings()) == 4
 
 
 def test_a_destination_is_matched_once_until_its_last_binding_is_removed(exchange: Exchange) -> None:
-    queue = Target("q")
+    queue = make_target("q")
     headers = {"a": 1}
     exchange.bind(queue, "1", {"x-match": "all", "a": 1})
     exchange.bind(queue, "1", {"x-match": "any", "a": 1})
@@ -44,7 +44,7 @@ def test_a_destination_is_matched_once_until_its_last_binding_is_removed(exchang
 
 
 def test_removing_a_destination_removes_its_bindings(exchange: Exchange) -> None:
-    queue, other = Target("q"), Target("r")
+    queue, other = make_target("q"), make_target("r")
     for key in ("1", "2", "3"):
         exchange.bind(queue, key, {})
     exchange.bind(other, "1", {})
@@ -59,7 +59,7 @@ def test_removing_a_destination_removes_its_bindings(exchange: Exchange) -> None
 
 
 def test_a_binding_can_be_added_again(exchange: Exchange) -> None:
-    queue = Target("q")
+    queue = make_target("q")
     for _ in range(2):
         assert exchange.bind(queue, "1", {})
         assert matched(exchange, "1") == ["q"]

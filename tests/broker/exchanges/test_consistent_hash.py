@@ -9,7 +9,7 @@ from leveret.broker.exchanges.base import Effort
 from leveret.broker.exchanges.consistent_hash import ConsistentHashExchange
 from leveret.broker.exchanges.fanout import FanoutExchange
 from leveret.broker.values import FieldTable
-from tests.broker.exchanges.support import Target
+from tests.broker.exchanges.support import make_target
 
 KEYS = [f"key.{number}" for number in range(4_000)]
 
@@ -18,7 +18,7 @@ def bound(weights: dict[str, str]) -> ConsistentHashExchange:
     exchange = ConsistentHashExchange("x")
     for name, weight in weights.items():
         exchange.check_binding(weight, {})
-        exchange.bind(Target(name), weight, {})
+        exchange.bind(make_target(name), weight, {})
     return exchange
 
 
@@ -47,7 +47,7 @@ def test_shares_follow_the_weights() -> None:
 def test_a_new_binding_moves_only_its_share_and_back_when_removed() -> None:
     exchange = bound({"q1": "1", "q2": "1", "q3": "1"})
     before = placed(exchange)
-    extra = Target("q4")
+    extra = make_target("q4")
     exchange.bind(extra, "1", {})
     after = placed(exchange)
     moved = {key for key in KEYS if before[key] != after[key]}
@@ -70,10 +70,10 @@ PINNED = ["q3", "q2", "q1", "q3", "q2", "q3", "q3", "q2", "q1", "q2", "q2", "q3"
 
 def test_weights_of_one_destination_add_up() -> None:
     twice = ConsistentHashExchange("x")
-    queue = Target("q1")
+    queue = make_target("q1")
     twice.bind(queue, "1", {})
     twice.bind(queue, "2", {})
-    twice.bind(Target("q2"), "1", {})
+    twice.bind(make_target("q2"), "1", {})
     assert placed(twice) == placed(bound({"q1": "3", "q2": "1"}))
     twice.unbind(queue, "2", {})
     assert placed(twice) == placed(bound({"q1": "1", "q2": "1"}))
@@ -81,7 +81,7 @@ def test_weights_of_one_destination_add_up() -> None:
 
 def test_a_queue_and_an_exchange_of_one_name_draw_separately() -> None:
     exchange = ConsistentHashExchange("x")
-    queue, other = Target("same"), FanoutExchange("same")
+    queue, other = make_target("same"), FanoutExchange("same")
     exchange.bind(queue, "1", {})
     exchange.bind(other, "1", {})
     chosen = [exchange.match(key, {}, "", Effort())[0] for key in KEYS]
@@ -98,7 +98,7 @@ def test_hash_header_replaces_the_routing_key() -> None:
     assert exchange.needs_headers
     assert exchange.needs_property == ""
     for number in range(8):
-        exchange.bind(Target(f"q{number}"), "1", {})
+        exchange.bind(make_target(f"q{number}"), "1", {})
     same = {exchange.match(key, {"tenant": "t1"}, "", Effort())[0].name for key in KEYS[:50]}
     assert len(same) == 1
     spread = {exchange.match("k", {"tenant": f"t{number}"}, "", Effort())[0].name for number in range(200)}
@@ -111,7 +111,7 @@ def test_hash_header_given_as_bytes_is_the_same_as_text() -> None:
     as_bytes = ConsistentHashExchange("x", arguments={"hash-header": b"tenant"})
     for number in range(8):
         for exchange in (text, as_bytes):
-            exchange.bind(Target(f"q{number}"), "1", {})
+            exchange.bind(make_target(f"q{number}"), "1", {})
     for number in range(50):
         headers: FieldTable = {"tenant": f"t{number}"}
         assert as_bytes.match("k", headers, "", Effort())[0].name == text.match("k", headers, "", Effort())[0].name
@@ -122,6 +122,6 @@ def test_hash_property_replaces_the_routing_key() -> None:
     assert not exchange.needs_headers
     assert exchange.needs_property == "message-id"
     for number in range(8):
-        exchange.bind(Target(f"q{number}"), "1", {})
+        exchange.bind(make_target(f"q{number}"), "1", {})
     assert len({exchange.match(key, {}, "m1", Effort())[0].name for key in KEYS[:50]}) == 1
     assert len({exchange.match("k", {}, f"m{number}", Effort())[0].name for number in range(200)}) == 8

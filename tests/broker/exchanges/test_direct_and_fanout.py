@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from leveret.broker.exchanges.direct import DirectExchange
 from leveret.broker.exchanges.fanout import FanoutExchange
-from tests.broker.exchanges.support import Target, matched
+from tests.broker.exchanges.support import make_target, matched
 
 
 def test_direct_matches_only_equal_keys() -> None:
     exchange = DirectExchange("x")
-    exchange.bind(Target("q"), "a.b", {})
-    exchange.bind(Target("r"), "a.b", {})
-    exchange.bind(Target("star"), "*", {})
-    exchange.bind(Target("empty"), "", {})
+    exchange.bind(make_target("q"), "a.b", {})
+    exchange.bind(make_target("r"), "a.b", {})
+    exchange.bind(make_target("star"), "*", {})
+    exchange.bind(make_target("empty"), "", {})
     assert matched(exchange, "a.b") == ["q", "r"]
     assert matched(exchange, "a") == []
     assert matched(exchange, "A.B") == []
@@ -22,7 +22,7 @@ def test_direct_matches_only_equal_keys() -> None:
 
 def test_direct_forgets_unbound_keys() -> None:
     exchange = DirectExchange("x")
-    queue = Target("q")
+    queue = make_target("q")
     for number in range(100):
         exchange.bind(queue, str(number), {})
     for binding in exchange.unbind_destination(queue).values():
@@ -32,10 +32,10 @@ def test_direct_forgets_unbound_keys() -> None:
 
 def test_fanout_ignores_the_key() -> None:
     exchange = FanoutExchange("x")
-    first = Target("q")
+    first = make_target("q")
     exchange.bind(first, "a", {})
     exchange.bind(first, "b", {})
-    exchange.bind(Target("r"), "", {})
+    exchange.bind(make_target("r"), "", {})
     assert matched(exchange, "whatever") == ["q", "r"]
     exchange.unbind(first, "a", {})
     assert matched(exchange, "whatever") == ["q", "r"]

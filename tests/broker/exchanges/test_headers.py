@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.exchanges.headers import HeadersExchange
-from tests.broker.exchanges.support import Target, matched
+from tests.broker.exchanges.support import make_target, matched
 
 
 def matches(arguments: dict[str, Any], headers: dict[str, Any]) -> bool:
     exchange = HeadersExchange("x")
     exchange.check_binding("", arguments)
-    exchange.bind(Target("q"), "", arguments)
+    exchange.bind(make_target("q"), "", arguments)
     return matched(exchange, "ignored", headers) == ["q"]
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from leveret.broker.exchanges import topic
 from leveret.broker.exchanges.base import Effort
 from leveret.broker.exchanges.topic import TopicExchange, split
-from tests.broker.exchanges.support import Target, matched
+from tests.broker.exchanges.support import make_target, matched
 
 
 def naive(pattern: list[str], words: list[str]) -> bool:
@@ -53,7 +53,7 @@ def naive(pattern: list[str], words: list[str]) -> bool:
 )
 def test_patterns(pattern: str, key: str, expected: bool) -> None:
     exchange = TopicExchange("x")
-    exchange.bind(Target("q"), pattern, {})
+    exchange.bind(make_target("q"), pattern, {})
     assert matched(exchange, key) == (["q"] if expected else [])
 
 
@@ -67,7 +67,7 @@ def test_agrees_with_a_naive_matcher_also_after_unbinding(
     bound: list[str], routing_keys: list[str], gone: set[int]
 ) -> None:
     exchange = TopicExchange("x")
-    targets = [Target(str(number)) for number in range(len(bound))]
+    targets = [make_target(str(number)) for number in range(len(bound))]
     for target, pattern in zip(targets, bound, strict=True):
         exchange.bind(target, pattern, {})
     for number in gone:
@@ -83,7 +83,7 @@ def test_agrees_with_a_naive_matcher_also_after_unbinding(
 @given(st.lists(patterns, max_size=8), keys)
 def test_a_destination_with_many_bindings_is_matched_once(bound: list[str], key: str) -> None:
     exchange = TopicExchange("x")
-    queue = Target("q")
+    queue = make_target("q")
     for pattern in bound:
         exchange.bind(queue, pattern, {})
     assert matched(exchange, key) == (["q"] if any(naive(split(pattern), split(key)) for pattern in bound) else [])
@@ -91,7 +91,7 @@ def test_a_destination_with_many_bindings_is_matched_once(bound: list[str], key:
 
 def test_unbinding_all_leaves_an_empty_trie() -> None:
     exchange = TopicExchange("x")
-    queue = Target("q")
+    queue = make_target("q")
     for pattern in ("a.b.c", "a.*.c", "a.#", "#.#", "*.*", "", "a"):
         exchange.bind(queue, pattern, {})
     for binding in exchange.unbind_destination(queue).values():
@@ -136,17 +136,17 @@ def steps(exchange: TopicExchange, key: str) -> int:
 @pytest.mark.skipif(not topic.__file__.endswith(".py"), reason="compiled code takes no subclass of str as a key")
 def test_unrelated_bindings_take_no_steps() -> None:
     exchange = TopicExchange("x")
-    exchange.bind(Target("q"), "stock.*.nyse.#", {})
+    exchange.bind(make_target("q"), "stock.*.nyse.#", {})
     alone = steps(exchange, "stock.ibm.nyse.x.y")
     for number in range(10_000):
-        exchange.bind(Target(str(number)), f"metric.{number}.*.#.cpu{number}", {})
+        exchange.bind(make_target(str(number)), f"metric.{number}.*.#.cpu{number}", {})
     assert steps(exchange, "stock.ibm.nyse.x.y") == alone
 
 
 @pytest.mark.skipif(not topic.__file__.endswith(".py"), reason="compiled code takes no subclass of str as a key")
 def test_many_hashes_do_not_blow_up() -> None:
     exchange = TopicExchange("x")
-    exchange.bind(Target("q"), ".".join(["#", "a"] * 20 + ["b"]), {})
+    exchange.bind(make_target("q"), ".".join(["#", "a"] * 20 + ["b"]), {})
     key = ".".join(["a"] * 100)
     assert matched(exchange, key) == []
     assert matched(exchange, key + ".b") == ["q"]

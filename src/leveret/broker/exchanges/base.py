@@ -8,10 +8,14 @@ index that makes `match` fast.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import ClassVar, Final, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias
 
+from leveret.broker.destination import Destination
 from leveret.broker.errors import PreconditionFailed
-from leveret.broker.values import Destination, FieldTable, FieldValue
+from leveret.broker.values import FieldTable, FieldValue
+
+if TYPE_CHECKING:
+    from leveret.broker.queues.queue import Queue
 
 DEFAULT_ROUTING_STEPS: Final = 100_000
 
@@ -80,7 +84,7 @@ class Effort:
             )
 
 
-class Exchange:
+class Exchange(Destination):
     """Base of the exchange types; a type is one file that subclasses this and one line in the registry.
 
     type            the name on the wire
@@ -92,6 +96,7 @@ class Exchange:
     A subclass implements `match` and, if it has an index, `added` and `removed`.
     """
 
+    kind: ClassVar[Literal["queue", "exchange"]] = "exchange"
     type: ClassVar[str] = ""
 
     def __init__(
@@ -102,7 +107,7 @@ class Exchange:
         internal: bool = False,
         arguments: FieldTable | None = None,
     ) -> None:
-        self.name = name
+        super().__init__(name)
         # Identity in the stored bindings, never reused, unlike the name; 0 if it is not durable.
         self.number = 0
         self.durable = durable
@@ -111,12 +116,31 @@ class Exchange:
         self.arguments: FieldTable = arguments or {}
         self.alternate = text_argument(self.arguments, "alternate-exchange")
         self.needs_key = True
-        # Deleted; its bindings are still being removed.
-        self.deleted = False
         self.needs_headers = False
         self.needs_property = ""
         # By destination, then by the rest of the identity: removing a destination touches only its own bindings.
         self.by_destination: dict[Destination, dict[tuple[str, Frozen], Binding]] = {}
+        # The exchanges among them.
+        self.targets: dict[Exchange, None] = {}
+
+    # As a destination
+
+    def reach(self, queues: dict[Queue, None], exchanges: list[Exchange]) -> None:
+        exchanges.append(self)
+
+    def identity(self) -> int:
+        return self.number
+
+    def is_stored(self) -> bool:
+        return self.durable
+
+    def bound_to(self, source: Exchange) -> None:
+        source.targets[self] = None
+
+    def unbound_from(self, source: Exchange) -> None:
+        source.targets.pop(self, None)
+
+    # Bindings
 
     def check_binding(self, routing_key: str, arguments: FieldTable) -> None:
         """Raise PreconditionFailed if this type does not support such a binding (consistent-hash weights, x-match)."""
@@ -127,6 +151,7 @@ class Exchange:
         own = self.by_destination.get(destination)
         if own is None:
             own = self.by_destination[destination] = {}
+            destination.bound_to(self)
         if identity in own:
             return False
         binding = Binding(destination, routing_key, arguments)
@@ -149,11 +174,13 @@ class Exchange:
             return False
         if not own:
             del self.by_destination[destination]
+            destination.unbound_from(self)
         self.removed(binding)
         return True
 
     def unbind_destination(self, destination: Destination) -> dict[tuple[str, Frozen], Binding]:
         """Remove and return all bindings to a destination. The caller passes each to `removed`."""
+        destination.unbound_from(self)
         return self.by_destination.pop(destination, {})
 
     def bindings(self) -> list[Binding]:

@@ -16,9 +16,10 @@ from hashlib import blake2b
 from math import log
 from typing import ClassVar, Final
 
+from leveret.broker.destination import Destination
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.exchanges.base import Binding, Effort, Exchange, text_argument
-from leveret.broker.values import Destination, FieldTable
+from leveret.broker.values import FieldTable
 
 HASH_HEADER: Final = "hash-header"
 HASH_PROPERTY: Final = "hash-property"
@@ -35,8 +36,7 @@ class Candidate:
 
     def __init__(self, destination: Destination) -> None:
         # A queue and an exchange may have the same name.
-        kind = "exchange" if isinstance(destination, Exchange) else "queue"
-        identity = f"{kind}:{destination.name}".encode("utf-8", "surrogateescape")
+        identity = f"{destination.kind}:{destination.name}".encode("utf-8", "surrogateescape")
         self.key = blake2b(identity, digest_size=16).digest()
         self.weight = 0
 

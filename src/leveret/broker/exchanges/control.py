@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
+from leveret.broker.destination import Destination
 from leveret.broker.errors import AccessRefused
 from leveret.broker.exchanges.base import Effort, Exchange
-from leveret.broker.values import Destination, FieldTable
+from leveret.broker.values import FieldTable
 
 # Prefix of exchange names that are reserved for the broker.
 RESERVED: Final = "leveret."

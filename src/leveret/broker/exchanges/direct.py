@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from leveret.broker.destination import Destination
 from leveret.broker.exchanges.base import Binding, Effort, Exchange
 from leveret.broker.exchanges.index import add, discard
-from leveret.broker.values import Destination, FieldTable
+from leveret.broker.values import FieldTable
 
 
 class DirectExchange(Exchange):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from leveret.broker.destination import Destination
 from leveret.broker.exchanges.base import Effort, Exchange
-from leveret.broker.values import Destination, FieldTable
+from leveret.broker.values import FieldTable
 
 
 class FanoutExchange(Exchange):

@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import ClassVar, Final, TypeAlias
 
+from leveret.broker.destination import Destination
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.exchanges.base import Binding, Effort, Exchange, freeze
 from leveret.broker.exchanges.index import add, discard
-from leveret.broker.values import Destination, FieldTable, FieldValue
+from leveret.broker.values import FieldTable, FieldValue
 
 MATCH_ARGUMENT: Final = "x-match"
 MODES: Final = ("all", "any", "all-with-x", "any-with-x")

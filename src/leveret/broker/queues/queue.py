@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from leveret.broker import settlement
+from leveret.broker.destination import Destination
 from leveret.broker.errors import NotImplementedByBroker, PreconditionFailed
 from leveret.broker.message import ACQUIRED, AUDIENCE_SHIFT, Entry
 from leveret.broker.queues.capabilities import GET, LEASE, PURGE
@@ -21,13 +22,13 @@ if TYPE_CHECKING:
     from leveret.broker.arguments import QueueSettings
     from leveret.broker.consumer import Consumer
     from leveret.broker.events import Watch
+    from leveret.broker.exchanges.base import Exchange
     from leveret.broker.leases.leases import Leases
     from leveret.broker.leases.recovery import Restoring
     from leveret.broker.log import Loaded, Log, Recovery
     from leveret.broker.message import Message, Overlay
     from leveret.broker.metadata import Record
     from leveret.broker.queues.loading import Waiting
-    from leveret.broker.streams.queue import StreamQueue
     from leveret.broker.streams.recovery import StreamRecords
     from leveret.broker.vhost import Vhost
 
@@ -57,7 +58,7 @@ class Hidden:
         self.bytes -= self.sizes.pop(seq, 0)
 
 
-class Queue:
+class Queue(Destination):
     """One queue of one vhost. `id` is its identity in the log; names may be used again, ids are not.
 
     Capabilities of the type:
@@ -67,6 +68,7 @@ class Queue:
     replacing    a message may replace another one, so a full queue accepts it
     """
 
+    kind: ClassVar[Literal["queue", "exchange"]] = "queue"
     unsupported: ClassVar[dict[str, str]] = {}
     replayable: ClassVar[bool] = False
     replacing: ClassVar[bool] = False
@@ -82,11 +84,11 @@ class Queue:
         arguments: FieldTable,
         settings: QueueSettings,
     ) -> None:
+        super().__init__(name)
         self.vhost = vhost
         self.broker = vhost.broker
         self.log: Log = vhost.broker.log
         self.id = id
-        self.name = name
         self.durable = durable
         # Whether the log has a definition of this queue. It has none of an exclusive queue.
         self.stored = durable and exclusive_owner is None
@@ -100,7 +102,6 @@ class Queue:
         self.unacked = 0
         # Whether `drain` is called at the end of this turn.
         self.active = False
-        self.deleted = False
         # Entries that wait for the commit of their transaction.
         self.hidden = Hidden()
         # The leases of the queue; None until the first one is acquired.
@@ -116,6 +117,23 @@ class Queue:
 
     def __str__(self) -> str:
         return f"queue '{self.name}' in vhost '{self.vhost.name}'"
+
+    # As a destination of bindings
+
+    def reach(self, queues: dict[Queue, None], exchanges: list[Exchange]) -> None:
+        queues[self] = None
+
+    def identity(self) -> int:
+        return self.id
+
+    def is_stored(self) -> bool:
+        return self.stored
+
+    def bound_to(self, source: Exchange) -> None:
+        """Do nothing: a queue routes no further."""
+
+    def unbound_from(self, source: Exchange) -> None:
+        """Do nothing, like `bound_to`."""
 
     # Definition
 
@@ -168,10 +186,6 @@ class Queue:
         reason = self.unsupported.get(operation)
         if reason is not None:
             raise NotImplementedByBroker(f"{self} is {reason}", closes_connection=True)
-
-    def as_stream(self) -> StreamQueue | None:
-        """Return the queue if it has offsets, segments and tracked consumers."""
-        return None
 
     @property
     def announces_activity(self) -> bool:

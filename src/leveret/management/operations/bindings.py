@@ -7,9 +7,9 @@ from typing import Literal
 
 from msgspec import field
 
+from leveret.broker.destination import Destination
 from leveret.broker.errors import NotFound
-from leveret.broker.exchanges.base import Binding, Exchange, freeze
-from leveret.broker.queues.queue import Queue
+from leveret.broker.exchanges.base import Binding, freeze
 from leveret.broker.vhost import Vhost
 from leveret.management.json_values import ClientTable, plain
 from leveret.management.operations.operation import Context, Operation, Operations
@@ -45,7 +45,7 @@ def list_bindings(context: Context, request: InVhost) -> Iterator[BindingInfo]:
             vhost=vhost.name,
             source=exchange.name,
             destination=binding.destination.name,
-            kind="queue" if isinstance(binding.destination, Queue) else "exchange",
+            kind=binding.destination.kind,
             routing_key=binding.routing_key,
             arguments=ClientTable(binding.arguments),
         )
@@ -54,18 +54,14 @@ def list_bindings(context: Context, request: InVhost) -> Iterator[BindingInfo]:
     )
 
 
-def _destination(vhost: Vhost, request: OneBinding) -> Queue | Exchange:
-    found: Queue | Exchange | None
-    if request.kind == "queue":
-        found = vhost.find_queue(request.destination)
-    else:
-        found = vhost.exchanges.get(request.destination)
+def _destination(vhost: Vhost, request: OneBinding) -> Destination:
+    found = vhost.find_destination(request.kind, request.destination)
     if found is None:
         raise NotFound(f"no {request.kind} '{request.destination}' in vhost '{vhost.name}'")
     return found
 
 
-def _listed(vhost: Vhost, destination: Queue | Exchange, request: OneBinding) -> Binding | None:
+def _listed(vhost: Vhost, destination: Destination, request: OneBinding) -> Binding | None:
     """Return the binding that `bindings.list` shows with this routing key and these arguments."""
     exchange = vhost.exchanges.get(request.source)
     own = {} if exchange is None else exchange.by_destination.get(destination, {})

@@ -349,11 +349,7 @@ def between(vhost: Vhost, request: Bindings, limit: int, work: int) -> list[Bind
 
 def _own(vhost: Vhost, request: Bindings) -> dict[tuple[str, Frozen], Binding]:
     exchange = vhost.exchanges.get(request.source)
-    target: Queue | Exchange | None
-    if request.kind == "queue":
-        target = vhost.find_queue(request.destination)
-    else:
-        target = vhost.exchanges.get(request.destination)
+    target = vhost.find_destination(request.kind, request.destination)
     return {} if exchange is None or target is None else exchange.by_destination.get(target, {})
 
 

@@ -15,7 +15,6 @@ from msgspec import UNSET, Meta, UnsetType, field
 
 from leveret.broker.errors import INTERNAL_ERROR, BrokerError, NotFound, PreconditionFailed
 from leveret.broker.jobs import Job
-from leveret.broker.queues.queue import Queue
 from leveret.broker.streams.queue import StreamQueue
 from leveret.management.json_values import ClientTable, plain
 from leveret.management.operations.operation import (
@@ -387,7 +386,7 @@ def partitions(vhost: Vhost, name: str) -> list[StreamQueue]:
     exchange = vhost.exchanges.get(name)
     if exchange is None or exchange.type != HASH:
         raise NotFound(f"no super stream '{name}' in vhost '{vhost.name}'")
-    found = [binding.destination.as_stream() for binding in exchange.bindings() if isinstance(binding.destination, Queue)]
+    found = [binding.destination.as_stream() for binding in exchange.bindings()]
     return [stream for stream in found if stream is not None]
 
 

@@ -1,0 +1,48 @@
+"""What a binding leads to: a queue or an exchange."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+if TYPE_CHECKING:
+    from leveret.broker.exchanges.base import Exchange
+    from leveret.broker.queues.queue import Queue
+    from leveret.broker.streams.queue import StreamQueue
+
+
+class Destination(ABC):
+    """A destination of bindings. Queues and exchanges are told apart by their methods; each kind has its own names.
+
+    deleted  its bindings are still being removed
+    """
+
+    kind: ClassVar[Literal["queue", "exchange"]]
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.deleted = False
+
+    @abstractmethod
+    def reach(self, queues: dict[Queue, None], exchanges: list[Exchange]) -> None:
+        """Add a queue to the queues of a message, or an exchange to the exchanges that route it further."""
+
+    @abstractmethod
+    def identity(self) -> int:
+        """Return the number by which stored bindings name it. It is never used again, unlike the name."""
+
+    @abstractmethod
+    def is_stored(self) -> bool:
+        """Return whether the log has a definition, and the bindings between two such objects."""
+
+    @abstractmethod
+    def bound_to(self, source: Exchange) -> None:
+        """Note the first binding from an exchange."""
+
+    @abstractmethod
+    def unbound_from(self, source: Exchange) -> None:
+        """Note that the last binding from an exchange was removed."""
+
+    def as_stream(self) -> StreamQueue | None:
+        """Return the stream if it is one: a queue with offsets, segments and tracked consumers."""
+        return None
