@@ -373,7 +373,9 @@ class TestSelective:
         same_channel = Taker(queue, "2", scope=scope, credit=0)
         world.push(queue, "a")
         world.run()
-        queue.requeue_elsewhere(refusing.taken.pop(), scope)
+        entry = refusing.taken.pop()
+        queue.refuse(entry, scope)
+        queue.requeue(entry)
         same_channel.give(-1)
         world.run()
         assert refusing.taken == same_channel.taken == []

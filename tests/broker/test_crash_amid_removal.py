@@ -185,7 +185,7 @@ def test_definitions_of_earlier_versions_are_recovered_and_numbered(world: World
     second = started(first.held_log)
     assert bindings(second.vhost) == expected
     assert not [kind for kind, _ in second.held_log.metadata if kind == metadata.REMOVAL]
-    numbers = [exchange.number for exchange in second.vhost.exchanges.values() if exchange.name in ("source", "target")]
+    numbers = [exchange.id for exchange in second.vhost.exchanges.values() if exchange.name in ("source", "target")]
     assert len({*numbers, second.vhost.number, second.vhost.queues["q"].id}) == 4 and 0 not in numbers
     deleted_queue(second)
     again(second.vhost)

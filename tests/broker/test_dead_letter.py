@@ -372,7 +372,7 @@ def test_a_quorum_queue_reports_the_delivery_count(world: World) -> None:
     consumer.requeue()
     world.run()
     assert world.vhost.dead_letters.headers_of(consumer.taken[0]) == {"x-delivery-count": 1}
-    assert queue.delivery_limit == 20
+    assert queue.settings.delivery_limit == 20
 
 
 def mesh(world: World, count: int, **arguments: Any) -> list[ClassicQueue]:

@@ -151,7 +151,7 @@ class TestDefinitions:
         world = World(strict=True)
         world.queue(durable=True)
         after = restart(world, strict=True)
-        assert queue_of(after).delivery_limit == 5
+        assert queue_of(after).settings.delivery_limit == 5
         assert queue_of(after).settings.dead_letter_routing_key == "amq.dead"
 
     def test_the_expiry_of_unused_queues_restarts(self, world: World) -> None:

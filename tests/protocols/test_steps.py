@@ -377,7 +377,7 @@ def test_the_right_of_an_exclusive_consumer_ends_at_once_with_its_connection(
     assert len(queue.consumers) == 2 and not again.session.channels[channel.number].closing
     site.run()
     assert [consumer.tag for consumer in queue.consumers] == ["new"]
-    assert (queue.exclusive_consumer is not None) is not before
+    assert (queue.consumers.exclusive_consumer is not None) is not before
     channel.publish("wanted", b"m")
     assert channel.delivered() == [b"m"]
 

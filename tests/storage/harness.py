@@ -13,7 +13,7 @@ from leveret.broker.bodies import whole
 from leveret.broker.broker import Broker, VhostSettings
 from leveret.broker.log import Loaded, Log, Recovery
 from leveret.broker.message import Entry, Message, make_address
-from leveret.broker.queues.queue import Queue
+from leveret.broker.queues.classic.queue import ClassicQueue
 from leveret.broker.transactions.transaction import Transaction
 from leveret.storage.memory import MemoryLog
 from leveret.storage.sqlite import SqliteLog
@@ -33,7 +33,7 @@ class FakeQueue:
     def __init__(self, id: int) -> None:
         self.id = id
         self.seq = 0
-        self.queue = Queue(VHOST, id, f"q{id}", True, None, False, {}, QueueSettings({}, {}))
+        self.queue = ClassicQueue(VHOST, id, f"q{id}", True, None, False, {}, QueueSettings({}, {}))
 
     def entry(self, message: Message) -> Entry:
         self.seq += 1

@@ -25,8 +25,9 @@ from leveret.broker.jobs import STEP_WORK, Jobs, logged
 from leveret.broker.kept_files import KeptFiles
 from leveret.broker.leases.recovery import Restoring
 from leveret.broker.log import Log, RecoveredQueue, Recovery
-from leveret.broker.message import AT_ONCE, FORMAT_AMQP0, PROTOCOLS, Message
+from leveret.broker.message import ACQUIRED, AT_ONCE, FORMAT_AMQP0, PROTOCOLS, Message
 from leveret.broker.metadata import Record
+from leveret.broker.queues.classic.backlog import PIECE
 from leveret.broker.queues.queue import Queue
 from leveret.broker.queues.queue_list import QueueList
 from leveret.broker.queues.removal import Leftovers
@@ -287,6 +288,33 @@ class Broker:
         finally:
             self._paging_out = False
 
+    # Deleted queues
+
+    def settle_held(self, queue: Queue) -> None:
+        """Settle the acquired entries of a deleted queue in steps. The queue settles those that are returned meanwhile."""
+        self.jobs.removals.add(self._settling_held(queue))
+
+    def _settling_held(self, queue: Queue) -> Iterator[int]:
+        for holder in list(self.holders):
+            entries = holder.all_held()
+            yield 1 + (len(entries) >> 7)
+            for at in range(0, len(entries), PIECE):
+                for entry in entries[at : at + PIECE]:
+                    if entry.queue is queue and entry.state == ACQUIRED:
+                        row = entry.row
+                        if row is not None:
+                            row.log.settle(entry)
+                            entry.row = None
+                yield PIECE >> 3
+
+    def forget_queue(self, queue: Queue) -> None:
+        """Remove the records of a deleted queue, which has no entries left."""
+        if queue.stored:
+            self.log.forget(queue.id)
+        if self.overflow is not None:
+            self.overflow.forget(queue.id)
+        self.paging.discard(queue)
+
     # Messages
 
     def decode_headers(self, message: Message) -> FieldTable:
@@ -475,7 +503,7 @@ class Broker:
         for vhost in self.vhosts.values():
             used_id = max(used_id, vhost.number, max(vhost.pending_dead_letters.queues, default=0))
             for exchange in vhost.exchanges.values():
-                used_id = max(used_id, exchange.number)
+                used_id = max(used_id, exchange.id)
             for transaction in vhost.sink_transactions.by_uuid.values():
                 used_id = max(used_id, transaction.id)
             for queue in vhost.queues.values():

@@ -69,6 +69,9 @@ class DeadLetters:
         self.max_copies = MAX_COPIES
         self.pruned = 0
         self.report_due = 0
+        # The parts of `overflow`, and the maximum number of copies of one message, by the ids of the queues.
+        self._overflows: dict[int, int] = {}
+        self._copies_of: dict[int, int] = {}
 
     def publish(self, entry: Entry, reason: str) -> None:
         """Publish a copy of the entry to the dead-letter exchange of its queue, if it has one."""
@@ -117,7 +120,7 @@ class DeadLetters:
                 if target.name not in passed and not target.refuses(message)
             ]
             if len(routed) > 1:
-                queue.note_copies(len(routed))
+                self._note_copies(queue, len(routed))
                 if reason == expiry.EXPIRED and len(passed) > 1 and self._copies(passed, len(routed)) > self.max_copies:
                     self._prune(queue)
                     routed = []
@@ -133,12 +136,23 @@ class DeadLetters:
                     self.prepared.append(dead_letter)
                     continue
                 target.insert_new(dead_letter)
-                self.overflow += target.count_overflow(len(deaths))
+                if target.is_overflowing():
+                    self.overflow += len(deaths)
+                    self._overflows[target.id] = self._overflows.get(target.id, 0) + len(deaths)
         finally:
             self.publishing = nested
         self.vhost.broker.work += targets
         if queue.watch is not None:
             queue.watch.dead_lettered(entry, reason, targets)
+
+    def _note_copies(self, queue: Queue, count: int) -> None:
+        """Note that so many queues got a copy of a message of this queue."""
+        if not queue.deleted and count > self._copies_of.get(queue.id, 1):
+            self._copies_of[queue.id] = count
+
+    def forget(self, queue: Queue) -> None:
+        """Forget the copies of a deleted queue."""
+        self._copies_of.pop(queue.id, None)
 
     def _copies(self, passed: set[str], copies: int) -> int:
         """Return how many copies a message may have that has passed these queues and is about to have more copies. A queue
@@ -146,7 +160,7 @@ class DeadLetters:
         product = 1
         for name in passed:
             queue = self.vhost.queues.get(name)
-            product *= copies if queue is None else queue.max_copies
+            product *= copies if queue is None else self._copies_of.get(queue.id, 1)
             if product > self.max_copies:
                 break
         return product
@@ -180,8 +194,11 @@ class DeadLetters:
             )
         self.dropped += 1
 
-    def end_overflow(self, deaths: int) -> None:
-        """Note that a queue with so many deaths of the overflow is within its length limits again, or deleted."""
+    def end_overflow(self, queue: Queue) -> None:
+        """Note that a queue is within its length limits again, or deleted."""
+        deaths = self._overflows.pop(queue.id, 0) if self.overflow else 0
+        if not deaths:
+            return
         self.overflow -= deaths
         if not self.overflow and self.dropped:
             log.warning("no longer dropping dead letters in vhost '%s': %d were dropped", self.vhost.name, self.dropped)

@@ -12,28 +12,24 @@ if TYPE_CHECKING:
 
 
 class Destination(ABC):
-    """A destination of bindings. Queues and exchanges are told apart by their methods; each kind has its own names.
+    """A destination of bindings. Each kind has its own names.
 
+    id       names it in stored bindings, and is never used again, unlike the name; 0 for an exchange that is not stored
+    stored   the log has its definition, and its bindings to stored exchanges
     deleted  its bindings are still being removed
     """
 
     kind: ClassVar[Literal["queue", "exchange"]]
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, id: int, stored: bool) -> None:
         self.name = name
+        self.id = id
+        self.stored = stored
         self.deleted = False
 
     @abstractmethod
     def reach(self, queues: dict[Queue, None], exchanges: list[Exchange]) -> None:
         """Add a queue to the queues of a message, or an exchange to the exchanges that route it further."""
-
-    @abstractmethod
-    def identity(self) -> int:
-        """Return the number by which stored bindings name it. It is never used again, unlike the name."""
-
-    @abstractmethod
-    def is_stored(self) -> bool:
-        """Return whether the log has a definition, and the bindings between two such objects."""
 
     @abstractmethod
     def bound_to(self, source: Exchange) -> None:

@@ -134,7 +134,6 @@ class Vhost:
         if self.strict:
             for queue in self.queues.values():
                 self._limit_deliveries(queue.name, queue.settings)
-                queue.apply_settings()
             if DEAD_QUEUE not in self.queues:
                 self._add_queue(DEAD_QUEUE, True, None, False, {}, QueueSettings({}, {}))
 
@@ -151,7 +150,7 @@ class Vhost:
         self.number = number
         for exchange in self.exchanges.values():
             if _is_predeclared(exchange):
-                exchange.number = number
+                exchange.id = number
 
     def mix(self) -> None:
         """Note that the vhost has contents of several classes of 0-9."""
@@ -270,7 +269,7 @@ class Vhost:
         self.exchanges[name] = exchange
         self.topology_changed()
         if durable:
-            exchange.number = self.broker.new_queue_id()
+            exchange.id = self.broker.new_queue_id()
             self._keep_exchange(exchange)
         return exchange
 
@@ -285,7 +284,7 @@ class Vhost:
                     "auto_delete": exchange.auto_delete,
                     "internal": exchange.internal,
                     "arguments": exchange.arguments,
-                    "number": exchange.number,
+                    "number": exchange.id,
                 }
             ),
         )
@@ -327,7 +326,7 @@ class Vhost:
         self, exchange: Exchange, destination: Destination, own: dict[tuple[str, Frozen], Binding]
     ) -> Iterator[int]:
         """Remove bindings to one destination that their exchange no longer lists."""
-        kept = exchange.durable and destination.is_stored()
+        kept = exchange.durable and destination.stored
         while own:
             binding = own.popitem()[1]
             exchange.removed(binding)
@@ -349,7 +348,7 @@ class Vhost:
             source is not None
             and source.durable
             and other is not None
-            and other.is_stored()
+            and other.stored
             and source.has(other, binding.routing_key, binding.arguments)
         )
 
@@ -432,7 +431,6 @@ class Vhost:
         queue_id = self.broker.new_queue_id()
         queue = make_queue(self, queue_id, name, durable, exclusive_owner, auto_delete, arguments, settings)
         self.broker.work += QUEUE_WORK
-        queue.begin()
         self.queues[name] = queue
         self.queue_list.add(queue)
         if self.events.bound:
@@ -466,7 +464,7 @@ class Vhost:
         if self.find_queue(name) is None and not self.strict:
             return 0
         queue = self.queue(name, owner)
-        if if_unused and queue.is_consumed():
+        if if_unused and queue.consumers.is_consumed():
             raise PreconditionFailed(f"queue '{name}' in vhost '{self.name}' in use")
         # Only the specification counts unacked messages as messages in the queue.
         if if_empty and (queue.ready_count or queue.leased_count or (self.strict and queue.unacked)):
@@ -492,6 +490,7 @@ class Vhost:
                 del self.exclusive[owner]
         self._remove_bindings_to(queue)
         self.topology_changed()
+        self.dead_letters.forget(queue)
         return queue.delete(keep_pending)
 
     def transfer_exclusive(self, owner: object, heir: object) -> None:
@@ -545,7 +544,7 @@ class Vhost:
             return
         self._note_binding(exchange, destination)
         self.topology_changed()
-        if exchange.durable and destination.is_stored():
+        if exchange.durable and destination.stored:
             self._keep_binding(exchange, destination, routing_key, arguments)
 
     def find_destination(self, kind: str, name: str) -> Destination | None:
@@ -560,7 +559,7 @@ class Vhost:
         self.broker.log.put(
             metadata.BINDING,
             self._binding_key(exchange, destination, routing_key, arguments),
-            metadata.pack({"arguments": arguments, "source": exchange.number, "destination": destination.identity()}),
+            metadata.pack({"arguments": arguments, "source": exchange.id, "destination": destination.id}),
         )
 
     def unbind(self, destination: Destination, exchange_name: str, routing_key: str, arguments: FieldTable) -> bool:
@@ -601,7 +600,7 @@ class Vhost:
             return False
         if destination not in exchange.by_destination:
             self._forget_source(exchange, destination)
-        if exchange.durable and destination.is_stored():
+        if exchange.durable and destination.stored:
             self.broker.log.put(metadata.BINDING, self._binding_key(exchange, destination, routing_key, arguments), None)
         self.topology_changed()
         return True
@@ -670,7 +669,7 @@ class Vhost:
                 internal=value["internal"],
                 arguments=value["arguments"],
             )
-            exchange.number = value.get("number", 0)
+            exchange.id = value.get("number", 0)
             if exchange.name != CONTROL:  # was not reserved in earlier versions
                 self.exchanges[names[0]] = exchange
         elif kind == metadata.QUEUE:
@@ -680,7 +679,6 @@ class Vhost:
             queue = make_queue(self, value["id"], names[0], True, None, value["auto_delete"], value["arguments"], settings)
             queue.restore(value)
             record = queue.record()
-            queue.begin()
             queue.recover(recovery, leases, streams)
             if queue.record() != record:
                 self.keep_queue(queue)  # its entries must survive the next clean stop, too
@@ -714,7 +712,7 @@ class Vhost:
         arguments = value["arguments"]
         if destination is not None:
             known = "source" in value  # earlier versions had no numbers
-            equal = value.get("source") == source.number and value.get("destination") == destination.identity()
+            equal = value.get("source") == source.id and value.get("destination") == destination.id
             if equal or by_name or not known:
                 source.bind(destination, routing_key, arguments)
                 self._note_binding(source, destination)
@@ -733,8 +731,8 @@ class Vhost:
         if not self.number:
             self.broker.number_vhost(self)
         for exchange in self.exchanges.values():
-            if exchange.durable and not exchange.number and not _is_predeclared(exchange):
-                exchange.number = self.broker.new_queue_id()
+            if exchange.durable and not exchange.id and not _is_predeclared(exchange):
+                exchange.id = self.broker.new_queue_id()
                 self._keep_exchange(exchange)
         for source, destination, routing_key, arguments in self.unnumbered:
             self._keep_binding(source, destination, routing_key, arguments)

@@ -92,7 +92,8 @@ def test_messages_not_rejected_by_the_channel_are_found(small: World, deep: Clas
     refusing = Taker(deep, credit=40)
     small.run()
     for entry in reversed(refusing.taken):
-        deep.requeue_elsewhere(entry, refusing.scope)
+        deep.refuse(entry, refusing.scope)
+        deep.requeue(entry)
     refusing.taken.clear()
     small.broker.page_down()
     small.run()

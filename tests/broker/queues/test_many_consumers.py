@@ -33,7 +33,7 @@ def test_leaving_is_not_a_search(world: World) -> None:
     takers = [CountingTaker(queue) for _ in range(2000)]
     CountingTaker.compared = 0
     for taker in random.Random(1).sample(takers, len(takers)):
-        queue.leave_ring(taker)
+        queue.consumers.leave(taker)
         queue.remove_consumer(taker)
     assert CountingTaker.compared == 0
     assert not queue.consumers and not queue.dispatcher.rings and not queue.dispatcher.ring and queue.dispatcher.strays == 0

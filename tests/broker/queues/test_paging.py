@@ -209,7 +209,8 @@ def test_a_rejecting_channel_does_not_get_it_after_paging() -> None:
     world.push(queue, *BODIES, persistent=True)
     world.run()
     for entry in reversed(consumer.taken[:10]):
-        queue.requeue_elsewhere(entry, consumer.scope)
+        queue.refuse(entry, consumer.scope)
+        queue.requeue(entry)
     world.broker.page_above = 2000
     world.broker.page_down()
     world.run()

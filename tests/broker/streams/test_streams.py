@@ -166,7 +166,8 @@ def test_settling_only_grants_credit() -> None:
     queue.settle(entries[0])
     queue.requeue(entries[1])
     queue.reject(entries[2])
-    queue.requeue_elsewhere(entries[3], object())
+    queue.refuse(entries[3], object())
+    queue.requeue(entries[3])
     world.broker.end_turn()
     assert reader.unacked == queue.unacked == 0
     assert len(reader.history) == 4

@@ -250,7 +250,7 @@ def test_any_number_of_consumers_has_no_destination(site: Site, channel: Channel
     put(channel)
     assert got(channel)["destination"] == ""
     channel.call("message.cancel", "message.ok", destination="")
-    assert site.vhost.queues["q"].consumers == {}
+    assert not site.vhost.queues["q"].consumers
 
 
 def test_cancel(site: Site, channel: Channel) -> None:

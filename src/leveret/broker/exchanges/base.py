@@ -107,9 +107,7 @@ class Exchange(Destination):
         internal: bool = False,
         arguments: FieldTable | None = None,
     ) -> None:
-        super().__init__(name)
-        # Identity in the stored bindings, never reused, unlike the name; 0 if it is not durable.
-        self.number = 0
+        super().__init__(name, 0, durable)
         self.durable = durable
         self.auto_delete = auto_delete
         self.internal = internal
@@ -127,12 +125,6 @@ class Exchange(Destination):
 
     def reach(self, queues: dict[Queue, None], exchanges: list[Exchange]) -> None:
         exchanges.append(self)
-
-    def identity(self) -> int:
-        return self.number
-
-    def is_stored(self) -> bool:
-        return self.durable
 
     def bound_to(self, source: Exchange) -> None:
         source.targets[self] = None

@@ -156,7 +156,7 @@ class Leases:
             return
         if len(lease.batches) >= MAX_BATCHES:
             raise ResourceError(f"{lease} has the maximum of {MAX_BATCHES} uncommitted batches: commit the first ones")
-        if queue.is_exclusive():
+        if queue.consumers.is_exclusive():
             raise AccessRefused(f"{queue} in exclusive use")
         queue.serve_consumers()  # waiting consumers take precedence, as with `get`
         lease.builder = BatchBuilder(self, lease, after + 1, max_messages, MAX_BYTES if max_bytes is None else max_bytes)

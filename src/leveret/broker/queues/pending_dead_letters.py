@@ -100,7 +100,7 @@ class PendingDeadLetters:
 
     def _end(self, queue: ClassicQueue) -> None:
         del self.queues[queue.id]
-        queue.forget()
+        queue.broker.forget_queue(queue)
         if queue.stored:
             queue.log.put(metadata.PENDING_DEAD_LETTERS, _key(queue), None)
 

@@ -1,20 +1,21 @@
 """A queue as the broker and the protocols see it, whatever its type: messages in, entries out to consumers.
 
-A queue type is a subclass of `Queue` and one line in the registry. It implements the operations that raise
-NotImplementedError here, and declares its capabilities, which callers ask for instead of its type. The other operations
-have a default that suits a queue without the feature in question: no limits, nothing delayed, nothing paged out.
+A queue type is a subclass of `Queue` and one line in the registry. It implements the abstract methods, and declares its
+capabilities, which callers ask for instead of its type. The other operations have a default that suits a queue without
+the feature in question: no limits, nothing delayed, nothing paged out.
 """
 
 from __future__ import annotations
 
 import logging
+from abc import abstractmethod
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from leveret.broker import settlement
 from leveret.broker.destination import Destination
 from leveret.broker.errors import NotImplementedByBroker, PreconditionFailed
-from leveret.broker.message import ACQUIRED, AUDIENCE_SHIFT, Entry
+from leveret.broker.message import AUDIENCE_SHIFT, Entry
 from leveret.broker.queues.capabilities import GET, LEASE, PURGE
 from leveret.broker.values import FieldTable
 
@@ -29,13 +30,11 @@ if TYPE_CHECKING:
     from leveret.broker.message import Message, Overlay
     from leveret.broker.metadata import Record
     from leveret.broker.queues.loading import Waiting
+    from leveret.broker.queues.rings import Rings
     from leveret.broker.streams.recovery import StreamRecords
     from leveret.broker.vhost import Vhost
 
 logger = logging.getLogger("leveret.broker")
-
-# Acquired entries that are settled between two checks of the budget.
-PIECE: Final = 512
 
 
 class Hidden:
@@ -66,12 +65,14 @@ class Queue(Destination):
     unsupported  the operations of `capabilities` that it lacks, each with a description of the queue for the error
     replayable   consumers remove nothing; each reads from its own offset
     replacing    a message may replace another one, so a full queue accepts it
+    announces_activity  consumers are notified when they become active, as with a single active consumer
     """
 
     kind: ClassVar[Literal["queue", "exchange"]] = "queue"
     unsupported: ClassVar[dict[str, str]] = {}
     replayable: ClassVar[bool] = False
     replacing: ClassVar[bool] = False
+    announces_activity: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -84,14 +85,12 @@ class Queue(Destination):
         arguments: FieldTable,
         settings: QueueSettings,
     ) -> None:
-        super().__init__(name)
+        # The log has no definition of an exclusive queue.
+        super().__init__(name, id, durable and exclusive_owner is None)
         self.vhost = vhost
         self.broker = vhost.broker
         self.log: Log = vhost.broker.log
-        self.id = id
         self.durable = durable
-        # Whether the log has a definition of this queue. It has none of an exclusive queue.
-        self.stored = durable and exclusive_owner is None
         self.exclusive_owner = exclusive_owner
         self.auto_delete = auto_delete
         # Deleted at the latest with the connection or the last consumer.
@@ -106,8 +105,6 @@ class Queue(Destination):
         self.hidden = Hidden()
         # The leases of the queue; None until the first one is acquired.
         self.leases: Leases | None = None
-        # Maximum number of dead-letter copies of one message.
-        self.max_copies = 1
         # Watch on events of the queue; usually None.
         self.watch: Watch | None = None
         # Statistics
@@ -123,12 +120,6 @@ class Queue(Destination):
     def reach(self, queues: dict[Queue, None], exchanges: list[Exchange]) -> None:
         queues[self] = None
 
-    def identity(self) -> int:
-        return self.id
-
-    def is_stored(self) -> bool:
-        return self.stored
-
     def bound_to(self, source: Exchange) -> None:
         """Do nothing: a queue routes no further."""
 
@@ -136,9 +127,6 @@ class Queue(Destination):
         """Do nothing, like `bound_to`."""
 
     # Definition
-
-    def begin(self) -> None:
-        """Initialize the state of the type, after the queue was declared or its definition restored."""
 
     def record(self) -> Record:
         """Return the definition that the log keeps, without the name."""
@@ -153,9 +141,6 @@ class Queue(Destination):
 
     def start(self) -> None:
         """Start timers and first reads, once all queues are recovered and the log commits."""
-
-    def apply_settings(self) -> None:
-        """Apply settings that were changed after the declaration."""
 
     def transfer(self, owner: object) -> None:
         """Make another connection the owner of an exclusive queue."""
@@ -178,31 +163,23 @@ class Queue(Destination):
 
     # Capabilities
 
-    def supports(self, operation: str) -> bool:
-        return operation not in self.unsupported
-
     def check_supports(self, operation: str) -> None:
         """Raise NotImplementedByBroker for an operation that the type leaves out."""
         reason = self.unsupported.get(operation)
         if reason is not None:
             raise NotImplementedByBroker(f"{self} is {reason}", closes_connection=True)
 
-    @property
-    def announces_activity(self) -> bool:
-        """Whether to notify consumers when they become active."""
-        return False
-
     # Figures
 
     @property
+    @abstractmethod
     def ready_count(self) -> int:
         """Entries that wait for a consumer, in memory or not."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def ready_bytes(self) -> int:
         """Bytes of the bodies of the ready entries."""
-        raise NotImplementedError
 
     @property
     def delayed_count(self) -> int:
@@ -239,25 +216,25 @@ class Queue(Destination):
 
     # In
 
+    @abstractmethod
     def push(self, message: Message) -> bool:
         """Append a message; return False if the queue refuses it (`x-overflow: reject-publish`)."""
-        raise NotImplementedError
 
     def delay(self, message: Message, due: int) -> bool:
         """Append a message that becomes visible at `due`; return False if the queue refuses it."""
         return self.push(message)
 
+    @abstractmethod
     def prepare(self, message: Message, overlay: Overlay | None = None) -> Entry:
         """Return a new entry that is in the log but not visible yet (transactions, dead letters)."""
-        raise NotImplementedError
 
     def retract(self, entry: Entry) -> None:
         """Remove a prepared entry, which is not visible yet."""
         settlement.settle(entry)
 
+    @abstractmethod
     def insert_new(self, entry: Entry) -> None:
         """Make a prepared entry visible."""
-        raise NotImplementedError
 
     def insert_many(self, entries: list[Entry]) -> None:
         """Make prepared entries visible, given in the order of their sequence numbers."""
@@ -317,14 +294,6 @@ class Queue(Destination):
         """Return whether the queue is about to drop what exceeds its limits."""
         return False
 
-    def count_overflow(self, deaths: int) -> int:
-        """Note a dead letter with so many deaths; return them if they count as overflow, 0 otherwise."""
-        return 0
-
-    def note_copies(self, count: int) -> None:
-        """Note that so many queues got a copy of a message as a dead letter."""
-        self.max_copies = max(self.max_copies, count)
-
     # Out
 
     def activate(self) -> None:
@@ -344,9 +313,9 @@ class Queue(Destination):
         self.unacked += unacked
         self.settled += settled
 
+    @abstractmethod
     def drain(self) -> None:
         """Deliver ready entries until they or the credit of the consumers run out."""
-        raise NotImplementedError
 
     def freeze(self) -> None:
         """Deliver nothing until `thaw` is called as often, when the order of the entries is right again."""
@@ -374,16 +343,15 @@ class Queue(Destination):
         return False
 
     def wait_loaded(self, waiting: Waiting) -> None:
-        """Call back when more entries are in memory."""
-        raise NotImplementedError
+        """Call back when more entries are in memory, after `needs_loading` or `is_reading_for` returned True."""
 
     def is_reading_for(self, consumer: Consumer) -> bool:
         """Return whether entries that a consumer may want are being loaded."""
         return False
 
+    @abstractmethod
     def can_deliver_now(self, message: Message) -> bool:
         """Return whether a message published now would reach a consumer at once (0-9-1 basic.publish.immediate)."""
-        raise NotImplementedError
 
     # Settlement
 
@@ -408,81 +376,49 @@ class Queue(Destination):
         settlement.undo(entry)
         self.unacked = unacked
 
+    @abstractmethod
     def settle(self, entry: Entry) -> None:
         """Settle an acquired entry that was accepted or needs no acknowledgement."""
-        raise NotImplementedError
 
     def exceeds_delivery_limit(self, entry: Entry) -> bool:
         """Return whether one more failed delivery of an entry exceeds the delivery limit."""
         return False
 
+    @abstractmethod
     def requeue(self, entry: Entry, failed: bool = True) -> None:
         """Requeue an acquired entry in its old place, or dead-letter it beyond the delivery limit."""
-        raise NotImplementedError
-
-    def requeue_elsewhere(self, entry: Entry, scope: object) -> None:
-        """Requeue an acquired entry for consumers outside of this scope."""
-        self.refuse(entry, scope)
-        self.requeue(entry)
 
     def refuse(self, entry: Entry, scope: object) -> None:
         """Exclude consumers of this scope from an entry (0-9-1 basic.reject.requeue.01)."""
 
+    @abstractmethod
     def reject(self, entry: Entry, reason: str = "") -> None:
         """Settle an acquired entry that was rejected without requeue, and dead-letter it if the queue does that."""
-        raise NotImplementedError
 
     # Consumers
 
     @property
-    def consumers(self) -> dict[Consumer, None]:
+    @abstractmethod
+    def consumers(self) -> Rings:
         """The consumers that acquire entries; neither browsers nor readers of leases."""
-        return {}
-
-    @property
-    def exclusive_consumer(self) -> Consumer | None:
-        return None
 
     def has_browsers(self) -> bool:
-        return False
-
-    def is_exclusive(self) -> bool:
-        """Return whether the queue has an exclusive consumer."""
-        consumer = self.exclusive_consumer
-        return consumer is not None and not consumer.is_leaving()
-
-    def is_consumed(self) -> bool:
-        """Return whether there is a consumer that is not about to leave."""
-        passed = 0
-        for consumer in self.consumers:
-            if not consumer.is_leaving():
-                return True
-            passed += 1
-        self.broker.work += passed >> 3
         return False
 
     def check_consumer(self, arguments: FieldTable, no_ack: bool) -> None:
         """Raise an error for invalid arguments of a consumer, before it joins."""
 
+    @abstractmethod
     def add_consumer(self, consumer: Consumer) -> None:
         """Add a consumer; with a single active consumer it may have to wait."""
-        raise NotImplementedError
 
+    @abstractmethod
     def remove_consumer(self, consumer: Consumer) -> None:
         """Remove a consumer; its unsettled entries stay with its channel."""
-        raise NotImplementedError
 
-    def leave_ring(self, consumer: Consumer) -> None:
-        """Deliver nothing more to this consumer, which is about to be removed."""
-        raise NotImplementedError
-
+    @abstractmethod
     def unpark(self, consumer: Consumer) -> None:
         """Serve a parked consumer that has credit again."""
-        raise NotImplementedError
-
-    def become_selective(self, consumer: Consumer) -> None:
-        """Note that a consumer which took every message has become selective."""
-        consumer.selective = True
 
     def make_leases(self) -> Leases:
         """Return the leases of the queue, to acquire one.
@@ -500,52 +436,21 @@ class Queue(Destination):
         self.check_supports(PURGE)
         return 0
 
+    @abstractmethod
     def delete(self, keep_pending: bool = False) -> int:
         """Delete the queue and its entries; return the number of ready entries. With `keep_pending`, they are
         dead-lettered."""
-        raise NotImplementedError
 
     def detach(self, consumers: list[Consumer]) -> None:
         """Detach the consumers from the deleted queue, and settle its acquired entries."""
         self.deleted = True
         self.exclusive_owner = None  # a remaining reference to the queue must not keep the connection
-        removals = self.broker.jobs.removals
         if self.unacked:
-            removals.add(self._settling_held())
-        self.forget_leases()
+            self.broker.settle_held(self)
         for consumer in consumers:
             consumer.left = True
         consumers.reverse()
-        removals.add(_notifying(consumers))
-
-    def _settling_held(self) -> Iterator[int]:
-        """Settle the acquired entries. The queue settles those that are returned meanwhile."""
-        for holder in list(self.broker.holders):
-            entries = holder.all_held()
-            yield 1 + (len(entries) >> 7)
-            for at in range(0, len(entries), PIECE):
-                for entry in entries[at : at + PIECE]:
-                    if entry.queue is self and entry.state == ACQUIRED:
-                        row = entry.row
-                        if row is not None:
-                            row.log.settle(entry)
-                            entry.row = None
-                yield PIECE >> 3
-
-    def forget_leases(self) -> None:
-        leases = self.leases
-        if leases is not None:
-            leases.forget()
-            self.leases = None
-
-    def forget(self) -> None:
-        """Remove the record of a deleted queue, which has no entries left."""
-        if self.stored:
-            self.log.forget(self.id)
-        overflow = self.broker.overflow
-        if overflow is not None:
-            overflow.forget(self.id)
-        self.broker.paging.discard(self)
+        self.broker.jobs.removals.add(_notifying(consumers))
 
 
 def _notifying(consumers: list[Consumer]) -> Iterator[int]:

@@ -13,7 +13,7 @@ from mypy_extensions import mypyc_attr
 from leveret.broker.arguments import QueueSettings
 from leveret.broker.exchanges.control import CONTROL
 from leveret.broker.message import Entry, Message, Overlay
-from leveret.broker.queues.queue import Queue
+from leveret.broker.queues.hidden import HiddenQueue
 
 if TYPE_CHECKING:
     from leveret.broker.vhost import Vhost
@@ -28,7 +28,7 @@ class RequestHandler:
         raise NotImplementedError
 
 
-class RequestQueue(Queue):
+class RequestQueue(HiddenQueue):
     """The request queue of one vhost. It is empty after each turn; without a handler, requests are dropped."""
 
     def __init__(self, vhost: Vhost) -> None:
@@ -50,17 +50,6 @@ class RequestQueue(Queue):
     def insert_new(self, entry: Entry) -> None:
         """Accept a request that was published in a transaction."""
         self.push(entry.message)
-
-    @property
-    def ready_count(self) -> int:
-        return 0
-
-    @property
-    def ready_bytes(self) -> int:
-        return 0
-
-    def can_deliver_now(self, message: Message) -> bool:
-        return True
 
     def drain(self) -> None:
         handler = self.broker.request_handler

@@ -11,6 +11,7 @@ stays in its ring, marked `left`, until the queue reaches it or until such consu
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
@@ -40,7 +41,7 @@ class Ring:
 
 
 class Rings:
-    """The consumers of one queue.
+    """The consumers of one queue that acquire entries: neither browsers nor readers of leases.
 
     consumers           all of them
     exclusive_consumer  the exclusive consumer
@@ -61,6 +62,34 @@ class Rings:
         self.rings: dict[int, Ring] = {}
         self.serving: list[int] = []
         self.strays = 0
+
+    def __len__(self) -> int:
+        return len(self.consumers)
+
+    def __iter__(self) -> Iterator[Consumer]:
+        return iter(self.consumers)
+
+    def __contains__(self, consumer: Consumer) -> bool:
+        return consumer in self.consumers
+
+    def is_exclusive(self) -> bool:
+        """Return whether there is an exclusive consumer."""
+        consumer = self.exclusive_consumer
+        return consumer is not None and not consumer.is_leaving()
+
+    def is_consumed(self) -> bool:
+        """Return whether there is a consumer that is not about to leave."""
+        passed = 0
+        for consumer in self.consumers:
+            if not consumer.is_leaving():
+                return True
+            passed += 1
+        self.broker.work += passed >> 3
+        return False
+
+    def become_selective(self, consumer: Consumer) -> None:
+        """Note that a consumer which took every message has become selective."""
+        consumer.selective = True
 
     def add(self, consumer: Consumer) -> bool:
         """Add a consumer. Return whether it is served: with a single active consumer it may have to wait."""

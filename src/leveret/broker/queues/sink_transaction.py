@@ -18,7 +18,7 @@ from leveret.broker.errors import BrokerError, ContentTooLarge, PreconditionFail
 from leveret.broker.jobs import Job
 from leveret.broker.log import Loaded
 from leveret.broker.message import ENTRY_OVERHEAD, FORMAT_AMQP1, Entry, Message, Overlay
-from leveret.broker.queues.queue import Queue
+from leveret.broker.queues.hidden import HiddenQueue
 
 if TYPE_CHECKING:
     from leveret.broker.log import RecoveredQueue
@@ -90,7 +90,7 @@ class _Load:
             job.resume()
 
 
-class SinkTransaction(Queue):
+class SinkTransaction(HiddenQueue):
     """One sink transaction.
 
     Attributes:
@@ -114,7 +114,6 @@ class SinkTransaction(Queue):
 
     def __init__(self, manager: SinkTransactions, id: int, uuid: str, user: str, app: str) -> None:
         super().__init__(manager.vhost, id, app, True, None, False, {}, QueueSettings({}, {}))
-        self.stored = True
         self.manager = manager
         self.uuid = uuid
         self.user = user
@@ -136,14 +135,6 @@ class SinkTransaction(Queue):
         self.idle_since = self.broker.timers.now()
         # Length of the part of the exchange name that identifies the sink transaction.
         self.prefix = len(manager.prefix_of(uuid))
-
-    @property
-    def ready_count(self) -> int:
-        return 0
-
-    @property
-    def ready_bytes(self) -> int:
-        return 0
 
     @property
     def memory(self) -> int:
@@ -182,12 +173,6 @@ class SinkTransaction(Queue):
 
     def insert_new(self, entry: Entry) -> None:
         """Do nothing: `prepare` has appended the entry, and it stays hidden."""
-
-    def can_deliver_now(self, message: Message) -> bool:
-        return True
-
-    def drain(self) -> None:
-        """Do nothing: a sink transaction has no consumers."""
 
     def refusal(self) -> BrokerError:
         """Return the error for a rejected message."""

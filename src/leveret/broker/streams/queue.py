@@ -148,9 +148,6 @@ class StreamQueue(Queue):
         self.aging: _Aging | None = None
         self.max_age = -1 if settings.max_age is None else settings.max_age
         self.max_bytes = -1 if settings.max_length_bytes is None else settings.max_length_bytes
-
-    def begin(self) -> None:
-        """Start to seal the stream if the broker seals streams."""
         self.broker.work += STREAM_WORK
         hub = self.broker.segments
         if hub is None:
@@ -530,15 +527,8 @@ class StreamQueue(Queue):
         self.activate()
 
     @property
-    def consumers(self) -> dict[Consumer, None]:
-        return self.rings.consumers
-
-    @property
-    def exclusive_consumer(self) -> Consumer | None:
-        return self.rings.exclusive_consumer
-
-    def leave_ring(self, consumer: Consumer) -> None:
-        self.rings.leave(consumer)
+    def consumers(self) -> Rings:
+        return self.rings
 
     def unpark(self, consumer: Consumer) -> None:
         if self.rings.unpark(consumer):
@@ -672,7 +662,7 @@ class StreamQueue(Queue):
         """Fail the readers of a chunk that cannot be read."""
         for consumer, reader in list(self.readers.items()):
             if reader.chunk is chunk and consumer in self.rings.consumers:
-                self.leave_ring(consumer)
+                self.rings.leave(consumer)
                 self.remove_consumer(consumer)
                 consumer.failed(text)
         self.activate()
@@ -747,5 +737,5 @@ class StreamQueue(Queue):
             self.aging.stream = None
             self.aging = None
         self.detach(self.rings.clear())
-        self.forget()
+        self.broker.forget_queue(self)
         return count

@@ -119,7 +119,7 @@ def add(context: Context, request: Add) -> QueueInfo:
 def delete(context: Context, request: Delete) -> Messages:
     """Delete a queue, even an exclusive one. Returns the number of its ready messages."""
     queue = _find(context, request)
-    if request.if_unused and queue.is_consumed():
+    if request.if_unused and queue.consumers.is_consumed():
         raise PreconditionFailed(f"queue '{request.name}' has {len(queue.consumers)} consumers")
     count = queue.ready_count + queue.delayed_count + queue.unacked + queue.leased_count
     if request.if_empty and count:

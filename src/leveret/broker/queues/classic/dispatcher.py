@@ -78,6 +78,12 @@ class Dispatcher(Rings):
             self.selective_consumers -= 1
         return super().remove(consumer)
 
+    def become_selective(self, consumer: Consumer) -> None:
+        super().become_selective(consumer)
+        if consumer in self.consumers:
+            self.selective_consumers += 1
+            self.selective = True
+
     def clear_strays(self) -> None:
         super().clear_strays()
         self.asking = None

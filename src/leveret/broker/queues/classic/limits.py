@@ -27,7 +27,6 @@ class Limits:
     max_length, max_bytes  -1 for none
     rejects_publish        a full queue refuses messages instead of dropping the oldest ones
     overfull               the queue may exceed its limits, which `drain` checks
-    overflow               deaths of the dead letters that arrived while the queue exceeded its limits
     droppable              there may be messages in memory that overflow drops first, by their content policy
     """
 
@@ -36,7 +35,6 @@ class Limits:
         self.max_bytes = -1 if settings.max_length_bytes is None else settings.max_length_bytes
         self.rejects_publish = settings.overflow != DROP_HEAD
         self.overfull = False
-        self.overflow = 0
         self.droppable = False
 
     @property
@@ -47,19 +45,6 @@ class Limits:
         """Note an entry that is now in memory."""
         if queue.broker.overflow_rule(entry.message) == DROP_FIRST:
             self.droppable = True
-
-    def count_overflow(self, queue: ClassicQueue, deaths: int) -> int:
-        """Count a dead letter with `deaths` deaths. Return them if they count as overflow, 0 otherwise."""
-        if not (self.overfull and self.is_over(queue)):
-            return 0
-        self.overflow += deaths
-        return deaths
-
-    def end_overflow(self, queue: ClassicQueue) -> None:
-        """Stop counting dead letters as overflow: the queue is within its limits again, or deleted."""
-        if self.overflow:
-            queue.vhost.dead_letters.end_overflow(self.overflow)
-            self.overflow = 0
 
     def turns_away(self, queue: ClassicQueue, message: Message, due: int = 0) -> bool:
         """Return whether the queue refuses a publish now; if its arguments say so, the message is dead-lettered."""
@@ -191,7 +176,7 @@ class Limits:
                 backlog.head.popleft()
             queue.ready.count_out(entry)
             queue.dead_letter(entry, MAXLEN)
-        self.end_overflow(queue)
+        queue.vhost.dead_letters.end_overflow(queue)
 
     def _take_droppable(self, queue: ClassicQueue, backlog: Backlog) -> Entry | None:
         """Remove and return the first entry in memory with the rule DROP_FIRST."""

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from leveret.broker.log import Recovery
     from leveret.broker.metadata import Record
     from leveret.broker.queues.loading import Waiting
+    from leveret.broker.queues.rings import Rings
     from leveret.broker.streams.recovery import StreamRecords
     from leveret.broker.vhost import Vhost
 
@@ -86,7 +87,6 @@ class ClassicQueue(Queue):
         self.delays: Delays | None = None
         # Whether the log knows that there may be messages that become visible later.
         self.has_delayed = False
-        self.delivery_limit = -1 if settings.delivery_limit is None else settings.delivery_limit
         # Number of jobs that return entries in steps: nothing is delivered until the order is right again.
         self.frozen = 0
         # Whether the log has a record of a deleted queue with entries.
@@ -132,10 +132,6 @@ class ClassicQueue(Queue):
             self.leases.start()
         self.ready.read_heads(self)
 
-    def apply_settings(self) -> None:
-        limit = self.settings.delivery_limit
-        self.delivery_limit = -1 if limit is None else limit
-
     def set_watch(self, watch: Watch | None) -> None:
         self.watch = watch
         self.guarded = watch is not None or self._has_guards()
@@ -144,10 +140,6 @@ class ClassicQueue(Queue):
 
     def touch(self) -> None:
         self.expiry.touch(self)
-
-    @property
-    def announces_activity(self) -> bool:
-        return self.settings.single_active_consumer
 
     # Figures
 
@@ -339,9 +331,6 @@ class ClassicQueue(Queue):
     def is_overflowing(self) -> bool:
         return self.limits.overfull and self.limits.is_over(self)
 
-    def count_overflow(self, deaths: int) -> int:
-        return self.limits.count_overflow(self, deaths)
-
     # Out
 
     def drain(self) -> None:
@@ -456,7 +445,8 @@ class ClassicQueue(Queue):
         self.settled += 1
 
     def exceeds_delivery_limit(self, entry: Entry) -> bool:
-        return 0 <= self.delivery_limit <= entry.delivery_count and not self.deleted
+        limit = self.settings.delivery_limit
+        return limit is not None and limit <= entry.delivery_count and not self.deleted
 
     def requeue(self, entry: Entry, failed: bool = True) -> None:
         holder = entry.holder
@@ -472,7 +462,8 @@ class ClassicQueue(Queue):
             return
         if failed:
             entry.delivery_count += 1
-            if 0 <= self.delivery_limit < entry.delivery_count:
+            limit = self.settings.delivery_limit
+            if limit is not None and limit < entry.delivery_count:
                 entry.holder = None
                 self.dead_letter(entry, DELIVERY_LIMIT)
                 return
@@ -526,12 +517,8 @@ class ClassicQueue(Queue):
     # Consumers
 
     @property
-    def consumers(self) -> dict[Consumer, None]:
-        return self.dispatcher.consumers
-
-    @property
-    def exclusive_consumer(self) -> Consumer | None:
-        return self.dispatcher.exclusive_consumer
+    def consumers(self) -> Rings:
+        return self.dispatcher
 
     def has_browsers(self) -> bool:
         return bool(self.browsing.browsers)
@@ -558,20 +545,17 @@ class ClassicQueue(Queue):
         elif consumer.apart:
             if self.leases is not None:
                 self.leases.remove_reader(consumer)
-        elif consumer in dispatcher.consumers:
+        elif consumer in dispatcher:
             successor = dispatcher.remove(consumer)
             if dispatcher.selective:
                 dispatcher.update_selective(self)
             if successor is not None:
                 self._serve()
                 successor.activated()
-            if not dispatcher.consumers:
+            if not len(dispatcher):
                 self.expiry.touch(self)
                 if self.auto_delete and not self.deleted:
                     self.vhost.remove_queue(self)
-
-    def leave_ring(self, consumer: Consumer) -> None:
-        self.dispatcher.leave(consumer)
 
     def unpark(self, consumer: Consumer) -> None:
         if self.dispatcher.unpark(consumer):
@@ -584,12 +568,6 @@ class ClassicQueue(Queue):
         if not self.active:
             self.active = True
             self.broker.active.append(self)
-
-    def become_selective(self, consumer: Consumer) -> None:
-        super().become_selective(consumer)
-        if consumer in self.dispatcher.consumers:
-            self.dispatcher.selective_consumers += 1
-            self.dispatcher.update_selective(self)
 
     # Leases
 
@@ -607,7 +585,7 @@ class ClassicQueue(Queue):
             reason = "restricted to a single active consumer"
         if reason:
             raise PreconditionFailed(f"{self} does not support leases: it is {reason}")
-        if self.is_exclusive():
+        if self.dispatcher.is_exclusive():
             raise AccessRefused(f"{self} in exclusive use")
         leases = self.leases
         if leases is None:
@@ -672,7 +650,7 @@ class ClassicQueue(Queue):
         if delays is not None:
             delays.clear(self)
             self.delays = None
-        self.limits.end_overflow(self)
+        self.vhost.dead_letters.end_overflow(self)
         refusals = self.ready.refusals
         backlogs = self.ready.reset()
         self.broker.jobs.removals.add(self._settling(backlogs, delays, refusals))
@@ -694,7 +672,7 @@ class ClassicQueue(Queue):
         if keep_pending:
             return self._delete_later()
         held = self.unacked + self.leased_count
-        self.forget_leases()  # before a waiting lease sees the queue empty
+        self._forget_leases()  # before a waiting lease sees the queue empty
         count = self.discard()
         self._detach_all()
         removals = self.broker.jobs.removals
@@ -707,7 +685,7 @@ class ClassicQueue(Queue):
         return count
 
     def _forgetting(self) -> Iterator[int]:
-        self.forget()
+        self.broker.forget_queue(self)
         if self.leftover:
             self.log.put(metadata.REMOVAL, removal_key(self.vhost.name, self.id), None)
         yield 1
@@ -724,8 +702,15 @@ class ClassicQueue(Queue):
         self.ready.notify_waiting()
         return count
 
+    def _forget_leases(self) -> None:
+        leases = self.leases
+        if leases is not None:
+            leases.forget()
+            self.leases = None
+
     def _detach_all(self) -> None:
-        """Detach consumers and timers from the deleted queue, and settle its acquired entries."""
+        """Detach consumers and timers from the deleted queue, and settle its acquired and leased entries."""
         self.detach([*self.dispatcher.clear(), *self.browsing.clear()])
-        self.limits.end_overflow(self)
+        self._forget_leases()
+        self.vhost.dead_letters.end_overflow(self)
         self.expiry.detach(self)

@@ -14,7 +14,4 @@ class QuorumQueue(ClassicQueue):
     """One quorum queue of one vhost."""
 
     counts_deliveries: ClassVar[bool] = True
-
-    @property
-    def announces_activity(self) -> bool:
-        return True
+    announces_activity: ClassVar[bool] = True

@@ -135,4 +135,4 @@ def mix(vhost: Vhost) -> None:
     for queue in vhost.queues.values():
         for consumer in queue.consumers:
             if isinstance(consumer, ClassConsumer) and not consumer.selective:
-                queue.become_selective(consumer)
+                queue.consumers.become_selective(consumer)

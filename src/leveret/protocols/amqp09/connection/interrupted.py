@@ -153,8 +153,8 @@ class Interrupted:
         if isinstance(owner, Interruption):
             if owner.user == user:
                 owner.end()
-        elif queue.exclusive_consumer is not None:
-            holder = queue.exclusive_consumer.channel
+        elif queue.consumers.exclusive_consumer is not None:
+            holder = queue.consumers.exclusive_consumer.channel
             for id, interruption in self.of_user.get(user, {}).items():
                 if interruption.channels[id] is holder:
                     interruption.channels[id].close()

@@ -37,7 +37,7 @@ def consume(
         raise NotAllowed(f"attempt to reuse consumer tag '{consumer_tag}': tags are unique in the connection")
     channel.make_way(queue)
     found = channel.vhost.find_queue(queue)
-    if found is not None and (found.is_exclusive() or (exclusive and found.is_consumed())):
+    if found is not None and (found.consumers.is_exclusive() or (exclusive and found.consumers.is_consumed())):
         raise ResourceLocked(f"queue '{queue}' in vhost '{channel.vhost.name}' in exclusive use")
     if LEASE in filter or filter.get(BROWSE) is True:
         raise PreconditionFailed(f"{name}.consume: only class basic supports browsing and leases")

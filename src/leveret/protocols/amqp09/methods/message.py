@@ -246,7 +246,7 @@ def get(channel: Channel, ticket: int, queue: str, destination: str, no_ack: boo
     connection = channel.connection
     connection.check("read", name)
     found = channel.vhost.queue(name, connection)
-    if channel.vhost.strict and found.is_exclusive():
+    if channel.vhost.strict and found.consumers.is_exclusive():
         raise AccessRefused(f"queue '{name}' in vhost '{channel.vhost.name}' in exclusive use")
     found.touch()
     waiting = _Get(channel, found, destination, no_ack)

@@ -602,9 +602,8 @@ class Channel(Holder):
     def requeue_nacked(self, entry: Entry) -> None:
         """Requeue an entry that the client rejected with requeue."""
         if self.excludes_rejecting_channel():
-            entry.queue.requeue_elsewhere(entry, self.scope)
-        else:
-            entry.queue.requeue(entry)
+            entry.queue.refuse(entry, self.scope)
+        entry.queue.requeue(entry)
 
     def uncount(self, tag: int, entry: Entry) -> None:
         """Remove an entry from the count of gets, the windows by size and the consumer timeout."""
@@ -766,7 +765,7 @@ class Channel(Holder):
         # Consumers leave before entries are requeued: otherwise these would be delivered here again.
         for consumer in consumers:
             consumer.active = False
-            consumer.queue.leave_ring(consumer)
+            consumer.queue.consumers.leave(consumer)
         yield len(consumers) >> 2
         if self.unfinished is not None:
             yield from logged(self.unfinished)

@@ -119,7 +119,7 @@ def consume(
     browses = arguments.get(BROWSE) is True
     if browses:
         _check_browser(channel, found, no_ack, exclusive)
-    elif found.is_exclusive() or (exclusive and found.is_consumed()):
+    elif found.consumers.is_exclusive() or (exclusive and found.consumers.is_consumed()):
         raise AccessRefused(f"queue '{found.name}' in vhost '{connection.vhost_name}' in exclusive use")
     if exclusive and found.settings.single_active_consumer:
         raise AccessRefused(
@@ -157,10 +157,10 @@ def _check_reader(channel: Channel, stream: Queue, no_ack: bool) -> None:
 
 def _check_browser(channel: Channel, queue: Queue, no_ack: bool, exclusive: bool) -> None:
     """Raise PreconditionFailed if a browsing consumer acknowledges, is exclusive, or reads a stream."""
-    if not queue.supports(capabilities.BROWSE):
+    reason = queue.unsupported.get(capabilities.BROWSE)
+    if reason is not None:
         raise PreconditionFailed(
-            f"invalid arg '{BROWSE}' for queue '{queue.name}' in vhost"
-            f" '{channel.connection.vhost_name}': it is {queue.unsupported[capabilities.BROWSE]}"
+            f"invalid arg '{BROWSE}' for queue '{queue.name}' in vhost '{channel.connection.vhost_name}': it is {reason}"
         )
     if not no_ack or exclusive:
         raise PreconditionFailed(
@@ -217,7 +217,7 @@ def get(channel: Channel, queue: str, no_ack: bool, kind: int = 0) -> None:
     name = name_of(channel, queue)
     channel.connection.check("read", name)
     found = channel.vhost.queue(name, channel.connection)
-    if channel.vhost.strict and found.is_exclusive():
+    if channel.vhost.strict and found.consumers.is_exclusive():
         raise AccessRefused(f"queue '{name}' in vhost '{channel.connection.vhost_name}' in exclusive use")
     found.touch()
     if not _answer_get(channel, found, no_ack, kind):

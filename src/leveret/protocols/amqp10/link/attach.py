@@ -337,7 +337,7 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
     copies = source.distribution_mode == constants.STD_DIST_MODE_COPY
     # Reading a stream removes nothing from it.
     browses = copies and not is_subscription and not queue.replayable and not wanted.lease
-    if not browses and queue.is_exclusive():
+    if not browses and queue.consumers.is_exclusive():
         raise AccessRefused(f"queue '{queue.name}' in vhost '{connection.vhost_name}' in exclusive use")
     queue.touch()
     settled = frame.snd_settle_mode == constants.SENDER_SETTLE_MODE_SETTLED

@@ -374,7 +374,8 @@ class OutgoingLink(Link):
 
         RabbitMQ notifies all receivers of a quorum queue; this also does so for any queue with a single active consumer.
         """
-        if self.consumer.queue.announces_activity:
+        queue = self.consumer.queue
+        if queue.announces_activity or queue.consumers.single_active:
             self.send_flow({ACTIVE: self.consumer.active})
 
     def send_flow(self, properties: Checked = None) -> None:
@@ -444,7 +445,7 @@ class OutgoingLink(Link):
 
     def leave(self) -> None:
         self.consumer.active = False
-        self.consumer.queue.leave_ring(self.consumer)
+        self.consumer.queue.consumers.leave(self.consumer)
         if self.transaction is not None:
             acquisition.leave(self)
         if self.session.copies:
