@@ -1,6 +1,6 @@
 """A small asyncio client for tests that must see every frame: it hides nothing, retries nothing and checks little.
 
-It is based on pamqp, an independent codec. Frames that are not the reply to a call go to callbacks at once.
+It is based on pamqp, an independent codec. Frames that are not the reply to a call are passed to callbacks at once.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ CALL_TIMEOUT = 60.0
 
 
 class Closed(Exception):
-    """The broker closed a channel or the connection. `code` is 0 if the socket just ended.
+    """The broker closed a channel or the connection. `code` is 0 if the socket ended without a close.
 
-    The scope is "channel", "connection", "socket", or "fault" if the broker sent something illegal.
+    The scope is "channel", "connection", "socket", or "fault" if the broker sent something invalid.
     """
 
     def __init__(self, scope: str, code: int = 0, text: str = "", method: tuple[int, int] = (0, 0)) -> None:
@@ -45,7 +45,7 @@ class Closed(Exception):
 
 
 class Delivery:
-    """A received message: by deliver, return or get-ok (`method`)."""
+    """A message received by deliver, return or get-ok (`method`)."""
 
     __slots__ = ("body", "method", "properties")
 
@@ -56,7 +56,7 @@ class Delivery:
 
 
 class Channel:
-    """One channel. Set the callbacks before the traffic starts."""
+    """One channel. Set the callbacks before messages arrive."""
 
     def __init__(self, connection: Connection, number: int) -> None:
         self.connection = connection
@@ -82,14 +82,14 @@ class Channel:
         properties: commands.Basic.Properties | None = None,
         mandatory: bool = False,
     ) -> int:
-        """Send it; the return value is its number among the publishes of the channel, which confirms refer to."""
+        """Publish a message. Returns its number among the publishes of the channel, to which confirms refer."""
         method = commands.Basic.Publish(exchange=exchange, routing_key=routing_key, mandatory=mandatory)
         self.connection.write(content(self.number, method, body, properties, self.connection.frame_max))
         self.published += 1
         return self.published
 
     async def call(self, method: Any, timeout: float = CALL_TIMEOUT) -> Any:
-        """Send a synchronous method and return its answer. Raises Closed."""
+        """Send a synchronous method and return its reply. Raises Closed."""
         if self.closed is not None:
             raise self.closed
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -169,9 +169,9 @@ class Channel:
             self._answer(name, method)
 
     def _answer(self, name: str, value: Any) -> None:
-        assert self._waiting, f"{name} was not asked for"
+        assert self._waiting, f"unexpected reply {name}"
         expected, future = self._waiting.popleft()
-        assert name in expected, f"{name} came, one of {expected} was expected"
+        assert name in expected, f"expected one of {expected}, got {name}"
         if not future.done():
             future.set_result(value)
 
@@ -270,16 +270,16 @@ class Connection:
         if method.name == "Connection.Close":
             self.write(encode(commands.Connection.CloseOk(), 0))
             raise Closed("connection", method.reply_code, method.reply_text, (method.class_id, method.method_id))
-        assert method.name == name, f"{method.name} came, {name} was expected"
+        assert method.name == name, f"expected {name}, got {method.name}"
         return method
 
     def write(self, data: bytes) -> None:
-        """Send raw bytes; do nothing once the connection has ended."""
+        """Send raw bytes; do nothing after the connection has ended."""
         if not self.writer.transport.is_closing():
             self.writer.write(data)
 
     async def drain(self) -> None:
-        """Wait until the socket accepts more. Raises OSError when it is closed."""
+        """Wait until the socket accepts more. Raises OSError if it is closed."""
         await self.writer.drain()
 
     async def channel(self, number: int | None = None) -> Channel:
@@ -293,7 +293,7 @@ class Connection:
         return channel
 
     async def close(self) -> None:
-        """Close cleanly; do nothing if it is closed already."""
+        """Close cleanly; do nothing if it is already closed."""
         if self.closed is None:
             self._close_ok = asyncio.get_running_loop().create_future()
             self.write(encode(commands.Connection.Close(200, "", 0, 0), 0))
@@ -301,7 +301,7 @@ class Connection:
         self.abort()
 
     def abort(self) -> None:
-        """Drop the socket."""
+        """Close the socket without a close method."""
         for task in (self._task, self._beat):
             if task is not None:
                 task.cancel()

@@ -1,4 +1,4 @@
-"""A client of AMQP 0-9 on a socket, method by method, with the project's own engine."""
+"""A client of AMQP 0-9 on a socket, method by method, with the project's engine."""
 
 from __future__ import annotations
 
@@ -52,9 +52,11 @@ class Client:
         return self.received.pop(0)
 
     def expect(self, name: str) -> Method:
-        """The next command, which has this name. While the broker stops the channel (`channel.flow`), the client answers
-        and waits, unless it is that command that it expects. ConnectionError if the broker closes the connection because it
-        stops."""
+        """Return the next command, which must have this name.
+
+        While the broker pauses the channel (`channel.flow`), the client answers and waits, unless it expects that command.
+        Raises ConnectionError if the broker closes the connection because it stops.
+        """
         command = self._after_flow(name)
         if (
             isinstance(command, Method)
@@ -94,7 +96,7 @@ class Client:
         return there
 
     def begin_stage(self, size: int) -> None:
-        """Send a `file.stage` of `size` bytes, which follow by `stage_octets`."""
+        """Send a `file.stage` of `size` bytes; `stage_octets` sends the bytes."""
         self.engine.send_content(1, "file.stage", {}, encode_header(FILE, size, {"filename": "f"}, QPID, V0_9), b"")
         self.flush()
 

@@ -1,1 +1,1 @@
-"""Raw peers: one connection to a broker for each protocol, which may send anything, legal or not."""
+"""Raw peers: one connection to a broker for each protocol, which may send anything, valid or not."""

@@ -35,12 +35,12 @@ class Delivered:
 
 
 def named(fields: dict[str, Any]) -> dict[str, Any]:
-    """Fields as the codec has them: `global_` is a name that Python allows."""
+    """Return fields with the codec's names: `global_` is a name that Python allows."""
     return {name.rstrip("_"): value for name, value in fields.items()}
 
 
 class Peer(base.Peer):
-    """One connection. What `amqp091.Peer` does with bytes, over frames of 0-9."""
+    """One connection, with the calls of `amqp091.Peer` over frames of 0-9."""
 
     inboxes: dict[int, deque[Any]]
 
@@ -53,7 +53,7 @@ class Peer(base.Peer):
         return frame_bytes(METHOD_FRAME, number, codec.encode_method(name, named(fields)))
 
     def content_frames(self, number: int, kind: str, body: bytes, properties: dict[str, Any], weight: int = 0) -> bytes:
-        """Header and body of a content, in as many frames as it takes."""
+        """Return the header and body of a content, in as many frames as necessary."""
         header = frame_bytes(HEADER_FRAME, number, codec.encode_header(kind, len(body), properties, weight))
         return header + body_frames(number, body, self.frame_max)
 
@@ -66,14 +66,14 @@ class Peer(base.Peer):
         return channel, payload if kind == BODY_FRAME else Heartbeat()
 
     def expect_method(self, channel: int, *names: str) -> Method:
-        """The next frame on the channel, which must be one of these methods."""
+        """Return the next frame on the channel, which must be one of these methods."""
         value = self.read(channel)
         if not isinstance(value, Method) or value.name not in names:
             raise AssertionError(f"expected {' or '.join(names)} on channel {channel}, got {str(value)[:300]}")
         return value
 
     def pick(self, channel: int, *names: str) -> Method:
-        """The first of these methods that comes on the channel. What comes before it stays to be read."""
+        """Return the first of these methods on the channel. Frames before it can still be read."""
         passed: list[Any] = []
         while True:
             value = self.read(channel)
@@ -85,7 +85,7 @@ class Peer(base.Peer):
         return value
 
     def pick_content(self, channel: int, name: str) -> Content:
-        """The same of a method with its content."""
+        """The same for a method with its content."""
         passed: list[Any] = []
         while not (isinstance(value := self.read(channel), Method) and value.name == name):
             passed.append(value)
@@ -145,7 +145,7 @@ class Peer(base.Peer):
         interval: int = 0,
         properties: dict[str, Any] | None = None,
     ) -> None:
-        """Everything before connection.open."""
+        """Do everything before connection.open."""
         self.begin()
         self.log_in(user, password, properties=properties)
         self.expect_method(0, "connection.tune")
@@ -154,7 +154,7 @@ class Peer(base.Peer):
     def connect(
         self, vhost: str = "/", user: str = "guest", password: str = "guest", *, insist: bool = False, **options: Any
     ) -> Method:
-        """Everything up to connection.open-ok, which is the result."""
+        """Do everything up to connection.open-ok, and return it."""
         self.reach_open(user, password, **options)
         self.send_method(0, "connection.open", virtual_host=vhost, insist=insist)
         return self.expect_method(0, "connection.open-ok")
@@ -166,15 +166,17 @@ class Peer(base.Peer):
         return Channel(self, number, opened.channel_id)
 
     def expect_end(self, code: int, name: str = "") -> Method:
-        """connection.close with this code (naming this method), answered; then the end of the socket. What contents
-        came before it are passed over."""
+        """Expect connection.close with this code (naming this method), answer it, and expect the end of the socket.
+
+        Contents before it are skipped.
+        """
         closed = self.read_end(code, name)
         self.send_method(0, "connection.close-ok")
         self.expect_eof()
         return closed
 
     def read_end(self, code: int, name: str = "") -> Method:
-        """The same, not answered."""
+        """The same without an answer."""
         self.inboxes.clear()
         while True:
             _, value = self.read_frame()
@@ -185,7 +187,7 @@ class Peer(base.Peer):
         return value
 
     def close(self) -> None:
-        """A negotiated close."""
+        """Close with a close method."""
         self.send_method(0, "connection.close", reply_code=200)
         while not isinstance(value := self.read(None), Method) or value.name != "connection.close-ok":
             pass
@@ -193,7 +195,7 @@ class Peer(base.Peer):
 
 
 def check_close(closed: Method, name: str) -> None:
-    """It has a text, and names the method."""
+    """Check that a close has a text and names the method."""
     assert closed.reply_text
     if name:
         spec = METHODS[name]
@@ -201,7 +203,7 @@ def check_close(closed: Method, name: str) -> None:
 
 
 class Channel:
-    """An open channel with the calls that tests make all the time."""
+    """An open channel with the calls that tests use most."""
 
     def __init__(self, peer: Peer, number: int, id: bytes = b"") -> None:
         self.peer = peer
@@ -212,7 +214,7 @@ class Channel:
         self.peer.send_method(self.number, name, **fields)
 
     def call(self, name: str, answer: str = "", **fields: Any) -> Method:
-        """Send a method and read its answer, by default of the same name with -ok."""
+        """Send a method and return its reply, by default the method of that name with -ok."""
         self.send(name, **fields)
         return self.expect(answer or f"{name}-ok")
 
@@ -223,7 +225,7 @@ class Channel:
         return self.peer.rest_of(self.number, self.expect(name))
 
     def refused(self, code: int, name: str = "") -> Channel:
-        """channel.close with this code (naming this method), answered; the channel, opened again."""
+        """Expect channel.close with this code (naming this method), answer it, and open the channel again."""
         closed = self.expect("channel.close")
         assert closed.reply_code == code, f"expected {code}, got {closed}"
         check_close(closed, name)
@@ -240,18 +242,18 @@ class Channel:
         return name
 
     def queue(self, name: str = "", **fields: Any) -> str:
-        """Declare a queue, which stays until it is deleted unless the fields say otherwise."""
+        """Declare a queue, which remains until it is deleted unless the fields say otherwise."""
         return str(self.call("queue.declare", queue=name, **fields).queue)
 
     def bind(self, queue: str, exchange: str, routing_key: str = "", arguments: dict[str, Any] | None = None) -> None:
         self.call("queue.bind", queue=queue, exchange=exchange, routing_key=routing_key, arguments=arguments or {})
 
     def depth(self, queue: str) -> int:
-        """Messages that are ready in the queue."""
+        """Return the number of ready messages of the queue."""
         return int(self.call("queue.declare", queue=queue, passive=True).message_count)
 
     def exists(self, queue: str) -> bool:
-        """Whether the queue is there; the channel survives."""
+        """Whether the queue exists. The channel stays open."""
         return self._exists("queue.declare", queue=queue)
 
     def exchange_exists(self, exchange: str) -> bool:
@@ -282,7 +284,7 @@ class Channel:
         weight: int = 0,
         **properties: Any,
     ) -> None:
-        """One message of class basic or stream, its body in as many frames as it takes."""
+        """Publish a message of class basic or stream, with its body in as many frames as necessary."""
         self.peer.send_bytes(
             self.peer.method_frame(
                 self.number,
@@ -297,13 +299,13 @@ class Channel:
         )
 
     def get(self, queue: str, *, no_ack: bool = True, ticket: int = 0) -> Content | None:
-        """basic.get; None for an empty queue."""
+        """Call basic.get. Returns None for an empty queue."""
         self.send("basic.get", queue=queue, no_ack=no_ack, ticket=ticket)
         answer = self.expect("basic.get-ok", "basic.get-empty")
         return None if answer.name == "basic.get-empty" else self.peer.rest_of(self.number, answer)
 
     def drain(self, queue: str) -> list[bytes]:
-        """All of class basic that is ready, taken away."""
+        """Get all ready messages of class basic."""
         bodies = []
         while (content := self.get(queue)) is not None:
             bodies.append(content.body)
@@ -331,10 +333,10 @@ class Channel:
         self.send(f"{kind}.reject", delivery_tag=tag, requeue=requeue)
 
     def quiet(self) -> None:
-        """Nothing more comes on this channel: after two round trips through a queue, nothing but their answers came.
+        """Check that nothing more arrives on this channel: two round trips through a queue return only their replies.
 
-        Two, because what the first one's turn sets free may follow its answer. The channel's last queue is another one
-        then, which is gone.
+        Two, because the effects of the turn of the first one may follow its reply. Afterwards the channel's last queue is a
+        deleted one.
         """
         probe = self.call("queue.declare").queue
         for _ in range(2):
@@ -344,13 +346,13 @@ class Channel:
     # Files
 
     def stage(self, identifier: str, body: bytes, **properties: Any) -> None:
-        """A whole content, from where it was left."""
+        """Stage a content, from the point where it was interrupted."""
         self.send("file.open", identifier=identifier, content_size=len(body))
         at = self.peer.pick(self.number, "file.open-ok").staged_size
         self.stage_bytes(body[at:], **properties)
 
     def stage_bytes(self, body: bytes, **properties: Any) -> None:
-        """`file.stage`, which answers nothing."""
+        """Send `file.stage`, which has no reply."""
         self.peer.send_bytes(
             self.peer.method_frame(self.number, "file.stage")
             + self.peer.content_frames(self.number, "file", body, properties)
@@ -381,7 +383,7 @@ class Channel:
         )
 
     def file(self, staged: int = 0) -> Delivered:
-        """The next delivery of class file: its open, answered with what is staged already, its content, its deliver."""
+        """Return the next delivery of class file: its open, answered with the staged size, its content, its deliver."""
         self.peer.pick(self.number, "file.open")
         self.send("file.open-ok", staged_size=staged)
         content = self.peer.pick_content(self.number, "file.stage")

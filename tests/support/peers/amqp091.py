@@ -1,7 +1,7 @@
 """A raw, blocking AMQP 0-9-1 peer: pamqp's codec, a socket, and a deadline on every read.
 
-pamqp shares no code with the broker, so both would have to be wrong in the same way. It refuses to encode what is
-illegal; `method` switches that off, and `framing` builds whatever bytes a test wants.
+pamqp shares no code with the broker, so both would have to be wrong in the same way. It refuses to encode invalid values;
+`method` disables that, and `framing` builds any bytes that a test needs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Confirm = commands.Confirm
 
 
 def method(kind: type[M], **fields: Any) -> M:
-    """A method with these fields, whether or not pamqp finds them legal."""
+    """Return a method with these fields, whether or not pamqp considers them valid."""
     made = kind()
     for name, value in fields.items():
         assert name in kind.__slots__, f"{kind.name} has no field {name}"
@@ -67,7 +67,7 @@ class Content:
 
 
 class Peer(connection.Connection):
-    """One connection. Frames that arrive for another channel than the one being read wait in that one's inbox."""
+    """One connection. Frames for other channels than the one being read wait in their inboxes."""
 
     def adopt(self, opened: socket.socket, timeout: float = TIMEOUT) -> None:
         super().adopt(opened, timeout)
@@ -79,11 +79,11 @@ class Peer(connection.Connection):
     # Frames
 
     def send(self, channel: int, *values: frame.FrameTypes) -> None:
-        """Frames in one write."""
+        """Send frames in one write."""
         self.send_bytes(b"".join(frame.marshal(value, channel) for value in values))
 
     def read(self, channel: int | None = None) -> Any:
-        """The next frame on that channel (any channel for None); heartbeats are counted and left out."""
+        """Return the next frame on that channel (any channel for None). Heartbeats are counted and skipped."""
         deadline = time.monotonic() + self.timeout
         while True:
             for number, inbox in self.inboxes.items():
@@ -104,7 +104,7 @@ class Peer(connection.Connection):
         return channel, decode(kind, channel, payload)
 
     def read_payload(self, deadline: float | None = None) -> tuple[int, int, bytes]:
-        """Type, channel and payload of the next frame."""
+        """Return type, channel and payload of the next frame."""
         start = self.read_bytes(7, deadline)
         kind, channel, size = struct.unpack(">BHI", start)
         rest = self.read_bytes(size + 1, deadline)
@@ -114,14 +114,14 @@ class Peer(connection.Connection):
         return kind, channel, rest[:-1]
 
     def expect(self, channel: int, kind: type[M]) -> M:
-        """The next frame on the channel, which must be this method."""
+        """Return the next frame on the channel, which must be this method."""
         value = self.read(channel)
         if not isinstance(value, kind):
             raise AssertionError(f"expected {kind.name} on channel {channel}, got {describe(value)}")
         return value
 
     def expect_content(self, channel: int, kind: type[base.Frame]) -> Content:
-        """The next method on the channel and its content."""
+        """Return the next method on the channel and its content."""
         return self.rest_of_content(channel, self.expect(channel, kind))
 
     def rest_of_content(self, channel: int, opening: base.Frame) -> Content:
@@ -178,7 +178,7 @@ class Peer(connection.Connection):
         interval: int = 0,
         properties: dict[str, Any] | None = None,
     ) -> None:
-        """Everything up to connection.open-ok."""
+        """Do everything up to connection.open-ok."""
         self.start()
         self.start_ok(user, password, properties=properties)
         self.expect(0, Connection.Tune)
@@ -193,21 +193,21 @@ class Peer(connection.Connection):
         return Channel(self, number)
 
     def expect_connection_close(self, code: int, kind: type[base.Frame] | None = None) -> Connection.Close:
-        """connection.close with this code (naming this method), answered; then the end of the socket."""
+        """Expect connection.close with this code (naming this method), answer it, and expect the end of the socket."""
         closed = self.read_connection_close(code, kind)
         self.send(0, Connection.CloseOk())
         self.expect_eof()
         return closed
 
     def read_connection_close(self, code: int, kind: type[base.Frame] | None = None) -> Connection.Close:
-        """connection.close with this code (naming this method), not answered."""
+        """Expect connection.close with this code (naming this method), without answering it."""
         closed = self.read_connection_close_of((code,))
         if kind is not None:
             assert (closed.class_id, closed.method_id) == (kind.index >> 16, kind.index & 0xFFFF), describe(closed)
         return closed
 
     def read_connection_close_of(self, codes: tuple[int, ...]) -> Connection.Close:
-        """connection.close with one of these codes, whatever content still came before it; not answered."""
+        """Expect connection.close with one of these codes, after any contents, without answering it."""
         self.inboxes.clear()
         while True:
             number, value = self.read_frame()
@@ -220,7 +220,7 @@ class Peer(connection.Connection):
         return value
 
     def close(self) -> None:
-        """A negotiated close, so that the broker has nothing to complain about."""
+        """Close with a close method, so that the broker logs no error."""
         self.send(0, method(Connection.Close, reply_code=200, reply_text="", class_id=0, method_id=0))
         while not isinstance(self.read(None), Connection.CloseOk):
             pass
@@ -237,7 +237,7 @@ def describe(value: Any) -> str:
 
 
 class Channel:
-    """An open channel with the calls that tests make all the time."""
+    """An open channel with the calls that tests use most."""
 
     def __init__(self, peer: Peer, number: int) -> None:
         self.peer = peer
@@ -257,7 +257,7 @@ class Channel:
         return self.peer.expect_content(self.number, kind)
 
     def expect_close(self, code: int, kind: type[base.Frame] | None = None) -> ChannelClass.Close:
-        """channel.close with this code (naming this method), answered. The channel may be opened again then."""
+        """Expect channel.close with this code (naming this method), and answer it. The channel may then be opened again."""
         closed = self.expect(ChannelClass.Close)
         assert closed.reply_code == code, f"expected {code}, got {describe(closed)}"
         assert closed.reply_text
@@ -280,7 +280,7 @@ class Channel:
         return name
 
     def queue(self, name: str = "", *, exclusive: bool = True, **fields: Any) -> str:
-        """Declare a queue, by default one that goes with the connection."""
+        """Declare a queue, by default one that is deleted with the connection."""
         return str(self.call(Queue.Declare, Queue.DeclareOk, queue=name, exclusive=exclusive, **fields).queue)
 
     def bind(self, queue: str, exchange: str, routing_key: str = "", arguments: dict[str, Any] | None = None) -> None:
@@ -289,11 +289,11 @@ class Channel:
         )
 
     def depth(self, queue: str) -> int:
-        """Messages that are ready in the queue."""
+        """Return the number of ready messages of the queue."""
         return self.call(Queue.Declare, Queue.DeclareOk, queue=queue, passive=True).message_count or 0
 
     def exists(self, queue: str) -> bool:
-        """Whether the queue is there; the channel survives."""
+        """Whether the queue exists. The channel stays open."""
         self.send(Queue.Declare, queue=queue, passive=True)
         answer = self.peer.read(self.number)
         if isinstance(answer, Queue.DeclareOk):
@@ -316,7 +316,7 @@ class Channel:
         immediate: bool = False,
         **properties: Any,
     ) -> None:
-        """One message, its body in as many frames as it takes."""
+        """Publish a message, with its body in as many frames as necessary."""
         data = frame.marshal(
             method(Basic.Publish, exchange=exchange, routing_key=routing_key, mandatory=mandatory, immediate=immediate),
             self.number,
@@ -328,7 +328,7 @@ class Channel:
         self.call(Confirm.Select, Confirm.SelectOk)
 
     def get(self, queue: str, *, no_ack: bool = True) -> Content | None:
-        """basic.get; None for an empty queue."""
+        """Call basic.get. Returns None for an empty queue."""
         self.send(Basic.Get, queue=queue, no_ack=no_ack)
         answer = self.peer.read(self.number)
         if isinstance(answer, Basic.GetEmpty):
@@ -337,7 +337,7 @@ class Channel:
         return self.peer.rest_of_content(self.number, answer)
 
     def drain(self, queue: str) -> list[bytes]:
-        """All that is ready, taken away."""
+        """Get all ready messages."""
         bodies = []
         while (content := self.get(queue)) is not None:
             bodies.append(content.body)
@@ -365,9 +365,9 @@ class Channel:
         self.send(Basic.Nack, delivery_tag=tag, requeue=requeue, multiple=multiple)
 
     def quiet(self) -> None:
-        """Nothing more comes on this channel: after two round trips through a queue, nothing but their answers came.
+        """Check that nothing more arrives on this channel: two round trips through a queue return only their replies.
 
-        Two, because what the first one's turn sets free may follow its answer.
+        Two, because the effects of the turn of the first one may follow its reply.
         """
         probe = self.call(Queue.Declare, Queue.DeclareOk, exclusive=True, auto_delete=False).queue
         for _ in range(2):

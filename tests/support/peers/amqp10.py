@@ -1,8 +1,8 @@
 """A raw, blocking AMQP 1.0 peer: the codec, a socket, and a deadline on every read.
 
-It sends any frame, legal or not: performatives through the codec, which checks the types of their fields, and whatever
-else as bytes that `frame` and `composite` put together. The codec is the broker's own; `tests/wire/amqp10` compares it with
-the specification's tables, with known bytes and with Qpid Proton's.
+It sends any frame, valid or not: performatives through the codec, which checks the types of their fields, and anything else
+as bytes from `frame` and `composite`. The codec is the broker's own; `tests/wire/amqp10` compares it with the
+specification's tables, with known bytes and with Qpid Proton's codec.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ P = TypeVar("P", bound=Performative)
 def frame(
     body: bytes = b"", channel: int = 0, *, type: int = 0, doff: int = 2, extended: bytes = b"", size: int | None = None
 ) -> bytes:
-    """One frame, legal or not."""
+    """Return a frame, valid or not."""
     whole = 8 + len(extended) + len(body)
     return struct.pack(">IBBH", whole if size is None else size, doff, type, channel) + extended + body
 
 
 def composite(descriptor: int, *fields: Any) -> bytes:
-    """A composite value with whatever fields; bytes stand for a field that is encoded already."""
+    """Return a composite value with any fields; bytes are fields that are already encoded."""
     encoded = [field if isinstance(field, bytes) else encode_any(field) for field in fields]
     content = b"".join(encoded)
     return b"\x00\x53" + bytes((descriptor,)) + b"\xd0" + struct.pack(">II", len(content) + 4, len(encoded)) + content
 
 
 class Frame(NamedTuple):
-    """What came: `body` is None for an empty frame."""
+    """A received frame; `body` is None for an empty one."""
 
     type: int
     doff: int
@@ -61,7 +61,7 @@ class Frame(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """A whole delivery, from its transfers."""
+    """A complete delivery, from its transfers."""
 
     id: int
     tag: bytes
@@ -71,13 +71,16 @@ class Delivery(NamedTuple):
 
     @property
     def body(self) -> bytes:
-        """The content of its one data section."""
+        """Return the content of its only data section."""
         return body_of(self.payload)
 
 
 class Peer(connection.Connection):
-    """One connection. What comes while something else is waited for is kept, unless it is the end of a link, a session or
-    the connection with an error: that fails the test."""
+    """One connection.
+
+    Frames that arrive while the peer waits for others are kept, except the end of a link, a session or the connection with
+    an error, which fails the test.
+    """
 
     def adopt(self, opened: socket.socket, timeout: float = TIMEOUT) -> None:
         super().adopt(opened, timeout)
@@ -96,13 +99,13 @@ class Peer(connection.Connection):
     # Frames
 
     def send(self, *performatives: Performative) -> None:
-        """Frames in one write."""
+        """Send frames in one write."""
         for performative in performatives:
             self.output.send(performative)
         self.send_bytes(self.output.to_send())
 
     def read(self, deadline: float | None = None) -> Performative | None:
-        """The next frame; None for an empty one."""
+        """Return the next frame; None for an empty one."""
         start = self.read_bytes(8, deadline)
         size, doff, kind, channel = struct.unpack(">IBBH", start)
         assert start[:4] != b"AMQP", f"a protocol header: {start!r}"
@@ -123,7 +126,7 @@ class Peer(connection.Connection):
         return body
 
     def take(self, kind: type[P], where: Callable[[P], bool] | None = None) -> P:
-        """Remove and return the first frame of a kind that came or comes."""
+        """Remove and return the first frame of a kind, waiting for it if necessary."""
         deadline = time.monotonic() + self.timeout
         for index, item in enumerate(self.inbox):
             if isinstance(item, kind) and (where is None or where(item)):
@@ -141,7 +144,7 @@ class Peer(connection.Connection):
                 self.inbox.append(body)
 
     def kept(self, kind: type[P]) -> list[P]:
-        """Remove and return what came of a kind so far."""
+        """Remove and return the received frames of a kind."""
         found = [item for item in self.inbox if isinstance(item, kind)]
         self.inbox = [item for item in self.inbox if not isinstance(item, kind)]
         return found
@@ -155,7 +158,7 @@ class Peer(connection.Connection):
         return self
 
     def login(self, mechanism: str = "PLAIN", response: bytes = b"\0guest\0guest", hostname: str | None = None) -> int:
-        """SASL, up to the code of its outcome; the header of AMQP follows where it is 0."""
+        """Do SASL, up to the code of its outcome; the protocol header of AMQP follows if it is 0."""
         self.header(SASL)
         self.take(SaslMechanisms)
         self.send(SaslInit(mechanism, response, hostname))
@@ -188,21 +191,21 @@ class Peer(connection.Connection):
         return session
 
     def closed_with(self) -> str:
-        """The condition of the broker's close, which is answered; "" without an error. Then the socket ends."""
+        """Return the condition of the broker's close and answer it; "" without an error. Then the socket ends."""
         close = self.take(Close)
         self.send(Close())
         self.expect_eof(reset=True)
         return "" if close.error is None else str(close.error.condition)
 
     def close(self) -> None:
-        """The orderly end."""
+        """Close with a close performative."""
         self.send(Close())
         assert self.take(Close).error is None
         self.expect_eof()
 
 
 class Session:
-    """A session. The next handle and delivery-id that are free are taken."""
+    """A session, which uses the next free handle and delivery-id."""
 
     begun: Begin
 
@@ -224,7 +227,7 @@ class Session:
         return self.peer.take(kind, lambda item: item.channel == self.remote and (where is None or where(item)))
 
     def flow(self, **fields: Any) -> None:
-        """The state of the session, and of a link where the fields say so."""
+        """Send the state of the session, and of a link if the fields say so."""
         self.send(
             Flow(
                 fields.pop("incoming_window", 1000),
@@ -236,13 +239,13 @@ class Session:
         )
 
     def sync(self) -> None:
-        """What the broker does about everything that was sent has come, except what waits for the disk."""
+        """Wait for the effects of everything that was sent, except those that wait for the disk."""
         for _ in range(2):  # deliveries leave at the end of the turn in which an echo is sent
             self.flow(echo=True)
             self.take(Flow, lambda item: item.handle is None)
 
     def attach(self, name: str, role: bool, **options: Any) -> Link:
-        """Attach without waiting for the answer."""
+        """Attach without waiting for the reply."""
         handle = options.pop("handle", None)
         link = Link(self, name, self.next_handle if handle is None else handle, role)
         self.next_handle = max(self.next_handle, link.handle + 1)
@@ -250,7 +253,7 @@ class Session:
         return link
 
     def sender(self, address: str | None = None, name: str = "", **options: Any) -> Sender:
-        """A link on which the peer sends; it has credit."""
+        """Attach a link on which the peer sends. It has credit."""
         target = options.pop("target", None) or Target(address)
         link = self.attach(
             name or f"sender-{self.next_handle}",
@@ -267,7 +270,7 @@ class Session:
         return sender
 
     def receiver(self, address: str | None = None, credit: int = 0, name: str = "", **options: Any) -> Receiver:
-        """A link on which the peer receives."""
+        """Attach a link on which the peer receives."""
         source = options.pop("source", None) or Source(address)
         link = self.attach(
             name or f"receiver-{self.next_handle}",
@@ -293,7 +296,7 @@ class Session:
         self.send(Disposition(role, first, last, settled, state))
 
     def outcome(self, number: int, *, role: bool = True) -> Disposition:
-        """The next disposition that is about this delivery of the peer's (or, with role false, of the broker's)."""
+        """Return the next disposition about this delivery of the peer (or, with role false, of the broker)."""
 
         def concerns(item: Disposition) -> bool:
             last = item.first if item.last is None else item.last
@@ -312,7 +315,7 @@ class Session:
         return item
 
     def ended_with(self) -> str:
-        """The condition of the broker's end, which is answered."""
+        """Return the condition of the broker's end, and answer it."""
         end = self.take(End)
         self.send(End())
         return "" if end.error is None else str(end.error.condition)
@@ -332,13 +335,13 @@ class Link:
         self.role = role
 
     def detached_with(self, handle: int | None = None) -> str:
-        """The condition of the broker's detach; "" without an error."""
+        """Return the condition of the broker's detach; "" without an error."""
         number = handle if handle is not None else self.attached.handle
         detach = self.session.take(Detach, lambda item: item.handle == number)
         return "" if detach.error is None else str(detach.error.condition)
 
     def detach(self, closed: bool = True) -> Detach:
-        """Detach in order."""
+        """Detach, and wait for the reply."""
         self.session.send(Detach(self.handle, closed))
         return self.session.take(Detach, lambda item: item.handle == self.attached.handle)
 
@@ -348,7 +351,7 @@ class Sender(Link):
     count = 0
 
     def transfer(self, payload: bytes, **options: Any) -> None:
-        """One transfer as it is said."""
+        """Send one transfer with these fields."""
         self.session.send(Transfer(self.handle, payload=payload, **options))
 
     def send(self, payload: bytes | None = None, **options: Any) -> int:
@@ -385,7 +388,7 @@ class Receiver(Link):
         )
 
     def get(self) -> Delivery:
-        """The next delivery, all of it."""
+        """Return the next complete delivery."""
         transfers: list[Transfer] = []
         while not transfers or (transfers[-1].more and not transfers[-1].aborted):
             transfers.append(self.session.take(Transfer, lambda item: item.handle == self.attached.handle))
@@ -402,7 +405,7 @@ class Receiver(Link):
         )
 
     def nothing(self) -> None:
-        """No delivery came, nor is one on its way."""
+        """Check that no delivery has arrived or is in transit."""
         self.session.sync()
         found = [item for item in self.session.peer.kept(Transfer) if item.handle == self.attached.handle]
         assert not found, f"{len(found)} transfers came"
@@ -429,7 +432,7 @@ class Controller:
         return bytes(state.txn_id)
 
     def discharge(self, id: bytes, fail: bool | None = None) -> Any:
-        """The state that the discharge is answered with."""
+        """Return the state in the reply to the discharge."""
         return self.session.outcome(self.send(Discharge(id, fail))).state
 
 
@@ -455,7 +458,7 @@ def message(
     properties: Properties | None = None,
     after: bytes = b"",
 ) -> bytes:
-    """A message with one data section. `before` stands between header and properties, `after` at its end."""
+    """Return a message with one data section. `before` is between header and properties, `after` at its end."""
     data = b""
     if durable is not None:
         header = Header(durable)
@@ -468,7 +471,7 @@ def message(
 
 
 def section(code: int, value: Any) -> bytes:
-    """A section that is a described value, for example a map of annotations."""
+    """Return a section that is a described value, for example a map of annotations."""
     return b"\x00\x53" + bytes((code,)) + (encode_list(value) if isinstance(value, list) else encode_value(value))
 
 
@@ -479,7 +482,7 @@ def body_of(payload: bytes) -> bytes:
 
 
 def header_of(payload: bytes) -> Header:
-    """The header section; its defaults where there is none."""
+    """Return the header section, with the defaults if there is none."""
     from leveret.wire.amqp10.message import header
 
     return header(split(payload)) or Header()

@@ -1,7 +1,7 @@
-"""A codec of AMQP 0-9 for tests, from the table in `methods09.txt`. It shares nothing with the broker's.
+"""A codec of AMQP 0-9 for tests, from the table in `methods09.txt`, independent of the broker's.
 
-Names of methods are "queue.declare", those of fields have underscores. `encode_method` takes any value that its type can
-hold, legal or not.
+Names of methods are "queue.declare", those of fields have underscores. `encode_method` accepts any value of the field's
+type, valid or not.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def bytes_of(value: str | bytes) -> bytes:
 
 
 def encode_value(kind: str, value: Any) -> bytes:
-    """Any type but bit."""
+    """Encode a value of any type but bit."""
     if kind in _NUMBERS:
         return struct.pack(_NUMBERS[kind], value or 0)
     if kind == "shortstr":
@@ -104,7 +104,7 @@ def encode_value(kind: str, value: Any) -> bytes:
 
 
 def encode_table(table: dict[str, Any]) -> bytes:
-    """A field table of texts, integers, tables and bytes (as texts)."""
+    """Encode a field table of strings, integers, tables and bytes (as strings)."""
     data = b""
     for name, value in table.items():
         data += encode_value("shortstr", name)
@@ -118,7 +118,7 @@ def encode_table(table: dict[str, Any]) -> bytes:
 
 
 def encode_method(name: str, fields: dict[str, Any]) -> bytes:
-    """The payload of a method frame. What is not given is 0, empty or false."""
+    """Encode the payload of a method frame. Omitted fields are 0, empty or false."""
     spec = METHODS[name]
     known = {field for field, _ in spec.fields}
     assert fields.keys() <= known, f"{name} has no field {', '.join(fields.keys() - known)}"
@@ -138,7 +138,7 @@ def encode_method(name: str, fields: dict[str, Any]) -> bytes:
 
 
 def encode_header(kind: str, size: int, properties: dict[str, Any], weight: int = 0) -> bytes:
-    """The payload of a content header frame of this class."""
+    """Encode the payload of a content header frame of this class."""
     spec = CLASSES[kind]
     assert properties.keys() <= {name for name, _ in spec.properties}, f"class {kind} has not all of {list(properties)}"
     flags = 0
@@ -151,7 +151,7 @@ def encode_header(kind: str, size: int, properties: dict[str, Any], weight: int 
 
 
 class Reader:
-    """Takes values off bytes; ValueError where they end too early."""
+    """Decodes values from bytes. Raises ValueError if they end too early."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -191,7 +191,7 @@ class Reader:
         return table
 
     def tagged(self) -> Any:
-        """A value of a field table, in what Qpid's and RabbitMQ's peers write."""
+        """Decode a value of a field table in Qpid's or RabbitMQ's dialect."""
         tag = self.take(1)
         if tag == b"S":
             return self.text()
@@ -245,7 +245,7 @@ def decode_header(payload: bytes) -> Header:
     reader = Reader(payload)
     spec = CLASS_BY_INDEX[reader.number(">H")]
     weight, size, flags = reader.number(">H"), reader.number(">Q"), reader.number(">H")
-    assert not flags & 1, "no class has so many properties"
+    assert not flags & 1, "expected one word of property flags"
     properties = {}
     for at, (name, kind) in enumerate(spec.properties):
         if flags & 1 << 15 - at:

@@ -27,7 +27,7 @@ class Connection:
         self.adopt(opened, timeout)
 
     def adopt(self, opened: socket.socket, timeout: float = TIMEOUT) -> None:
-        """Use a socket that is open already."""
+        """Use a socket that is already open."""
         self.timeout = timeout
         self.socket = opened
         self.buffer = bytearray()
@@ -42,13 +42,13 @@ class Connection:
         self.socket.sendall(data)
 
     def read_bytes(self, count: int, deadline: float | None = None) -> bytes:
-        """Exactly so many bytes; Closed when the socket ends before."""
+        """Read exactly this many bytes. Raises Closed if the socket ends before."""
         if deadline is None:
             deadline = time.monotonic() + self.timeout
         while len(self.buffer) < count:
             left = deadline - time.monotonic()
             if left <= 0:
-                raise AssertionError(f"nothing came within {self.timeout} s (have {self._unread()})")
+                raise AssertionError(f"nothing arrived within {self.timeout} s (have {self._unread()})")
             self.socket.settimeout(left)
             try:
                 data = self.socket.recv(1 << 16)
@@ -66,11 +66,11 @@ class Connection:
         return taken
 
     def _unread(self) -> str:
-        """What has arrived and was not asked for, for messages."""
+        """Describe unread input for messages."""
         return repr(bytes(self.buffer[:100]))
 
     def expect_eof(self, reset: bool = True) -> None:
-        """The socket ends in order (or, if so said, by a reset), and nothing comes before."""
+        """Expect the end of the socket (or a reset, if allowed), and nothing before it."""
         try:
             extra = self.read_bytes(1)
         except Closed as closed:
@@ -79,10 +79,10 @@ class Connection:
         raise AssertionError(f"expected the end of the socket, got {(extra + self.buffer)[:200]!r}")
 
     def reset(self) -> None:
-        """Cut the connection with a TCP reset: an end that shows although what was sent before has not been read."""
+        """Cut the connection with a TCP reset, which is noticed even if earlier data is unread."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.socket.close()
 
     def drop(self) -> None:
-        """Close the socket without a word."""
+        """Close the socket without a close method."""
         self.socket.close()

@@ -1,4 +1,4 @@
-"""Frames of AMQP 0-9 and 0-9-1, legal or not, and methods of 0-9-1 by pamqp's codec."""
+"""Frames of AMQP 0-9 and 0-9-1, valid or not, and methods of 0-9-1 by pamqp's codec."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ Frame = tuple[int, int, bytes]
 
 
 def frame_bytes(kind: int, channel: int, payload: bytes, end: bytes = FRAME_END, size: int | None = None) -> bytes:
-    """A frame by its parts, which need not fit together."""
+    """Return a frame from its parts, which need not fit together."""
     return struct.pack(">BHI", kind, channel, len(payload) if size is None else size) + payload + end
 
 
 def header_frame(
     channel: int, size: int, *, class_id: int = 60, weight: int = 0, flags: int = 0, rest: bytes = b""
 ) -> bytes:
-    """A content header; `rest` is what should be the properties that the flags announce."""
+    """Return a content header; `rest` takes the place of the properties that the flags announce."""
     return frame_bytes(HEADER_FRAME, channel, struct.pack(">HHQH", class_id, weight, size, flags) + rest)
 
 
 def body_frames(channel: int, body: bytes, frame_max: int) -> bytes:
-    """A body in as many frames as it takes."""
+    """Return a body in as many frames as necessary."""
     size = frame_max - OVERHEAD
     return b"".join(frame_bytes(BODY_FRAME, channel, body[at : at + size]) for at in range(0, len(body), size))
 
@@ -64,7 +64,7 @@ def short_string(text: str | bytes) -> bytes:
 
 
 def decode(kind: int, channel: int, payload: bytes) -> Any:
-    """The pamqp object of a frame."""
+    """Return the pamqp object of a frame."""
     consumed, number, value = frame.unmarshal(frame_bytes(kind, channel, payload))
     assert (consumed, number) == (len(payload) + OVERHEAD, channel)
     return value
@@ -77,6 +77,6 @@ def encode(value: Any, channel: int) -> bytes:
 def content(
     channel: int, method: Any, body: bytes, properties: commands.Basic.Properties | None = None, frame_max: int = 131072
 ) -> bytes:
-    """All frames of a method with content."""
+    """Return all frames of a method with content."""
     header = ContentHeader(0, len(body), properties or commands.Basic.Properties())
     return encode(method, channel) + encode(header, channel) + body_frames(channel, body, frame_max)

@@ -80,7 +80,7 @@ class RudePeer(amqp091.Peer):
 
     def expect_method(self, name: str) -> Any:
         method = self.next_method()
-        assert method is not None and method.name == name, f"{method!r} came, {name} was expected"
+        assert method is not None and method.name == name, f"{method!r} arrived, expected {name}"
         return method
 
     def read_to_end(self, timeout: float | None = None) -> bytes:
@@ -96,14 +96,14 @@ class RudePeer(amqp091.Peer):
             return bytes(data)
 
     def outcome(self, timeout: float | None = None) -> int:
-        """How the broker ends the connection: the code of its close, which is answered, or 0 for a closed socket."""
+        """Return how the broker ends the connection: the code of its close, which is answered, or 0 for a closed socket."""
         while True:
             method = self.next_method(timeout)
             if method is None:
                 return 0
             if method.name == "Connection.Close":
                 self.send_method(commands.Connection.CloseOk())
-                # After a framing error, the broker may be unable to parse the reply, but it does notice the end.
+                # After a framing error, the broker may be unable to parse the reply, but it notices the end.
                 self.half_close()
                 self.read_to_end(timeout)
                 return int(method.reply_code)
