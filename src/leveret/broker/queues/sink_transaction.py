@@ -21,7 +21,7 @@ from leveret.broker.message import ENTRY_OVERHEAD, FORMAT_AMQP1, Entry, Message,
 from leveret.broker.queues.hidden import HiddenQueue
 
 if TYPE_CHECKING:
-    from leveret.broker.log import RecoveredQueue
+    from leveret.broker.log import Recovery
     from leveret.broker.transactions.sink_transactions import SinkTransactions
 
 CHUNK_ENTRIES: Final = 4096
@@ -257,6 +257,23 @@ class SinkTransaction(HiddenQueue):
         self.cached.append(chunk)
         return chunk
 
+    def close(self) -> None:
+        """Accept no more messages: the sink transaction is prepared."""
+        self.prepared = True
+        self.idle_since = self.broker.timers.now()
+
+    def set_batch_commit(self, batch_commit: Job | None) -> None:
+        """Set the job that commits the sink transaction; None if it was not committed."""
+        self.batch_commit = batch_commit
+
+    def idle_time(self, now: int) -> int:
+        """Return the milliseconds since an earlier call during which no message was published; -1 if there were some."""
+        if self.count != self.last_count:
+            self.last_count = self.count
+            self.idle_since = now
+            return -1
+        return now - self.idle_since
+
     # Memory
 
     def page_out(self, keep: int) -> int:
@@ -342,9 +359,12 @@ class SinkTransaction(HiddenQueue):
 
     # Recovery
 
-    def recover_entries(self, recovered: RecoveredQueue | None) -> None:
+    def recover_entries(self, recovery: Recovery, prepared: bool) -> None:
         """Take over the recovered positions. Target addresses and checksum are unknown until the bodies are read."""
+        self.prepared = prepared
+        self.next_seq = recovery.last_seq.get(self.id, 0) + 1
         self.checksum_known = self.counted = False
+        recovered = recovery.queues.get(self.id)
         if recovered is None:
             return
         count = len(recovered.seqs)

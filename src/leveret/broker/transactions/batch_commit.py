@@ -123,7 +123,7 @@ class BatchCommit(Job):
         self.leaving: Entry | None = None
         app.batch_commit = self
         for transaction in transactions:
-            transaction.batch_commit = self
+            transaction.set_batch_commit(self)
             transaction.settings.dead_letter_exchange = exchange
             transaction.settings.dead_letter_routing_key = key
 
@@ -247,7 +247,7 @@ class BatchCommit(Job):
     def _refuse(self, error: BrokerError) -> None:
         self.state = DONE
         for transaction in self.transactions:
-            transaction.batch_commit = None
+            transaction.set_batch_commit(None)
         also = self.waiters
         self.waiters = []
         self.manager.ended(self)

@@ -258,8 +258,7 @@ class SinkTransactions:
                 f" {transaction.checksum:#010x}, expected {checksum:#010x}"
             )
         if not transaction.prepared:
-            transaction.prepared = True
-            transaction.idle_since = self.broker.timers.now()
+            transaction.close()
             self._save(transaction)
 
     def abort(self, uuid: str) -> bool:
@@ -434,10 +433,7 @@ class SinkTransactions:
     def sweep(self, now: int) -> None:
         """Abort the sink transactions that have been idle for the timeout."""
         for transaction in list(self.by_uuid.values()):
-            if transaction.count != transaction.last_count:
-                transaction.last_count = transaction.count
-                transaction.idle_since = now
-            elif transaction.batch_commit is None and now - transaction.idle_since >= self.settings.timeout:
+            if transaction.idle_time(now) >= self.settings.timeout and transaction.batch_commit is None:
                 logger.warning(
                     "sink transaction '%s' of app '%s' in vhost '%s' aborted with %d messages: it was not"
                     " committed within sink_transactions.timeout",
@@ -470,7 +466,7 @@ class SinkTransactions:
             self.broker.log.put(metadata.SINK_APP, metadata.make_key(self.vhost.name, app.name), None)
         self.apps.clear()
         for transaction in list(self.by_uuid.values()):
-            transaction.batch_commit = None
+            transaction.set_batch_commit(None)
             self.abort(transaction.uuid)
         self.broker.timers.cancel(self.timer)
 
@@ -478,9 +474,7 @@ class SinkTransactions:
 
     def restore_sink_transaction(self, uuid: str, value: Record, recovery: Recovery) -> None:
         transaction = self.by_uuid[uuid] = SinkTransaction(self, value["id"], uuid, value["user"], value["app"])
-        transaction.prepared = value["sealed"]
-        transaction.next_seq = recovery.last_seq.get(transaction.id, 0) + 1
-        transaction.recover_entries(recovery.queues.get(transaction.id))
+        transaction.recover_entries(recovery, value["sealed"])
 
     def restore_app(self, name: str, value: Record) -> None:
         app = self.apps[name] = App(name, value["user"], value["batch"])
