@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from leveret.broker.arguments import TEXT, Argument, QueueSettings
 from leveret.broker.exchanges.base import freeze
-from leveret.broker.jobs import MAX_AT_ONCE, logged
+from leveret.broker.jobs import STEP_WORK, logged
 from leveret.broker.message import ARCHIVED, AVAILABLE, Entry, Message
 from leveret.broker.queues.capabilities import LEASE
 from leveret.broker.queues.classic.queue import ClassicQueue
@@ -42,6 +42,8 @@ CHECKED_KEYS: Final = 1000
 # Units of work of a message, and bytes of its headers (as a power of two) that are decoded in one unit.
 INSERT_WORK: Final = 3
 DECODE_SHIFT: Final = 6
+# Units of work to deliver from a queue again after messages were inserted in steps.
+SERVE_WORK: Final = 5
 # Length of headers that are searched for the name of the key before they are decoded.
 SHORT_HEADER: Final = 1024
 # Length of a key above which its hash takes its place.
@@ -146,7 +148,7 @@ class LastValueQueue(ClassicQueue):
         return entry if entry is not None and entry.state == AVAILABLE else None
 
     def insert_new(self, entry: Entry) -> None:
-        if not self.coming and self.broker.work < MAX_AT_ONCE:
+        if not self.coming and self.broker.work < STEP_WORK:
             self._insert(entry)
             return
         self.hidden.add(entry.seq, entry.message.size)
@@ -299,4 +301,4 @@ def _inserting(queues: deque[LastValueQueue]) -> Iterator[int]:
             yield from logged(queue.insert_coming())
         queues.popleft()
         queue.thaw()
-        yield 1
+        yield SERVE_WORK
