@@ -54,7 +54,7 @@ class Player:
         for name, number in script:
             try:
                 ACTIONS[name](self, number)
-            except (OSError, RuntimeError):
+            except (OSError, RuntimeError, ValueError):  # ValueError: the client refuses to send it, such as a second open
                 self.drop(self)
         for client in self.clients.values():
             with contextlib.suppress(OSError, RuntimeError):
@@ -235,7 +235,8 @@ def mutate(script: list[Step], chance: random.Random) -> list[Step]:
 def score(script: list[Step]) -> float:
     """Return the longest turn of a broker that plays a script, in milliseconds."""
     with running() as lab:
-        lab.reset()
+        lab.settle()
+        lab.reset()  # without what the start takes
         Player(lab).play(script)
         lab.settle()
         return lab.longest()

@@ -135,8 +135,8 @@ class Serving:
                 await control.start()
             except OSError as error:
                 raise StartFailed(f"cannot create the control socket {control_path}: {error}") from None
+            self._collector.start()  # before clients connect, since it takes longer than a turn
             self._announce(composition, control_path, began)
-            self._collector.start()
             composition.services.broker.jobs.stepped = self._collector.examine_young
             self._watchdog.watch(composition.services.describe_turn)
             collecting = asyncio.create_task(self._collect(composition))
