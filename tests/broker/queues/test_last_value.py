@@ -285,6 +285,27 @@ class TestWork:
         world.run()
         assert [queue.ready_count for queue in queues[:3]] == [1, 1, 2]
 
+    def test_messages_for_many_queues_are_decoded_once_each_in_steps(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        queues = [world.queue(f"q{number}", queue_type="last-value", last_value_key="k") for number in range(20)]
+        calls = []
+        original = JsonReader.headers
+
+        def counted(reader: JsonReader, message: Message) -> dict[str, Any]:
+            calls.append(message)
+            return original(reader, message)
+
+        monkeypatch.setattr(JsonReader, "headers", counted)
+        world.broker.work = MAX_AT_ONCE
+        for body in ("1", "2", "3"):
+            message = world.message(body, headers={"k": "x" * 10_000})
+            for queue in queues:
+                queue.push(message)
+        world.run()
+        assert len(calls) == 3
+        assert [world.contents(queue) for queue in queues[:2]] == [["3"], ["3"]]
+
     def test_large_keys_are_compared_by_value(self, world: World) -> None:
         queue = declare(world)
         for body, key in (("a", ["x"] * 1000), ("b", ["x"] * 999), ("c", ["x"] * 1000), ("d", "x" * 999), ("e", "x" * 999)):

@@ -44,6 +44,8 @@ INSERT_WORK: Final = 3
 DECODE_SHIFT: Final = 6
 # Units of work to deliver from a queue again after messages were inserted in steps.
 SERVE_WORK: Final = 5
+# Messages whose keys are remembered.
+RECENT: Final = 8
 # Length of headers that are searched for the name of the key before they are decoded.
 SHORT_HEADER: Final = 1024
 # Length of a key above which its hash takes its place.
@@ -105,8 +107,8 @@ class LastValueQueue(ClassicQueue):
     coming   entries that become visible in steps, because finding those that they replace took too long in one turn
     """
 
-    # Those of the message that was looked at last.
-    found: ClassVar[_Keys] = _Keys(b"")
+    # Those of the last messages: entries of a few messages may be inserted in turn, into any number of queues.
+    recent: ClassVar[deque[_Keys]] = deque(maxlen=RECENT)
 
     unsupported: ClassVar[dict[str, str]] = {LEASE: "a last-value queue, whose messages are replaced while they wait"}
     pageable: ClassVar[bool] = False
@@ -135,10 +137,12 @@ class LastValueQueue(ClassicQueue):
 
     def _key_of(self, message: Message) -> Any:
         """The key of a message, None if it has none."""
-        found = LastValueQueue.found
-        if found.header is not message.header:
-            found = LastValueQueue.found = _Keys(message.header)
-        return found.find(self.broker, message, self.header, self.needle)
+        for found in LastValueQueue.recent:
+            if found.header is message.header:
+                return found.find(self.broker, message, self.header, self.needle)
+        keys = _Keys(message.header)
+        LastValueQueue.recent.appendleft(keys)
+        return keys.find(self.broker, message, self.header, self.needle)
 
     # In
 
