@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -83,8 +84,20 @@ def test_the_spool_of_another_queue_is_rejected(tmp_path: Path, other: dict[str,
 def test_a_spool_in_use_is_rejected(tmp_path: Path) -> None:
     spool = Spool(str(tmp_path), SOURCE)
     with pytest.raises(OptionError, match="in use by another query"):
-        Spool(str(tmp_path), SOURCE)
+        Spool(str(tmp_path), SOURCE, patience=0)
     spool.close()
+
+
+def test_a_spool_waits_for_the_process_of_a_query_that_has_just_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = Spool(str(tmp_path), SOURCE)
+    before.append(messages(0, 3))
+    # The other process ends while this one waits.
+    monkeypatch.setattr(time, "sleep", lambda seconds: before.close())
+    after = Spool(str(tmp_path), SOURCE)
+    assert after.next == 3
+    after.close()
 
 
 def test_a_directory_that_is_not_a_spool_is_rejected(tmp_path: Path) -> None:

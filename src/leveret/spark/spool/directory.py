@@ -14,6 +14,7 @@ import fcntl
 import json
 import os
 import re
+import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,9 @@ from leveret.spark.errors import OffsetError, OptionError
 VERSION: Final = 1
 _STATE: Final = "spool.json"
 _LOCK: Final = "lock"
+# Seconds that a query waits for the process of a query that has just ended, which still holds the lock.
+_PATIENCE: Final = 10.0
+_PAUSE: Final = 0.05
 _NAME: Final = re.compile(r"([0-9]{20})-([0-9]{20})\.parquet")
 
 
@@ -48,12 +52,13 @@ class Spool:
         next: Offset of the next message.
     """
 
-    def __init__(self, directory: str, source: dict[str, str]) -> None:
+    def __init__(self, directory: str, source: dict[str, str], patience: float = _PATIENCE) -> None:
         """Open the spool, creating it if necessary.
 
         Args:
             directory: The directory.
             source: What it mirrors: `queue`, `vhost`, `broker`.
+            patience: Seconds to wait while another process holds the lock.
 
         Raises:
             OptionError: The directory is unusable, in use, or the spool of another queue.
@@ -71,18 +76,29 @@ class Spool:
                 f"option spoolDir: {directory!r} cannot be used ({error.strerror}); expected a directory "
                 "that the driver can write and all workers can read"
             ) from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not self._acquire_lock(patience):
             os.close(self._lock)
             raise OptionError(
                 f"option spoolDir: {directory!r} is in use by another query; expected a separate directory for each query"
-            ) from None
+            )
         try:
             self._load()
         except BaseException:
             self.close()
             raise
+
+    def _acquire_lock(self, patience: float) -> bool:
+        """Acquire the lock; return False if another process holds it for longer than `patience` seconds."""
+        deadline = time.monotonic() + patience
+        while True:
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                if time.monotonic() >= deadline:
+                    return False
+                time.sleep(_PAUSE)
+            else:
+                return True
 
     def _load(self) -> None:
         for leftover in self.directory.glob("*.part"):
