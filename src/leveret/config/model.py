@@ -259,8 +259,8 @@ class LimitsConfig(Section, frozen=True, kw_only=True):
     consumers_per_channel: Annotated[int, about("Maximum number of consumers per channel.", ge=0)] = 0
     unacked_per_channel: Annotated[
         int,
-        about("Maximum number of unacked deliveries per channel, also without a prefetch.", ge=0),
-    ] = 0
+        about("Maximum number of unacked deliveries per channel, also without a prefetch; 0 for none.", ge=0),
+    ] = 1_000_000
     queues_per_vhost: Annotated[int, about("Maximum number of queues per vhost.", ge=0)] = 0
     transaction_size: Annotated[
         Size, about("Maximum bytes of uncommitted publishes per transaction, 1,000 beside each body.", ge=1)
