@@ -52,6 +52,8 @@ class Proxy(Broker):
     rate        bytes per second in each direction of each connection, 0 for no limit
     cut_after   bytes after which the next connections are cut, even within a frame; None for never
     cut_at      bytes from a client that cut its connection, once, instead of being forwarded; b"" for none
+    stall_after bytes to a client after which its connection stalls, while the sockets stay open; None for never
+    stalled     the connections that have stalled so
     to_server, to_client   forwarded bytes
     accepted    number of connections
     """
@@ -69,6 +71,8 @@ class Proxy(Broker):
         self.rate = 0
         self.cut_after: int | None = None
         self.cut_at = b""
+        self.stall_after: int | None = None
+        self.stalled: list[Pair] = []
         self.to_server = 0
         self.to_client = 0
         self.accepted = 0
@@ -103,6 +107,9 @@ class Proxy(Broker):
         passed = 0
         try:
             while data := source.recv(min(CHUNK, max(1, self.rate // 20)) if self.rate else CHUNK):
+                if not to_server and self.stall_after is not None and passed + len(data) > self.stall_after:
+                    pair.flowing.clear()
+                    self.stalled.append(pair)
                 self.flowing.wait()
                 pair.flowing.wait()
                 if self.delay:

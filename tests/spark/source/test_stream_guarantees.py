@@ -30,6 +30,7 @@ from tests.spark.support import (
 )
 from tests.support.broker import LeveretProcess
 from tests.support.polling import wait_until
+from tests.support.proxy import Proxy
 from tests.support.requests import ask
 
 if TYPE_CHECKING:
@@ -165,32 +166,36 @@ def test_a_worker_is_killed_while_it_reads(
     with sync.connect(url) as connection:
         declare_stream(connection, name)
         publish(connection, name, numbers(0, total))
-        query = start(spark, url, tmp_path, stream=name, startingOffsets="earliest", prefetch="1", minPartitions="1")
-        wait_until(lambda: _kill_reader(own_broker.port))
+    with Proxy(own_broker) as proxy:
+        # Only a worker receives so much, and what it still waits for never arrives.
+        proxy.stall_after = 100_000
+        query = start(
+            spark, proxy.url(), tmp_path, stream=name, startingOffsets="earliest", prefetch="1", minPartitions="1"
+        )
+        wait_until(lambda: proxy.stalled or not query.isActive, "a worker has read 100 KB")
+        _kill_process_at(proxy.stalled[0].client.getpeername()[1])
         with pytest.raises(Exception, match=r"(?s)worker|Job aborted"):
             query.awaitTermination(60)
     run(spark, url, tmp_path, stream=name, startingOffsets="earliest")
     assert sorted(map(int, written(spark, tmp_path))) == list(range(total))
 
 
-def _kill_reader(port: int) -> bool:
-    """Kill a Spark worker that receives much from the broker, which is one that reads."""
-    local: dict[str, int] = {}
-    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        fields = line.split()
-        if int(fields[2].rsplit(":", 1)[1], 16) == port and int(fields[4].split(":")[1], 16) > 20_000:
-            local[fields[9]] = 1  # bytes wait in its socket, so it is reading
+def _kill_process_at(port: int) -> None:
+    """Kill the process whose end of a TCP connection has this local port."""
+    inodes = {
+        fields[9]
+        for line in Path("/proc/net/tcp").read_text().splitlines()[1:]
+        if int((fields := line.split())[1].rsplit(":", 1)[1], 16) == port
+    }
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            if b"pyspark" not in (process / "cmdline").read_bytes():
-                continue
             sockets = {re.sub(r"\D", "", os.readlink(link)) for link in (process / "fd").iterdir()}
         except OSError:
             continue
-        if sockets & local.keys():
+        if sockets & inodes:
             os.kill(int(process.name), signal.SIGKILL)
-            return True
-    return False
+            return
+    pytest.fail(f"no process has a connection from port {port}")
 
 
 def _reader(broker: LeveretProcess, name: str, **options: str) -> StreamReader:
