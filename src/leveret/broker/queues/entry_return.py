@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from leveret.broker.message import Entry
+from leveret.broker.queues.frozen import FrozenQueues
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
-    from leveret.broker.queues.queue import Queue
 
 
 def return_entries(broker: Broker, entries: list[Entry], apply: Callable[[Entry], None]) -> None:
@@ -27,16 +27,12 @@ def return_entries(broker: Broker, entries: list[Entry], apply: Callable[[Entry]
 
 
 def _returning(entries: list[Entry], apply: Callable[[Entry], None]) -> Iterator[int]:
-    frozen: dict[Queue, None] = {}
+    frozen = FrozenQueues()
     try:
         while entries:
             entry = entries.pop()
-            queue = entry.queue
-            if queue not in frozen:
-                frozen[queue] = None
-                queue.freeze()
+            frozen.freeze(entry.queue)
             apply(entry)
             yield 2
     finally:
-        for queue in frozen:
-            queue.thaw()
+        frozen.thaw()

@@ -462,15 +462,3 @@ def _notifying(consumers: list[Consumer]) -> Iterator[int]:
         except Exception:  # the others must be notified
             logger.exception("cannot notify a consumer of the deleted queue '%s'", consumer.queue.name)
         yield 3
-
-
-def freeze(queue: Queue, frozen: dict[Queue, None]) -> None:
-    """Stop deliveries of a queue until `thaw`, when its order is right again."""
-    if queue not in frozen:
-        frozen[queue] = None
-        queue.freeze()
-
-
-def thaw(frozen: dict[Queue, None]) -> None:
-    for queue in frozen:
-        queue.thaw()

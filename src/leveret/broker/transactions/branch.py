@@ -22,7 +22,8 @@ from leveret.broker.log import Loaded, RecoveredQueue
 from leveret.broker.message import Entry, Message
 from leveret.broker.metadata import Record
 from leveret.broker.queues.classic.queue import ClassicQueue
-from leveret.broker.queues.queue import Queue, freeze, thaw
+from leveret.broker.queues.frozen import FrozenQueues
+from leveret.broker.queues.queue import Queue
 from leveret.broker.timers import Timed
 
 if TYPE_CHECKING:
@@ -199,12 +200,12 @@ class Branch:
     def _releasing(
         self, publishes: list[tuple[Message, list[Queue]]], settlements: list[tuple[Entry, int]]
     ) -> Iterator[int]:
-        frozen: dict[Queue, None] = {}
+        frozen = FrozenQueues()
         try:
             while settlements:
                 yield from logged(_requeuing(settlements, frozen))
         finally:
-            thaw(frozen)
+            frozen.thaw()
         while publishes:
             publishes.pop()
             yield 1
@@ -457,11 +458,11 @@ def is_kept(message: Message, queues: list[Queue]) -> bool:
     return message.persistent and any(queue.stored for queue in queues)
 
 
-def _requeuing(settlements: list[tuple[Entry, int]], frozen: dict[Queue, None]) -> Iterator[int]:
+def _requeuing(settlements: list[tuple[Entry, int]], frozen: FrozenQueues) -> Iterator[int]:
     """Requeue entries, the last one first, so that they keep their order."""
     while settlements:
         entry = settlements.pop()[0]
-        freeze(entry.queue, frozen)
+        frozen.freeze(entry.queue)
         entry.queue.requeue(entry)
         yield 2
 

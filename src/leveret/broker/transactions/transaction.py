@@ -14,7 +14,8 @@ from typing import Final
 from leveret.broker.jobs import Jobs, logged
 from leveret.broker.log import CommitWaiter, Log
 from leveret.broker.message import ARCHIVED, Entry, Message, Overlay
-from leveret.broker.queues.queue import Queue, freeze, thaw
+from leveret.broker.queues.frozen import FrozenQueues
+from leveret.broker.queues.queue import Queue
 
 ACCEPT: Final = 0
 REQUEUE: Final = 1
@@ -42,7 +43,7 @@ class Transaction(CommitWaiter):
         self.publishes: list[tuple[Message, list[Queue], int]] = []
         self.settlements: list[tuple[Entry, int]] = []
         self.prepared: list[Entry] = []
-        self.frozen: dict[Queue, None] = {}
+        self.frozen = FrozenQueues()
         # Settlements that are written, and the requeues among them, which are still to be done. While one is written: how
         # many entries of its queue were acquired before.
         self.settled = 0
@@ -141,7 +142,7 @@ class Transaction(CommitWaiter):
         while returned:
             entry = returned.pop()
             if self.stepwise:
-                freeze(entry.queue, self.frozen)
+                self.frozen.freeze(entry.queue)
             apply = self.applied.get(entry)
             if apply is not None:
                 apply(entry)
@@ -152,12 +153,12 @@ class Transaction(CommitWaiter):
     def requeuing(self) -> Iterator[int]:
         """Requeue the entries that are left after a failure, in steps."""
         settlements = self.settlements
-        frozen: dict[Queue, None] = {}
+        frozen = FrozenQueues()
         try:
             while settlements:
                 yield from logged(_requeuing(settlements, frozen))
         finally:
-            thaw(frozen)
+            frozen.thaw()
 
     def requeue_all(self) -> None:
         for _ in self.requeuing():
@@ -165,9 +166,7 @@ class Transaction(CommitWaiter):
 
     def end(self) -> None:
         """End the log commit after everything was written, or undone."""
-        frozen = self.frozen
-        self.frozen = {}
-        thaw(frozen)
+        self.frozen.thaw()
         self.log.end_batch()
 
     def finish(self, done: Callable[[], None], failed: Callable[[], None] | None) -> None:
@@ -251,20 +250,20 @@ class Transaction(CommitWaiter):
     def _showing(self) -> Iterator[int]:
         """Make the entries visible, all at once for consumers: no queue delivers before the last is visible."""
         prepared = self.prepared
-        frozen: dict[Queue, None] = {}
+        frozen = FrozenQueues()
         try:
             for at in range(0, len(prepared), SLICE):
                 by_queue: dict[Queue, list[Entry]] = {}
                 for entry in prepared[at : at + SLICE]:
                     by_queue.setdefault(entry.queue, []).append(entry)
                 for queue, entries in by_queue.items():
-                    freeze(queue, frozen)
+                    frozen.freeze(queue)
                     for entry in entries:
                         queue.hidden.discard(entry.seq)
                     queue.insert_many(entries)
                 yield SLICE
         finally:
-            thaw(frozen)
+            frozen.thaw()
         while self.publishes:
             self.publishes.pop()
             yield 1
@@ -288,9 +287,9 @@ def _retracting(prepared: list[Entry]) -> Iterator[int]:
         yield 1
 
 
-def _requeuing(settlements: list[tuple[Entry, int]], frozen: dict[Queue, None]) -> Iterator[int]:
+def _requeuing(settlements: list[tuple[Entry, int]], frozen: FrozenQueues) -> Iterator[int]:
     while settlements:
         entry = settlements.pop()[0]
-        freeze(entry.queue, frozen)
+        frozen.freeze(entry.queue)
         entry.queue.requeue(entry)
         yield 2

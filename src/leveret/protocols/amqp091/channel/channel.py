@@ -17,7 +17,8 @@ from leveret.broker.consumer import Consumer, Holder, Scope
 from leveret.broker.errors import ContentTooLarge, NotImplementedByBroker, PreconditionFailed
 from leveret.broker.jobs import logged
 from leveret.broker.message import AT_ONCE, FORMAT_AMQP0, Entry, Message
-from leveret.broker.queues.queue import Queue, freeze, thaw
+from leveret.broker.queues.frozen import FrozenQueues
+from leveret.broker.queues.queue import Queue
 from leveret.broker.routing import Route, check_keys
 from leveret.broker.transactions.transaction import ACCEPT, REJECT, REQUEUE
 from leveret.broker.vhost import Vhost
@@ -478,7 +479,7 @@ class Channel(Holder):
         if outcome != REQUEUE or self.transacted:
             tags.reverse()
         self.low_tag = max(self.low_tag, last + 1)
-        frozen: dict[Queue, None] = {}
+        frozen = FrozenQueues()
         counting = self.gets > 0 or self.sized or self.times is not None
         try:
             while tags:
@@ -498,13 +499,13 @@ class Channel(Holder):
                 elif outcome == REJECT:
                     entry.queue.reject(entry)
                 else:
-                    freeze(entry.queue, frozen)
+                    frozen.freeze(entry.queue)
                     self.requeue_nacked(entry)
                 if holder is not None and holder.parked and not self.counted:
                     holder.wake()
                 yield 2
         finally:
-            thaw(frozen)
+            frozen.thaw()
         if self.counted:
             self.wake()
 
@@ -663,17 +664,17 @@ class Channel(Holder):
 
     def requeuing_all(self) -> Iterator[int]:
         """Requeue all unacknowledged entries, and those that an open transaction has acknowledged."""
-        frozen: dict[Queue, None] = {}
+        frozen = FrozenQueues()
         settlements = self.tx_settlements
         try:
             while settlements and not self.committing:
                 entry = settlements.pop()[1]
-                freeze(entry.queue, frozen)
+                frozen.freeze(entry.queue)
                 entry.queue.requeue(entry)
                 yield 2
             yield from self.requeuing()
         finally:
-            thaw(frozen)
+            frozen.thaw()
 
     def requeuing(self) -> Iterator[int]:
         """Requeue unacknowledged entries, youngest first, so that they keep their order.
@@ -688,19 +689,19 @@ class Channel(Holder):
     def requeuing_tags(self, tags: list[int]) -> Iterator[int]:
         """Requeue the deliveries of these tags, last one first."""
         unacked = self.unacked
-        frozen: dict[Queue, None] = {}
+        frozen = FrozenQueues()
         try:
             while tags:
                 tag = tags.pop()
                 entry = unacked.pop(tag, None)
                 if entry is None:
                     continue
-                freeze(entry.queue, frozen)
+                frozen.freeze(entry.queue)
                 self.uncount(tag, entry)
                 entry.queue.requeue(entry)
                 yield 2
         finally:
-            thaw(frozen)
+            frozen.thaw()
 
     # Consumers
 

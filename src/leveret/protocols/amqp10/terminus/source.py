@@ -12,7 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.message import Entry
-from leveret.broker.queues.queue import Queue, freeze, thaw
+from leveret.broker.queues.frozen import FrozenQueues
+from leveret.broker.queues.queue import Queue
 from leveret.protocols.amqp10.messages import head_of
 from leveret.protocols.amqp10.session import outcomes
 from leveret.protocols.amqp10.terminus import terminus_store
@@ -217,7 +218,7 @@ class SourceTerminus(Terminus):
         return count
 
     def _returning(self, unsettled: dict[bytes, Unsettled], apply: Callable[[Entry], None]) -> Iterator[int]:
-        frozen: dict[Queue, None] = {}
+        frozen = FrozenQueues()
         stores = self.stores_unsettled()
         try:
             while unsettled:
@@ -227,11 +228,11 @@ class SourceTerminus(Terminus):
                     self._remove_stored(tag, item)
                 entry = item.entry
                 if entry is not None:
-                    freeze(entry.queue, frozen)
+                    frozen.freeze(entry.queue)
                     apply(entry)
                 yield 3
         finally:
-            thaw(frozen)
+            frozen.thaw()
 
     def unsettled_count(self) -> int:
         return len(self.unsettled) + (0 if self.last is None else self.last.consumer.unacked)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from leveret.broker.queues import entry_return
-from leveret.broker.queues.queue import Queue, freeze, thaw
+from leveret.broker.queues.frozen import FrozenQueues
 from leveret.protocols.amqp10.errors import LinkRefused
 from leveret.protocols.amqp10.messages import body_of, head_of, tail_of
 from leveret.protocols.amqp10.transaction.retirement import Retirement
@@ -140,7 +140,7 @@ def undoing(transaction: LocalTransaction) -> Iterator[int]:
     """
     for link in list(transaction.links):
         leave(link)
-    frozen: dict[Queue, None] = {}
+    frozen = FrozenQueues()
     acquired = transaction.acquired
     try:
         while acquired:
@@ -148,11 +148,11 @@ def undoing(transaction: LocalTransaction) -> Iterator[int]:
             if item.session.acquired.pop(item.number, None) is not None:
                 entry = _take_back(item)
                 if entry is not None:
-                    freeze(entry.queue, frozen)
+                    frozen.freeze(entry.queue)
                     _requeue(entry)
             yield 5
     finally:
-        thaw(frozen)
+        frozen.thaw()
 
 
 def undo_for(session: SessionEndpoint, link: OutgoingLink | None) -> None:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 from leveret.broker.errors import BrokerError
 from leveret.broker.jobs import logged
 from leveret.broker.message import AT_ONCE, Message
-from leveret.broker.queues.queue import Queue, freeze, thaw
+from leveret.broker.queues.frozen import FrozenQueues
+from leveret.broker.queues.queue import Queue
 from leveret.broker.routing import Route
 from leveret.broker.timers import Timed
 from leveret.broker.transactions.transaction import ACCEPT, LARGE, REJECT, REQUEUE, Transaction
@@ -187,7 +188,7 @@ class LocalTransaction:
             yield 1
         yield from acquisition.undoing(self)
         sessions: dict[SessionEndpoint, None] = {}
-        frozen: dict[Queue, None] = {}
+        frozen = FrozenQueues()
         try:
             while self.retirements:
                 retirement = self.retirements.pop()
@@ -196,14 +197,14 @@ class LocalTransaction:
                 if session.retiring.pop(retirement.number, None) is not None:
                     entry = retirement.entry
                     if retirement.settled or entry.holder is None or not entry.holder.active:
-                        freeze(entry.queue, frozen)
+                        frozen.freeze(entry.queue)
                         retirement.forget_link_state()
                         outcomes.requeue(entry)
                     else:
                         session.unacked[retirement.number] = entry
                 yield 2
         finally:
-            thaw(frozen)
+            frozen.thaw()
         for session in sessions:
             session.connection.window_freed_in(session)
 
@@ -378,7 +379,7 @@ class _Committing:
             link.session.refuse(link, make_error(constants.INTERNAL_ERROR, FAILURE))
 
     def _giving_back(self) -> Iterator[int]:
-        frozen: dict[Queue, None] = {}
+        frozen = FrozenQueues()
         retirements = self.retirements
         retirements.reverse()
         try:
@@ -386,11 +387,11 @@ class _Committing:
                 retirement = retirements.pop()
                 self._leave_session(retirement)
                 entry = retirement.entry
-                freeze(entry.queue, frozen)
+                frozen.freeze(entry.queue)
                 outcomes.requeue(entry)
                 yield 2
         finally:
-            thaw(frozen)
+            frozen.thaw()
         yield from self.transaction.rolling_back()
 
     def _on_disk(self) -> None:

@@ -1,0 +1,28 @@
+"""Queues that deliver nothing while entries are returned to them in steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from leveret.broker.queues.queue import Queue
+
+
+class FrozenQueues:
+    """The queues that one operation has frozen, until the order of their entries is right again."""
+
+    def __init__(self) -> None:
+        self.queues: dict[Queue, None] = {}
+
+    def freeze(self, queue: Queue) -> None:
+        """Freeze a queue, unless it is one of them."""
+        if queue not in self.queues:
+            self.queues[queue] = None
+            queue.freeze()
+
+    def thaw(self) -> None:
+        """Thaw all of them."""
+        queues = self.queues
+        self.queues = {}
+        for queue in queues:
+            queue.thaw()
