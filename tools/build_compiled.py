@@ -58,7 +58,7 @@ def hot_modules(package: Path, listing: str) -> list[str]:
     existing = {
         ".".join(path.relative_to(package.parent).with_suffix("").parts)
         for path in package.rglob("*.py")
-        if path.name not in ("__init__.py", "__main__.py", "_compiled.py", "_isolation.py")
+        if path.name not in ("__init__.py", "__main__.py", "_build.py", "_compiled.py", "_isolation.py")
     }
     chosen: set[str] = set()
     for line in listing.splitlines():

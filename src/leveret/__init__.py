@@ -9,7 +9,9 @@ if is_started_as_module():
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from leveret._compiled import BuildInfo, install
+from leveret._build import __version__ as __version__
+from leveret._build import build_info as build_info
+from leveret._compiled import BuildInfo as BuildInfo
 
 if TYPE_CHECKING:
     from leveret import aio as aio
@@ -25,8 +27,6 @@ if TYPE_CHECKING:
     from leveret.node.embedded import SyncBroker as SyncBroker
     from leveret.node.errors import CallRefused as CallRefused
     from leveret.node.errors import StartFailed as StartFailed
-
-__version__ = "0.2.0"
 
 # What is imported when it is first asked for: a broker needs no client, and a client no broker. "" is the module itself.
 _LAZY = {
@@ -62,13 +62,6 @@ __all__ = [
     "connect",
     "sync",
 ]
-
-_BUILD = install()
-
-
-def build_info() -> BuildInfo:
-    """Whether this process runs the compiled hot modules or the plain ones, and why."""
-    return _BUILD
 
 
 def __dir__() -> list[str]:

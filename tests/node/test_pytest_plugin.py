@@ -161,7 +161,9 @@ def test_a_run_that_does_not_use_it_pays_nothing(session: pytest.Pytester) -> No
         def test_nothing():
             assert "leveret.pytest_plugin" in sys.modules
             ours = {name for name in sys.modules if name.startswith("leveret")}
-            assert ours == {"leveret", "leveret._compiled", "leveret._isolation", "leveret.pytest_plugin"}
+            assert ours == {
+                "leveret", "leveret._build", "leveret._compiled", "leveret._isolation", "leveret.pytest_plugin"
+            }
             assert "msgspec" not in sys.modules
             assert threading.active_count() == 1
     """)

@@ -29,7 +29,7 @@ def make_checkout(root: Path) -> Path:
     """A checkout whose package has two hot modules, one of which imports a constant from a plain module."""
     package = root / "src" / "leveret"
     (package / "hot").mkdir(parents=True)
-    for name in ("__init__.py", "_compiled.py", "_isolation.py", "py.typed"):
+    for name in ("__init__.py", "_build.py", "_compiled.py", "_isolation.py", "py.typed"):
         shutil.copy(ROOT / "src" / "leveret" / name, package / name)
     shutil.copytree(ROOT / "tools", root / "tools", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "NOTICE"):

@@ -6,7 +6,7 @@ import importlib
 
 import click
 
-from leveret import __version__, build_info
+from leveret._build import __version__, build_info
 from leveret.cli.renamed import refuse_renamed
 
 COMMANDS = {

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import click
 
-from leveret import __version__, build_info
+from leveret._build import __version__, build_info
 from leveret.broker.errors import BrokerError, StorageFailed
 from leveret.cli.logs import set_up_logging
 from leveret.cli.machine import raise_file_limit, running_for

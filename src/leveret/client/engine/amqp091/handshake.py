@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from leveret import __version__
+from leveret._build import __version__
 from leveret.client.engine.common.frontend import Procedure
 from leveret.client.engine.common.login import Login
 from leveret.client.errors import AuthenticationFailed, ConnectionClosed, ConnectionFailed, ConnectionLost, VhostRefused

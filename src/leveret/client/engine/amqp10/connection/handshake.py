@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret import __version__
+from leveret._build import __version__
 from leveret.client.engine.amqp091.handshake import CLOSED_DURING_LOGIN
 from leveret.client.engine.amqp10.connection.engine import AMQP, SASL
 from leveret.client.engine.common.frontend import Procedure

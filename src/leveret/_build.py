@@ -1,0 +1,15 @@
+"""The version of Leveret, and whether this process runs its compiled modules.
+
+Importing this module selects the compiled modules, so the package imports it before any other module of its own.
+"""
+
+from leveret._compiled import BuildInfo, install
+
+__version__ = "0.2.0"
+
+_BUILD = install()
+
+
+def build_info() -> BuildInfo:
+    """Return whether this process runs the compiled hot modules or the plain ones, and why."""
+    return _BUILD
