@@ -196,7 +196,7 @@ def test_states_and_termini() -> None:
         (described(0x10, None), "open: container-id is mandatory", "decode-error"),
         (described(0x10, Symbol("me")), "container-id: expected a string, not Symbol", "decode-error"),
         (described(0x10, "me", None, 5), "max-frame-size: expected a uint, not int", "decode-error"),
-        (described(0x16, UInt(1), None, None, None), "detach has 3 fields, not 4", "decode-error"),
+        (described(0x16, UInt(1), None, None, None), "detach: expected at most 3 fields, not 4", "decode-error"),
         (described(0x12, "l", UInt(0), True, UByte(3)), "snd-settle-mode cannot be 3", "invalid-field"),
         (described(0x28, "q", UInt(9)), "durable cannot be 9", "invalid-field"),
         (described(0x28, "q", None, Symbol("sometimes")), "expiry-policy cannot be 'sometimes'", "invalid-field"),

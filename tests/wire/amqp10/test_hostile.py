@@ -101,7 +101,7 @@ def test_small_maps_and_maps_of_texts_stay_dicts() -> None:
 def test_a_duplicate_key_is_refused_in_a_large_map() -> None:
     pairs = b"".join(encode_value(UUID(int=number)) + b"\x40" for number in [*range(MANY), 5])
     count = 2 * (MANY + 1)
-    with pytest.raises(DecodeError, match="this one is a duplicate"):
+    with pytest.raises(DecodeError, match="duplicate key"):
         decode_value(b"\xd1" + struct.pack(">II", len(pairs) + 4, count) + pairs)
 
 

@@ -182,9 +182,9 @@ def test_truncated_values_are_errors(value: Any, data: st.DataObject) -> None:
         ("730000d800", 1, "expected a Unicode character"),
         ("c00101", 3, "expected a list of 1 values"),
         ("c0020155", 4, "expected 1 bytes of a long"),
-        ("c003014040", 4, "expected the end of a list, 1 bytes are left"),
+        ("c003014040", 4, "expected the end of a list, not 1 more bytes"),
         ("c10301a001", 3, "expected an even number"),
-        ("c1050440414041", 5, "expected another key"),
+        ("c1050440414041", 5, "a map has a duplicate key"),
         ("d000000003000000", 5, "expected the count"),
         ("e00101", 3, "expected the element constructor"),
         ("e0020100", 4, "expected a value"),
@@ -216,7 +216,7 @@ def test_maps_that_a_dict_cannot_hold() -> None:
     assert plain(decoded) == plain(Map(pairs))
     with pytest.raises(EncodeError):
         encode_value(Map([(1, 1), (1, 2)]))
-    with pytest.raises(DecodeError, match="another key"):
+    with pytest.raises(DecodeError, match="duplicate key"):
         decode_value(bytes.fromhex("c1050445404541"))
 
 
@@ -247,11 +247,11 @@ def test_elements_without_bytes_are_limited() -> None:
     decoded = decode_value(array(MAX_EMPTY_ELEMENTS))[0]
     assert isinstance(decoded, Array) and len(decoded.items) == MAX_EMPTY_ELEMENTS
     for octets in (array(MAX_EMPTY_ELEMENTS + 1), array(0xFFFFFFFF)):
-        with pytest.raises(DecodeError, match="without bytes"):
+        with pytest.raises(DecodeError, match="zero-width elements"):
             decode_value(octets)
     # The limit applies to the complete value, however many arrays are in it.
     several = array(MAX_EMPTY_ELEMENTS // 2) * 3
-    with pytest.raises(DecodeError, match="without bytes"):
+    with pytest.raises(DecodeError, match="zero-width elements"):
         decode_value(b"\xd0" + struct.pack(">II", len(several) + 4, 3) + several)
     for code in (0xD0, 0xD1, 0xF0):
         with pytest.raises(DecodeError):

@@ -1,4 +1,4 @@
-"""Keys of annotations (messaging 3.2.10): symbols and ulongs, most of which are reserved."""
+"""Annotation keys (messaging 3.2.10): symbols and ulongs, most of which are reserved."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from leveret.wire.amqp10.errors import DecodeError
 
 
 def find_annotation(data: bytes, begin: int, end: int, name: bytes) -> int:
-    """Return the start of the value of an annotation in the section between `begin` and `end`; -1 if absent.
+    """Return the start of an annotation's value in the section between `begin` and `end`.
 
-    The result is -1, too, if the section is not a map. Other values are skipped by their sizes. Raises DecodeError if
-    the section is truncated.
+    Return -1 if the annotation is absent or the section is not a map. Other values are skipped by size. Raises DecodeError
+    if the section is truncated.
     """
     if data.find(name, begin, end) < 0:
         return -1
@@ -38,8 +38,8 @@ def find_annotation(data: bytes, begin: int, end: int, name: bytes) -> int:
 def reserved_key(data: bytes, begin: int, end: int, allowed: bytes) -> str:
     """Return the first reserved key in the annotations section between `begin` and `end`, or "".
 
-    These are ulongs, and symbols that do not begin with `allowed`; peers need not understand them. Values are skipped
-    by their sizes. Raises DecodeError if the section is not a map with such keys.
+    Ulongs are reserved, and symbols that do not begin with `allowed`. Values are skipped by size. Raises DecodeError if the
+    section is not a map, or has a key of another type.
     """
     pos = value_end(data, begin + 1, end)  # after the descriptor
     code = data[pos]
@@ -70,5 +70,5 @@ def reserved_key(data: bytes, begin: int, end: int, allowed: bytes) -> str:
             )
         pos = value_end(data, stop, end)
     if pos != end:
-        raise DecodeError(pos, f"annotations: expected the end of a map, {end - pos} bytes are left")
+        raise DecodeError(pos, f"annotations: expected the end of a map, not {end - pos} more bytes")
     return found

@@ -1,4 +1,4 @@
-"""Format codes of the primitive types (types 1.6), and the sizes of their values."""
+"""Format codes of the primitive types (types 1.6), and the widths of their values."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ MAP_32: Final = 0xD1
 ARRAY_8: Final = 0xE0
 ARRAY_32: Final = 0xF0
 
-# The type of each format code. The code also gives the width of the value, or of its size for types of variable size.
+# Primitive type by format code. The code also determines the width of a fixed-width value, or of the size of any other.
 TYPES: Final[dict[int, str]] = {
     NULL: "null",
     TRUE: "boolean",
@@ -88,12 +88,12 @@ TYPES: Final[dict[int, str]] = {
     ARRAY_32: "array",
 }
 
-# Special values in `WIDTHS`: a size of one byte, a size of four bytes, an unknown code.
+# Special values in `WIDTHS`: a one-byte size, a four-byte size, an unknown code.
 ONE_BYTE_SIZE: Final = -1
 FOUR_BYTE_SIZE: Final = -2
 NO_SUCH_CODE: Final = -3
 
 _BY_CATEGORY: Final = {4: 0, 5: 1, 6: 2, 7: 4, 8: 8, 9: 16, 0xA: -1, 0xB: -2, 0xC: -1, 0xD: -2, 0xE: -1, 0xF: -2}
 
-# By format code: the number of bytes that follow it.
+# Number of bytes after each format code.
 WIDTHS: Final[list[int]] = [_BY_CATEGORY[code >> 4] if code in TYPES else NO_SUCH_CODE for code in range(256)]

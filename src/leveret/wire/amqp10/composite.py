@@ -13,7 +13,7 @@ class Composite:
 
 
 class Performative(Composite):
-    """A composite that can be the body of a frame. SASL frames have the channel 0."""
+    """A composite that can be the body of a frame. The channel of a SASL frame is 0."""
 
     __slots__ = ("channel",)
 

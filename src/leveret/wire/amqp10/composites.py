@@ -1,11 +1,11 @@
 """Encoder and decoder of composite types, driven by the tables (types 1.4).
 
 On output, fields with their default value are null, trailing nulls are omitted, and a field with multiple values is an
-array even for one value. Plain str keys of a map of type `fields` are symbols. On input, descriptors are numeric or
-symbolic; deviations from the table are a DecodeError.
+array even for one value. Plain str keys of a map of type `fields` are encoded as symbols. On input, descriptors may be
+numeric or symbolic; any deviation from the tables raises DecodeError.
 
-Values of `*` described by a composite type of the tables become its class, also inside `attach.unsettled` and
-`dynamic-node-properties`; other described values become `Described`.
+In fields of type `*`, `attach.unsettled` and `dynamic-node-properties`, a described value becomes an object if the tables
+have its type; any other becomes `Described`.
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ _SYMBOLS: Final = bytes((codes.SYMBOL_8, codes.SYMBOL_32))
 _TEXTS: Final = _SYMBOLS + bytes((codes.STRING_8, codes.STRING_32))
 _BINARIES: Final = bytes((codes.BINARY_8, codes.BINARY_32))
 _INTEGERS: Final = (model.UBYTE, model.USHORT, model.UINT, model.ULONG, model.TIMESTAMP)
-# Python types of the non-composite types that fields require.
+# Python types of message ids.
 _MESSAGE_IDS: Final = (ULong, Uuid, bytes, str)
 
 
 class _States(Decoder):
-    """Decodes values described by a composite type of the tables to objects of its class."""
+    """A decoder that returns an object for each described value whose type is in the tables."""
 
     def value(self, depth: int) -> Value:
         pos = self.pos
@@ -95,7 +95,7 @@ class _States(Decoder):
 def decode_composite(data: bytes, pos: int = 0, end: int = -1, max_values: int = NO_LIMIT) -> tuple[Composite, int]:
     """Return the composite value at `pos`, and its end.
 
-    Raises DecodeError if the tables do not have its type, or if it consists of more than `max_values` values.
+    Raises DecodeError if its type is not in the tables, or if it consists of more than `max_values` values.
     """
     decoder = Decoder(data, pos, len(data) if end < 0 else end, max_values)
     composite = read_composite(decoder)
@@ -139,13 +139,13 @@ def _read_described(decoder: Decoder, depth: int) -> Value:
 
 
 def _read_fields(decoder: Decoder, spec: CompositeSpec, depth: int) -> Composite:
-    """Return the object whose list is at the decoder's position."""
+    """Return the object whose list of fields is at the decoder's position."""
     start = decoder.pos
     end = decoder.end
     count = decoder.enter_list()
     fields = spec.fields
     if count > len(fields):
-        raise DecodeError(start, f"{spec.name} has {len(fields)} fields, not {count}")
+        raise DecodeError(start, f"{spec.name}: expected at most {len(fields)} fields, not {count}")
     arguments: dict[str, Any] = {}
     for field in fields:
         at = decoder.pos
@@ -157,7 +157,7 @@ def _read_fields(decoder: Decoder, spec: CompositeSpec, depth: int) -> Composite
             raise DecodeError(at, f"{spec.name}: {field.spec_name} is mandatory")
         arguments[field.name] = field.default if value is None else value
     if decoder.pos != decoder.end:
-        raise DecodeError(decoder.pos, f"expected the end of {spec.name}, {decoder.end - decoder.pos} bytes are left")
+        raise DecodeError(decoder.pos, f"expected the end of {spec.name}, not {decoder.end - decoder.pos} more bytes")
     decoder.end = end
     composite: Composite = _CLASSES[spec.descriptor](**arguments)
     return composite
@@ -215,7 +215,7 @@ def _plain(pos: int, spec: CompositeSpec, field: FieldSpec, value: Any) -> Check
 def _check_keys(decoder: Decoder, spec: CompositeSpec, field: FieldSpec) -> None:
     """Raise DecodeError if a key of the map at the decoder's position has a type that the field does not allow.
 
-    Nothing is built.
+    The map is not decoded.
     """
     if field.symbols:
         # RabbitMQ's Python client uses strings as keys of the annotations of an outcome.
@@ -251,9 +251,9 @@ def _read_map(pos: int, spec: CompositeSpec, field: FieldSpec, value: Table) -> 
 
 
 def _is_allowed(value: Value, requires: str) -> bool:
-    """Return whether the type of a value provides what a field requires.
+    """Return whether a value's type provides the role that a field requires.
 
-    Described types that are not in the tables may provide anything.
+    Described types that are not in the tables may provide any role.
     """
     if isinstance(value, Composite):
         return not requires or requires in COMPOSITES[value.kind].provides
@@ -316,7 +316,7 @@ def _encode_field(spec: CompositeSpec, field: FieldSpec, value: Any) -> bytes:
 
 
 def _encode_present(field: FieldSpec, value: Any) -> bytes:
-    """Encode a value that is not None, as null if it is the default."""
+    """Encode a value that is not None. The default is encoded as null."""
     kind = field.kind
     if kind == model.ANY:
         if not _is_allowed(value, field.requires):

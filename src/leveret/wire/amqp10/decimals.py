@@ -7,14 +7,14 @@ from typing import ClassVar, Self
 
 from leveret.wire.amqp10.errors import EncodeError
 
-# Scaling is exact for all three widths, whatever the context of the thread.
+# Scaling is exact for all three widths, regardless of the thread's context.
 _EXACT = Context(prec=40, Emin=-99_999, Emax=99_999)
 
 
 class _Decimal:
-    """A decimal. `encoded` is its encoding, so that cohorts, non-canonical encodings and payloads of NaNs survive.
+    """A decimal. `encoded` is its encoding, which preserves cohorts, non-canonical encodings and NaN payloads.
 
-    Two decimals are equal if their encodings are.
+    Two decimals are equal if their encodings are equal.
     """
 
     __slots__ = ("encoded",)

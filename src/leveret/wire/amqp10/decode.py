@@ -1,9 +1,9 @@
 """Decoding of values (types 1.1 to 1.6). `values` defines the Python types.
 
 The cost of hostile input is proportional to its size: values are nested at most `MAX_DEPTH` deep; sizes and counts are
-checked against the available bytes before anything is built; one decoding creates at most `MAX_EMPTY_ELEMENTS` array
-elements that take no bytes; a decimal counts as `DECIMAL_VALUES` values; and a map becomes a dict only if a peer cannot
-choose keys whose hashes collide.
+checked against the available bytes before anything is allocated; one decoding creates at most `MAX_EMPTY_ELEMENTS`
+zero-width array elements; a decimal counts as `DECIMAL_VALUES` values; and a map becomes a dict only if a peer cannot make
+the hashes of its keys collide.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from leveret.wire.amqp10.values import (
 MAX_DEPTH: Final = 64
 MAX_EMPTY_ELEMENTS: Final = 4096
 NO_LIMIT: Final = 1 << 62
-# A decimal counts as this many values, because its conversion to a number takes that much longer.
+# A decimal counts as this many values, because converting it to a number takes that much longer.
 DECIMAL_VALUES: Final = 4
 # Maximum number of keys of a dict whose hashes a peer can compute: all except strings, symbols and binaries, which Python
-# hashes with a secret. A map with more of them is a `Map`.
+# hashes with a secret. A map with more of them becomes a `Map`.
 MAX_GUESSABLE_KEYS: Final = 32
 
 _U16: Final = struct.Struct(">H").unpack_from
@@ -68,9 +68,10 @@ _SHAPES: Final[list[int]] = [
 
 
 def value_end(data: bytes, pos: int, end: int) -> int:
-    """Return the end of the value at `pos`, found by its size: the contents of lists, maps and arrays are not checked.
+    """Return the end of the value at `pos`, according to its size.
 
-    Raises DecodeError if its code is unknown or it does not end before `end`.
+    The contents of lists, maps and arrays are not checked. Raises DecodeError if the format code is unknown or the
+    value extends beyond `end`.
     """
     if pos < end and data[pos] == codes.DESCRIBED:
         pos = constructor(data, pos, end, 0)
@@ -118,7 +119,7 @@ def content_end(data: bytes, code: int, pos: int, end: int) -> int:
 def check_keys(data: bytes, pos: int, end: int, allowed: bytes) -> int:
     """Return the format code of the first key of the map at `pos` that is not in `allowed`.
 
-    Returns -1 if all of them are, or if the value is not a map. Nothing is decoded. Raises DecodeError if the map is
+    Return -1 if all keys are allowed or the value is not a map. Nothing is decoded. Raises DecodeError if the map is
     truncated.
     """
     if pos >= end or _SHAPES[data[pos]] != _MAP:
@@ -148,7 +149,7 @@ def count_values(data: bytes, pos: int, end: int, max_values: int) -> int:
         if code == codes.DESCRIBED:
             pos += 1
         elif shape == _ARRAY:
-            # Its elements have no format codes. In those of compound types, each byte may be a value.
+            # Elements share a format code. In elements of a compound type, each byte may be a value.
             stop = content_end(data, code, pos + 1, end)
             wide = WIDTHS[code] == codes.FOUR_BYTE_SIZE
             begin = pos + (9 if wide else 3)
@@ -175,9 +176,9 @@ def decode_value(data: bytes, pos: int = 0, end: int = -1, max_values: int = NO_
     return value, decoder.pos
 
 
-def section_pairs(data: bytes, begin: int, end: int, most: int = NO_LIMIT) -> Pairs:
-    """Return the pairs of the section at `begin` that is a map; none if it is something else. Raises DecodeError."""
-    value = decode_value(data, begin, end, most)[0]
+def section_pairs(data: bytes, begin: int, end: int, max_values: int = NO_LIMIT) -> Pairs:
+    """Return the pairs of the map section at `begin`; empty if the section is not a map. Raises DecodeError."""
+    value = decode_value(data, begin, end, max_values)[0]
     content = value.value if isinstance(value, Described) else value
     if isinstance(content, Map):
         return list(content.pairs)
@@ -185,7 +186,7 @@ def section_pairs(data: bytes, begin: int, end: int, most: int = NO_LIMIT) -> Pa
 
 
 class Decoder:
-    """Decodes values between `pos` and `end`. `pos` advances; up to `left` further values are allowed."""
+    """A decoder of the values between `pos` and `end`. `pos` advances; up to `left` further values are allowed."""
 
     __slots__ = ("_spare", "data", "end", "left", "max_values", "pos")
 
@@ -199,7 +200,7 @@ class Decoder:
         self._spare = MAX_EMPTY_ELEMENTS
 
     def value(self, depth: int) -> Value:
-        """Return the next value, which is nested in `depth` others."""
+        """Return the next value, nested in `depth` others."""
         pos = self.pos
         if pos >= self.end:
             raise DecodeError(pos, "expected a value")
@@ -216,7 +217,7 @@ class Decoder:
         return self._content(code, depth)
 
     def _too_many(self) -> DecodeError:
-        return DecodeError(self.pos, f"there are more than {self.max_values} values, the maximum", RESOURCE_LIMIT_EXCEEDED)
+        return DecodeError(self.pos, f"expected at most {self.max_values} values", RESOURCE_LIMIT_EXCEEDED)
 
     def enter_list(self) -> int:
         """Enter the list that is the next value, and return its count.
@@ -262,7 +263,7 @@ class Decoder:
         else:
             value = self._array(count, depth + 1)
         if self.pos != stop:
-            raise DecodeError(self.pos, f"expected the end of a {TYPES[code]}, {stop - self.pos} bytes are left")
+            raise DecodeError(self.pos, f"expected the end of a {TYPES[code]}, not {stop - self.pos} more bytes")
         self.end = end
         return value
 
@@ -313,19 +314,19 @@ class Decoder:
         return self._unusual_map(pairs, (count >> 1) - len(pairs), start, depth)
 
     def _unusual_map(self, begun: dict[Any, Value], count: int, start: int, depth: int) -> Value:
-        """Decode the rest of a map with keys that a dict would confuse, or that cannot or should not be in a dict.
+        """Decode the rest of a map whose keys a dict would confuse, cannot contain or should not contain.
 
-        `begun` has the pairs decoded so far.
+        `begun` contains the pairs decoded so far.
         """
         pairs = list(begun.items())
-        # Keys are identical if their types and values are, that is, if their canonical encodings are.
+        # Two keys are the same if they have the same type and value, and so the same canonical encoding.
         seen = {encode_value(key) for key in begun}
         for _ in range(count):
             at = self.pos
             key = self.value(depth)
             canonical = encode_value(key)
             if canonical in seen:
-                raise DecodeError(at, "expected another key in a map: this one is a duplicate")
+                raise DecodeError(at, "a map has a duplicate key")
             seen.add(canonical)
             pairs.append((key, self.value(depth)))
         return Map(pairs)
@@ -348,7 +349,7 @@ class Decoder:
         if width == 0:
             self._spare -= count
             if self._spare < 0:
-                raise DecodeError(self.pos, f"arrays have more than {MAX_EMPTY_ELEMENTS} elements without bytes")
+                raise DecodeError(self.pos, f"arrays have more than {MAX_EMPTY_ELEMENTS} zero-width elements")
         elif count > self.end - self.pos:
             raise DecodeError(self.pos, f"expected an array of {count} values, not {self.end - self.pos} bytes")
         self.left -= count

@@ -1,8 +1,8 @@
 """Encoding of values (types 1.1 to 1.6), in the shortest form of their type.
 
-`values` defines the Python types; in addition, tuples are lists, and bytearrays and memoryviews are binaries. The elements
-of an array share a format code: the shortest that fits all of them. Codes without bytes (except null) are not used there,
-and booleans take a byte each, because some peers require that.
+`values` defines the Python types; in addition, tuples are encoded as lists, and bytearrays and memoryviews as binaries. The
+elements of an array share a format code: the shortest that fits all of them. Arrays do not use zero-width codes (except
+null), and use one byte per boolean, because some peers require that.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _PACK_LIST_32: Final = struct.Struct(">BII").pack
 _PACK_SIZE_8: Final = struct.Struct(">BB").pack
 _PACK_SIZE_32: Final = struct.Struct(">BI").pack
 
-# By type: the class of its values, and the plain class that arrays accept, too.
+# By type: the class of its values, and the plain class that arrays also accept.
 _PYTHON_TYPES: Final[dict[str, type]] = {
     "null": type(None),
     "boolean": bool,
@@ -126,7 +126,7 @@ def encode_value(value: Any, depth: int = 0) -> bytes:
 
     Raises EncodeError for a type that is not in `values`, or a value out of range.
     """
-    # The types are compared exactly, which no static type follows.
+    # Type checkers cannot follow exact type comparisons, hence `Any`.
     if value is None:
         return b"\x40"
     kind = type(value)
@@ -264,7 +264,7 @@ def encode_symbol(value: str) -> bytes:
 
 
 def encode_binary(value: bytes) -> bytes:
-    """A binary."""
+    """Encode a binary."""
     return _sized(codes.BINARY_8, codes.BINARY_32, value)
 
 
@@ -278,7 +278,7 @@ def encode_list(values: list[Value], depth: int = 0) -> bytes:
 
 
 def encode_pairs(pairs: Pairs, depth: int = 0, symbols: bool = False) -> bytes:
-    """Encode a map. With `symbols`, plain str keys are symbols. Raises EncodeError for two identical keys."""
+    """Encode a map. With `symbols`, plain str keys are encoded as symbols. Raises EncodeError for a duplicate key."""
     if depth >= MAX_DEPTH:
         raise EncodeError(f"values are nested more than {MAX_DEPTH} deep")
     keys: set[bytes] = set()
@@ -311,7 +311,7 @@ def _utf8(value: str) -> bytes:
     try:
         return value.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise EncodeError(f"not a string of Unicode characters: {error}") from error
+        raise EncodeError(f"a string must not contain surrogates: {error}") from error
 
 
 def _ascii(value: str) -> bytes:
@@ -329,7 +329,7 @@ def _code_point(value: str) -> bytes:
 
 def _encode_array(array: Array, depth: int) -> bytes:
     if array.type not in _ARRAY_CODES:
-        raise EncodeError(f"AMQP 1.0 has no type {array.type!r} of an array's elements")
+        raise EncodeError(f"AMQP 1.0 has no type {array.type!r} for array elements")
     depth += 1 + len(array.descriptors)
     if depth > MAX_DEPTH:
         raise EncodeError(f"values are nested more than {MAX_DEPTH} deep")

@@ -10,7 +10,7 @@ class DecodeError(Exception):
     text        what was expected
     condition   the error condition for it (transport 2.8.15): `amqp:decode-error`, or `amqp:invalid-field` for a value
                 that its field does not allow
-    short       whether the data was truncated, so that more of it might help
+    short       whether the data was truncated, so that decoding may succeed with more of it
     """
 
     def __init__(self, position: int, text: str, condition: str = "amqp:decode-error", short: bool = False) -> None:
@@ -24,5 +24,5 @@ class DecodeError(Exception):
 class EncodeError(ValueError):
     """A value that cannot be encoded: an unknown type, a number out of range, or a frame that is too large.
 
-    Raised by all encoders because of an error of the caller.
+    Any encoder may raise it. It is an error of the caller.
     """

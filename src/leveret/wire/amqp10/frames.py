@@ -1,7 +1,7 @@
 """The sans-I/O frame reader (transport 2.3, security 5.3.1): bytes in, performatives out.
 
-A reader starts with a protocol header, and switches between SASL and AMQP frames by the headers, so that a peer may send
-everything at once. The caller checks the order of performatives.
+A reader expects a protocol header first. Each header selects SASL or AMQP frames, so that a peer may pipeline its
+handshake. The caller checks the order of performatives.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _AMQP_FRAMES: Final = 1
 _SASL_FRAMES: Final = 2
 _NOTHING: Final = 3
 
-# Cost in µs of a frame that is not in a short form, and bytes of it per µs (as a power of two).
+# Cost in µs of a frame that is not in a short form, and its bytes per µs (as a power of two).
 FRAME_COST: Final = 8
 FRAME_COST_SHIFT: Final = 3
 
@@ -98,14 +98,14 @@ class Empty(Performative):
 
 
 class FrameReader:
-    """Converts input to protocol headers, performatives, empty frames and, at the end, a failure.
+    """A converter of input to protocol headers, performatives, empty frames and, at the end, a failure.
 
     max_frame_size      the value in our `open`; applies after the peer's `open`
-    first_frame_size    the limit until then, and of SASL frames; at least 512
+    first_frame_size    the limit before that, and for SASL frames; at least 512
     max_values          maximum number of values in the performative of a frame
-    max_cost            units of about 1 µs after which `receive` leaves the rest to the next call
-    cost                of the last call of `receive`
-    buffered            bytes that were not read
+    max_cost            units of about 1 µs after which `receive` defers the rest to the next call
+    cost                cost of the last call of `receive`
+    buffered            number of unread bytes
     more                whether complete frames are buffered, so that `receive` must be called again
     """
 
@@ -130,7 +130,7 @@ class FrameReader:
         max_values: int = NO_LIMIT,
         max_cost: int = NO_LIMIT,
     ) -> None:
-        """With `header` false, the caller has read the protocol header of AMQP."""
+        """If `header` is false, the caller has read the AMQP protocol header."""
         self.max_values = max_values
         self.max_cost = max_cost
         self.cost = 0
@@ -176,7 +176,7 @@ class FrameReader:
                 continue
             if size > self._limit:
                 self._fail(
-                    items, channel, CONNECTION_FRAMING_ERROR, f"a frame of {size} bytes, expected at most {self._limit}"
+                    items, channel, CONNECTION_FRAMING_ERROR, f"a frame of {size} bytes; expected at most {self._limit}"
                 )
                 return items
             body = pos + (offset << 2)
@@ -190,7 +190,7 @@ class FrameReader:
                 )
                 return items
             if type != (SASL_FRAME if self._expected == _SASL_FRAMES else AMQP_FRAME):
-                self._fail(items, channel, CONNECTION_FRAMING_ERROR, f"a frame of type {type}")
+                self._fail(items, channel, CONNECTION_FRAMING_ERROR, f"unexpected frame type {type}")
                 return items
             if stop > end:
                 need = size
@@ -231,7 +231,7 @@ class FrameReader:
         return True
 
     def _frame(self, data: bytes, start: int, body: int, stop: int, channel: int, items: list[Performative]) -> bool:
-        """Read the body of the frame that begins at `start`, which is in none of the short forms."""
+        """Read the body of the frame at `start`, which has none of the short forms."""
         if body == stop:
             if self._expected == _SASL_FRAMES:
                 self._fail(items, 0, CONNECTION_FRAMING_ERROR, "a SASL frame without a body")
@@ -246,7 +246,7 @@ class FrameReader:
                 if isinstance(performative, Transfer):
                     performative.payload = data[decoder.pos : stop]
             elif decoder.pos != stop:
-                raise DecodeError(decoder.pos, f"expected the end of the frame, {stop - decoder.pos} bytes are left")
+                raise DecodeError(decoder.pos, f"expected the end of the frame, not {stop - decoder.pos} more bytes")
         except DecodeError as error:
             self._fail(items, channel, error.condition, f"{error.text} (at byte {error.position - start} of a frame)")
             return False
@@ -256,7 +256,7 @@ class FrameReader:
         return True
 
     def _checked(self, composite: Composite, body: int, channel: int) -> Performative:
-        """Return a composite if it may be in a frame. Raises DecodeError."""
+        """Return the composite as a performative. Raises DecodeError if it cannot be the body of a frame."""
         if self._expected == _SASL_FRAMES:
             allowed = _FIRST_SASL <= composite.kind <= _LAST_SASL
         else:
@@ -272,7 +272,7 @@ class FrameReader:
 
 
 def _read_short(data: bytes, body: int, stop: int, channel: int) -> Performative | None:
-    """Return a performative of the hot path if it is in a usual form, otherwise None."""
+    """Return a flow, transfer or disposition in its usual form; None for any other frame."""
     if stop - body < 6 or data[body] != codes.DESCRIBED or data[body + 1] != codes.SMALL_ULONG:
         return None
     kind = data[body + 2]

@@ -102,7 +102,7 @@ def _annotations(data: bytes, start: int, stop: int) -> Checked:
 
 
 def _check_keys(data: bytes, start: int, stop: int, allowed: bytes, expected: str) -> None:
-    """Raise DecodeError if the map between `start` and `stop` has a key of another type. Nothing is built."""
+    """Raise DecodeError if the map between `start` and `stop` has a key of another type. The map is not decoded."""
     code = check_keys(data, value_end(data, start + 1, stop), stop, allowed)
     if code >= 0:
         raise DecodeError(start, f"{expected} as key, not {codes.TYPES.get(code, 'a described value')}")
@@ -117,7 +117,7 @@ def _content(data: bytes, start: int, stop: int) -> Value:
 
 
 def encode_header(durable: bool, priority: int, ttl: int, first_acquirer: bool, delivery_count: int) -> bytes:
-    """Encode a header; -1 is an absent priority or ttl. Empty if all fields are absent, False or 0."""
+    """Return the encoded header; empty if all fields are absent, False or 0. A priority or ttl of -1 is absent."""
     content = b"\x41" if durable else b"\x40"
     count = 5
     if not delivery_count:
@@ -138,36 +138,36 @@ def encode_header(durable: bool, priority: int, ttl: int, first_acquirer: bool, 
 
 
 def encode_properties(value: Properties) -> bytes:
-    """Encode a properties section. Raises EncodeError for a field that does not fit its type."""
+    """Encode a `properties` section. Raises EncodeError for a field that does not fit its type."""
     return encode_composite(value)
 
 
 def encode_delivery_annotations(value: Table) -> bytes:
-    """Encode the section from a map. Raises EncodeError for a key that is neither symbol nor ulong."""
+    """Encode a `delivery-annotations` section. Raises EncodeError for a key that is neither symbol nor ulong."""
     return _encode_annotations(DELIVERY_ANNOTATIONS, value)
 
 
 def encode_message_annotations(value: Table) -> bytes:
-    """Encode the section from a map. Raises EncodeError for a key that is neither symbol nor ulong."""
+    """Encode a `message-annotations` section. Raises EncodeError for a key that is neither symbol nor ulong."""
     return _encode_annotations(MESSAGE_ANNOTATIONS, value)
 
 
 def encode_footer(value: Table) -> bytes:
-    """Encode the section from a map. Raises EncodeError for a key that is neither symbol nor ulong."""
+    """Encode a `footer` section. Raises EncodeError for a key that is neither symbol nor ulong."""
     return _encode_annotations(FOOTER, value)
 
 
 def encode_application_properties(value: Table) -> bytes:
-    """Encode the section from a map.
+    """Encode an `application-properties` section.
 
     Raises EncodeError for a key that is not a plain str, or a value of a compound type.
     """
     pairs = _pairs(value)
     for key, item in pairs:
         if type(key) is not str:
-            raise EncodeError(f"application properties have strings as keys, not {key!r}")
+            raise EncodeError(f"application-properties: expected a string as key, not {key!r}")
         if isinstance(item, (list, tuple, dict, Map, Array)):
-            raise EncodeError(f"application properties have simple values: {key}")
+            raise EncodeError(f"application-properties: expected a simple value for '{key}', not a {type(item).__name__}")
     return _head(APPLICATION_PROPERTIES) + encode_pairs(pairs)
 
 
@@ -197,7 +197,7 @@ def _encode_annotations(kind: int, value: Table) -> bytes:
     pairs = _pairs(value)
     for key, _ in pairs:
         if not isinstance(key, (str, ULong)):
-            raise EncodeError(f"annotations have symbols or ulongs as keys, not {key!r}")
+            raise EncodeError(f"annotations: expected a symbol or ulong as key, not {key!r}")
     return _head(kind) + encode_pairs(pairs, 0, True)
 
 

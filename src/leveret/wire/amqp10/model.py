@@ -6,7 +6,7 @@ from typing import Final
 
 from leveret.wire.amqp10.values import Value
 
-# The primitive types of fields. ANY is `*`, COMPOSITE is a composite type by name.
+# The primitive types of fields. ANY is `*`; COMPOSITE is any composite type.
 ANY: Final = 0
 BOOLEAN: Final = 1
 UBYTE: Final = 2
@@ -43,8 +43,8 @@ KIND_NAMES: Final[list[str]] = [*KINDS, "composite"]
 class RestrictedSpec:
     """A type that restricts the values of another one.
 
-    source      the other one; `base` is the primitive type (or "*") at the end of the chain
-    descriptor  numeric, or 0: only the sections of a message have one
+    source      the name of the other type; `base` is the primitive type (or "*") at the end of the chain
+    descriptor  numeric descriptor, or 0 if it has none: only message sections have one
     choices     the allowed values by name; empty if all are allowed
     """
 
@@ -63,10 +63,10 @@ class RestrictedSpec:
 class FieldSpec:
     """A field of a composite type.
 
-    name       in Python: hyphens are underscores; `spec_name` is as in the specification
-    type       the name of its type; `kind` is the primitive type behind it; `choices` are the allowed values
+    name       the Python name, with underscores; `spec_name` is the name in the specification
+    type       the name of its type; `kind` is the underlying primitive type; `choices` are the allowed values
     requires   the role that the value's type must provide, or ""
-    default    the value if it is absent
+    default    the value of an absent field
     symbols    whether the keys of a map are symbols (`fields`)
     """
 

@@ -1,16 +1,16 @@
 """The notation of the tables of types, and its parser.
 
-A line begins with the kind of declaration; a line indented by four blanks or more continues the previous one.
+A line begins with the kind of declaration; a line indented by four spaces or more continues the previous one.
 
-    define min-max-frame-size 512              a number with a name
+    define min-max-frame-size 512              a named number
     restricted role boolean | sender=false receiver=true
-                                               a restricted type, its source, and its values by name if they are listed
+                                               a restricted type, its source, and its named values if it lists them
     restricted data 0x75 binary -> section     one with a descriptor; the roles that it provides follow the arrow
     composite flow 0x13 -> frame | uint incoming-window!, boolean drain=false echo=false, symbol capabilities[]
                                                a composite type, its descriptor, and its fields by type
 
 `!` marks a mandatory field, `[]` one with several values, `=` its default. `*(source)` is any type that provides
-"source"; `symbol(error-condition)` is a symbol, of those that such types list or others.
+"source"; `symbol(error-condition)` is any symbol, including those that types with this role list.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from leveret.wire.amqp10.values import Value
 
 
 def parse(texts: list[str]) -> Types:
-    """Return the types that the tables describe together. Raises ValueError, with the line, for an invalid declaration."""
+    """Return the types in the tables. Raises ValueError, with the line, for an invalid declaration."""
     types = Types()
     for text in texts:
         for line in _logical_lines(text):
@@ -68,11 +68,11 @@ def _declare(types: Types, line: str) -> None:
         for choice in content.split():
             key, equals, value = choice.partition("=")
             if not equals:
-                raise ValueError("a choice has a value")
+                raise ValueError("expected NAME=VALUE as a choice")
             choices[key] = value
         types.restricted[name] = RestrictedSpec(name, rest[0], descriptor, provides, choices)
     else:
-        raise ValueError("not a declaration")
+        raise ValueError("expected define, composite or restricted")
 
 
 def _fields(content: str) -> list[FieldSpec]:
@@ -82,7 +82,7 @@ def _fields(content: str) -> list[FieldSpec]:
         if not words:
             continue
         if len(words) == 1:
-            raise ValueError("a field has a type and a name")
+            raise ValueError("expected a type and a name of a field")
         type, _, requires = words[0].removesuffix(")").partition("(")
         for word in words[1:]:
             name, equals, default = word.partition("=")
@@ -128,7 +128,7 @@ def _resolve_field(types: Types, field: FieldSpec) -> None:
 
 
 def _constant(kind: int, text: str) -> Value:
-    """Return a value as written in a table."""
+    """Convert the text of a value in a table."""
     if kind == model.BOOLEAN:
         if text not in ("true", "false"):
             raise ValueError(f"{text} is not a boolean")

@@ -23,7 +23,7 @@ _SASL_FRAME: Final = 1
 _PACK_FRAME: Final = struct.Struct(">IBBH").pack
 _PACK_SIZE: Final = struct.Struct(">I").pack
 _PACK_START: Final = struct.Struct(">BBHBBBBBB").pack
-# The delivery id as a uint of four bytes, and the head of the tag.
+# The delivery id as a four-byte uint, and the head of the tag.
 _PACK_DELIVERY: Final = struct.Struct(">BIBB").pack
 _EMPTY: Final = _PACK_FRAME(_HEADER_SIZE, _DOFF, _AMQP_FRAME, 0)
 
@@ -74,10 +74,10 @@ def encode_performative(performative: Composite) -> bytes:
 
 
 class Output:
-    """Frames in the order of the calls.
+    """The output buffer: frames in the order of the calls.
 
-    `pending` is their size in bytes; `max_frame_size` is the maximum that the peer accepts: 512 until its `open`.
-    Successive deliveries mostly go to the same link, so the constant parts of their frames are cached.
+    `pending` is their size in bytes; `max_frame_size` is the peer's maximum, 512 until its `open`. Successive deliveries
+    mostly go to the same link, so the constant parts of their frames are cached.
     """
 
     __slots__ = ("_channel", "_handle", "_pieces", "_start", "_tag_size", "max_frame_size", "pending")
@@ -107,7 +107,7 @@ class Output:
         self._add(_EMPTY)
 
     def send(self, performative: Performative) -> None:
-        """Send a performative on its channel. A transfer is split into several frames if its payload requires that.
+        """Send a performative on its channel. A transfer whose payload does not fit one frame is split into several.
 
         Raises EncodeError, without sending anything, for a field that does not fit its type, and for a performative
         that does not fit the peer's maximum frame size: only a payload can be split.
@@ -119,7 +119,7 @@ class Output:
         type = _SASL_FRAME if performative.kind >= SASL_MECHANISMS else _AMQP_FRAME
         size = _HEADER_SIZE + len(body)
         if size > self.max_frame_size:
-            raise EncodeError(f"a frame of {size} bytes, the peer accepts {self.max_frame_size}")
+            raise EncodeError(f"a frame of {size} bytes exceeds the peer's max-frame-size, {self.max_frame_size}")
         self._add(_PACK_FRAME(size, _DOFF, type, performative.channel) + body)
 
     def send_transfer(
@@ -128,7 +128,7 @@ class Output:
         """Send a whole delivery of message format 0; `size` is the size of `payload` in bytes."""
         tag_size = len(delivery_tag)
         if channel != self._channel or handle != self._handle or tag_size != self._tag_size:
-            self._keep_start(channel, handle, tag_size)
+            self._cache_start(channel, handle, tag_size)
         start = self._start
         # `start` begins after the frame's size field of four bytes.
         whole = len(start) + tag_size + size + 13
@@ -149,7 +149,7 @@ class Output:
             pieces.extend(payload)
         self.pending += whole
 
-    def _keep_start(self, channel: int, handle: int, tag_size: int) -> None:
+    def _cache_start(self, channel: int, handle: int, tag_size: int) -> None:
         """Cache the bytes of a short transfer between the frame size and the delivery id."""
         number = uint(handle)
         size = min(_LIST_AROUND + len(number) + tag_size, 255)
@@ -179,7 +179,9 @@ class Output:
         finally:
             transfer.more = more
         if _HEADER_SIZE + len(head) >= self.max_frame_size:
-            raise EncodeError(f"a transfer of {_HEADER_SIZE + len(head)} bytes, the peer accepts {self.max_frame_size}")
+            raise EncodeError(
+                f"a transfer of {_HEADER_SIZE + len(head)} bytes exceeds the peer's max-frame-size, {self.max_frame_size}"
+            )
         following = write_transfer(transfer.handle, None, None, None, None, True)
         last = write_transfer(transfer.handle, None, None, None, None, more)
         index = 0

@@ -1,8 +1,8 @@
 """Positions of the sections of a message (messaging 3.2), and the fields that queueing needs, without decoding the rest.
 
 The bare message stays unchanged, byte for byte. A node that forwards a message encodes `header` and `delivery-annotations`
-again and puts them before the unchanged rest, which starts at `Sections.rest`, or at `Sections.bare` if it encodes the
-message annotations again too.
+again and puts them before the unchanged rest, which starts at `Sections.rest`, or at `Sections.bare` if the node also
+encodes the message annotations again.
 """
 
 from __future__ import annotations
@@ -57,17 +57,17 @@ class Sections:
 
     header, ..., footer  the start of each section, at the `0x00` of its descriptor, and `..._end` its end. `body` is the
                 start of the first section with application data, and `body_end` the end of the last one
-    body_kind   the descriptor of those: DATA, AMQP_SEQUENCE, AMQP_VALUE; 0 if there are none
+    body_kind   the descriptor of the body sections: DATA, AMQP_SEQUENCE or AMQP_VALUE; 0 if there are none
     rest        the start of the message annotations, or of the bare message if there are none
     bare        the start of the bare message: properties, application properties or body
     end         the end of the parsed data: all of it, or the start of a truncated section
 
-    durable, priority, ttl, first_acquirer, delivery_count: of the header; False, -1, -1 (ms), False, 0 if absent
-    user_id, to, subject: the bytes of these properties, None if absent
-    absolute_expiry_time: in ms since 1970, -1 if absent
+    durable, priority, ttl (ms), first_acquirer, delivery_count: fields of the header; False, -1, -1, False, 0 if absent
+    user_id, to, subject: the bytes of these properties; None if absent
+    absolute_expiry_time: ms since 1970; -1 if absent
     """
 
-    # Class attributes, because most fields keep these values and every received message has such an object.
+    # Class attributes save time: every received message has such an object, and most fields keep these values.
     header: int = ABSENT
     header_end: int = ABSENT
     delivery_annotations: int = ABSENT
@@ -103,9 +103,9 @@ class Sections:
 def split(data: bytes, whole: bool = True) -> Sections:
     """Find the sections of a message.
 
-    With `whole` false, `data` may be truncated anywhere: a truncated section is omitted. Other data in the sections is
-    not checked. A message without a body is accepted, because some clients send it. Raises DecodeError for an invalid
-    section, for sections out of order, and for malformed fields that are needed.
+    If `whole` is false, `data` may be truncated anywhere: a truncated section is omitted. A message without a body is
+    accepted, because some clients send it. Raises DecodeError for an invalid section, for sections out of order, and for a
+    malformed field that `Sections` records; the rest of the content is not checked.
     """
     sections = Sections(data)
     pos = 0
@@ -158,7 +158,7 @@ def too_many_sections(position: int) -> DecodeError:
 
 
 def check_order(kind: int, last: int, position: int) -> None:
-    """Raise DecodeError if a section cannot follow another one (0: none)."""
+    """Raise DecodeError if the section `kind` cannot follow `last`, which is 0 before the first one."""
     if kind <= last:
         if kind != last or (kind != DATA and kind != AMQP_SEQUENCE):
             raise DecodeError(position, f"{_NAMES[kind]} cannot follow {_NAMES[last]}")
@@ -169,8 +169,8 @@ def check_order(kind: int, last: int, position: int) -> None:
 def section_at(data: bytes, pos: int, end: int) -> tuple[int, int, int]:
     """Return the descriptor of the section at `pos`, the format code of its value, and its size in bytes.
 
-    The size may exceed the data before `end`. Raises DecodeError for an invalid section, a short one if too little of
-    it is there.
+    The section may extend beyond `end`. Raises DecodeError for an invalid section; the error is `short` if more data is
+    needed.
     """
     kind = _descriptor(data, pos, end)
     at = constructor(data, value_end(data, pos + 1, end), end, 0)
@@ -193,15 +193,15 @@ def check_type(kind: int, position: int, code: int) -> None:
 def section_ranges(data: bytes, max_sections: int = 0) -> list[tuple[int, int, int]]:
     """Return descriptor, start and end of each section, in the order of a `received` state (messaging 3.4.1).
 
-    Each `data` and `amqp-sequence` counts as one. The last section may be truncated; its descriptor is 0 if even that
-    is incomplete. Raises DecodeError for an invalid section, and for more than `max_sections` of them (0: no limit).
+    Each `data` or `amqp-sequence` section counts as one. The last section may be truncated; its descriptor is 0 if even
+    that is incomplete. Raises DecodeError for an invalid section, and for more than `max_sections` (0: no limit).
     """
     ranges: list[tuple[int, int, int]] = []
     pos = 0
     end = len(data)
     while pos < end:
         if max_sections and len(ranges) == max_sections:
-            raise DecodeError(pos, f"more than {max_sections} sections")
+            raise DecodeError(pos, f"a message has more than {max_sections} sections, the maximum")
         start = pos
         kind = 0
         try:
@@ -309,7 +309,7 @@ def _note_header(sections: Sections, start: int, pos: int, stop: int) -> None:
 
 
 def _scan_header(sections: Sections, pos: int, stop: int) -> bool:
-    """Record the fields of a header in a usual form. Returns False for others, possibly after setting some fields."""
+    """Record the fields of a header in a usual form. Return False for any other, possibly after setting some fields."""
     data = sections.data
     if data[pos] == codes.LIST_0:
         return True
@@ -367,7 +367,7 @@ def _note_properties(sections: Sections, pos: int, stop: int) -> None:
         count = decoder.enter_list()
         begin = decoder.pos
     if count > _PROPERTIES_COUNT:
-        raise DecodeError(pos, f"properties has {_PROPERTIES_COUNT} fields, not {count}")
+        raise DecodeError(pos, f"properties: expected at most {_PROPERTIES_COUNT} fields, not {count}")
     pos = begin
     for index in range(min(count, 9)):
         start = pos
@@ -397,7 +397,7 @@ def _note_properties(sections: Sections, pos: int, stop: int) -> None:
 
 
 def _sized(data: bytes, start: int, stop: int, short: int, long: int, name: str) -> bytes:
-    """Return the bytes of a value with a size, whose format code is `short` or `long`."""
+    """Return the content of a variable-width value, whose format code must be `short` or `long`."""
     code = data[start]
     if code == short:
         return data[start + 2 : stop]

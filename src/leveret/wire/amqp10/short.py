@@ -1,7 +1,7 @@
-"""Fast paths for `transfer`, `disposition` and `flow` in their usual forms, without generic values in between.
+"""Fast paths for `transfer`, `disposition` and `flow` in their usual forms, which bypass generic values.
 
 The readers return None for any other form, including malformed data, which the generic decoder then handles. The
-writers give the same bytes as the generic encoder.
+writers produce the same bytes as the generic encoder.
 """
 
 from __future__ import annotations
@@ -364,7 +364,7 @@ def write_transfer(
 
 
 def write_disposition(role: bool, first: int, last: int | None, settled: bool, state: bytes, batchable: bool) -> bytes:
-    """Encode a disposition. `state` is encoded, empty if absent."""
+    """Encode a disposition. `state` is already encoded; empty if absent."""
     content = (b"\x41" if role else b"\x42") + uint(first)
     count = 2
     if batchable:

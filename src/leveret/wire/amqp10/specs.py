@@ -1,4 +1,4 @@
-"""All types of the four tables of AMQP 1.0."""
+"""The types of all four AMQP 1.0 tables."""
 
 from __future__ import annotations
 

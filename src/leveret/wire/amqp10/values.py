@@ -1,4 +1,4 @@
-"""Classes for primitive types of AMQP that Python lacks (types 1.6), so that a value keeps its type.
+"""Classes for the AMQP primitive types that Python lacks (types 1.6), so that values keep their types.
 
 | AMQP | Python | AMQP | Python |
 | --- | --- | --- | --- |
@@ -9,15 +9,15 @@
 | long | int | binary | bytes |
 | float | `Float` | string | str |
 | double | float | symbol | `Symbol` (a str) |
-| list | list | map | dict, or `Map` if a dict cannot hold it |
+| list | list | map | dict, or `Map` if a dict cannot represent it |
 | array | `Array` | described value | `Described` |
 
 A plain int is a long and a plain float a double, as in Qpid Proton. The number classes are ints and floats and
-compare like them: `UInt(1) == 1 == True`. So the keys of a map may be distinct in AMQP and equal in Python; such a map,
-one with keys that cannot be hashed, and one with more than 32 keys other than strings, symbols and binaries (whose hashes
-a peer could choose so that they collide) is a `Map`, which is a sequence of pairs. The order of pairs counts in both.
+compare like them: `UInt(1) == 1 == True`, so keys that differ in AMQP may be equal in Python. A map with such keys, with
+unhashable keys, or with more than 32 keys other than strings, symbols and binaries (a peer could make their hashes
+collide) is a `Map`, a list of pairs. Both dict and `Map` keep the order of the pairs.
 
-A float32 that is a signalling NaN becomes a quiet one. Everything else survives decoding and encoding unchanged.
+A signalling NaN of type float becomes a quiet one. Everything else survives decoding and encoding unchanged.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ __all__ = [
     "Value",
 ]
 
-# What is decoded, and what can be encoded. A value described by a composite type of AMQP 1.0 may be an object of its class.
-# Keys are values themselves; a mapping of any of them will do, and mappings are invariant in their keys.
+# Any value that can be decoded or encoded. A described value of an AMQP 1.0 composite type may be an object of its class.
+# The keys of a mapping are values, too; they are `Any` because mappings are invariant in their keys.
 Value: TypeAlias = Union[
     UUID,
     Decimal32,
@@ -75,76 +75,76 @@ Value: TypeAlias = Union[
     Mapping[Any, "Value"],
     None,
 ]
-# A value whose type the tables prescribe by its role (a source, the state of a delivery, the properties of a link) rather
-# than by one class, and which the decoder has checked.
+# A value that the decoder has checked, of a type that the tables define by a role (a source, a delivery state) instead of
+# one class.
 Checked: TypeAlias = Any
-# A map by either of its types.
+# A map of either Python type.
 Table: TypeAlias = Union[Mapping[Any, Value], "Map"]
 Pairs: TypeAlias = list[tuple[Value, Value]]
 
 
 class UByte(int):
-    """0 to 2^8 - 1."""
+    """A ubyte: 0 to 2^8 - 1."""
 
     __slots__ = ()
 
 
 class UShort(int):
-    """0 to 2^16 - 1."""
+    """A ushort: 0 to 2^16 - 1."""
 
     __slots__ = ()
 
 
 class UInt(int):
-    """0 to 2^32 - 1."""
+    """A uint: 0 to 2^32 - 1."""
 
     __slots__ = ()
 
 
 class ULong(int):
-    """0 to 2^64 - 1."""
+    """A ulong: 0 to 2^64 - 1."""
 
     __slots__ = ()
 
 
 class Byte(int):
-    """-2^7 to 2^7 - 1."""
+    """A byte: -2^7 to 2^7 - 1."""
 
     __slots__ = ()
 
 
 class Short(int):
-    """-2^15 to 2^15 - 1."""
+    """A short: -2^15 to 2^15 - 1."""
 
     __slots__ = ()
 
 
 class Int(int):
-    """-2^31 to 2^31 - 1."""
+    """An int: -2^31 to 2^31 - 1."""
 
     __slots__ = ()
 
 
 class Timestamp(int):
-    """Milliseconds since 1970-01-01T00:00Z, signed, 64 bits."""
+    """A timestamp: signed 64-bit milliseconds since 1970-01-01T00:00Z."""
 
     __slots__ = ()
 
 
 class Float(float):
-    """A binary32. A number that it cannot hold exactly is rounded when it is encoded."""
+    """A float: an IEEE 754 binary32. Encoding rounds a number that it cannot represent exactly."""
 
     __slots__ = ()
 
 
 class Char(str):
-    """One Unicode character."""
+    """A char: one Unicode character."""
 
     __slots__ = ()
 
 
 class Symbol(str):
-    """Seven-bit ASCII."""
+    """A symbol: seven-bit ASCII text."""
 
     __slots__ = ()
 
@@ -176,12 +176,11 @@ class Described:
 
 
 class Array:
-    """Values of one type.
+    """An array: values of one type.
 
     type         the AMQP name of the type, for example "uint"; known even if the array is empty
     items        the values, which may be plain Python values: an int in an array of uint is a uint
-    descriptors  in an array of described values, the descriptors of each element, the outermost first; `items` are then the
-                 described values
+    descriptors  the descriptors of every element, outermost first; `items` are the values without them
     """
 
     __slots__ = ("descriptors", "items", "type")
@@ -203,7 +202,7 @@ class Array:
 
 
 class Map:
-    """A map that a dict cannot or should not contain, as an ordered list of pairs."""
+    """A map that a dict cannot or should not represent, as an ordered list of pairs."""
 
     __slots__ = ("pairs",)
 

@@ -1,6 +1,6 @@
-"""Parser of the sections of a message that is received in parts (messaging 3.2), without the message as a whole.
+"""Incremental parser of the sections of a large message (messaging 3.2).
 
-It is for large messages: the application data is forwarded as it arrives.
+It returns the application data as it arrives, so that the message is never in memory as a whole.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from leveret.wire.amqp10.descriptors import AMQP_SEQUENCE, DATA, FOOTER
 from leveret.wire.amqp10.errors import DecodeError
 from leveret.wire.amqp10.sections import MAX_SECTIONS, check_order, check_type, section_at, too_many_sections
 
-# A longer descriptor is not that of a section.
+# No section has a longer descriptor.
 MAX_DESCRIPTOR_SIZE: Final = 4096
 
 
 class Walk:
-    """Parses the data of one message.
+    """The parser of one message.
 
     head, tail  the sections before and after the application data, as `split` expects them
     body_size   size in bytes of the first section of application data, 0 before it
@@ -38,18 +38,18 @@ class Walk:
         self._position = 0
 
     def buffered(self) -> int:
-        """Number of bytes in memory."""
+        """Return the number of bytes in memory."""
         return len(self.head) + len(self.tail) + len(self.pending)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the application data in the next bytes. Raises DecodeError if they are not part of a message."""
+        """Parse the next bytes and return the application data in them. Raises DecodeError if they are malformed."""
         body: list[bytes] = []
         if not self._left:
             data = self.pending + data
             self.pending = b""
         at = 0
         end = len(data)
-        # Sections of application data follow each other: they are returned in one piece, however small they are.
+        # Sections of application data are contiguous. They are returned in one piece, however small they are.
         begin = -1
         while at < end:
             if not self._left and not self._begin(data, at, end):
@@ -72,7 +72,7 @@ class Walk:
         return body
 
     def _begin(self, data: bytes, at: int, end: int) -> bool:
-        """Parse the beginning of a section. Returns False if too little of it has arrived."""
+        """Parse the beginning of a section. Return False if too little of it has arrived."""
         try:
             kind, code, size = section_at(data, at, end)
         except DecodeError as error:
