@@ -11,11 +11,11 @@ from leveret.wire.amqp10.encode import encode_pairs
 from leveret.wire.amqp10.sections import split
 from leveret.wire.amqp10.values import Pairs, Symbol
 
-# Receivers must understand annotations whose names do not begin with x-opt-.
+# Receivers must understand every annotation whose name does not begin with x-opt-.
 DEATHS: Final = "x-opt-deaths"
 PREFIX: Final = "x-opt-"
 RENAMED: Final = {"x-death": DEATHS}
-# Contained in the header section.
+# Headers whose values are in the header section.
 OMITTED: Final = ("x-delivery-count",)
 _SECTION: Final = b"\x00\x53\x72"
 
@@ -29,7 +29,7 @@ def annotation_of(header: str) -> str:
 
 
 def merged_annotations(section: bytes, headers: FieldTable) -> bytes:
-    """Return the section with the annotations of these headers set, or removed if the value is None."""
+    """Return the section with an annotation set for each header, or removed if the header's value is None."""
     pairs = _pairs(section)
     changes = {annotation_of(name): typed(value) for name, value in headers.items() if name not in OMITTED}
     kept: Pairs = [(key, value) for key, value in pairs if not (isinstance(key, str) and str(key) in changes)]
@@ -56,7 +56,7 @@ def _pairs(section: bytes) -> Pairs:
 
 
 def _ascii(name: str) -> str:
-    """Return a name with escapes for other characters than ASCII, which symbols cannot contain."""
+    """Escape the non-ASCII characters of a name, which symbols cannot contain."""
     return name.encode("ascii", "backslashreplace").decode("ascii")
 
 

@@ -8,17 +8,17 @@ from uuid import UUID
 
 from leveret.wire.amqp10.values import Timestamp, ULong, Value
 
-# The `type` of a content whose body consists of encoded 1.0 sections other than data.
+# The `type` of a message whose body consists of encoded 1.0 sections other than data.
 AMQP_ENCODED: Final = "amqp-1.0"
-# Header with the type of a body that was not data: a string.
+# Header that marks a body converted from another type than data, and its value for a string.
 AMQP_BODY: Final = "x-opt-amqp-body"
 STRING_BODY: Final = "string"
-# Prefix of the annotation for a header that application-properties cannot hold.
+# Prefix of the annotation for a header that application-properties cannot contain.
 NESTED: Final = "x-opt-header-"
-# RabbitMQ's addresses of queues (v2).
+# Prefix of queue addresses in RabbitMQ's address format v2.
 QUEUES: Final = "/queues/"
 
-# Fields of the properties section without a 0-9-1 property: header, field, and type of the value.
+# Fields of the properties section without a 0-9-1 counterpart: header, field, and type of the value.
 FIELDS: Final[tuple[tuple[str, str, type], ...]] = (
     ("x-opt-to", "to", str),
     ("x-opt-subject", "subject", str),
@@ -34,5 +34,5 @@ ID_TYPES: Final[dict[str, Callable[[str], Value]]] = {
     "binary": bytes.fromhex,
 }
 
-# Headers with the type of an id.
+# Headers with the original type of an id.
 ID_MARKS: Final = ("x-opt-message-id-type", "x-opt-correlation-id-type")

@@ -1,4 +1,4 @@
-"""Adds the message annotation `x-stream-offset` for readers of a stream to encoded sections."""
+"""The message annotation `x-stream-offset`, which stream readers receive."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Message annotations `x-exchange` and `x-routing-key`, which RabbitMQ adds to deliveries.
 
-Its clients require annotations in every message.
+RabbitMQ's clients require annotations in every message.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def annotate(data: bytes, address: bytes) -> bytes:
         count = int.from_bytes(known[5:9], "big") + 4
     else:
         return _general(data, origin)
-    # A client that forwards a message may have kept them.
+    # A client that forwards a message may have kept these annotations.
     if _NAME_BYTES[0] in known or _NAME_BYTES[1] in known:
         return _general(data, origin)
     if len(pairs) < 255 and count < 256:

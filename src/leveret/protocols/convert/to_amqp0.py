@@ -34,17 +34,17 @@ BASIC: Final = 60
 MAX_NAME_BYTES: Final = 255
 # Annotations that become 0-9-1 properties if they are strings.
 ANNOTATED: Final = {"x-basic-type": "type", "x-opt-cluster-id": "cluster_id"}
-# Annotations whose values are fields of the delivery in 0-9-1.
+# Annotations whose values 0-9-1 has as fields of the delivery.
 OMITTED: Final = ("x-exchange", "x-routing-key")
 
 
-# Maximum number of values of a section. Messages received over 1.0 have no more.
+# Maximum number of values in a section. Messages received over 1.0 have no more.
 MAX_VALUES: Final = 8192
 # The usual encodings of data sections and of string values: descriptor and both format codes.
 _DATA: Final = bytes((0, codes.SMALL_ULONG, descriptors.DATA, codes.BINARY_8, codes.BINARY_32))
 _TEXT: Final = bytes((0, codes.SMALL_ULONG, descriptors.AMQP_VALUE, codes.STRING_8, codes.STRING_32))
-# Content header after the body size, by the sections before the body, persistence and priority: publishers without ids and
-# times repeat the same sections.
+# Content headers from the flags on, by the sections before the body, persistence and priority: publishers that set neither
+# ids nor times repeat the same sections.
 _cache: dict[tuple[bytes, bool, int], bytes] = {}
 _MAX_CACHED: Final = 1024
 _FIXED: Final = struct.Struct(">HHQ").pack
@@ -52,7 +52,7 @@ _FIXED_SIZE: Final = 12
 
 
 def convert(entry: Entry) -> Message:
-    """Return the message as one of class basic, with the overlay of the entry in its headers."""
+    """Return the entry's message as a message of class basic, with the overlay in its headers."""
     message = entry.message
     if message.format == FORMAT_CLASS_AMQP09:
         return _convert_class(entry)
@@ -88,7 +88,7 @@ def convert(entry: Entry) -> Message:
 
 
 def _convert_class(entry: Entry) -> Message:
-    """Return a content of another class of 0-9 as one of class basic."""
+    """Return a 0-9 message of another class as a message of class basic."""
     message = entry.message
     header = to_basic(message.header)
     overlay = entry.overlay
@@ -103,7 +103,7 @@ def _convert_class(entry: Entry) -> Message:
 
 
 def _plain(entry: Entry) -> bytes:
-    """Return the encoded properties of a message to which neither the entry nor the body adds any."""
+    """Return the encoded properties of an entry whose overlay and body add none."""
     message = entry.message
     encoded = message.header if message.headers_at < 0 else message.header[: message.headers_at]
     usual = usual_properties(message, encoded, _properties_of)
@@ -125,7 +125,7 @@ def _plain(entry: Entry) -> bytes:
 
 
 def _encode(size: int, properties: ContentProperties) -> bytes:
-    """Return the content header, without properties and headers that do not fit their types."""
+    """Encode the content header, omitting properties and headers that do not fit their types."""
     try:
         return encode_header(BASIC, size, properties)
     except EncodeError:
@@ -172,7 +172,7 @@ def _content_of(message: Message) -> tuple[Body, str]:
         begin, size = _data_at(body.read(0, 8), _TEXT)
         if begin and begin + size == message.size:
             return Part(body, begin, size), STRING_BODY
-        # Several sections, or another type. A body of that size is not read and scanned in one turn.
+        # Several sections, or another type. A stored body is too large to read and scan in one turn.
         return body, AMQP_ENCODED
     encoded = whole(body)
     if not encoded:
@@ -256,8 +256,8 @@ def _properties_of(message: Message) -> ContentProperties:
         properties["priority"] = message.priority
     if sections.ttl >= 0:
         properties["expiration"] = str(sections.ttl)
-    _take_id(properties, "message_id", fields.message_id)
-    _take_id(properties, "correlation_id", fields.correlation_id)
+    _add_id(properties, "message_id", fields.message_id)
+    _add_id(properties, "correlation_id", fields.correlation_id)
     if fields.user_id is not None:
         properties["user_id"] = fields.user_id.decode("utf-8", "surrogateescape")
     if fields.reply_to is not None:
@@ -284,7 +284,7 @@ def _properties_of(message: Message) -> ContentProperties:
     return properties
 
 
-def _take_id(properties: ContentProperties, name: str, value: Value) -> None:
+def _add_id(properties: ContentProperties, name: str, value: Value) -> None:
     """Add an id as a string, and its original type as a header."""
     if value is None:
         return

@@ -42,7 +42,7 @@ CLUSTER: Final = "x-opt-cluster-id"
 # Offset of the properties in a content header, after class, weight and body size.
 _PROPERTIES_AT: Final = 12
 _MAX_CACHED: Final = 1024
-# Maximum number of headers that are converted; more would take too long.
+# Maximum number of headers to convert; more would take too long.
 MAX_HEADERS: Final = 8192
 
 _cache: dict[tuple[bytes, bytes], bytes] = {}
@@ -123,7 +123,7 @@ def _string_head(message: Message) -> bytes:
 
 
 def body_of(message: Message) -> Body:
-    """Return the bytes that follow `head_of`."""
+    """Return the bytes that follow the result of `head_of`."""
     body = message.body
     return whole(body) if isinstance(body, list) else body
 
@@ -142,7 +142,7 @@ def _properties(message: Message) -> ContentProperties:
 def _sections(address: bytes, properties: ContentProperties) -> bytes:
     """Return the kind of the body as one byte, then annotations, properties and application properties.
 
-    If the headers cannot be converted (tables that are nested too deeply), an annotation replaces them.
+    If the headers cannot be converted (too many, or tables nested too deeply), an annotation replaces them.
     """
     try:
         return _encoded(address, properties)

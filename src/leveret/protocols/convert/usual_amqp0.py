@@ -1,7 +1,7 @@
 """Cached 0-9-1 properties for 1.0 messages that differ only in ids and times.
 
-Most senders repeat the same sections with another message-id, correlation-id and creation-time. The conversion of the rest
-by `to_amqp0` is cached in pieces, between which these three are inserted.
+Most senders repeat the same sections and change only message-id, correlation-id and creation-time. The rest, converted by
+`to_amqp0`, is cached in pieces, between which these three are inserted.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _usual(message: Message, data: bytes, make: Callable[[Message], ContentPrope
         return None
     message_id = correlation_id = b""
     milliseconds = -1
-    # Offsets of the three fields; the end of the list if they are absent.
+    # Offsets around the three fields; the end of the list for absent ones.
     first = second = second_end = third = stop
     for index in range(min(count, 10)):
         start = pos
@@ -108,7 +108,7 @@ def _usual(message: Message, data: bytes, make: Callable[[Message], ContentPrope
                 return None
     if pos > stop or stop > end or not (message_id or correlation_id or milliseconds >= 0):
         return None
-    # This includes the length byte, so ids of 128 bytes and more are not cached.
+    # The check includes the length byte, so ids of 128 bytes and more are not cached.
     if not (message_id.isascii() and correlation_id.isascii()):
         return None
     key = (

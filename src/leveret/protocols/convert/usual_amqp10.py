@@ -1,7 +1,7 @@
 """Cached 1.0 sections for 0-9-1 messages that differ only in ids and times.
 
-Most publishers repeat the same headers with another message-id, correlation-id and timestamp. The conversion of the rest by
-`to_amqp10` is cached in pieces, between which these three are inserted.
+Most publishers repeat the same headers and change only message-id, correlation-id and timestamp. The rest, converted by
+`to_amqp10`, is cached in pieces, between which these three are inserted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _REPLY_TO: Final = 0x0200
 _EXPIRATION: Final = 0x0100
 _MESSAGE_ID: Final = 0x0080
 _TIMESTAMP: Final = 0x0040
-# Flags that continue in another word, or have no meaning.
+# The continuation flag and the unused flag.
 _UNUSUAL: Final = 0x0003
 DIFFERING: Final = _CORRELATION_ID | _MESSAGE_ID | _TIMESTAMP
 # Properties that the cached sections depend on. The others are in the header section or the body.
@@ -55,9 +55,9 @@ class Pieces:
     Attributes:
         before: bytes before the properties section.
         after: bytes after it.
-        first: fields between message-id and correlation-id; `first_short` omits nulls at the end.
-        second: fields between correlation-id and creation-time; `second_short` omits nulls at the end.
-        third: fields after creation-time, without nulls at the end.
+        first: fields between message-id and correlation-id; `first_short` omits trailing nulls.
+        second: fields between correlation-id and creation-time; `second_short` omits trailing nulls.
+        third: fields after creation-time, without trailing nulls.
         first_count: number of fields of a list that ends with `first_short`; 0 if that is empty. `second_count` and
             `third_count` likewise.
     """
@@ -76,7 +76,7 @@ class Pieces:
     )
 
     def __init__(self, data: bytes) -> None:
-        """Split `data`: a byte of the caller, then the sections."""
+        """Split `data`: one byte of the caller, then the sections."""
         sections = split(data[1:])
         begin = 1 + sections.bare
         end = 1 + sections.properties_end if sections.properties >= 0 else begin
@@ -126,7 +126,7 @@ def _fields(data: bytes, begin: int, end: int) -> list[bytes]:
 
 
 def _trimmed(fields: list[bytes], begin: int, end: int) -> tuple[bytes, int]:
-    """Return fields without nulls at the end, and the length of a list that ends with them; 0 if none is left."""
+    """Return fields without trailing nulls, and the length of a list that ends with them; 0 if no field remains."""
     while end > begin and fields[end - 1] == _NULL:
         end -= 1
     return b"".join(fields[begin:end]), end if end > begin else 0
@@ -182,7 +182,7 @@ def usual_sections(header: bytes, address: bytes, make: Callable[[bytes, Content
         return None
     if not (message_id.isascii() and correlation_id.isascii()):
         return None
-    # This includes the length bytes, so ids of 128 bytes and more are not cached.
+    # The check includes the length bytes, so ids of 128 bytes and more are not cached.
     key = (address, flags & _CACHED_FIELDS, header[begin:stop], reply_to, header[pos:])
     pieces = _cache.get(key)
     if pieces is None:
@@ -203,7 +203,7 @@ def usual_sections(header: bytes, address: bytes, make: Callable[[bytes, Content
 
 
 def _split(header: bytes, address: bytes, make: Callable[[bytes, ContentProperties], bytes]) -> Pieces | None:
-    """Return the pieces; None if headers contain the original type of an id."""
+    """Return the pieces; None if a header contains the original type of an id."""
     try:
         properties = decode_header(header)[2]
     except WireError:

@@ -19,7 +19,7 @@ _LAST_TIMESTAMP: Final = 253402300800000
 
 
 def plain(value: Value) -> FieldValue:
-    """Return a 1.0 value as one that a field table, or an overlay in the log, can hold."""
+    """Convert a 1.0 value to one that a field table, or an overlay in the log, can contain."""
     if value is None or value is True or value is False:
         return value
     if isinstance(value, Timestamp):
@@ -48,7 +48,7 @@ def plain(value: Value) -> FieldValue:
 
 
 def _plain_decimal(value: Decimal) -> Decimal | str:
-    """Return a decimal if a field table can hold it (32 bits, scale up to 255), otherwise a string."""
+    """Return the decimal if it fits a field table (32 bits, scale up to 255), otherwise a string."""
     _, digits, exponent = value.as_tuple()
     if isinstance(exponent, int) and -255 <= exponent <= 0 and len(digits) < 10:
         return value
@@ -56,15 +56,15 @@ def _plain_decimal(value: Decimal) -> Decimal | str:
 
 
 def name_of(key: Value) -> str:
-    """Return the key of a map as the name of a field."""
+    """Return a map key as a field name."""
     return str(key) if isinstance(key, (str, int, UUID)) else repr(key)
 
 
 def typed(value: FieldValue, depth: int = 0) -> Value:
-    """Return a value of a field table as a 1.0 value.
+    """Convert a value of a field table to a 1.0 value.
 
     Raises:
-        EncodeError: it is nested too deeply for most peers.
+        EncodeError: the value is nested too deeply for most peers.
     """
     if depth > MAX_DEPTH:
         raise EncodeError(f"values are nested more than {MAX_DEPTH} deep")
