@@ -217,7 +217,7 @@ class Decoder:
         return self._content(code, depth)
 
     def _too_many(self) -> DecodeError:
-        return DecodeError(self.pos, f"expected at most {self.max_values} values", RESOURCE_LIMIT_EXCEEDED)
+        return DecodeError(self.pos, f"more than {self.max_values} values, the maximum", RESOURCE_LIMIT_EXCEEDED)
 
     def enter_list(self) -> int:
         """Enter the list that is the next value, and return its count.
