@@ -314,7 +314,7 @@ class TestRequests:
             (request("GET", "queues/q"), "begin with '/'"),
             (request("GET", "/bindings?src=%ff&dstq=q&key="), "UTF-8"),
             (request("GET", "/queues/%ff"), "UTF-8"),
-            (request("PUT", "/queues/a%0ab", {}), "line feeds"),
+            (request("PUT", "/queues/a%0ab", {}), "line feed or carriage return"),
             (message(b"{}", properties=Properties("id", to="/queues/q", subject="PUT", reply_to="$me")), "amqp-value"),
         ],
         ids=[

@@ -1,7 +1,7 @@
 """Bindings in the management node.
 
 POST /bindings                                  204
-DELETE /bindings/src=X;dstq=Q;key=KEY;args=HASH  204, also if the binding does not exist (dste= for an exchange)
+DELETE /bindings/src=X;dstq=Q;key=KEY;args=HASH  204, even if the binding does not exist (dste= for an exchange)
 GET /bindings?src=X&dstq=Q&key=KEY              200 and a list of maps; `location` is the path for DELETE
 """
 
@@ -44,7 +44,7 @@ FIELDS: Final[dict[str, type]] = {
     "binding_key": str,
     "arguments": dict,
 }
-# By the parameter of the destination: its kind, and its field in a map.
+# By the parameter for the destination: its kind, and its field in a map.
 DESTINATIONS: Final[dict[str, tuple[Literal["queue", "exchange"], str]]] = {
     "dstq": ("queue", "destination_queue"),
     "dste": ("exchange", "destination_exchange"),
@@ -101,7 +101,7 @@ def show(connection: VhostSession, request: Request) -> Answer:
     wanted = [name for name in DESTINATIONS if name in query]
     if "src" not in query or "key" not in query or len(wanted) != 1:
         raise RequestRefused(
-            400, f"the query of '{request.target}' was expected to be src=EXCHANGE&dstq=QUEUE&key=KEY (or dste=EXCHANGE)"
+            400, f"invalid query in '{request.target}': expected src=EXCHANGE&dstq=QUEUE&key=KEY (or dste=EXCHANGE)"
         )
     kind, field = DESTINATIONS[wanted[0]]
     source = query["src"]
@@ -127,7 +127,7 @@ def show(connection: VhostSession, request: Request) -> Answer:
 
 
 def hash_of(arguments: FieldTable) -> str:
-    """Return the hash of binding arguments for a path; empty for no arguments."""
+    """Return the hash of binding arguments for a path; empty without arguments."""
     if not arguments:
         return ""
     digest = hashlib.sha256(repr(freeze(arguments)).encode("utf-8", "surrogateescape")).digest()

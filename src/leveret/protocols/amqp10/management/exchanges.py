@@ -1,7 +1,7 @@
 """Exchanges in the management node.
 
 PUT /exchanges/X     204 if it is created or exists with the same properties, 409 if they differ
-DELETE /exchanges/X  204, also if the exchange does not exist
+DELETE /exchanges/X  204, even if the exchange does not exist
 """
 
 from __future__ import annotations

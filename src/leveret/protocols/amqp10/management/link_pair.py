@@ -1,8 +1,8 @@
-"""The link pair of the management node: requests arrive on one link, responses leave on the other one of the same name.
+"""The link pair of the management node: requests arrive on one link, responses leave on another of the same name.
 
-Both links are settled and have the property `paired`. Either may be attached first. A response waits for credit and until
-the change that it reports is on disk. A client may have up to `MAX_REQUESTS` requests and responses in flight; its credit
-for requests is what remains of that.
+Both links are settled and have the property `paired`. Either may be attached first. A response waits for the client's
+credit, and until the change that it reports is on disk. The broker grants credit for up to `MAX_REQUESTS` requests and
+responses in flight.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 MANAGEMENT: Final = "/management"
 PAIRED: Final = "paired"
 CAPABILITY: Final = "LINK_PAIR_V1_0"
-# Requests and responses that may be in flight.
+# Maximum number of requests and responses in flight.
 MAX_REQUESTS: Final = 64
-# Bytes of one request.
+# Maximum bytes of one request.
 MAX_REQUEST_BYTES: Final = 1 << 20
-# Bytes of responses waiting for credit on a connection, above which requests are refused.
+# Maximum bytes of a connection's pending responses; above it, requests are refused.
 MAX_ANSWER_BYTES: Final = 4 << 20
 
 
-class Waiting:
+class PendingResponse:
     """A pending response.
 
     Attributes:
         batch: the commit that it waits for.
-        removing: whether it waits until the removal of the deleted object is complete, and only then for the commit.
+        removing: whether it first waits for the removal of the deleted object, then for the commit.
         detaching: the client's own links whose queue was deleted. They are detached after the response, because blocking
-            clients would take an earlier detach for the response.
+            clients would mistake an earlier detach for the response.
     """
 
     __slots__ = ("batch", "detaching", "payload", "removing")
@@ -68,7 +68,7 @@ class LinkPair(CommitWaiter):
         self.name = name
         self.requests: RequestLink | None = None
         self.answers: AnswerLink | None = None
-        self.waiting: deque[Waiting] = deque()
+        self.waiting: deque[PendingResponse] = deque()
         self.ready: deque[bytes] = deque()
 
     def perform(self, payload: bytes) -> None:
@@ -77,7 +77,7 @@ class LinkPair(CommitWaiter):
         connection = session.connection
         busy = ""
         if connection.answer_bytes > MAX_ANSWER_BYTES:
-            busy = f"answers of {connection.answer_bytes} bytes wait for credit; expected at most {MAX_ANSWER_BYTES}"
+            busy = f"responses of {connection.answer_bytes} bytes wait for credit; expected at most {MAX_ANSWER_BYTES}"
         detaching: list[OutgoingLink] = []
         connection.detaching_links = detaching
         try:
@@ -85,7 +85,7 @@ class LinkPair(CommitWaiter):
         finally:
             connection.detaching_links = self._detaching_links()
         removals = session.broker.jobs.removals
-        waiting = Waiting(message, 0, detaching, answer.removed and bool(removals.pending))
+        waiting = PendingResponse(message, 0, detaching, answer.removed and bool(removals.pending))
         self.waiting.append(waiting)
         connection.answer_bytes += len(message)
         if waiting.removing:
@@ -94,7 +94,7 @@ class LinkPair(CommitWaiter):
         else:
             self._wait(waiting, answer.kept)
 
-    def _removed(self, waiting: Waiting, kept: bool) -> None:
+    def _removed(self, waiting: PendingResponse, kept: bool) -> None:
         """Continue after the removal of the deleted object."""
         waiting.removing = False
         self.session.connection.detaching_links = self._detaching_links()
@@ -102,10 +102,10 @@ class LinkPair(CommitWaiter):
         self.session.connection.mark()
 
     def _detaching_links(self) -> list[OutgoingLink] | None:
-        """Return the list for links whose queue is deleted now: that of the last request still removing."""
+        """Return the list for links whose queue is deleted now: that of the latest unfinished removal."""
         return next((waiting.detaching for waiting in reversed(self.waiting) if waiting.removing), None)
 
-    def _wait(self, waiting: Waiting, kept: bool) -> None:
+    def _wait(self, waiting: PendingResponse, kept: bool) -> None:
         log = self.session.log
         if kept and log.has_pending():
             waiting.batch = log.filling
@@ -177,7 +177,7 @@ class RequestLink(IncomingLink):
             self.send_flow()
 
     def is_alarm_exempt(self) -> bool:
-        """Return True: a purge may end an alarm."""
+        """Return True: a purge may clear an alarm."""
         return True
 
     def transfer(self, frame: Transfer) -> None:
@@ -251,7 +251,7 @@ class AnswerLink(Link):
         session.pump()
 
     def wake(self) -> None:
-        """The window or the socket has room again."""
+        """Send pending responses: the window or the socket has room again."""
         self.pair.send()
 
     def close(self) -> None:
@@ -289,13 +289,12 @@ def attach_answers(session: SessionEndpoint, frame: Attach, handle: int) -> Answ
 
 
 def _pair(session: SessionEndpoint, frame: Attach) -> LinkPair:
-    """Return the pair of a link: that of the link with its name in the other direction, or a new one."""
+    """Return the pair that has a link of this name in the other direction, or a new pair."""
     properties = frame.properties
     if not isinstance(properties, dict) or properties.get(PAIRED) is not True:
         raise LinkRefused(
             constants.INVALID_FIELD,
-            f"links to {MANAGEMENT} were expected to have the property"
-            f" {PAIRED}=true: requests and answers take a pair of links",
+            f"links to {MANAGEMENT} require the property {PAIRED}=true: requests and responses use a pair of links",
         )
     if frame.snd_settle_mode != constants.SENDER_SETTLE_MODE_SETTLED:
         raise LinkRefused(constants.INVALID_FIELD, f"links to {MANAGEMENT} require snd-settle-mode settled")

@@ -37,7 +37,7 @@ MAX_TEXT_LENGTH: Final = 1000
 
 
 class RequestRefused(Exception):
-    """A request that is answered with an error: an HTTP status and a text."""
+    """A refused request: the HTTP status and the text of the response."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -66,7 +66,7 @@ class Request:
         self.body: Checked = None
 
 
-# A map of an answer.
+# A map in a response.
 Answered: TypeAlias = dict[str, Value]
 
 
@@ -108,7 +108,7 @@ def read(request: Request, payload: bytes) -> None:
     try:
         request.query = dict(parse_qsl(query, keep_blank_values=True, errors="strict"))
     except ValueError:
-        raise RequestRefused(400, f"the query '{query}' is not UTF-8 once it is decoded") from None
+        raise RequestRefused(400, f"the query '{query}' is not UTF-8 after percent-decoding") from None
 
 
 def _sections(request: Request, payload: bytes) -> Properties | None:
@@ -142,8 +142,8 @@ def encode(request: Request, answer: Answer) -> bytes:
 
 
 def refusal(status: int, text: str) -> Answer:
-    said = text_of(text)
-    return Answer(status, said if len(said) <= MAX_TEXT_LENGTH else said[: MAX_TEXT_LENGTH - 3] + "...")
+    body = text_of(text)
+    return Answer(status, body if len(body) <= MAX_TEXT_LENGTH else body[: MAX_TEXT_LENGTH - 3] + "...")
 
 
 def decoded(part: str) -> str:
@@ -151,14 +151,14 @@ def decoded(part: str) -> str:
     try:
         return unquote(part, errors="strict")
     except UnicodeDecodeError:
-        raise RequestRefused(400, f"'{part}' is not UTF-8 once it is decoded") from None
+        raise RequestRefused(400, f"'{part}' is not UTF-8 after percent-decoding") from None
 
 
 def name_in(part: str, what: str) -> str:
     """Return a name in a path."""
     name = decoded(part)
     if "\n" in name or "\r" in name:
-        raise RequestRefused(400, f"the name of {what} {name!r} contains line feeds or carriage returns")
+        raise RequestRefused(400, f"the name of {what} {name!r} contains a line feed or carriage return")
     return name
 
 
@@ -168,7 +168,7 @@ def context_of(connection: VhostSession) -> operation.VhostContext:
 
 
 def kinds_of(struct: type[structs.Request]) -> dict[str, type]:
-    """Return the types of the fields of an operation's request without the name, which is in the path."""
+    """Return the field types of an operation's request, except that of the name, which is in the path."""
     return {
         field.encode_name: get_origin(field.type) or field.type
         for field in msgspec.structs.fields(struct)
@@ -179,7 +179,7 @@ def kinds_of(struct: type[structs.Request]) -> dict[str, type]:
 def fields_of(request: Request, what: str, kinds: dict[str, type]) -> Arguments:
     """Return the fields of the body, each of the type in `kinds`; absent and null fields are omitted.
 
-    `arguments` are converted to arguments of 0-9-1.
+    `arguments` are converted to 0-9-1 arguments.
     """
     body = request.body
     if not isinstance(body, dict):
@@ -204,8 +204,8 @@ _NAMES: Final[dict[type, str]] = {bool: "true or false", str: "a string", dict: 
 def shown(arguments: FieldTable) -> Answered:
     """Convert arguments for a response.
 
-    The width of numbers is not stored. Those that fit become `int`, which most clients send: RabbitMQ's Java client finds a
-    binding by comparing its arguments, including types.
+    The width of numbers is not stored. Numbers that fit become `int`, which most clients send: RabbitMQ's Java client finds
+    a binding by comparing its arguments and their types.
     """
     return {text_of(name): _narrowed(_typed(value)) for name, value in arguments.items()}
 

@@ -1,6 +1,7 @@
 """Queues in the management node.
 
-PUT /queues/Q             201 if it is created, 200 if it exists with the same properties, with its map; 409 if they differ
+PUT /queues/Q             201 if it is created, 200 if it exists with the same properties, both with the queue's map;
+                          409 if the properties differ
 GET /queues/Q             200 and the queue's map, or 404
 DELETE /queues/Q          200 and the number of ready messages, 0 if the queue does not exist
 DELETE /queues/Q/messages  200 and the number of purged messages, or 404
@@ -44,7 +45,7 @@ FIELDS: Final[dict[str, type]] = kinds_of(DeclareQueue)
 def declare(connection: VhostSession, request: Request, quoted: str) -> Answer:
     name = name_in(quoted, "a queue")
     if not name:
-        raise RequestRefused(400, "a queue without a name: expected /queues/NAME")
+        raise RequestRefused(400, "the name of the queue is empty: expected /queues/NAME")
     wanted = DeclareQueue(name=name, **fields_of(request, "queue", FIELDS))
     existed = connection.vhost.find_queue(name) is not None
     try:
@@ -72,7 +73,7 @@ def purge(connection: VhostSession, request: Request, quoted: str) -> Answer:
 
 
 def describe(connection: VhostSession, queue: QueueDefinition) -> Answered:
-    """Return the map of a queue for responses. The broker is the only node, and leads every queue."""
+    """Return the map of a queue for responses. This broker is the only node and leads every queue."""
     node = connection.services.node_name
     return {
         "name": text_of(queue.name),

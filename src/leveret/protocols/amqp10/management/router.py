@@ -5,7 +5,7 @@
 | 400 | the request is malformed or cannot be satisfied |
 | 403 | missing permission, or a reserved name |
 | 404 | not found |
-| 405 | the path has other methods |
+| 405 | the path does not support the method |
 | 409 | the name exists with other properties |
 | 500 | internal error |
 | 503 | too many responses wait for the client's credit |
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("leveret.connection")
 
-# Status by error of the broker; 400 for the others.
+# Status by condition of a broker error; 400 for all others.
 STATUSES: Final[dict[str, int]] = {
     "not-found": 404,
     "access-refused": 403,
@@ -36,7 +36,7 @@ STATUSES: Final[dict[str, int]] = {
 }
 
 Handler = Callable[..., Answer]
-# By the fixed parts of a path, with "*" for a name, which handlers get as received; then by method.
+# Handlers by path, in which "*" is a name, and by method. Handlers receive names as they are in the path.
 PATHS: Final[dict[tuple[str, ...], dict[str, Handler]]] = {
     ("queues", "*"): {"PUT": queues.declare, "GET": queues.show, "DELETE": queues.delete},
     ("queues", "*", "messages"): {"DELETE": queues.purge},
@@ -48,7 +48,7 @@ PATHS: Final[dict[tuple[str, ...], dict[str, Handler]]] = {
 
 
 def answer(connection: VhostSession, payload: bytes, busy: str = "") -> tuple[bytes, Answer]:
-    """Perform a request. Return the encoded response, and the response. If `busy` has a reason, refuse the request."""
+    """Perform a request, or refuse it if `busy` has a reason. Return the encoded response, and its `Answer`."""
     request = Request()
     try:
         read(request, payload)
@@ -77,7 +77,7 @@ def _perform(connection: VhostSession, request: Request) -> Answer:
             handler = methods.get(request.method)
             if handler is None:
                 raise RequestRefused(
-                    405, f"method '{request.method}' for '{request.target}': expected {' or '.join(methods)}"
+                    405, f"invalid method '{request.method}' for '{request.target}': expected {' or '.join(methods)}"
                 )
             names = [segment for fixed, segment in zip(pattern, segments, strict=True) if fixed == "*"]
             return handler(connection, request, *names)

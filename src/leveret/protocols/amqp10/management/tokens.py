@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def put(connection: VhostSession, request: Request) -> Answer:
-    """Accept a new token of the client and ignore it: logins do not expire (as with `update-secret` of 0-9-1)."""
+    """Accept and ignore a new token of the client: logins do not expire (as with `update-secret` in 0-9-1)."""
     if not isinstance(request.body, bytes):
         raise RequestRefused(400, "expected the bytes of a token as body")
     return Answer(204)
