@@ -79,7 +79,7 @@ CAPABILITIES: Final = (
     shared_subscription.CAPABILITY,
     exclusive_container.CAPABILITY,
 )
-# Property of an open that a close follows, so that the client does not consider the connection open.
+# Property of an open before a close: the client must not consider the connection open.
 ESTABLISHMENT_FAILED: Final = "amqp:connection-establishment-failed"
 
 
@@ -91,15 +91,13 @@ class Connection(VhostSession):
     """One connection of AMQP 1.0.
 
     Attributes:
-        number: identifies the connection within the process.
-        shared: the state of all connections of AMQP 1.0.
-        sessions: sessions by incoming channel. One that the broker ended stays until the client's end arrives.
+        number: identifier of the connection within the process.
+        shared: the state of all AMQP 1.0 connections.
+        sessions: sessions by incoming channel. A session that the broker has ended stays until the client's end arrives.
         container: key in `Amqp10State.containers`.
         exclusive: whether the connection must be the only one of its container.
         paused: whether deliveries stop because the socket's buffer is full.
         starved: whether a consumer was refused a delivery because of `paused`.
-        granting: links whose senders may need more credit.
-        draining: links that must use up their credit.
         routes: routes with checked permissions, valid for `topology` of the vhost and `generation` of the users.
     """
 
@@ -131,7 +129,7 @@ class Connection(VhostSession):
         self.numbers = Numbers()
         # Transactions that are not yet discharged, by id.
         self.transactions: dict[bytes, LocalTransaction] = {}
-        # Links whose queue is deleted by the management request in progress.
+        # Links whose queue the management request in progress deletes.
         self.detaching_links: list[OutgoingLink] | None = None
         # Bytes of unsent replies of the management node.
         self.answer_bytes = 0
@@ -147,7 +145,7 @@ class Connection(VhostSession):
         self.operation = ""
         self.closing = False
         self.lost = False
-        # Whether the termini know that the connection has ended.
+        # Whether the termini have been notified of the end of the connection.
         self.released = False
         # Output
         self.dirty = False
@@ -283,7 +281,7 @@ class Connection(VhostSession):
         except EncodeError as failed:
             self.close(constants.FRAME_SIZE_TOO_SMALL, str(failed))
         except Exception:
-            log.exception("%s: internal error in a frame of kind 0x%02x", self.peer.name, frame.kind)
+            log.exception("%s: internal error while processing a frame of kind 0x%02x", self.peer.name, frame.kind)
             self.close(constants.INTERNAL_ERROR, "internal error; see the broker's log")
 
     def _opened(self, frame: Performative) -> None:
@@ -382,7 +380,7 @@ class Connection(VhostSession):
     # Open and close
 
     def send_open(self, failed: bool = False) -> None:
-        """Send open, which precedes every other frame. `failed` means that a close follows."""
+        """Send open, the first frame. `failed` means that a close follows."""
         own = self.own
         properties: dict[str, Value] = {
             "product": own.product,

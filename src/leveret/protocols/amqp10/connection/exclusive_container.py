@@ -1,6 +1,6 @@
 """Exclusive containers: the capability `sole-connection-for-container` of OASIS's Enforcing Connection Uniqueness 1.0.
 
-If one of two connections with the same container-id desires it, the newer one is refused. Container-ids are scoped to a
+If either of two connections with the same container-id desires it, the newer one is refused. Container-ids are scoped to a
 user in a vhost, so one user cannot lock out another.
 """
 

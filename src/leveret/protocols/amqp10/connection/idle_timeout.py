@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("leveret.connection")
 
-# Milliseconds. Shorter time-outs are refused.
+# Minimum idle-time-out of a client, in milliseconds.
 MIN_IDLE_TIMEOUT: Final = 100
 
 
@@ -42,7 +42,7 @@ class IdleTimeout(Timed):
                     return
                 connection.close(
                     constants.RESOURCE_LIMIT_EXCEEDED,
-                    f"no frame for {self.part * 4} ms; the limit is set by amqp10.idle_timeout",
+                    f"no frame for {self.part * 4} ms; the setting is amqp10.idle_timeout",
                 )
                 connection.broker.end_turn()
                 return
@@ -52,8 +52,8 @@ class IdleTimeout(Timed):
 class Keepalive(Timed):
     """Timer that sends an empty frame when nothing was sent for half of the client's idle-time-out.
 
-    It checks four times per idle-time-out. `quiet_checks` counts the checks since the last output, which may be as old
-    as the previous check. `timeout` is in milliseconds.
+    It checks four times per idle-time-out, `timeout` milliseconds. `quiet_checks` is 1 at the first check after output,
+    because the output may be as old as the previous check.
     """
 
     def __init__(self, connection: Connection, timeout: int) -> None:
@@ -73,5 +73,5 @@ class Keepalive(Timed):
             self.quiet_checks = 0
             connection.send_empty()
             connection.broker.end_turn()
-            # The empty frame does not count as output, so the next one is still due.
+            # The empty frame does not count as output, so that the next one is sent in time.
             connection.spoke = False
