@@ -1,7 +1,4 @@
-"""Dispositions of the client:
-
-outcomes of outgoing deliveries, and settlement of incoming ones (transport section 2.7.6).
-"""
+"""Dispositions of the client: outcomes of outgoing deliveries, settlement of incoming ones (transport section 2.7.6)."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ Delivered = TypeVar("Delivered")
 
 # Deliveries (as a power of two) scanned in 1 µs.
 SCAN_SHIFT: Final = 4
-# Ready messages (as a power of two) searched for the place of one in 1 µs.
+# Ready messages (as a power of two) searched in 1 µs for the position of a requeued one.
 DEEP_SHIFT: Final = 11
 # Deliveries (as a power of two) removed from their session in 1 µs.
 REMOVE_SHIFT: Final = 3
@@ -44,7 +41,7 @@ def receive(session: SessionEndpoint, frame: Disposition) -> None:
     last = first if frame.last is None else frame.last
     span = (last - first) % MODULUS
     if span >= HALF:
-        raise SessionRefused(constants.INVALID_FIELD, f"a disposition from {first} to {last}")
+        raise SessionRefused(constants.INVALID_FIELD, f"a disposition from {first} to {last}: last precedes first")
     if not frame.role:
         if frame.settled and session.unsettled:
             numbers = _within(session, session.unsettled, first, span)
@@ -66,7 +63,7 @@ def receive(session: SessionEndpoint, frame: Disposition) -> None:
         raise SessionRefused(constants.NOT_IMPLEMENTED, "a disposition with an unknown state")
     elif state.kind == descriptors.RECEIVED and not frame.settled:
         return
-    if session.acquired and _is_acquired_otherwise(session, first, span, None):
+    if session.acquired and _is_acquired_elsewhere(session, first, span, None):
         return
     if session.retiring and frame.settled:
         for number in _within(session, session.retiring, first, span):
@@ -79,8 +76,8 @@ def receive(session: SessionEndpoint, frame: Disposition) -> None:
     if state is not None and state.kind in (descriptors.ACCEPTED, descriptors.REJECTED):
         _defer(session, frame, numbers)
     else:
-        # They leave the session at once, and are requeued in steps, youngest first, so that each becomes the head. In a
-        # deep queue it takes longer to find the place of the first one.
+        # They leave the session at once, and are requeued in steps, youngest first, so that each becomes the head. Finding
+        # the position of the first one takes longer in a deep queue.
         queue = session.unacked[numbers[len(numbers) - 1]].queue
         session.connection.broker.work += (len(numbers) >> REMOVE_SHIFT) + (queue.ready_count >> DEEP_SHIFT)
     has_link_state = False
@@ -93,9 +90,9 @@ def receive(session: SessionEndpoint, frame: Disposition) -> None:
     if not frame.settled:
         if has_link_state:
             # The client will forget them, so they must not be delivered again after a crash.
-            session.log.wait(_SettlingLater(session, numbers, links, state))
+            session.log.wait(_SettlementWaiter(session, numbers, links, state))
         else:
-            settle_too(session, numbers, state)
+            confirm_settlement(session, numbers, state)
     session.connection.window_freed_in(session)
 
 
@@ -107,7 +104,7 @@ def _retire(session: SessionEndpoint, frame: Disposition, first: int, span: int,
         raise SessionRefused(constants.TRANSACTION_UNKNOWN_ID, "a disposition under an unknown transaction")
     if session.copies:
         _dispose_of_copies(session, first, span, settled, state)
-    if session.acquired and _is_acquired_otherwise(session, first, span, transaction):
+    if session.acquired and _is_acquired_elsewhere(session, first, span, transaction):
         return
     for number in _within(session, session.retiring, first, span):
         retirement = session.retiring[number]
@@ -135,12 +132,12 @@ def _link_of(entry: Entry) -> OutgoingLink:
     return consumer.link
 
 
-def _is_acquired_otherwise(session: SessionEndpoint, first: int, span: int, transaction: LocalTransaction | None) -> bool:
+def _is_acquired_elsewhere(session: SessionEndpoint, first: int, span: int, transaction: LocalTransaction | None) -> bool:
     """Fail transactions whose deliveries get outcomes under another transaction, or under none.
 
-    Returns whether there was such a delivery. Neither transaction can be committed then.
+    The other transaction fails, too. Return whether there was such a delivery.
     """
-    other = acquisition.is_wrong(session, _within(session, session.acquired, first, span), transaction)
+    other = acquisition.find_conflict(session, _within(session, session.acquired, first, span), transaction)
     if other is None:
         return False
     for wrong in (other, transaction):
@@ -158,12 +155,12 @@ def _dispose_of_copies(session: SessionEndpoint, first: int, span: int, settled:
     for number in numbers:
         del session.copies[number]
     if not settled:
-        settle_too(session, numbers, state)
+        confirm_settlement(session, numbers, state)
     session.connection.window_freed_in(session)
 
 
-def settle_too(session: SessionEndpoint, numbers: list[int], state: Checked) -> None:
-    """Notify a client that settles second that its outcomes have taken effect."""
+def confirm_settlement(session: SessionEndpoint, numbers: list[int], state: Checked) -> None:
+    """Settle deliveries after the client's unsettled outcomes have taken effect (receiver settle mode second)."""
     begin = numbers[0]
     before = begin
     for number in [*numbers[1:], -1]:
@@ -173,8 +170,8 @@ def settle_too(session: SessionEndpoint, numbers: list[int], state: Checked) -> 
         before = number
 
 
-class _SettlingLater(CommitWaiter):
-    """Notifies a client that settles second once its outcomes are on disk."""
+class _SettlementWaiter(CommitWaiter):
+    """Waiter that calls `confirm_settlement` when the outcomes are on disk."""
 
     def __init__(self, session: SessionEndpoint, numbers: list[int], links: list[OutgoingLink], state: Checked) -> None:
         self.session = session
@@ -185,13 +182,13 @@ class _SettlingLater(CommitWaiter):
     def committed(self, batch: int) -> None:
         numbers = [number for number, link in zip(self.numbers, self.links, strict=True) if not link.removed]
         if numbers and not self.session.closing:
-            settle_too(self.session, numbers, self.state)
+            confirm_settlement(self.session, numbers, self.state)
 
 
 def _defer(session: SessionEndpoint, frame: Disposition, numbers: list[int]) -> None:
-    """Leave the deliveries of a disposition that exceed the limit of a turn to the next turn.
+    """Defer the deliveries of a disposition that exceed the limit of a turn to the next turn.
 
-    Deliveries sent in the meantime are not affected, even if they are within the range.
+    The disposition does not apply to deliveries sent in the meantime, even if they are within the range.
     """
     if len(numbers) > MAX_AT_ONCE:
         session.connection.deferred = Disposition(
@@ -202,7 +199,7 @@ def _defer(session: SessionEndpoint, frame: Disposition, numbers: list[int]) -> 
 
 
 def _within(session: SessionEndpoint, numbers: dict[int, Delivered], first: int, span: int) -> list[int]:
-    """Return the delivery-ids within a range, in its order. The range may be arbitrarily large."""
+    """Return the delivery-ids within a range, in the order of the range, which may be arbitrarily large."""
     session.connection.broker.work += min(span, len(numbers)) >> SCAN_SHIFT
     if span == 0:
         return [first] if first in numbers else []

@@ -1,7 +1,7 @@
 """Sessions: windows, links by handle, deliveries by id, dispositions (transport sections 2.5 and 2.6).
 
-Incoming deliveries are answered in order: a `Run` is a range of them with the same outcome that waits for the same commit.
-`unacked` has the unsettled outgoing deliveries by delivery-id.
+Outcomes of incoming deliveries are sent in order: a `Run` is a range of deliveries with the same outcome that wait for the
+same commit. `unacked` contains the unsettled outgoing deliveries by delivery-id.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ log = logging.getLogger("leveret.connection")
 
 # Deliveries (as a power of two) that are scanned for one unit of work.
 WORK_SHIFT: Final = 4
-# Number of deliveries between two checks of the connection's limit of unsettled ones.
+# Number of deliveries between two checks of the connection's limit on unsettled deliveries.
 COUNTED_EVERY: Final = 64
 # Maximum number of unsettled deliveries of a session while memory is low.
 LOW_MEMORY_WINDOW: Final = 1000
@@ -57,7 +57,7 @@ class Run:
     """Incoming deliveries from `first` to `last` with one outcome, sent when `batch` is committed (0: at once).
 
     Attributes:
-        link: the link of the deliveries. Nothing is sent after it was closed.
+        link: the link of the deliveries. Nothing is sent after it is closed.
         state: descriptor of the outcome.
         answer: the outcome itself if it has fields.
         settled: whether the outcome settles the deliveries (receiver settle mode first).
@@ -83,12 +83,12 @@ class SessionEndpoint(Holder):
     Attributes:
         channel_in: the client's channel number.
         channel: the broker's channel number.
-        ended: whether the broker has sent end. Everything but the client's end is discarded from then on.
+        ended: whether the broker has sent end. From then on, every frame except the client's end is discarded.
         links: links by the client's handle.
         handles: links by the broker's handle.
         link_pairs: link pairs of the management node, by name.
-        errant: the client's handles of links that the broker has detached with an error and the client has not, with the
-            state of those that were attached.
+        errant: links that the broker has detached with an error and the client has not yet detached, by the client's
+            handle; None if there is no state to keep.
         crossed_detaches: links, by direction and name, whose detaches crossed (strict mode only).
         unacked: unsettled outgoing deliveries by delivery-id.
         acquired: outgoing deliveries acquired under an open transaction, by delivery-id.
@@ -96,9 +96,9 @@ class SessionEndpoint(Holder):
         retiring: outgoing deliveries whose outcome waits for the discharge of a transaction.
         unsettled: incoming deliveries of receiver settle mode second that the client has not settled, with their state
             at the terminus.
-        termini: termini whose last link is or was one of this session.
-        suspended: termini without a link that no policy keeps beyond the session, oldest first.
-        sending: deliveries in several frames, sent one after the other. Links wait until there is none.
+        termini: termini whose last link is or was in this session.
+        suspended: suspended termini that do not outlive the session, oldest first.
+        sending: deliveries in several frames, sent one after the other. Links wait until it is empty.
     """
 
     def __init__(self, connection: Connection, begin: Begin, channel: int) -> None:
@@ -124,7 +124,7 @@ class SessionEndpoint(Holder):
         self.errant: dict[int, ErrantLink | None] = {}
         self.crossed_detaches: dict[tuple[bool, str], int] = {}
         self.unacked: dict[int, Entry] = {}
-        # While the session ends: the deliveries in it by consumer.
+        # Unsettled deliveries by consumer, while the session ends.
         self.by_holder: dict[Consumer, list[int]] | None = None
         self.acquired: dict[int, Acquired] = {}
         self.copies: dict[int, OutgoingLink] = {}
@@ -138,13 +138,13 @@ class SessionEndpoint(Holder):
         self.awaited_batch = 0
         self.listed = False
         self.published = 0
-        # Whether the unsettled deliveries of some link are in the log.
+        # Whether the unsettled deliveries of any link are in the log.
         self.stores_unsettled = False
         # Whether a link was refused a delivery because too many are unsettled.
         self.window_full = False
 
     def start(self) -> None:
-        """Answer the begin of the client."""
+        """Reply to the client's begin."""
         self.broker.holders[self] = None
         self.connection.send(
             Begin(
@@ -185,7 +185,9 @@ class SessionEndpoint(Holder):
     def _transfer(self, frame: Transfer) -> None:
         window = self.incoming_window
         if window <= 0:
-            raise SessionRefused(constants.SESSION_WINDOW_VIOLATION, f"more than {WINDOW} transfers at once")
+            raise SessionRefused(
+                constants.SESSION_WINDOW_VIOLATION, f"the transfer exceeds the incoming window of {WINDOW}"
+            )
         self.incoming_window = window - 1
         self.next_incoming_id = (self.next_incoming_id + 1) % MODULUS
         if window - 1 <= WINDOW >> 1:
@@ -205,7 +207,7 @@ class SessionEndpoint(Holder):
             self._refuse_transfer(link, frame, make_error(malformed.condition, f"the message cannot be read: {malformed}"))
 
     def _refuse_transfer(self, link: Link, frame: Transfer, error: Error) -> None:
-        """End a link whose message is refused.
+        """Detach a link whose message is refused.
 
         The transaction of the message can no longer be committed (transactions 4.4.4.1).
         """
@@ -220,7 +222,8 @@ class SessionEndpoint(Holder):
     def _unknown_handle(self, handle: int, what: str) -> None:
         """Refuse a frame for a link that does not exist.
 
-        Frames in flight when we ended their link with an error are discarded; the specification would end the session.
+        Frames that were in flight when the broker detached their link with an error are discarded. The specification
+        requires to end the session, as strict mode does.
         """
         if handle in self.errant:
             if self.connection.vhost.strict:
@@ -232,7 +235,7 @@ class SessionEndpoint(Holder):
         next_id = 0 if frame.next_incoming_id is None else frame.next_incoming_id
         window = (next_id + frame.incoming_window - self.next_outgoing_id) % MODULUS
         opened = self.remote_window <= 0
-        # A window that was reduced may be smaller than what is in flight: it is 0 then.
+        # The client may reduce its window below the number of transfers in flight; the window is 0 then.
         self.remote_window = window if window <= frame.incoming_window else 0
         self.next_incoming_id = frame.next_outgoing_id
         if frame.handle is None:
@@ -251,7 +254,7 @@ class SessionEndpoint(Holder):
             self.wake()
 
     def send_flow(self) -> None:
-        """Send the state of the session."""
+        """Send a flow with the state of the session."""
         self.connection.send(
             Flow(self.incoming_window, self.next_outgoing_id, WINDOW, self.next_incoming_id, channel=self.channel)
         )
@@ -273,7 +276,7 @@ class SessionEndpoint(Holder):
         """Return the lowest free handle for a new link."""
         number = self.numbers.lowest(self.handles)
         if number > self.remote_handle_max:
-            raise SessionRefused(constants.RESOURCE_LIMIT_EXCEEDED, "the session has the maximum number of links")
+            raise SessionRefused(constants.RESOURCE_LIMIT_EXCEEDED, "the client's handle-max does not allow another link")
         return number
 
     def _detach(self, frame: Detach) -> None:
@@ -398,7 +401,7 @@ class SessionEndpoint(Holder):
             self.resolve()
 
     def resolve(self) -> None:
-        """Send outcomes, in order, up to the first delivery without one."""
+        """Send outcomes in order, up to the first one whose commit is pending."""
         runs = self.runs
         committed = self.log.committed
         output = self.connection.output
@@ -454,7 +457,7 @@ class SessionEndpoint(Holder):
         if (held >= LOW_MEMORY_WINDOW and self.broker.tight) or 0 < limit <= held:
             self.window_full = True
             return False
-        # Counting those of all sessions takes longer than a delivery.
+        # Counting the unsettled deliveries of all sessions takes longer than one delivery.
         if held % COUNTED_EVERY == 0 and connection.unsettled_count() >= connection.own.unsettled:
             self.window_full = connection.window_full = True
             return False
@@ -469,7 +472,7 @@ class SessionEndpoint(Holder):
                 if sending[0].send(self):
                     sending.popleft()
         except OSError as error:
-            log.error("%s: closed, a body cannot be read back: %s", connection.peer.name, error)
+            log.error("%s: connection aborted: a message body cannot be read from disk: %s", connection.peer.name, error)
             sending.clear()
             connection.peer.abort()
         if connection.aborting:
@@ -502,14 +505,14 @@ class SessionEndpoint(Holder):
             link.alarm(on)
 
     def numbers_of(self, consumer: Consumer) -> list[int]:
-        """Return the unsettled deliveries to a consumer, in their order."""
+        """Return the ids of the unsettled deliveries to a consumer, in order."""
         if self.by_holder is not None:
             return self.by_holder.get(consumer, [])
         self.broker.work += len(self.unacked) >> WORK_SHIFT
         return [number for number, entry in self.unacked.items() if entry.holder is consumer]
 
     def _group_unacked(self) -> None:
-        """Find the unsettled deliveries of all consumers in one pass."""
+        """Group the unsettled deliveries by consumer in one pass."""
         self.broker.work += len(self.unacked) >> WORK_SHIFT
         by_holder: dict[Consumer, list[int]] = {}
         last: Consumer | None = None
@@ -531,7 +534,7 @@ class SessionEndpoint(Holder):
     # The end
 
     def end(self, error: Error) -> None:
-        """End the session with an error. The client's end is still to come."""
+        """End the session with an error. The client's end has yet to arrive."""
         if self.ended:
             return
         log.info(
@@ -552,7 +555,7 @@ class SessionEndpoint(Holder):
             acquisition.sent(self.connection)
         self.copies.clear()
         links = list(self.handles.values())
-        # Links leave before entries are requeued, so that they do not get them again.
+        # Links leave their queues before entries are requeued, so that they do not receive them again.
         for link in links:
             link.leave()
         for retirement in self.retiring.values():
@@ -626,7 +629,7 @@ class SessionEndpoint(Holder):
         self.broker.holders.pop(self, None)
 
     def describe(self) -> ChannelInfo:
-        """Describe the session."""
+        """Return the state of the session for listings."""
         connection = self.connection
         consumers = [link for link in self.handles.values() if link.consumes]
         return ChannelInfo(

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from leveret.protocols.amqp10.link.link import Link
     from leveret.protocols.amqp10.session.endpoint import SessionEndpoint
 
-# States of a failed link: the client may try to attach it again; or the broker has attached it again in order to close it,
-# and awaits the reply.
+# States of a failed link: the client may try to attach it again; the broker has attached it again to close it, and awaits
+# the reply.
 FAILED: Final = 1
 CLOSED: Final = 2
 
@@ -44,12 +44,12 @@ def answer_detach(session: SessionEndpoint, link: ErrantLink, frame: Detach) -> 
     terminus = link.terminus
     key = (link.receives, link.name)
     if len(session.crossed_detaches) >= session.connection.own.links:
-        del session.crossed_detaches[next(iter(session.crossed_detaches))]  # a name that may never be attached again
+        del session.crossed_detaches[next(iter(session.crossed_detaches))]  # its name may never be attached again
     if link.closed:
         if not frame.closed:
             session.crossed_detaches[key] = FAILED
     elif frame.closed and terminus is not None and not terminus.removed and terminus.link is None:
-        # The broker's detach kept the terminus, the client's closes it. The broker must attach the link again to close it.
+        # The broker's detach kept the terminus, but the client's closes it: the broker attaches the link again to close it.
         terminus.destroy()
         handle = session.new_handle()
         session.connection.send(

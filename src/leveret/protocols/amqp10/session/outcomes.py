@@ -16,12 +16,15 @@ if TYPE_CHECKING:
     from leveret.protocols.amqp10.session.endpoint import SessionEndpoint
 
 
-# Kinds of states that are outcomes.
+# Kinds of terminal delivery states.
 OUTCOMES: Final = (descriptors.ACCEPTED, descriptors.REJECTED, descriptors.RELEASED, descriptors.MODIFIED)
 
 
 def apply(session: SessionEndpoint, numbers: list[int], state: Checked) -> None:
-    """Settle these deliveries of a session with one state; with the source's default for None or a non-terminal state."""
+    """Settle deliveries of a session with one state.
+
+    For None and non-terminal states, apply the default outcome of the source.
+    """
     unacked = session.unacked
     kind = 0 if state is None else state.kind
     if kind == descriptors.ACCEPTED:
@@ -55,7 +58,7 @@ def apply_one(entry: Entry, state: Checked) -> None:
 
 
 def is_final(entry: Entry, state: Checked) -> bool:
-    """Return whether a state removes an entry from its queue, rather than return it there."""
+    """Return whether a state removes an entry from its queue instead of requeuing it."""
     kind = 0 if state is None else state.kind
     if kind not in OUTCOMES:
         state = getattr(entry.holder, "default_outcome", None)
@@ -71,12 +74,12 @@ def is_final(entry: Entry, state: Checked) -> bool:
 
 
 def requeue(entry: Entry) -> None:
-    """Requeue a delivery without an outcome: apply the default outcome of its source, or count a failed attempt."""
+    """Apply the default outcome of its source to an entry. If there is none, requeue it and count a failed attempt."""
     settle_by(entry, getattr(entry.holder, "default_outcome", None))
 
 
 def settle_by(entry: Entry, default: Checked) -> None:
-    """Apply the default outcome of a source, or count a failed attempt if it has none."""
+    """Apply a default outcome to an entry. If there is none, requeue it and count a failed attempt."""
     if default is not None and default.kind in OUTCOMES:
         apply_one(entry, default)
     else:

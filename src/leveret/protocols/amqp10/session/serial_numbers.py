@@ -14,9 +14,9 @@ WINDOW: Final = 4096
 
 
 class Numbers:
-    """Channel numbers or handles of the broker. The caller knows which ones are in use.
+    """Channel numbers or handles of the broker. The caller tracks the numbers in use.
 
-    Finding the lowest free one takes logarithmic time.
+    Finding the lowest free number takes logarithmic time.
     """
 
     __slots__ = ("_freed", "_next")
@@ -26,7 +26,7 @@ class Numbers:
         self._freed: list[int] = []
 
     def lowest(self, taken: dict[int, Used]) -> int:
-        """Return the lowest number that is not in `taken`, which has the numbers in use."""
+        """Return the lowest number that is not in `taken`, the numbers in use."""
         freed = self._freed
         while freed and freed[0] in taken:
             heapq.heappop(freed)
@@ -45,8 +45,10 @@ class Numbers:
 def credit_left(credit: int, counted: int | None, sent: int) -> int:
     """Return the remaining credit of a sender (transport 2.6.7).
 
-    It was given `credit`, up to 2^32 - 1, and has sent `sent` deliveries, of which the receiver has counted `counted`; None
-    for those before it was attached, which is 0.
+    Args:
+        credit: link-credit that the receiver has granted, up to 2^32 - 1.
+        counted: delivery-count of the receiver; None, before the sender's attach, means 0.
+        sent: delivery-count of the sender.
     """
     in_flight = (sent - (counted or 0)) % MODULUS
     return max(credit - in_flight, 0) if in_flight < HALF else credit

@@ -1,8 +1,8 @@
 """Transactional acquisition (transactions 4.4.3 and 4.4.4.3): deliveries that a link acquires under a transaction.
 
-The flow that grants credit names the transaction in its properties, and the link uses it until the discharge. Until then,
-the client may only settle such a delivery under that transaction. A rollback requeues it and settles it as released.
-Deliveries of a settled link stay acquired until the discharge too.
+The flow that grants credit names the transaction in its properties, and the link acquires under it until the discharge.
+Until then, the client may settle such a delivery only under that transaction. A rollback requeues it and settles it as
+released. Deliveries that are sent settled also stay acquired until the discharge.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Acquired:
 
 
 def join(link: OutgoingLink, id: Checked) -> None:
-    """Make the link acquire under the transaction of this id, or under none.
+    """Make the link acquire under the transaction with this id, or outside transactions if the id is None.
 
     Raises:
         LinkRefused: the transaction is unknown.
@@ -58,14 +58,14 @@ def join(link: OutgoingLink, id: Checked) -> None:
         raise LinkRefused(constants.NOT_IMPLEMENTED, "a link of distribution mode copy cannot acquire under a transaction")
     if link.stores_unsettled:
         raise LinkRefused(
-            constants.NOT_IMPLEMENTED, "a source whose unsettled state is durable does not acquire under transactions"
+            constants.NOT_IMPLEMENTED, "a source with durable unsettled state cannot acquire under a transaction"
         )
     if link.transaction is transaction:
         return
     leave(link)
     link.transaction = transaction
     transaction.links.append(link)
-    # The queue keeps its entries acquired although they are sent settled.
+    # Entries stay acquired in the queue even if they are sent settled.
     consumer.no_ack = False
 
 
@@ -79,12 +79,12 @@ def leave(link: OutgoingLink) -> None:
 
 
 def is_settled(link: OutgoingLink) -> bool:
-    """Return whether the link sends settled."""
+    """Return whether the link sends deliveries settled."""
     return link.snd_settle_mode == constants.SENDER_SETTLE_MODE_SETTLED
 
 
 def acquire(link: OutgoingLink, transaction: LocalTransaction, number: int, entry: Entry) -> None:
-    """Send an entry that was acquired under a transaction, with the state that names it."""
+    """Send an entry acquired under a transaction, with a state that names the transaction."""
     session = link.session
     settled = is_settled(link)
     acquired = session.acquired[number] = Acquired(session, number, link, transaction)
@@ -102,8 +102,10 @@ def acquire(link: OutgoingLink, transaction: LocalTransaction, number: int, entr
     session.send_under(link, number, settled, head, body_of(message), tail_of(message), TransactionalState(transaction.id))
 
 
-def is_wrong(session: SessionEndpoint, numbers: list[int], transaction: LocalTransaction | None) -> LocalTransaction | None:
-    """Return the transaction that acquired one of these deliveries, if its outcome is given under another one."""
+def find_conflict(
+    session: SessionEndpoint, numbers: list[int], transaction: LocalTransaction | None
+) -> LocalTransaction | None:
+    """Return a transaction other than `transaction` that acquired one of these deliveries; None if there is none."""
     for number in numbers:
         other = session.acquired[number].transaction
         if other is not transaction and not other.committing:
@@ -112,8 +114,10 @@ def is_wrong(session: SessionEndpoint, numbers: list[int], transaction: LocalTra
 
 
 def end(transaction: LocalTransaction) -> None:
-    """End the acquisitions of a transaction that is being committed. Its links acquire outside transactions again, and its
-    deliveries remain with the client."""
+    """End the acquisitions of a transaction that is being committed.
+
+    Its links acquire outside transactions again, and its deliveries remain with the client.
+    """
     for link in list(transaction.links):
         leave(link)
     for session in transaction.link.session.connection.sessions.values():
@@ -174,7 +178,7 @@ def _requeue(entry: Entry) -> None:
 
 
 def _take_back(acquired: Acquired) -> Entry | None:
-    """Settle a delivery as released, and return its entry, if it is still unsettled."""
+    """Settle a delivery as released and return its entry; None if it is no longer unsettled."""
     session, number = acquired.session, acquired.number
     retirement = session.retiring.pop(number, None)
     forgotten = retirement is not None and retirement.settled
@@ -187,7 +191,7 @@ def _take_back(acquired: Acquired) -> Entry | None:
 
 
 def _abort(acquired: Acquired) -> bool:
-    """Abort a delivery that is being sent. Return False if all of it has been sent."""
+    """Abort a delivery that is being sent. Return False if it is complete."""
     sending = acquired.session.sending
     # A link acquires only while nothing else is being sent, so the delivery is the first one.
     if not sending or sending[0].delivery_id != acquired.number:
@@ -198,7 +202,7 @@ def _abort(acquired: Acquired) -> bool:
 
 
 def sent(connection: Connection) -> None:
-    """Answer discharges that waited for aborted deliveries to be sent."""
+    """Reply to discharges that waited until the aborts of deliveries were sent."""
     transactions = connection.aborting
     connection.aborting = []
     for transaction in transactions:

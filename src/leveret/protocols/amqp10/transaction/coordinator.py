@@ -38,7 +38,7 @@ class CoordinatorLink(IncomingLink):
         self.transactions: dict[bytes, LocalTransaction] = {}
 
     def is_alarm_exempt(self) -> bool:
-        """Return True: consumers acknowledge in transactions too."""
+        """Return True: consumers also acknowledge in transactions."""
         return True
 
     def begun(self, frame: Transfer) -> None:
@@ -62,7 +62,7 @@ class CoordinatorLink(IncomingLink):
             raise LinkRefused(constants.INVALID_FIELD, "the coordinator expects a declare or a discharge")
 
     def answer(self, number: int, state: Composite) -> None:
-        """Send the outcome of a declare or discharge. If the source does not allow rejected, end the link instead."""
+        """Send the outcome of a declare or discharge. Detach the link instead of a rejection that the source forbids."""
         if isinstance(state, Rejected) and not self.may_reject and state.error is not None:
             self.session.refuse(self, state.error)
             return
@@ -82,7 +82,8 @@ class CoordinatorLink(IncomingLink):
                 self.delivery_id,
                 Rejected(
                     make_error(
-                        constants.RESOURCE_LIMIT_EXCEEDED, f"the connection has {MAX_TRANSACTIONS} open transactions"
+                        constants.RESOURCE_LIMIT_EXCEEDED,
+                        f"the connection has {MAX_TRANSACTIONS} open transactions, the maximum",
                     )
                 ),
             )

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Retirement:
-    """An outcome that waits for the discharge. `settled`: whether the client has forgotten the delivery."""
+    """An outcome that waits for the discharge. `settled` is true if the client has settled the delivery."""
 
     __slots__ = ("entry", "link", "number", "outcome", "session", "settled", "transaction")
 

@@ -45,8 +45,8 @@ class Posting:
     """A message that waits for the discharge.
 
     outcome  the outcome reported to the sender
-    routed   whether that is because a queue accepts it
-    due      time of delivery; 0 for at once
+    routed   whether a queue accepts the message
+    due      delivery time; 0 means now
     link     the link on which it arrived
     """
 
@@ -69,7 +69,7 @@ class Posting:
         self.message = message
         self.route = route
         self.delivery_id = delivery_id
-        # Whether the client must settle it, and so gets the final outcome.
+        # Whether the client must settle it, and so receives the final outcome.
         self.second = second
         self.sent_at = sent_at
         self.outcome = outcome
@@ -98,7 +98,7 @@ class LocalTransaction:
         links: links that acquire under it.
         acquired: deliveries acquired under it, including those that their session has already released.
         aborted: sessions and deliveries whose abort must be sent before the discharge is answered.
-        committing: it is being written: its deliveries are not those of their sessions any more.
+        committing: whether its commit is in progress. Its deliveries then no longer belong to their sessions.
     """
 
     def __init__(self, link: CoordinatorLink, id: bytes) -> None:
@@ -146,13 +146,13 @@ class LocalTransaction:
         limit = self.link.session.connection.settings.max_transaction
         self.size += posting.message.size + OVERHEAD
         if self.size > limit:
-            self.failed = f"the transaction holds more than {limit} bytes; the setting is limits.transaction_size"
+            self.failed = f"the transaction exceeds {limit} bytes; the setting is limits.transaction_size"
             self.postings.clear()
         if not self.failed:
             self.postings.append(posting)
 
     def commit(self, discharge: int) -> None:
-        """Commit the transaction. The discharge is answered when it is on disk."""
+        """Commit the transaction. The outcome of the discharge is sent when the commit is on disk."""
         large = len(self.postings) + len(self.retirements) + len(self.acquired) > LARGE
         committing = _Committing(self, discharge, large)
         if large:
@@ -165,7 +165,7 @@ class LocalTransaction:
         committing.written()
 
     def roll_back(self, discharge: int, state: Composite | None = None) -> None:
-        """Roll back, in steps if necessary, then answer the discharge with `state`; None for a commit that is rejected."""
+        """Roll back, in steps if necessary, then answer the discharge with `state`; None rejects the commit."""
         done = partial(self._rolled_back, discharge, state)
         if self.link.session.broker.jobs.run_steps(logged(self.rolling_back()), done):
             done()
@@ -174,7 +174,7 @@ class LocalTransaction:
         self.answer(discharge, Rejected(make_error(self.condition, self.failed)) if state is None else state)
 
     def rolling_back(self) -> Iterator[int]:
-        """Drop the postings, and leave deliveries with the client unless it has settled them, in steps."""
+        """Drop the postings in steps. Return deliveries to their sessions, or requeue those that the client has settled."""
         postings = self.postings
         postings.reverse()
         while postings:
@@ -209,7 +209,7 @@ class LocalTransaction:
             session.connection.window_freed_in(session)
 
     def answer(self, discharge: int, state: Composite) -> None:
-        """Send the outcome of the discharge after all incomplete deliveries are aborted."""
+        """Send the outcome of the discharge after the aborts of incomplete deliveries."""
         self.discharge = discharge
         self.state = state
         for session, _ in self.aborted:
@@ -249,7 +249,7 @@ class _Committing:
         self.retirements: list[Retirement] = []
         self.sessions: dict[SessionEndpoint, None] = {}
         # Entries and bytes added so far to queues that reject publishes at their limit.
-        self.taken: dict[Queue, tuple[int, int]] = {}
+        self.added: dict[Queue, tuple[int, int]] = {}
 
     def pieces(self) -> Iterator[int]:
         transaction = self.transaction
@@ -280,14 +280,14 @@ class _Committing:
         if self.large:
             self.broker_transaction.end()
         if failure is not None:
-            yield from self._giving_back()
+            yield from self._requeuing()
             raise failure
 
     def _route(self) -> Iterator[int]:
         """Determine the queues of the messages.
 
-        A message that was reported as released goes to no queue, even if one was bound since: the sender may have sent it
-        elsewhere.
+        A message that was reported as released goes to no queue, even if one has been bound since: the sender may have sent
+        it elsewhere.
         """
         transaction = self.transaction
         now = self.broker.timers.now()
@@ -310,17 +310,17 @@ class _Committing:
                 return
             broker_transaction.publish(message, queues, posting.due)
             yield 2
-        broker_transaction.forced = True  # `_exceeds` has checked that they have room
+        broker_transaction.forced = True  # `_exceeds` has checked that the queues have room
 
     def _exceeds(self, message: Message, queues: list[Queue], due: int) -> bool:
         """Return whether a queue that rejects publishes at its limit has no room for this message."""
         for queue in queues:
             if queue.takes_always(message, due):
                 continue
-            count, size = self.taken.get(queue, (0, 0))
+            count, size = self.added.get(queue, (0, 0))
             if queue.exceeds(size + message.size, count + 1):
                 return True
-            self.taken[queue] = (count + 1, size + message.size)
+            self.added[queue] = (count + 1, size + message.size)
         return False
 
     def _write(self) -> Iterator[int]:
@@ -373,12 +373,12 @@ class _Committing:
         """Handle an internal error, which is logged: end the control link, and requeue deliveries without an outcome."""
         transaction = self.transaction
         transaction.failed = FAILURE
-        self.broker.jobs.removals.add(self._giving_back())
+        self.broker.jobs.removals.add(self._requeuing())
         link = transaction.link
         if not link.closed and not link.session.closing:
             link.session.refuse(link, make_error(constants.INTERNAL_ERROR, FAILURE))
 
-    def _giving_back(self) -> Iterator[int]:
+    def _requeuing(self) -> Iterator[int]:
         frozen = FrozenQueues()
         retirements = self.retirements
         retirements.reverse()
@@ -399,7 +399,7 @@ class _Committing:
             self._notified()
 
     def _notifying(self) -> Iterator[int]:
-        """Send the outcomes that the clients do not know yet."""
+        """Send the outcomes that the client has not received yet."""
         transaction = self.transaction
         retirements = transaction.retirements
         retirements.reverse()
@@ -434,9 +434,9 @@ class _Committing:
             session.resolve()
 
 
-def presumed(queues: bool) -> Composite:
-    """Return the outcome to expect for a posting."""
-    return Accepted() if queues else Released()
+def presumed(accepted: bool) -> Composite:
+    """Return the provisional outcome of a posting."""
+    return Accepted() if accepted else Released()
 
 
 def state_of(transaction: LocalTransaction, outcome: Composite) -> TransactionalState:
