@@ -270,5 +270,5 @@ def test_filters_and_properties_of_a_link_are_not_large(site: Site, description:
         target=Target("here") if receives else description,
     )
     condition, text = session.client.error(Detach)
-    assert (condition, "no more than 16384 bytes" in text) == ("amqp:resource-limit-exceeded", True)
+    assert (condition, "at most 16384 bytes" in text) == ("amqp:resource-limit-exceeded", True)
     assert not site.protocols.amqp10.termini.all()

@@ -113,7 +113,7 @@ def attach(session: SessionEndpoint, frame: Attach) -> None:
         if known.session is not None and (known.session is not session or frame.unsettled is not None):
             known.begin_collecting()
         if known.moving:
-            connection.deferred = frame  # wait for its unsettled deliveries
+            connection.deferred = frame  # retried when its unsettled deliveries are collected
             return
     link: Link
     try:
@@ -135,7 +135,7 @@ def attach(session: SessionEndpoint, frame: Attach) -> None:
 
 
 def _steal(link: Link | None, name: str) -> None:
-    """Detach a link that is attached elsewhere: the latest attach wins (transport section 2.6.1)."""
+    """Detach a link that is attached already: the latest attach wins (transport section 2.6.1)."""
     if link is not None and not link.closed:
         session = link.session
         session.steal(link, make_error(constants.LINK_STOLEN, f"link '{name}' was attached elsewhere"))
@@ -275,17 +275,17 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
         known = shared_subscription.find_subscription(termini, key, frame)
         source = None if known is None else known.source
     if source is None:
-        raise LinkRefused(constants.NOT_FOUND, f"no subscription of a link '{frame.name}' is known")
+        raise LinkRefused(constants.NOT_FOUND, f"link '{frame.name}' has no source and no subscription to resume")
     if not isinstance(source, Source):
         raise LinkRefused(constants.INVALID_FIELD, "the source has an unknown type")
     if link_pair.wants(source.address):
         return link_pair.attach_answers(session, frame, handle)
     limit = connection.settings.consumers_per_channel
     if limit and sum(other.consumes for other in session.handles.values()) >= limit:
-        raise ResourceError(f"the session already has {limit} consumers; the limit is set by limits.consumers_per_channel")
+        raise ResourceError(f"the session already has {limit} consumers; the setting is limits.consumers_per_channel")
     if direct_reply.wants(source):
         return direct_reply.attach(session, frame, handle)
-    # Refuse as much as possible before anything is created, and replace the old terminus only after that.
+    # Make as many checks as possible before creating anything, and replace the old terminus last.
     priority = _priority(frame)
     default_outcome = _default_outcome(source)
     if terminus is None or not _is_same(terminus, source):
@@ -341,7 +341,7 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
         raise AccessRefused(f"queue '{queue.name}' in vhost '{connection.vhost_name}' in exclusive use")
     queue.touch()
     settled = frame.snd_settle_mode == constants.SENDER_SETTLE_MODE_SETTLED
-    # A source that does not survive a restart has no durable state; a shared source or a stream has no state of its own.
+    # A queue that does not survive a restart has no durable state; a shared source or a stream has no state of its own.
     durable = source.durable if queue.stored else 0
     if subscription is not None or queue.replayable or wanted.lease:
         durable = min(durable, CONFIGURATION)
@@ -459,12 +459,12 @@ def _check_dynamic(connection: Connection, link_name: str) -> None:
 
 
 def _wants_topic(description: Checked) -> bool:
-    """Return whether the dynamic node is a topic: a unique key instead of a queue."""
+    """Return whether the dynamic node is a topic, which is a unique key instead of a queue."""
     return bool(description.dynamic) and addresses.TEMPORARY_TOPIC in description.capabilities
 
 
 def _own_topic(session: SessionEndpoint, name: str, known: Checked, description: Checked) -> str:
-    """Return the address of the temporary topic of a terminus, which is `known` or new."""
+    """Return the address of the temporary topic of a terminus: that of the `known` source or target, or a new one."""
     if known is not None and known.address is not None:
         return str(known.address)
     if description.address is not None:
@@ -493,7 +493,7 @@ def _is_same(terminus: Terminus, wanted: Checked) -> bool:
         return False
     if terminus.node is None or not isinstance(wanted, Source):
         return True
-    # Its queue cannot be made durable.
+    # An existing queue cannot become durable.
     return shared_subscription.is_same(known, wanted) and (not wanted.durable or terminus.node.queue.stored)
 
 
@@ -521,17 +521,17 @@ def _lifetime(node: DynamicNode) -> Table:
 
 
 def _outcomes(source: Source) -> tuple[str, ...]:
-    """Return the supported ones of the outcomes that the client names; all if it names none."""
+    """Return the outcomes of the source that the broker supports; all outcomes if there are none."""
     return tuple(name for name in source.outcomes if name in OUTCOMES) or OUTCOMES
 
 
 def _default_outcome(source: Source) -> Checked:
-    """Return the source's default outcome; None for that of the broker."""
+    """Return the source's default outcome; None means that of the broker."""
     outcome = source.default_outcome
     if outcome is not None and getattr(outcome, "kind", 0) not in DEFAULTS:
         raise LinkRefused(
             constants.INVALID_FIELD,
-            "the default outcome of the source is none of accepted, rejected, released and modified",
+            "invalid default outcome of the source: expected accepted, rejected, released or modified",
         )
     return outcome
 
@@ -548,7 +548,7 @@ def _priority(frame: Attach) -> int:
     if value is None:
         return 0
     if not isinstance(value, int) or isinstance(value, bool):
-        raise LinkRefused(constants.INVALID_FIELD, f"the property {PRIORITY} is {value!r}, expected a whole number")
+        raise LinkRefused(constants.INVALID_FIELD, f"the property {PRIORITY} is {value!r}; expected an integer")
     return int(value)
 
 

@@ -1,5 +1,6 @@
-"""Direct reply-to: a dynamic source with the capability `rabbitmq:volatile-queue`, a reply queue that is deleted with its
-link. Its deliveries are settled, and nothing outlives the link.
+"""Direct reply-to: a dynamic source with the capability `rabbitmq:volatile-queue`.
+
+Its deliveries are settled. Its reply queue is deleted with the link.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ CAPABILITY: Final = "rabbitmq:volatile-queue"
 
 
 def wants(source: Source) -> bool:
-    """Return whether a source asks for direct reply-to."""
+    """Return whether a source requests direct reply-to."""
     return source.dynamic and CAPABILITY in source.capabilities
 
 

@@ -1,6 +1,6 @@
-"""Sending from a source with durable unsettled state: a transfer is sent once its link state is on disk.
+"""Sending from a source with durable unsettled state: a transfer is sent when its link state is on disk.
 
-After a crash, the broker knows which deliveries a client may have received, and their tags. Transient messages have no
+After a crash, the log contains the tags of all deliveries that a client may have received. Transient messages have no
 stored state, but are sent in the same order.
 """
 
@@ -81,7 +81,7 @@ class DurableSourceConsumer(LinkConsumer):
         session = link.session
         waiting = self.waiting
         if link.closed or session.closing:
-            waiting.clear()  # the terminus has the unsent deliveries, too
+            waiting.clear()  # the terminus keeps the unsent deliveries
             return
         committed = session.log.committed
         connection = session.connection
@@ -117,7 +117,7 @@ class DurableSourceConsumer(LinkConsumer):
 
 
 class _Waiter(CommitWaiter):
-    """Resumes sending after a commit."""
+    """Waiter that resumes sending after a commit."""
 
     def __init__(self, consumer: DurableSourceConsumer) -> None:
         self.consumer = consumer

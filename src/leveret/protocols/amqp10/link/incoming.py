@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from leveret.wire.amqp10.sections import Sections
     from leveret.wire.amqp10.transport import Transfer
 
-# Queues above which routing a message counts as work of the turn.
+# Number of queues above which routing a message counts as work of the turn.
 WIDE_FANOUT: Final = 16
-# Minimum for the bytes of all incomplete deliveries of a connection, however small the maximum message size.
+# Lower bound on the maximum bytes of all incomplete deliveries of a connection, if the maximum message size is smaller.
 MIN_PARTIAL_BYTES: Final = 1 << 20
-# Maximum number of deliveries of a session or terminus that the client leaves unsettled (receiver settle mode second); at
-# the limit it gets no more credit.
+# Maximum number of deliveries of a session or terminus that the client has not settled (receiver settle mode second). At
+# the limit, the client receives no more credit.
 MAX_UNSETTLED: Final = 20_000
 # Units of work to resolve the destination of a message to an anonymous terminus, and to refuse it.
 RESOLVED: Final = 3
@@ -72,12 +72,12 @@ class IncomingLink(Link):
         buffered: bytes of that delivery in memory.
         spools: whether large messages may go to the spool.
         target: terminus with the unsettled deliveries; None if nothing outlives the link.
-        known_tags_only: whether our unsettled map was incomplete, so that only deliveries in it may be resumed.
+        known_tags_only: whether the broker's unsettled map was incomplete, so that the client may only resume deliveries.
         replayed: the delivery being resumed, if its outcome is known.
         sender_state: state of that delivery at the sender.
         resumed_delivery: the delivery being resumed, if a part of it was received before.
         skip: bytes to skip because they were received before.
-        credit_slack: resumed deliveries, which clients may or may not count as using credit.
+        credit_slack: number of resumed deliveries, which clients may or may not count against the credit.
     """
 
     receives = True
@@ -111,7 +111,7 @@ class IncomingLink(Link):
         self.sender_state: Composite | None = None
         self.skip = 0
         self.credit_slack = 0
-        # Application data of a complete message whose data is not in memory.
+        # Application data of a complete message, if it is not in memory.
         self.stored: StoredBody | None = None
         self.withheld = False
         # Whether durable messages are refused because the target node would lose them.
@@ -226,12 +226,12 @@ class IncomingLink(Link):
         if not self.ignored:
             connection = self.session.connection
             connection.partial += self._keep(chunks, payload)
-            # Many links together must not use more memory than one may.
+            # All links together must not use more memory than one may.
             if self.max_size and connection.partial > max(self.max_size, MIN_PARTIAL_BYTES):
                 raise LinkRefused(
                     constants.RESOURCE_LIMIT_EXCEEDED,
                     "incomplete deliveries of the connection"
-                    f" hold more than {self.max_size} bytes; the setting is amqp.max_message_size",
+                    f" exceed {self.max_size} bytes; the setting is amqp.max_message_size",
                 )
         if not frame.more:
             spooled_message = self.spooled_message
@@ -277,7 +277,7 @@ class IncomingLink(Link):
                     spooled_message.feed(chunk)
                 chunks.clear()
         if spooled_message is None:
-            # Joined, so that small frames cost little more memory than their payload.
+            # Join small payloads, so that they cost little more memory than their size.
             if len(payload) >= SMALL_CHUNK or not chunks or len(chunks[-1]) >= JOINED_CHUNK:
                 chunks.append(payload)
             else:
@@ -300,7 +300,7 @@ class IncomingLink(Link):
         return b"".join(self.chunks or ()) if self.spooled_message is None else self.spooled_message.data()
 
     def _abort(self) -> None:
-        """Discard a delivery that the sender aborts; it is settled."""
+        """Discard a delivery that the sender aborts, which settles it."""
         self._forget_chunks()
         self.skip = 0
         self.resumed_delivery = None
@@ -312,7 +312,7 @@ class IncomingLink(Link):
                 target.forget(delivery)
 
     def restore_partial(self, encoded: bytes, skip: int) -> None:
-        """Resume a delivery with its received part; the next `skip` bytes repeat known data."""
+        """Resume a delivery with its received part. The next `skip` bytes repeat received data."""
         self.chunks = [encoded]
         self.size = self.buffered = len(encoded)
         self.skip = skip
@@ -326,7 +326,9 @@ class IncomingLink(Link):
         number = frame.delivery_id
         tag = frame.delivery_tag
         if number is None or tag is None:
-            raise LinkRefused(constants.INVALID_FIELD, "the first transfer of a delivery needs a delivery-id and -tag")
+            raise LinkRefused(
+                constants.INVALID_FIELD, "the first transfer of a delivery requires a delivery-id and a delivery-tag"
+            )
         if len(tag) > MAX_TAG:
             raise LinkRefused(constants.INVALID_FIELD, f"a delivery-tag of {len(tag)} bytes; expected at most {MAX_TAG}")
         if frame.message_format:
@@ -363,7 +365,7 @@ class IncomingLink(Link):
         target.begin(self.session, number, tag)
 
     def begun(self, frame: Transfer) -> None:
-        """Called after the checks of the first frame of a delivery."""
+        """Handle the first frame of a delivery, after its checks."""
 
     def _resume(self, frame: Transfer) -> None:
         """Process the first frame of a delivery that the client resumes."""
@@ -511,7 +513,8 @@ class IncomingLink(Link):
         outcome = presumed(routed or accepts_all)
         if self.settled and not routed and not accepts_all:
             transaction.failed = (
-                f"no queue accepts a settled message to '{message.exchange}' with the key '{message.routing_key}'"
+                f"no queue accepts a settled message to exchange '{message.exchange}'"
+                f" with routing key '{message.routing_key}'"
             )
         transaction.post(
             Posting(
@@ -532,9 +535,9 @@ class IncomingLink(Link):
             )
 
     def _publish_relayed(self, sections: Sections) -> None:
-        """Publish a message to an anonymous terminus, at the address in its `to`.
+        """Publish a message to an anonymous terminus to the address in its `to`.
 
-        An invalid address rejects the delivery; it ends the link only if the delivery cannot be rejected.
+        If the address is invalid, reject the delivery; if the delivery cannot be rejected, end the link.
         """
         self.session.connection.broker.work += RESOLVED
         try:
@@ -562,7 +565,7 @@ class IncomingLink(Link):
         self._refuse(condition, text)
 
     def _info(self) -> dict[str, Value] | None:
-        """Return the info of the error of a message to an anonymous terminus: which delivery it was."""
+        """Return the error info for a message to an anonymous terminus, which names the delivery; None for other links."""
         return {"delivery-tag": self.tag} if self.exchange is None else None
 
     def _reject(self, condition: str, text: str) -> None:
@@ -611,7 +614,7 @@ class IncomingLink(Link):
         if target is None:
             self.close()
             return
-        # A message with too many sections to scan at each attach is not kept: the client sends it again from the start.
+        # A message with too many sections to scan at each attach is dropped: the client sends it again from the start.
         if (
             self.chunks is not None
             and not self.ignored
@@ -630,17 +633,19 @@ class IncomingLink(Link):
 
 
 def _check_values(sections: Sections) -> None:
-    """Refuse a message whose sections before the body cannot be converted for a consumer of 0-9-1 in one turn."""
+    """Refuse a message whose sections before the body are too large to convert for a 0-9-1 consumer in one turn."""
     end = len(sections.data) if sections.body < 0 else sections.body
     if end > MAX_VALUES and count_values(sections.data, 0, end, MAX_VALUES) > MAX_VALUES:
         raise LinkRefused(
             constants.RESOURCE_LIMIT_EXCEEDED,
-            f"the annotations and properties of a message consist of more than {MAX_VALUES} values, the maximum",
+            f"the annotations and properties of a message have more than {MAX_VALUES} values, the maximum",
         )
 
 
 def _wrong_mode() -> LinkRefused:
-    return LinkRefused(constants.INVALID_FIELD, "rcv-settle-mode second on a link of mode first")
+    return LinkRefused(
+        constants.INVALID_FIELD, "a delivery with rcv-settle-mode second on a link with rcv-settle-mode first"
+    )
 
 
 def _address(exchange: str, key: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Base of links of both directions (transport section 2.6)."""
+"""Base class of links in both directions (transport section 2.6)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Link:
         self.key: Checked = None
 
     def attached(self) -> None:
-        """Start: the attach has been sent, and the session knows the link."""
+        """Start the link, after it is in its session and the attach has been sent."""
 
     def flow(self, frame: Flow) -> None:
         """Handle a flow of the client."""
@@ -71,24 +71,24 @@ class Link:
         """Withdraw the credit of a publisher, or restore it."""
 
     def drop_unsent(self, numbers: list[int]) -> None:
-        """Record deliveries of which not all frames were sent before the link was detached."""
+        """Record deliveries that were incomplete when the link was detached."""
 
     def wake(self) -> None:
         """Send more: the session's window or the socket has room again."""
 
     def leave(self) -> None:
-        """Stop deliveries: the link is about to be closed."""
+        """Stop deliveries, before the link is closed."""
 
     def close(self) -> None:
         """Close the link and destroy its terminus."""
         raise NotImplementedError
 
     def suspend(self) -> None:
-        """Suspend the link: its terminus stays. Without one, the same as `close`."""
+        """Close the link but keep its terminus, if it has one."""
         self.close()
 
     def deleted(self) -> None:
-        """Close the link because an operator deletes it."""
+        """Close the link, which an operator deletes."""
         session = self.session
         session.refuse(self, make_error(constants.LINK_DETACH_FORCED, f"link '{self.name}' was deleted by an operator"))
         session.connection.broker.end_turn()

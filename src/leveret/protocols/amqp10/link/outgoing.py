@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from leveret.protocols.amqp10.link.resume_outgoing import Resumption
     from leveret.protocols.amqp10.session.endpoint import SessionEndpoint
 
-# Bytes of deliveries to one connection per turn. More wait until the socket has accepted them.
+# Maximum bytes of deliveries to a connection per turn. Others wait until the socket has accepted these.
 QUANTUM: Final = 256 << 10
 # Maximum bytes of a content header whose conversion counts as no work.
 SIMPLE: Final = 128
@@ -38,7 +38,7 @@ _PACK_TAG: Final = struct.Struct(">I").pack
 TXN_ID: Final = "txn-id"
 # RabbitMQ's property of flows: whether the receiver is the active consumer of its queue.
 ACTIVE: Final = Symbol("rabbitmq:active")
-# Upper bound of the bytes of a frame that are not payload.
+# Upper bound on the bytes of a frame around its payload.
 AROUND: Final = 64
 # Maximum bytes of one frame of a large message.
 PIECE: Final = 64 << 10
@@ -151,7 +151,7 @@ class BrowsingConsumer(LinkConsumer):
     Deliveries stay in the queue; their outcomes are ignored.
 
     Attributes:
-        seen: entries that earlier links of the terminus have seen, which are not sent again.
+        seen: entries that were sent to earlier links of the terminus, and are not sent again.
     """
 
     def __init__(self, link: OutgoingLink, queue: Queue, no_ack: bool, seen: dict[int, int]) -> None:
@@ -221,7 +221,7 @@ class Sending:
         room = min(output.max_frame_size, PIECE) - AROUND
         total = len(self.head) + self.size + len(self.tail)
         while session.remote_window > 0 and not connection.is_full():
-            payload = self._take(room)
+            payload = self._next_bytes(room)
             more = self.at < total
             if self.first:
                 frame = Transfer(
@@ -248,8 +248,8 @@ class Sending:
                 return True
         return False
 
-    def _take(self, limit: int) -> bytes:
-        """Return the next bytes of head, body and tail. Raises `OSError` if the body cannot be read."""
+    def _next_bytes(self, limit: int) -> bytes:
+        """Return the next bytes of head, body and tail. Raises OSError if the body cannot be read."""
         at = self.at
         head = len(self.head)
         pieces: list[bytes] = []
@@ -279,7 +279,7 @@ class Sending:
 
 
 class _Drained(Waiting):
-    """Drains a link after its queue has loaded messages from disk."""
+    """Waiter that drains a link after its queue has loaded messages from disk."""
 
     def __init__(self, link: OutgoingLink) -> None:
         self.link = link
@@ -296,8 +296,8 @@ class OutgoingLink(Link):
 
     Attributes:
         prefix: prefix of delivery-tags, which end with the delivery-id.
-        tags: by delivery-id, tags made by an earlier link of the same terminus.
-        heads: by delivery-id, sections before the body of deliveries sent in several frames.
+        tags: delivery-tags from an earlier link of the same terminus, by delivery-id.
+        heads: sections before the body of deliveries sent in several frames, by delivery-id.
         resumption: deliveries to resume before anything new is sent; None if there are none.
         announced: whether the client has been notified that it is, or is not, the active consumer.
         stores_unsettled: whether unsettled deliveries are in the log.
@@ -325,7 +325,7 @@ class OutgoingLink(Link):
             self.start()
 
     def start(self) -> None:
-        """Start to consume the queue, once all deliveries that must be resumed are."""
+        """Start consuming the queue, unless there are deliveries to resume."""
         if self.resumption is None:
             self.consumer.queue.add_consumer(self.consumer)
             self._announce_first()
@@ -336,7 +336,7 @@ class OutgoingLink(Link):
         return self.prefix + number.to_bytes(4, "big") if tag is None else tag
 
     def freeze(self, number: int, head: bytes) -> None:
-        """Keep the sections before the body: positions from the client count these bytes."""
+        """Keep the sections before the body: the client's `received` states refer to these bytes."""
         heads = self.heads
         if len(heads) > 2 * self.consumer.unacked + 16:
             unacked = self.session.unacked
@@ -357,7 +357,7 @@ class OutgoingLink(Link):
             self._announce_first()
             self.consumer.wake()
         if frame.drain:
-            # By the end of the turn the queue has delivered what it can.
+            # By the end of the turn, the queue has delivered all that it can.
             self.consumer.queue.activate()
             self.session.draining.append(self)
             self.session.connection.mark()
@@ -372,7 +372,8 @@ class OutgoingLink(Link):
     def announce(self) -> None:
         """Notify the client whether it is the active consumer, after its first credit and at each change.
 
-        RabbitMQ notifies all receivers of a quorum queue; this also does so for any queue with a single active consumer.
+        RabbitMQ notifies the receivers of quorum queues; the broker also notifies those of any queue with a single active
+        consumer.
         """
         queue = self.consumer.queue
         if queue.announces_activity or queue.consumers.single_active:

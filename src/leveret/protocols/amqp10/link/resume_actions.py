@@ -1,4 +1,4 @@
-"""Decisions about the resumption of a source's deliveries (transport section 2.6.13, messaging section 3.4.6).
+"""Decisions when a source's deliveries are resumed (transport section 2.6.13, messaging section 3.4.6).
 
 Both ends send their unsettled maps. `decide` compares the two states of one delivery.
 """
@@ -13,12 +13,12 @@ from leveret.wire.amqp10.messaging import Received
 from leveret.wire.amqp10.values import Checked
 
 # Actions for a delivery that is unsettled at the broker.
-FORGET: Final = 0  # the receiver has settled it, and so does the source
-SEND_AGAIN: Final = 1  # the receiver does not know it
+FORGET: Final = 0  # the receiver has settled it
+SEND_AGAIN: Final = 1  # the receiver has not received it
 WAIT: Final = 2  # the receiver's map is incomplete
 RESUME: Final = 3  # send the missing part
 SETTLE: Final = 4  # apply the receiver's outcome and settle
-RESTATE: Final = 5  # send our outcome, which differs from the receiver's
+RESTATE: Final = 5  # send the broker's outcome, which differs from the receiver's
 ABORT: Final = 6  # the receiver has a part, and the rest cannot be sent
 
 OUTCOMES: Final = (descriptors.ACCEPTED, descriptors.REJECTED, descriptors.RELEASED, descriptors.MODIFIED)
@@ -27,7 +27,7 @@ OUTCOMES: Final = (descriptors.ACCEPTED, descriptors.REJECTED, descriptors.RELEA
 class RemoteUnsettledMap:
     """The unsettled map of the client's attach.
 
-    given       whether the attach has a map; without one, the client remembers no earlier deliveries
+    given       whether the attach has a map; without one, the client has lost the state of earlier deliveries
     incomplete  whether deliveries that are not in the map may still be unsettled at the client
     """
 
@@ -53,9 +53,9 @@ def decide(local: Composite | None, known: bool, remote: Checked, incomplete: bo
     Args:
         local: the source's state. None if the whole message can be sent, `received` for the first position that can be
             sent, or an outcome.
-        known: whether the receiver's map has the delivery.
+        known: whether the receiver's map contains the delivery.
         remote: its state in that map.
-        incomplete: whether the map is incomplete, so that a missing delivery may still be known.
+        incomplete: whether the map is incomplete, so that a missing delivery may still be unsettled at the receiver.
     """
     ended = is_outcome(local)
     if not known:

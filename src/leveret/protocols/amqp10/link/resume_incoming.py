@@ -1,4 +1,4 @@
-"""Deliveries that a client resumes (transport section 2.6.13): known data is not stored twice."""
+"""Deliveries that a client resumes (transport section 2.6.13): data received before is not stored twice."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def begin(link: IncomingLink, target: TargetTerminus, frame: Transfer) -> None:
-    """Process the first frame of a resumed delivery. A delivery that is unknown here is ignored."""
+    """Process the first frame of a resumed delivery. An unknown delivery is ignored."""
     delivery = target.deliveries.get(link.tag)
     if delivery is None:
         link.ignored = True
@@ -48,17 +48,17 @@ def _resume(link: IncomingLink, target: TargetTerminus, delivery: IncomingDelive
                 f" offset {frame.state.section_offset}, but the broker does not have the preceding part",
             )
     elif resume_actions.is_outcome(frame.state):
-        # The sender's outcome is final, whatever part of the message is here.
+        # The sender's outcome is final, regardless of the received part.
         target.forget(delivery)
         link.ignored = True
         return
-    target.take_partial(delivery)
+    target.drop_partial(delivery)
     link.restore_partial(data, len(data) - at)
     link.resumed_delivery = delivery
 
 
 def finish(link: IncomingLink, delivery: IncomingDelivery) -> None:
-    """Complete a resumed delivery. With settle mode second it waits for the client."""
+    """Complete a resumed delivery. With receiver settle mode second, it stays until the client settles it."""
     link.resumed_delivery = None
     if link.settled or not link.second:
         delivery.terminus.forget(delivery)

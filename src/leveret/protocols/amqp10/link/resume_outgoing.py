@@ -1,6 +1,6 @@
 """Resumption of the unsettled deliveries of a source when a link is attached.
 
-States without payload are sent at once. Deliveries with payload wait for credit, and new ones follow them.
+States without payload are sent at once. Deliveries with payload wait for credit, and precede new ones.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ COUNTING: Final = 1000
 
 
 class _SettledAfterCommit(CommitWaiter):
-    """Settles deliveries at the client when their settlement is on disk."""
+    """Waiter that settles deliveries at the client when their settlement is on disk."""
 
     def __init__(self, resumption: Resumption, settled: list[tuple[bytes, Checked]]) -> None:
         self.resumption = resumption
@@ -51,10 +51,11 @@ def _release(entry: Entry) -> None:
 
 
 class Resumption:
-    """Deliveries that a link has to resume: `pending`, with their states at the receiver.
+    """The deliveries that a link must resume.
 
     Attributes:
-        incomplete: whether one of the maps was incomplete. Nothing new is sent until the link is attached again.
+        incomplete: whether one of the maps was incomplete. Then, nothing new is sent until the link is attached again.
+        pending: tags of the deliveries, with their states at the receiver.
     """
 
     def __init__(self, link: OutgoingLink, terminus: SourceTerminus, incomplete: bool) -> None:
@@ -108,7 +109,7 @@ class Resumption:
             self.link.send_flow()
 
     def advance(self) -> None:
-        """Resume deliveries while there is credit, then start new ones."""
+        """Resume deliveries while there is credit, then start the link."""
         link = self.link
         session = link.session
         pending = self.pending
@@ -128,7 +129,7 @@ class Resumption:
             link.start()
 
     def _resume(self, tag: bytes, entry: Entry, item: Unsettled, state: Checked) -> None:
-        """Send a delivery from the position that the receiver asks for."""
+        """Send a delivery from the position in the receiver's state."""
         link = self.link
         session = link.session
         consumer = link.consumer

@@ -1,4 +1,4 @@
-"""Positions in a message as `received` states count them, a section's number and an offset in it (messaging 3.4.1)."""
+"""Positions in a message, as in `received` states: a section number and an offset in the section (messaging 3.4.1)."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _is_cut(data: bytes, begin: int) -> bool:
 
 
 def _stored(body: StoredBody) -> list[tuple[int, int]]:
-    """Return the sections of a stored body; of data sections, only the heads are read."""
+    """Return the sections of a stored body. Only the heads of data sections are read."""
     ranges: list[tuple[int, int]] = []
     at = 0
     while at < body.size:
@@ -96,7 +96,7 @@ def _stored(body: StoredBody) -> list[tuple[int, int]]:
         else:
             return [(begin, end) for _, begin, end in section_ranges(whole(body), MAX_SECTIONS)]
         if len(ranges) == MAX_SECTIONS:
-            raise DecodeError(at, f"more than {MAX_SECTIONS} sections")
+            raise DecodeError(at, f"a message has more than {MAX_SECTIONS} sections, the maximum")
         ranges.append((at, end))
         at = end
     return ranges

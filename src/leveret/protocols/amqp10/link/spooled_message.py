@@ -40,7 +40,7 @@ class SpooledMessage:
         for piece in walk.feed(data):
             body = self.body
             if body is None:
-                # The header is complete: it shows whether the log will need space, too.
+                # The header is complete. It shows whether the log will need space, too.
                 body = self.body = self._spool.begin(walk.body_size, split(bytes(walk.head)).durable)
             body.append(piece)
 

@@ -1,4 +1,4 @@
-"""The exchange of the unsettled maps in the attaches of a link (transport section 2.6.13)."""
+"""Exchange of unsettled maps in the attaches of a link (transport section 2.6.13)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from leveret.protocols.amqp10.terminus.target import TargetTerminus
     from leveret.wire.amqp10.transport import Attach
 
-# Upper bounds of the bytes of an attach outside its map, and of a tag in the map.
+# Upper bounds on the bytes of an attach around its map, and of a tag in the map around its content.
 AROUND: Final = 64
 AROUND_TAG: Final = 8
 
@@ -27,7 +27,7 @@ States: TypeAlias = dict[bytes, Checked]
 
 
 def _is_reattach(terminus: SourceTerminus | TargetTerminus, link: Link, frame: Attach) -> bool:
-    """Return whether the session still knows the link's deliveries, which then simply continue (transport 2.6.4)."""
+    """Return whether the session still has the link's deliveries, which then continue (transport 2.6.4)."""
     return frame.unsettled is None and terminus.session is link.session
 
 
@@ -43,27 +43,27 @@ def set_for_source(link: OutgoingLink, terminus: SourceTerminus, frame: Attach, 
             return None
     terminus.collect()
     remote = RemoteUnsettledMap(frame.unsettled, frame.incomplete_unsettled)
-    # The client's deliveries come first, in case the frame is too small for all.
+    # The deliveries in the client's map come first, in case the frame is too small for all.
     states: States = {tag: terminus.unsettled[tag].state for tag in terminus.unsettled if tag in remote.states}
     for tag, item in terminus.unsettled.items():
         if tag not in states:
             states[tag] = item.state
     _fit(link, answer, states)
-    # Back in the order of the deliveries.
+    # Restore the order of the deliveries.
     return {tag: item.state for tag, item in terminus.unsettled.items() if tag in states}
 
 
 def compare(link: OutgoingLink, terminus: SourceTerminus, frame: Attach, answer: Attach, states: States) -> None:
-    """Decide about the deliveries in the map that was sent."""
-    only = answer.incomplete_unsettled or frame.incomplete_unsettled
-    resumption = Resumption(link, terminus, only)
+    """Compare the map that was sent with the client's, and set the link's deliveries to resume."""
+    incomplete = answer.incomplete_unsettled or frame.incomplete_unsettled
+    resumption = Resumption(link, terminus, incomplete)
     resumption.compare(states, RemoteUnsettledMap(frame.unsettled, frame.incomplete_unsettled))
-    if resumption.pending or only:
+    if resumption.pending or incomplete:
         link.resumption = resumption
 
 
 def set_for_target(link: IncomingLink, terminus: TargetTerminus, frame: Attach, answer: Attach) -> None:
-    """Add the unsettled map of a target to our attach. Deliveries that the client no longer knows are settled."""
+    """Add the unsettled map of a target to the broker's attach. Settle deliveries that are not in the client's map."""
     if not terminus.attached:
         if frame.unsettled is not None:
             answer.unsettled = {}

@@ -9,7 +9,7 @@ queue://Q, topic://KEY                            queue://Q creates Q
 anything else                                     a queue; else an exchange; else split at its first "/" into exchange and
                                                   key; else a queue that is created
 
-Without a routing key, a target uses the subject of each message and a source gets all messages.
+Without a routing key, a target uses the subject of each message, and a source receives all messages.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Node:
 def parse(address: str, vhost: Vhost, capabilities: tuple[str, ...] = ()) -> Node:
     """Return the node of an address in a vhost.
 
-    The capabilities `queue` and `topic` narrow the choice. Temporary nodes are never created under a name of the client.
+    The capabilities `queue` and `topic` narrow the choice. A temporary node never has a name chosen by the client.
 
     Raises LinkRefused with `amqp:invalid-field` for an address that begins like one of the forms but is malformed.
     """
@@ -113,35 +113,35 @@ def _path(address: str) -> Node | None:
     rest = parts[2:]
     if kind == "queues" or kind == "queue":
         if len(rest) != 1:
-            raise _wrong(address, f"/{kind}/QUEUE")
+            raise _invalid(address, f"/{kind}/QUEUE")
         return _queue(_decoded(rest[0], address), address, kind == "queue")
     if kind == "exchanges" or kind == "exchange":
         if not 1 <= len(rest) <= 2:
-            raise _wrong(address, f"/{kind}/EXCHANGE[/KEY]")
+            raise _invalid(address, f"/{kind}/EXCHANGE[/KEY]")
         name = _decoded(rest[0], address)
         if not name:
-            raise _wrong(address, f"/{kind}/EXCHANGE[/KEY]")
+            raise _invalid(address, f"/{kind}/EXCHANGE[/KEY]")
         return Node(exchange=name, key=_decoded(rest[1], address) if len(rest) == 2 else None)
     if kind == "topic":
         if len(rest) != 1:
-            raise _wrong(address, "/topic/KEY")
+            raise _invalid(address, "/topic/KEY")
         return _topic(_decoded(rest[0], address), address)
     if kind == "amq" and rest[:1] == ["queue"]:
         if len(rest) != 2:
-            raise _wrong(address, "/amq/queue/QUEUE")
+            raise _invalid(address, "/amq/queue/QUEUE")
         return _queue(_decoded(rest[1], address), address, False)
     return None
 
 
 def _queue(name: str, address: str, create: bool) -> Node:
     if not name:
-        raise _wrong(address, "the name of a queue")
+        raise _invalid(address, "a queue name")
     return Node(queue=name, key=name, create=create)
 
 
 def _topic(key: str, address: str) -> Node:
     if not key:
-        raise _wrong(address, "a topic")
+        raise _invalid(address, "a topic")
     return Node(exchange=TOPIC_EXCHANGE, key=key, topic=True)
 
 
@@ -149,8 +149,8 @@ def _decoded(part: str, address: str) -> str:
     try:
         return unquote(part, errors="strict")
     except UnicodeDecodeError:
-        raise LinkRefused(constants.INVALID_FIELD, f"the address '{address}' is not UTF-8 once it is decoded") from None
+        raise LinkRefused(constants.INVALID_FIELD, f"the address '{address}' is not UTF-8 after percent-decoding") from None
 
 
-def _wrong(address: str, expected: str) -> LinkRefused:
-    return LinkRefused(constants.INVALID_FIELD, f"invalid address '{address}': expected the form {expected}")
+def _invalid(address: str, expected: str) -> LinkRefused:
+    return LinkRefused(constants.INVALID_FIELD, f"invalid address '{address}': expected {expected}")

@@ -1,5 +1,7 @@
-"""Destinations of messages: for the target of a link, and for each message to an anonymous terminus, which is treated
-like a link to the address of the message (Anonymous Terminus for Message Routing 1.0, section 2.2).
+"""Destinations of messages: of the target of a link, or of each message to an anonymous terminus.
+
+A message to an anonymous terminus is treated like a link to the address of the message (Anonymous Terminus for Message
+Routing 1.0, section 2.2).
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ class Destination:
         accepts_all: whether unroutable messages are accepted (topics).
         rejects_durable: whether durable messages are refused because the queue is not durable (messaging 3.2.1, strict
             mode).
-        topic: the temporary topic, if it is one.
+        topic: the temporary topic; None for any other destination.
     """
 
     __slots__ = ("accepts_all", "exchange", "key", "rejects_durable", "topic")
@@ -90,7 +92,7 @@ def find_queue(connection: Connection, node: Node) -> Queue:
 
 
 def find_topic(connection: Connection, node: Node) -> TemporaryTopic | None:
-    """Return the temporary topic of a node; None for another kind. Raises LinkRefused if the topic has ended."""
+    """Return the temporary topic of a node; None for another kind of node. Raises LinkRefused if the topic has ended."""
     key = node.key
     if not node.topic or key is None or not key.startswith(addresses.TEMPORARY_KEY):
         return None
@@ -98,13 +100,13 @@ def find_topic(connection: Connection, node: Node) -> TemporaryTopic | None:
     if topic is None:
         raise LinkRefused(
             constants.NOT_FOUND,
-            f"no temporary topic '{key}' in vhost '{connection.vhost_name}': it ends with its link",
+            f"no temporary topic '{key}' in vhost '{connection.vhost_name}': a temporary topic ends with its link",
         )
     return topic
 
 
 def capabilities_of(sections: Sections) -> tuple[str, ...]:
-    """Return the terminus capabilities that a message to an anonymous terminus asks for."""
+    """Return the terminus capabilities that a message to an anonymous terminus requests."""
     if sections.message_annotations < 0:
         return ()
     data = sections.data

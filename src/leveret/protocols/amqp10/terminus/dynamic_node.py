@@ -1,4 +1,4 @@
-"""Nodes that are created for a link (messaging section 3.5: `dynamic`), and their lifetime policies."""
+"""Dynamic nodes, which are created for a link, and their lifetime policies (messaging section 3.5)."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class DynamicNode:
         self.policy = policy
 
     def leave(self) -> None:
-        """Apply the policy: the link that created the node is closed."""
+        """Apply the policy when the link that created the node is closed."""
         queue = self.queue
         if queue.deleted:
             return
         if self.policy == descriptors.DELETE_ON_CLOSE or self._is_free():
             queue.vhost.remove_queue(queue)
         else:
-            # From now on it is deleted with its last consumer.
+            # From now on, the queue is deleted with its last consumer.
             queue.delete_when_unused()
 
     def _is_free(self) -> bool:

@@ -1,4 +1,4 @@
-"""Filters of sources (messaging section 3.5.8): from the map of an attach to the conditions of a consumer.
+"""Source filters (messaging section 3.5.8): from the map in an attach to the conditions of a consumer.
 
 The keys of the map are arbitrary; the descriptor of a value defines the kind of filter. Unknown filters are omitted from
 the map in the reply.
@@ -33,7 +33,7 @@ SELECTOR: Final = "apache.org:selector-filter:string"
 SQL: Final = "amqp:sql-filter"
 PROPERTIES_FILTER: Final = "amqp:properties-filter"
 APPLICATION_PROPERTIES_FILTER: Final = "amqp:application-properties-filter"
-# Filters of streams, RabbitMQ's names and our own; the consumer arguments of 0-9-1 define their meaning.
+# Stream filters, under RabbitMQ's names and Leveret's own, and the 0-9-1 consumer arguments with the same meaning.
 STREAM_FILTERS: Final = {
     "rabbitmq:stream-offset-spec": "x-stream-offset",
     "rabbitmq:stream-filter": "x-stream-filter",
@@ -68,9 +68,9 @@ class Wanted:
 
     filters    conditions for every message
     no_local   whether to exclude messages that this connection published
-    binding    of a subscription: its key, None if no filter sets it; arguments of the binding
-    stream     of a stream reader: the arguments of its consumer
-    lease      of a lease reader: the arguments of its consumer
+    binding    binding key of a subscription, None if no filter sets it; `arguments` are those of the binding
+    stream     consumer arguments of a stream reader
+    lease      consumer arguments of a lease reader
     in_place   the filter map for the reply
     """
 

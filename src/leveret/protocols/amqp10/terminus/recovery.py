@@ -1,8 +1,8 @@
 """Recovery of durable termini from the log, and of the entries that they had acquired.
 
-`TerminusRecovery` removes those entries from the recovered queues, so that no consumer gets them. They are read back once
-the log runs; clients cannot attach before that. A stop counts as a detach and as the end of the connection: expiry timers
-start in full.
+`TerminusRecovery` removes those entries from the recovered queues, so that no consumer receives them, and reads them back
+when the log has started; clients cannot attach before that. A stop of the broker counts as a detach and as the end of the
+connection: expiry timers start anew.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Sent:
 
 
 class TerminusRecovery:
-    """The recovery of one start. `done`: every terminus is restored, with its acquired entries."""
+    """The recovery at one start. `done` is true when every terminus and its acquired entries are restored."""
 
     def __init__(self, termini: TerminusRegistry, recovery: Recovery) -> None:
         self.termini = termini
@@ -67,7 +67,7 @@ class TerminusRecovery:
             if kind == metadata.LINK_PART:
                 self._restore_part(key, value)
         for queue_id, sent in self.sent.items():
-            self.sent[queue_id] = _take(recovery, queue_id, sent, self)
+            self.sent[queue_id] = _remove_acquired(recovery, queue_id, sent, self)
 
     def _restore(self, key: str, value: metadata.Record) -> None:
         termini = self.termini
@@ -108,7 +108,7 @@ class TerminusRecovery:
             self.log.put(metadata.LINK_STATE, key, None)
 
     def add_sent(self, terminus: SourceTerminus, tag: bytes, queue_id: int, seq: int, head: bytes) -> None:
-        """Have the entry of a delivery read back."""
+        """Schedule the entry of a delivery to be read back."""
         self.sent.setdefault(queue_id, []).append(Sent(terminus, tag, seq, head))
 
     def _restore_part(self, key: str, value: bytes) -> None:
@@ -121,10 +121,10 @@ class TerminusRecovery:
         """Forget a delivery whose entry no longer exists."""
         terminus_store.remove_delivery(self.log, sent.terminus.id, sent.tag)
 
-    # Once the log runs
+    # After the start of the log
 
     def start(self) -> None:
-        """Read the entries back. Called after the broker has recovered its queues and its log has started."""
+        """Read the entries back, after the broker has recovered its queues and started its log."""
         queues = {queue.id: queue for vhost in self.termini.broker.vhosts.values() for queue in vhost.queues.values()}
         for terminus, (queue_id, policy) in self.nodes.items():
             if queue_id in queues:
@@ -175,7 +175,7 @@ class TerminusRecovery:
 
 
 class _Load:
-    """Loads the entries of one queue."""
+    """A load of the entries of one queue."""
 
     def __init__(self, terminus_recovery: TerminusRecovery, queue: Queue, sent: list[Sent]) -> None:
         self.terminus_recovery = terminus_recovery
@@ -198,8 +198,10 @@ class _Load:
         self.terminus_recovery.loaded()
 
 
-def _take(recovery: Recovery, queue_id: int, sent: list[Sent], terminus_recovery: TerminusRecovery) -> list[Sent]:
-    """Remove the entries of deliveries from a recovered queue; return the deliveries found, in order."""
+def _remove_acquired(
+    recovery: Recovery, queue_id: int, sent: list[Sent], terminus_recovery: TerminusRecovery
+) -> list[Sent]:
+    """Remove the entries of deliveries from a recovered queue. Return the deliveries found, in order."""
     recovered = recovery.queues.get(queue_id)
     found: list[Sent] = []
     taken: set[int] = set()

@@ -31,7 +31,7 @@ MAX_TERMINUS_BYTES: Final = 16384
 
 
 class TerminusRegistry(Holder):
-    """All termini of a broker, attached and suspended. It holds the entries acquired by suspended ones."""
+    """All termini of a broker, attached and suspended. It is the holder of entries that suspended termini have acquired."""
 
     def __init__(self, broker: Broker, settings: Amqp10Settings) -> None:
         self.broker = broker
@@ -56,7 +56,7 @@ class TerminusRegistry(Holder):
         return found if isinstance(found, TargetTerminus) else None
 
     def check(self, terminus: Terminus, wanted: Checked, replaced: Terminus | None) -> None:
-        """Check the limits for a terminus, since it is stored at least as long as its link.
+        """Check the limits for a terminus, which is stored at least as long as its link.
 
         `replaced` is the terminus that it, or its member, replaces.
 
@@ -64,11 +64,9 @@ class TerminusRegistry(Holder):
             ResourceError: the description is too large, or the user has too many termini that outlive their sessions.
         """
         kept = outlives(wanted)
-        free = wanted.dynamic_node_properties or (isinstance(wanted, Source) and wanted.filter)
-        if (kept or free) and len(encode_composite(wanted)) > MAX_TERMINUS_BYTES:
-            raise ResourceError(
-                f"the source or target of a link is too large: expected no more than {MAX_TERMINUS_BYTES} bytes"
-            )
+        has_map = wanted.dynamic_node_properties or (isinstance(wanted, Source) and wanted.filter)
+        if (kept or has_map) and len(encode_composite(wanted)) > MAX_TERMINUS_BYTES:
+            raise ResourceError(f"the source or target of a link is too large: expected at most {MAX_TERMINUS_BYTES} bytes")
         if not kept:
             return
         user = terminus.key[1]
@@ -93,7 +91,7 @@ class TerminusRegistry(Holder):
             self.broker.holders.pop(self, None)
 
     def create_topic(self, terminus: Terminus, key: str) -> None:
-        """Add the temporary topic with this key to a terminus."""
+        """Create the temporary topic of a terminus."""
         if terminus.topic is None:
             topic = terminus.topic = TemporaryTopic(key)
             self.topics[terminus.key[0], key] = topic
@@ -146,7 +144,7 @@ class TerminusRegistry(Holder):
         self.terminus_recovery = TerminusRecovery(self, recovery)
 
     def start(self) -> None:
-        """Read the acquired entries back, once the log runs."""
+        """Read the acquired entries back, after the log has started."""
         terminus_recovery = self.terminus_recovery
         if terminus_recovery is not None:
             terminus_recovery.start()
@@ -177,15 +175,15 @@ class TerminusRegistry(Holder):
                 yield describe(terminus)
 
     def release(self, vhost: str, user: str, container: str, name: str, role: str) -> int:
-        """Requeue the acquired messages of a suspended source; return how many.
+        """Requeue the acquired messages of a suspended source. Return their number.
 
         Raises:
             NotFound: there is no such link.
-            PreconditionFailed: it is attached, or holds no messages of a queue.
+            PreconditionFailed: the link is attached, or not of the role sender.
         """
         terminus = self._find(vhost, user, container, name, role)
         if not terminus.holds_messages:
-            raise PreconditionFailed(f"link '{name}' holds no messages of a queue; expected role 'sender'")
+            raise PreconditionFailed(f"link '{name}' has no acquired messages; expected role 'sender'")
         if terminus.link is not None:
             raise PreconditionFailed(f"link '{name}' is attached: close its connection, or delete the link")
         return terminus.release_all()

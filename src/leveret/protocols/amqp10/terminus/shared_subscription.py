@@ -33,7 +33,7 @@ CAPABILITY: Final = "SHARED-SUBS"
 
 
 class SharedSubscription(Terminus):
-    """A shared subscription. `members` are the termini of its links, attached or in a session that still exists."""
+    """A shared subscription. `members` are the termini of its links that are attached or whose session still exists."""
 
     def __init__(self, registry: TerminusRegistry, key: Key, durable: bool) -> None:
         super().__init__(registry, key)
@@ -105,7 +105,7 @@ class SharedSubscription(Terminus):
 
 
 class Member(SourceTerminus):
-    """The terminus of one link of a shared subscription. It ends with its session, whatever the source says."""
+    """The terminus of one link of a shared subscription. It ends with its session, regardless of the source's policy."""
 
     def __init__(self, registry: TerminusRegistry, key: Key, subscription: SharedSubscription) -> None:
         super().__init__(registry, key)
@@ -132,7 +132,7 @@ class Member(SourceTerminus):
 
 
 def find(registry: TerminusRegistry, key: Key, source: Source) -> SharedSubscription:
-    """Return the subscription that a source asks for, a new one if there is none.
+    """Return the subscription that a source requests, or a new one if there is none.
 
     A subscription with another address or filter is replaced once the link is accepted. Raises LinkRefused if such a
     subscription has attached links.
@@ -144,8 +144,8 @@ def find(registry: TerminusRegistry, key: Key, source: Source) -> SharedSubscrip
         if found.is_attached():
             raise LinkRefused(
                 constants.NOT_ALLOWED,
-                f"the shared subscription '{identity[3]}' has links, and another"
-                " address or filter; expected the same, or no links",
+                f"the shared subscription '{identity[3]}' has attached links and another address or filter;"
+                " expected the same address and filter, or no attached links",
             )
         made = SharedSubscription(registry, identity, durable)
         made.replaces = found

@@ -1,6 +1,6 @@
 """Sources from which the broker sends, and their unsettled deliveries (transport section 2.6.12).
 
-While a session knows the deliveries of a link, they are in its `unacked`, by delivery-id. Their tags consist of that number
+During a session, the deliveries of its links are in its `unacked`, by delivery-id. Their tags consist of the delivery-id
 and the number of attaches of the terminus, so that the common path stores nothing but the entry. When the session ends,
 or the link is attached elsewhere, `collect` moves them here, by tag. Their entries stay acquired.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from leveret.wire.amqp10.messaging import Source
 
 
-# Deliveries that are taken from a session between two checks of the budget.
+# Deliveries that are moved from a session between two checks of the budget.
 COLLECTED_AT_ONCE: Final = 64
 
 
@@ -39,7 +39,7 @@ class Unsettled:
 
     Attributes:
         entry: the entry; None if there is nothing left to send.
-        state: the broker's state. None while the whole message can be sent; an outcome, or the first position that can be
+        state: the broker's state: None while the whole message can be sent, an outcome, or the first position that can be
             sent (`received`).
         head: the sections before the body as they were sent; None to encode them again.
     """
@@ -154,7 +154,7 @@ class SourceTerminus(Terminus):
         if before is None or link.session is not before.session:
             return
         consumer = link.consumer
-        self._give_back_unsent(before)
+        self._requeue_unsent(before)
         for number, entry in before.session.unacked.items():
             if entry.holder is before.consumer:
                 link.tags[number] = before.tag_of(number)
@@ -164,8 +164,8 @@ class SourceTerminus(Terminus):
         link.heads = before.heads
         self.last = None
 
-    def _give_back_unsent(self, before: OutgoingLink) -> None:
-        """Requeue deliveries that were incomplete when their link was detached: the next link sends them as new ones."""
+    def _requeue_unsent(self, before: OutgoingLink) -> None:
+        """Requeue deliveries that were incomplete when their link was detached. The next link sends them as new ones."""
         session = before.session
         # Youngest first, so that each is requeued in front of the previous one.
         for number in sorted(before.unsent, reverse=True):
@@ -209,7 +209,7 @@ class SourceTerminus(Terminus):
         return self._return_all(_release)
 
     def _return_all(self, apply: Callable[[Entry], None]) -> int:
-        """Apply an outcome to all unsettled deliveries, in steps; return how many."""
+        """Apply an outcome to all unsettled deliveries, in steps. Return their number."""
         self.collect()
         unsettled = self.unsettled
         self.unsettled = {}

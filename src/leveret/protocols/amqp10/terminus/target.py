@@ -1,6 +1,7 @@
 """Targets to which clients send, and their unsettled deliveries (transport section 2.6.12).
 
-With receiver settle mode first, a delivery is settled with its outcome; a client that misses the outcome sends it again.
+With receiver settle mode first, a delivery is settled with its outcome; a client that misses the outcome sends the message
+again.
 With mode second, the outcome is kept until the client settles, so that a resumed delivery is not stored twice. The
 received part of an interrupted delivery is kept too.
 """
@@ -57,7 +58,7 @@ class IncomingDelivery:
         self.kept_part = False
 
     def resolve(self, state: int, answer: Composite | None, batch: int) -> None:
-        """Set the outcome, which is valid once `batch`, the current log commit, is on disk; 0: at once."""
+        """Set the outcome, which is valid when `batch`, the current log commit, is on disk; 0 means now."""
         known = self.state
         self.state = state
         self.answer = answer
@@ -66,7 +67,7 @@ class IncomingDelivery:
             self.terminus.store(self)
 
     def discharged(self, outcome: Composite, batch: int) -> None:
-        """Set the outcome that the commit of the delivery's transaction gives it."""
+        """Set the final outcome when the delivery's transaction is committed."""
         self.state = 0
         plain = outcome.kind in (descriptors.ACCEPTED, descriptors.RELEASED)
         self.resolve(outcome.kind, None if plain else outcome, batch)
@@ -80,7 +81,7 @@ class IncomingDelivery:
         return Released() if self.state == descriptors.RELEASED else None
 
     def reported_state(self, committed: int) -> Composite | None:
-        """Return its state for the map of an attach. An outcome that is not on disk is omitted."""
+        """Return its state for the unsettled map of an attach; None if the state is not on disk."""
         if self.state:
             return self.outcome() if self.batch <= committed else None
         if self.partial is None or self.batch > committed:
@@ -89,7 +90,7 @@ class IncomingDelivery:
             try:
                 self.end = Received(*section_offsets.end_of(self.partial))
             except DecodeError:
-                self.end = Received(0, 0)  # too many sections; other errors refuse the rest
+                self.end = Received(0, 0)  # too many sections to search: resume from the start
         return self.end
 
 
@@ -116,7 +117,7 @@ class TargetTerminus(Terminus):
         return delivery
 
     def bind(self, delivery: IncomingDelivery, session: SessionEndpoint, number: int) -> None:
-        """Identify a delivery by this delivery-id of a session from now on."""
+        """Bind a delivery to a delivery-id of a session."""
         self._unbind(delivery)
         delivery.session = session
         delivery.number = number
@@ -136,7 +137,7 @@ class TargetTerminus(Terminus):
         delivery = self.deliveries.get(tag)
         if delivery is None:
             delivery = self.deliveries[tag] = IncomingDelivery(self, tag)
-        self.take_partial(delivery)
+        self.drop_partial(delivery)
         delivery.partial = data
         self.registry.partial += len(data)
         if self.durable == UNSETTLED_STATE:
@@ -145,7 +146,7 @@ class TargetTerminus(Terminus):
             delivery.kept_part = True
             delivery.batch = log.filling
 
-    def take_partial(self, delivery: IncomingDelivery) -> None:
+    def drop_partial(self, delivery: IncomingDelivery) -> None:
         """Drop the stored part of a delivery."""
         if delivery.partial is not None:
             self.registry.partial -= len(delivery.partial)
@@ -154,7 +155,7 @@ class TargetTerminus(Terminus):
 
     def forget(self, delivery: IncomingDelivery) -> None:
         """Forget a delivery that is settled at both ends, or aborted."""
-        self.take_partial(delivery)
+        self.drop_partial(delivery)
         log = self.registry.broker.log
         if delivery.kept:
             delivery.kept = False
@@ -206,7 +207,7 @@ class TargetTerminus(Terminus):
                 del session.unsettled[delivery.number]
 
     def collect(self) -> None:
-        """Detach the deliveries from their session. Those under a transaction were rolled back with it."""
+        """Detach the deliveries from their session. Forget those under a transaction, which was rolled back."""
         for delivery in list(self.deliveries.values()):
             if delivery.state == descriptors.TRANSACTIONAL_STATE or (not delivery.state and delivery.partial is None):
                 self.forget(delivery)

@@ -40,12 +40,12 @@ UNSETTLED_STATE: Final = constants.TERMINUS_DURABILITY_UNSETTLED_STATE
 
 
 def outlives(description: Checked) -> bool:
-    """Return whether a source or target asks for more than the default lifetime."""
+    """Return whether a source or target requests more than the default lifetime."""
     return bool(description.timeout or description.durable or description.expiry_policy in (NEVER, CONNECTION_CLOSE))
 
 
 class Expiry(Timed):
-    """The expiry timer of a terminus. `terminus` is None afterwards, since the timers may keep a reference for a while."""
+    """The expiry timer of a terminus. Cancelling it clears `terminus`: the timers may keep a reference for a while."""
 
     def __init__(self, terminus: Terminus) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Expiry(Timed):
 
 
 class TemporaryTopic:
-    """A topic that was created for a link and ends with its terminus; its key is unique."""
+    """A topic that is created for a link and ends with its terminus. Its key is unique."""
 
     __slots__ = ("ended", "key")
 
@@ -76,10 +76,10 @@ class Terminus:
         expiry_policy: expiry-policy, as in source and target.
         timeout: seconds until it expires.
         link: the attached link; None while it is suspended.
-        session: last session with a link of it; None once that has ended.
-        connection: last connection with a link of it; None once that has closed.
-        attached: number of attaches, from which tags are made.
-        moving: it takes over its unsettled deliveries in steps, so that no link can be attached.
+        session: last session with a link to it; None when that has ended.
+        connection: last connection with a link to it; None when that has closed.
+        attached: number of attaches, which is part of the delivery-tags.
+        moving: whether it is taking over its unsettled deliveries in steps. Until then, no link can be attached.
         node: its own dynamic queue; None if there is none.
         topic: its temporary topic; None if there is none.
     """
@@ -106,7 +106,7 @@ class Terminus:
         # Whether the client has closed it, which ends a shared subscription without other links.
         self.unsubscribes = False
 
-    # Overridden by the kinds of termini
+    # Overridden by subclasses
 
     # Whether suspended deliveries of the terminus keep messages of a queue acquired.
     holds_messages = False
@@ -124,7 +124,7 @@ class Terminus:
         return []
 
     def release_all(self) -> int:
-        """Requeue all unsettled deliveries; return how many."""
+        """Requeue all unsettled deliveries. Return their number."""
         return 0
 
     def register(self) -> None:
@@ -171,7 +171,7 @@ class Terminus:
         self.timeout = description.timeout
 
     def detached(self) -> None:
-        """Suspend the terminus: its link is detached."""
+        """Suspend the terminus after its link is detached."""
         self.link = None
         if self.moving:
             self.expires_next = self.expiry_policy == LINK_DETACH  # `session_ended` follows
@@ -181,7 +181,7 @@ class Terminus:
             self.session.remember(self)
 
     def session_ended(self) -> None:
-        """Note the end of the last session that had a link of it."""
+        """Handle the end of the last session with a link to it."""
         if self.removed:
             self.session = None
             return
@@ -197,7 +197,7 @@ class Terminus:
             connection.termini[self] = None
 
     def connection_closed(self) -> None:
-        """Note the loss of the last connection that had a link of it."""
+        """Handle the end of the last connection with a link to it."""
         self.connection = None
         if self.expiry_policy == CONNECTION_CLOSE and not self.removed:
             self.expire()
@@ -207,7 +207,7 @@ class Terminus:
         return self.timeout > 0 or self.expiry_policy == NEVER or self.expiry_policy == CONNECTION_CLOSE
 
     def is_kept(self) -> bool:
-        """Return whether the client asked for more than the default lifetime: an error does not destroy such a terminus."""
+        """Return whether the client requests more than the default lifetime. An error does not destroy such a terminus."""
         return outlives(self)
 
     def _leave_session(self) -> None:
@@ -269,7 +269,7 @@ class Terminus:
         raise NotImplementedError
 
     def collect(self) -> None:
-        """Take the unsettled deliveries from their session, which forgets them."""
+        """Move the unsettled deliveries out of their session."""
         raise NotImplementedError
 
     def collecting(self) -> Iterator[int]:
@@ -296,7 +296,7 @@ class Terminus:
     # Properties
 
     def role(self) -> str:
-        """Return its role as in the log and in commands."""
+        """Return its role as used in the log and in commands."""
         return terminus_store.RECEIVER if self.key[4] else terminus_store.SENDER
 
     def need_id(self) -> str:
@@ -316,6 +316,6 @@ class Terminus:
 
 
 def _leaving(node: DynamicNode) -> Iterator[int]:
-    """Delete a node in steps: a session may have thousands of them."""
+    """Delete a node as a step of a job: a session may have thousands of nodes."""
     node.leave()
     yield QUEUE_WORK

@@ -1,8 +1,8 @@
 """Durable termini in the log (messaging section 3.5.5: terminus-durability).
 
-A terminus is one metadata value, keyed by its identity. With durability unsettled-state, each unsettled delivery has a
-value, too, written in the commit of its incoming message or of the settlement of its outgoing entry. Termini that are not
-durable are not written.
+A terminus is one metadata value, keyed by its identity. With durability unsettled-state, each unsettled delivery is
+another: that of an incoming delivery is written in the commit of its message; that of an outgoing one is written before the
+transfer is sent, and removed in the commit of the settlement. Termini that are not durable are not written.
 """
 
 from __future__ import annotations
