@@ -9,7 +9,7 @@ from leveret.wire.amqp10 import constants
 from leveret.wire.amqp10.transport import Error
 from leveret.wire.amqp10.values import Table
 
-# Error conditions of the broker's errors.
+# Error condition by condition of a broker error.
 CONDITIONS: Final[dict[str, str]] = {
     "internal-error": constants.INTERNAL_ERROR,
     "not-found": constants.NOT_FOUND,
@@ -27,7 +27,7 @@ MAX_TEXT_LENGTH: Final = 300
 
 
 class Refusal(Exception):
-    """Base of the errors. `condition` is a symbol of the specification."""
+    """Base class of these errors. `condition` is an error condition of the specification."""
 
     def __init__(self, condition: str, text: str, info: Table | None = None) -> None:
         super().__init__(text)
@@ -53,10 +53,10 @@ class ConnectionRefused(Refusal):
 
 def make_error(condition: str, text: str, info: Table | None = None) -> Error:
     # Names from 0-9-1 may contain bytes that are not valid UTF-8.
-    said = text.encode("utf-8", "replace").decode("utf-8")
-    if len(said) > MAX_TEXT_LENGTH:
-        said = said[: MAX_TEXT_LENGTH - 3] + "..."
-    return Error(condition, said, info)
+    description = text.encode("utf-8", "replace").decode("utf-8")
+    if len(description) > MAX_TEXT_LENGTH:
+        description = description[: MAX_TEXT_LENGTH - 3] + "..."
+    return Error(condition, description, info)
 
 
 def condition_of(error: BrokerError) -> str:

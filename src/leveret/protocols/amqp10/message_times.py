@@ -18,9 +18,9 @@ MAX_DELAY: Final = 3653 * 24 * 3600 * 1000
 
 
 def delivery_time(sections: Sections, now: int, step: int) -> int:
-    """Return the delivery time in milliseconds of the broker's clock, according to the annotations; 0 for at once.
+    """Return the delivery time set by the annotations, in milliseconds of the broker's clock; 0 means now.
 
-    `step` is the difference between the system's clock, which absolute times use, and the broker's (`Timers.step`).
+    `step` is the difference between the system clock, which absolute times use, and the broker's (`Timers.step`).
 
     Raises LinkRefused for a time that is not a whole number of milliseconds, or more than ten years ahead.
     """

@@ -1,8 +1,8 @@
 """Conversion between messages of AMQP 1.0 and of the broker.
 
 `Message.header` has the sections before the body as received, followed by the footer, which begins at `headers_at`;
-`Message.body` has the encoded sections of the body. A delivery gets a new header section, no delivery annotations of the
-previous hop, and message annotations merged with those of the overlay. The bare message is never changed.
+`Message.body` has the encoded sections of the body. A delivery has a new header section, no delivery annotations of the
+previous hop, and message annotations merged with the overlay. The bare message never changes.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _DELIVERY_ANNOTATIONS: Final = b"\x00\x53\x71"
 def check_annotations(sections: Sections, strict: bool) -> None:
     """Refuse reserved annotations that are not defined (messaging section 3.2.10).
 
-    Those that begin with `x-` are accepted, since they represent headers of 0-9-1; strict mode requires `x-opt-`.
+    Names that begin with `x-` are accepted, because they represent 0-9-1 headers; strict mode requires `x-opt-`.
 
-    Raises DecodeError for keys of other types, LinkRefused for other annotations.
+    Raises DecodeError for a key of another type, LinkRefused for any other annotation.
     """
     if sections.delivery_annotations >= 0:
         _check_keys(sections.data, sections.delivery_annotations, sections.delivery_annotations_end, strict)
@@ -128,7 +128,7 @@ def head_of(entry: Entry, timers: Timers) -> bytes:
 
 
 def sections_of(message: Message, overlay: Overlay | None) -> bytes:
-    """Return the sections between header and body as consumers of this entry get them, for filters."""
+    """Return the sections between header and body as consumers of this entry receive them, for filters."""
     if message.format != FORMAT_AMQP1:
         return to_amqp10.sections_of(message, overlay)
     encoded = message.header if message.headers_at < 0 else message.header[: message.headers_at]
@@ -159,7 +159,7 @@ def _rest(encoded: bytes) -> int:
     if encoded.startswith(_DELIVERY_ANNOTATIONS, at):
         at = value_end(encoded, at, len(encoded))
     if at < len(encoded) and encoded[at] == codes.DESCRIBED and encoded[at + 1] != codes.SMALL_ULONG:
-        return split(encoded).rest  # an unusual form of descriptors
+        return split(encoded).rest  # descriptors in another form
     return at
 
 
@@ -180,7 +180,7 @@ def tail_of(message: Message) -> bytes:
 def header_section(entry: Entry, timers: Timers) -> bytes:
     """Encode the header of a delivery, with the remaining time to live.
 
-    The ttl is absent above 49.7 days, the maximum of the field.
+    A ttl above 49.7 days, the maximum of the field, is omitted.
     """
     message = entry.message
     due = 0
