@@ -7,7 +7,7 @@ class DecodeError(Exception):
     """Malformed input. It never leaves `FrameReader.receive`, which converts it to a `Failure`.
 
     position    offset of the byte at which decoding stopped
-    text        what was expected
+    text        description of the error
     condition   the error condition for it (transport 2.8.15): `amqp:decode-error`, or `amqp:invalid-field` for a value
                 that its field does not allow
     short       whether the data was truncated, so that decoding may succeed with more of it

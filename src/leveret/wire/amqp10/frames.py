@@ -33,7 +33,7 @@ HEADER_SIZE: Final = 8
 AMQP_FRAME: Final = 0
 SASL_FRAME: Final = 1
 
-# What the reader expects next.
+# The expected input.
 _BEGINNING: Final = 0
 _AMQP_FRAMES: Final = 1
 _SASL_FRAMES: Final = 2
@@ -100,7 +100,7 @@ class Empty(Performative):
 class FrameReader:
     """A converter of input to protocol headers, performatives, empty frames and, at the end, a failure.
 
-    max_frame_size      the value in our `open`; applies after the peer's `open`
+    max_frame_size      max-frame-size of the local `open`; applies after the peer's `open`
     first_frame_size    the limit before that, and for SASL frames; at least 512
     max_values          maximum number of values in the performative of a frame
     max_cost            units of about 1 µs after which `receive` defers the rest to the next call
@@ -226,7 +226,7 @@ class FrameReader:
         elif header.protocol == AMQP:
             self._expected = _AMQP_FRAMES
         else:
-            # TLS, or an unknown protocol: this reader cannot read what follows.
+            # TLS, or an unknown protocol: this reader cannot parse the following bytes.
             self._expected = _NOTHING
         return True
 

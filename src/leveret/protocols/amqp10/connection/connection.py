@@ -423,7 +423,7 @@ class Connection(VhostSession):
         self.mark()
         self.ingress.resume()
         # Without frame boundaries, no close can be parsed. Still, the socket stays open briefly: unread input would cause a
-        # reset, which could overtake our close.
+        # reset, which could overtake the broker's close.
         self.peer.call_later(UNFRAMED_CLOSE_TIMEOUT if self.unreadable else CLOSE_TIMEOUT, self._close_timed_out)
 
     def _close_timed_out(self) -> None:

@@ -23,7 +23,7 @@ VHOST_PREFIX: Final = "vhost:"
 
 
 def open_connection(connection: Connection, frame: Open) -> None:
-    """Process the client's open and reply with ours.
+    """Process the client's open and reply with the broker's.
 
     If this raises ConnectionRefused, `Connection.close` sends an open with the property `ESTABLISHMENT_FAILED`, then the
     close.

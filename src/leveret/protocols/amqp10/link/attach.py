@@ -238,7 +238,6 @@ def _attach_incoming(session: SessionEndpoint, frame: Attach, handle: int, key: 
 
 def _attach_coordinator(session: SessionEndpoint, frame: Attach, handle: int) -> CoordinatorLink:
     link = CoordinatorLink(session, frame.name, frame.handle, handle)
-    # A controller needs the outcomes of its messages, so none of them is settled.
     link.snd_settle_mode = frame.snd_settle_mode
     link.rcv_settle_mode = frame.rcv_settle_mode
     link.second_mode = frame.rcv_settle_mode == constants.RECEIVER_SETTLE_MODE_SECOND

@@ -54,7 +54,7 @@ LOW_MEMORY_WINDOW: Final = 1000
 
 
 class Run:
-    """Incoming deliveries from `first` to `last` with one outcome, sent when `batch` is committed (0: at once).
+    """Incoming deliveries from `first` to `last` with one outcome, which is sent when `batch` is committed (0: at once).
 
     Attributes:
         link: the link of the deliveries. Nothing is sent after it is closed.

@@ -1,6 +1,6 @@
 """Detaches that cross (transport sections 2.6.5 and 2.6.6), in strict mode.
 
-The client may detach a link before it knows that the link has failed. By default, its detach counts as the reply to the
+The client may detach a link before it learns that the link has failed. By default, its detach counts as the reply to the
 broker's.
 """
 

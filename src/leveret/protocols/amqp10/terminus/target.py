@@ -37,7 +37,7 @@ class IncomingDelivery:
         answer: the outcome itself if it has fields.
         batch: commit that the outcome or the part waits for; 0 for none.
         partial: received part of an interrupted delivery; None otherwise.
-        end: position after `partial`, once it is known.
+        end: position after `partial`; None until it is computed.
         kept: whether its outcome is in the log.
         kept_part: whether its received part is in the log.
     """

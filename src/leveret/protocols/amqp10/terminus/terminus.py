@@ -273,7 +273,7 @@ class Terminus:
         raise NotImplementedError
 
     def collecting(self) -> Iterator[int]:
-        """Do what `collect` does, in steps."""
+        """Collect in steps."""
         self.collect()
         return iter(())
 
