@@ -32,7 +32,7 @@ CAPABILITY: Final = "LINK_PAIR_V1_0"
 MAX_REQUESTS: Final = 64
 # Maximum bytes of one request.
 MAX_REQUEST_BYTES: Final = 1 << 20
-# Maximum bytes of a connection's pending responses; above it, requests are refused.
+# Maximum bytes of a connection's pending responses. Above this, requests are refused.
 MAX_ANSWER_BYTES: Final = 4 << 20
 
 

@@ -2,7 +2,7 @@
 
 `TerminusRecovery` removes those entries from the recovered queues, so that no consumer receives them, and reads them back
 when the log has started; clients cannot attach before that. A stop of the broker counts as a detach and as the end of the
-connection: expiry timers start anew.
+connection: expiry timers restart.
 """
 
 from __future__ import annotations

@@ -183,7 +183,7 @@ class TerminusRegistry(Holder):
         """
         terminus = self._find(vhost, user, container, name, role)
         if not terminus.holds_messages:
-            raise PreconditionFailed(f"link '{name}' has no acquired messages; expected role 'sender'")
+            raise PreconditionFailed(f"link '{name}' acquires no messages; expected role 'sender'")
         if terminus.link is not None:
             raise PreconditionFailed(f"link '{name}' is attached: close its connection, or delete the link")
         return terminus.release_all()
