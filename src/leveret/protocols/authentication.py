@@ -15,16 +15,16 @@ from leveret.security.users import UserStore
 
 log = logging.getLogger("leveret.connection")
 
-# Seconds before the socket of a refused login is closed, to slow down guessing.
+# Seconds before the socket of a refused login is closed, to slow down password guessing.
 REFUSAL_DELAY = 1.0
 
 
 class Authentication:
-    """The server's side of an exchange. Each protocol subclasses it, and drops it at its end.
+    """The server's side of an exchange. Each protocol subclasses it, and drops the instance when the exchange ends.
 
     Attributes:
         offered: mechanisms that the client may choose from, best first.
-        busy: whether a password is being checked in a thread, so that the client must wait.
+        busy: whether the client must wait, because its password is being checked in a thread.
     """
 
     def __init__(
@@ -58,14 +58,14 @@ class Authentication:
         raise NotImplementedError
 
     def wait(self, waiting: bool) -> None:
-        """Handle the start of slow work in a thread or, with False, its end, after its result was processed."""
+        """Handle the start of slow work or, if `waiting` is False, its end. The result has been processed by then."""
         raise NotImplementedError
 
     def challenge(self, data: bytes) -> None:
         raise NotImplementedError
 
     def accept(self, name: str, data: bytes) -> None:
-        """Log the user in. `data` is the final message of the mechanism to the client; empty for none."""
+        """Log the user in. `data` is the mechanism's final message to the client; empty if it has none."""
         raise NotImplementedError
 
     def refuse(self) -> None:
@@ -81,7 +81,7 @@ class Authentication:
 
     @property
     def mechanism(self) -> str:
-        """The mechanism that the client chose; "" before."""
+        """The mechanism that the client has chosen; "" before."""
         return "" if self._mechanism is None else self._mechanism.name
 
     def start(self, mechanism: str, response: bytes | None) -> bool:
@@ -89,10 +89,10 @@ class Authentication:
 
         Args:
             mechanism: the client's choice.
-            response: its initial response; None if there is none.
+            response: the initial response; None if there is none.
 
         Returns:
-            False if the mechanism was not offered.
+            Whether the mechanism was offered.
         """
         self._mechanism = create(mechanism, self.offered, self._context)
         if self._mechanism is None:
@@ -106,27 +106,27 @@ class Authentication:
     def respond(self, response: bytes) -> None:
         """Process a response of the client."""
         assert self._mechanism is not None
-        self._take(self._mechanism.step(response))
+        self._process(self._mechanism.step(response))
 
-    def _take(self, outcome: Outcome) -> None:
+    def _process(self, outcome: Outcome) -> None:
         if isinstance(outcome, Challenge):
             self.challenge(outcome.data)
         elif isinstance(outcome, NeedsPassword):
             self._check(outcome.username, outcome.password)
         elif isinstance(outcome, Blocking):
-            # A key of its own, since the user is not known yet.
+            # The user is not known yet, so the key only has to be unique.
             key = f"{id(self)}".encode()
-            self._wait_for(key.decode(), key, outcome.call, self._take)
+            self._wait_for(key.decode(), key, outcome.call, self._process)
         elif isinstance(outcome, Success):
             self._queue.succeeded(self._host, outcome.username)
             self._verified(outcome.username, True, outcome.data)
         elif outcome.username:
-            self._wrong(outcome.username, outcome.reason)
+            self._refuse_password(outcome.username, outcome.reason)
         else:
             self.refuse_for(outcome.reason)
 
-    def _wrong(self, name: str, reason: str) -> None:
-        """Refuse a wrong password found by the mechanism, with the same delay as one that was checked in a thread."""
+    def _refuse_password(self, name: str, reason: str) -> None:
+        """Refuse a password that the mechanism rejected, with the same delay as one rejected in a thread."""
         self._queue.failed(self._host, name)
         backoff = self._queue.backoff(self._host, name)
         if not backoff:
@@ -164,12 +164,12 @@ class Authentication:
         """Submit a slow function to the login queue.
 
         Args:
-            name: as for `LoginQueue.submit`.
-            key: as for `LoginQueue.submit`.
-            function: the function, which runs in a thread.
-            done: gets its result.
-            preferred: as for `LoginQueue.submit`.
-            backs_off: whether the result False is a wrong password, whose reply is delayed after several of them.
+            name: see `LoginQueue.submit`.
+            key: see `LoginQueue.submit`.
+            function: runs in a thread.
+            done: called with the result.
+            preferred: see `LoginQueue.submit`.
+            backs_off: whether the result False means a wrong password, whose reply is delayed after repeated failures.
         """
         self.busy = True
         self._peer.checking = True
@@ -179,7 +179,7 @@ class Authentication:
             self._peer.checking = False
             backoff = self._queue.backoff(self._host, name) if backs_off and result is False else 0.0
             if backoff and not self.is_lost():
-                # The socket drops the call when it closes, so a waiting login costs no more than its socket.
+                # Closing the socket cancels the call, so a delayed login costs no more than its socket.
                 self._peer.call_later(backoff, lambda: self._ran(done, result))
             else:
                 self._ran(done, result)
@@ -195,8 +195,8 @@ class Authentication:
         if isinstance(result, TooManyLogins):
             self.refuse_for(str(result))
         elif isinstance(result, BaseException):
-            log.error("%s: a login by %s could not be checked: %r", self._peer.name, self.mechanism, result)
-            self.refuse_for("the check failed")
+            log.error("%s: error while checking a %s login: %r", self._peer.name, self.mechanism, result)
+            self.refuse_for("the check raised an error")
         else:
             done(result)
         self.wait(False)
@@ -207,13 +207,13 @@ class Authentication:
             log.warning("%s: user '%s' may log in from the local machine only (auth.loopback_users)", peer.name, name)
             verdict = False
         if not verdict or users.get(name) is None:
-            self.refuse_for(f"login of '{name}' by {self.mechanism}")
+            self.refuse_for(f"user '{name}', mechanism {self.mechanism}")
             return
         users.keep_keys(name)
         self.accept(name, data)
 
     def refuse_for(self, reason: str) -> None:
-        """Refuse the login. The reason is only logged."""
+        """Refuse the login. The reason is logged but not sent to the client."""
         log.warning("%s: login refused: %s", self._peer.name, reason)
         self.refuse()
 

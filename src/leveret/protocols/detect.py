@@ -1,9 +1,9 @@
 """Detection of the protocol of a new connection by its first bytes.
 
 `AMQP 0 0 9 1` is 0-9-1, `AMQP 1 1 0 9` is 0-9, `AMQP 0 1 0 0` is AMQP 1.0 without SASL and `AMQP 3 1 0 0` with it.
-`AMQP 2 1 0 0` requests TLS (security section 5.2.1), and so does a TLS ClientHello. Other headers are answered with a
-supported header and a close: with that of 1.0 for other versions of AMQP 1 (transport section 2.2), otherwise with that of
-0-9-1 (connection.start.protocol-name). Bytes that cannot begin a header are answered at once.
+`AMQP 2 1 0 0` requests TLS (security section 5.2.1), and so does a TLS ClientHello. The broker answers any other header
+with a supported one and a close: with that of 1.0 for other versions of AMQP 1 (transport section 2.2), otherwise with that
+of 0-9-1 (connection.start.protocol-name). It answers bytes that cannot begin a header at once.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ V0_9: Final = 7
 def detect(data: bytes) -> int:
     """Return the protocol of the header at the start of `data`.
 
-    NEED_MORE means that the header is incomplete, UNKNOWN that there is no known one. TLS_HEADER is the protocol header
-    that requests TLS, TLS_HELLO the start of a TLS handshake.
+    NEED_MORE means that the header is incomplete, UNKNOWN that it is not supported. TLS_HEADER is the protocol header that
+    requests TLS, TLS_HELLO the start of a TLS handshake.
     """
     start = data[:HEADER_SIZE]
     if len(start) == HEADER_SIZE:
@@ -57,7 +57,7 @@ def detect(data: bytes) -> int:
 
 
 def supported_header(data: bytes, tls: bool = False) -> bytes:
-    """Return the supported header that is nearest to an unsupported one.
+    """Return the supported header closest to an unsupported one.
 
     Args:
         data: the client's header.

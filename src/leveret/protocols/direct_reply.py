@@ -1,6 +1,6 @@
-"""RabbitMQ's direct reply-to: a queue for replies to one client, which exists as long as its consumer.
+"""RabbitMQ's direct reply-to: a queue that receives one client's replies and exists as long as its consumer.
 
-Requests contain its name, and requests and replies may use different protocols.
+The client's requests carry the name of the queue. Requests and replies may use different protocols.
 """
 
 from __future__ import annotations

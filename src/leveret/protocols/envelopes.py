@@ -1,4 +1,4 @@
-"""Requests to the control exchange and their replies as messages: properties, correlation, bodies."""
+"""Control requests and their replies as messages: properties, correlation and bodies."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _DATA: Final = bytes((codes.DESCRIBED, codes.SMALL_ULONG, 0x75))
 
 
 class Envelopes:
-    """Envelopes of requests. The reply to a 1.0 message is one too, so that its id keeps its type; others are 0-9-1."""
+    """Envelopes of requests. A 1.0 request gets a 1.0 reply, which keeps the type of its id; others get a 0-9-1 reply."""
 
     def reply_to(self, vhost: Vhost, message: Message) -> str:
-        """Return the queue for the reply; "" if there is none."""
+        """Return the queue for the reply; "" if the request names none."""
         if message.format != FORMAT_AMQP1:
             return vhost.broker.property_of(message, "reply-to")
         address = _properties1(message).reply_to
@@ -46,11 +46,14 @@ class Envelopes:
         return whole(to_amqp0.content_of(message) if message.format == FORMAT_AMQP1 else message.body)
 
     def reply(self, vhost: Vhost, message: Message, queue: str, body: bytes) -> Message:
-        """Return the reply to a request: JSON, with the request's correlation id, or over 1.0 otherwise its message id."""
+        """Return the JSON reply to a request.
+
+        It has the request's correlation id. A 1.0 request without one gets its message id back instead.
+        """
         address = make_address("", queue)
         if message.format == FORMAT_AMQP1:
-            asked = _properties1(message)
-            id = asked.message_id if asked.correlation_id is None else asked.correlation_id
+            request = _properties1(message)
+            id = request.message_id if request.correlation_id is None else request.correlation_id
             properties = encode_composite(Properties(content_type=JSON, correlation_id=id))
             data = _DATA + encode_binary(body)
             return Message(address, properties, data, len(data), False, format=FORMAT_AMQP1)

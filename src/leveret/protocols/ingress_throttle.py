@@ -1,4 +1,4 @@
-"""Ingress flow control: when the broker stops reading the socket of a client, and when it resumes."""
+"""Ingress flow control: when the broker stops reading a client's socket, and when it resumes."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from leveret.protocols.session import Session
 
 log = logging.getLogger("leveret.connection")
 
-# Reasons not to read: the rest of the input awaits the next turn; the disk lags behind; the client leaves replies unread;
-# a channel queues commands behind a slow one; a password is being checked; memory or disk space is low.
-TURN: Final = "turn"
-COMMIT: Final = "commit"
-OUTPUT: Final = "output"
-BACKLOG: Final = "backlog"
-LOGIN: Final = "login"
-ALARM: Final = "alarm"
+# Reasons to stop reading.
+TURN: Final = "turn"  # the rest of the input waits for the next turn
+COMMIT: Final = "commit"  # the disk lags behind
+OUTPUT: Final = "output"  # the client does not read its replies
+BACKLOG: Final = "backlog"  # a channel queues commands behind a slow one
+LOGIN: Final = "login"  # a password is being checked
+ALARM: Final = "alarm"  # memory or disk space is low
 
-# Bytes waiting for the disk above which the broker stops reading publishers.
+# Uncommitted bytes above which the broker stops reading publishers.
 MAX_UNCOMMITTED: Final = 64 << 20
-# Seconds between checks whether a throttled client may resume with data that was read already.
+# Retry interval in seconds for input that was read before its client was throttled.
 THROTTLE_RETRY_INTERVAL: Final = 0.02
 
 
@@ -32,7 +31,7 @@ class IngressThrottle(CommitWaiter):
 
     Attributes:
         session: the session of the connection; None once the connection is lost.
-        reasons: why the socket is not read; it is read when none is left.
+        reasons: reasons to pause; the socket is read if there are none.
         paused: whether the socket is not read.
     """
 
@@ -50,24 +49,24 @@ class IngressThrottle(CommitWaiter):
             session.peer.pause_reading()
 
     def release(self, reason: str) -> None:
-        """Withdraw a reason. Reading resumes after the last one."""
+        """Release a reason. Reading resumes after the last one."""
         self.reasons.discard(reason)
         if not self.reasons:
             self.resume()
 
     def resume(self) -> None:
-        """Resume reading, whatever the reasons are."""
+        """Resume reading, regardless of the reasons to pause."""
         session = self.session
         if self.paused and session is not None:
             self.paused = False
             session.peer.resume_reading()
 
     def detach(self) -> None:
-        """Forget the session: its connection is lost."""
+        """Drop the session, because its connection is lost."""
         self.session = None
 
     def pause_for_turn(self) -> None:
-        """Stop reading until the session has performed the rest of its input, from the next turn on."""
+        """Stop reading until the session has performed the rest of its input in later turns."""
         session = self.session
         if session is not None:
             self.pause(TURN)
@@ -83,9 +82,9 @@ class IngressThrottle(CommitWaiter):
             session.perform_rest()
 
     def pause_for_commit(self, store: Log, spooled: bool) -> None:
-        """Stop reading a publisher if too many bytes wait for the disk, until they are committed.
+        """Stop reading a publisher while the log has too many uncommitted bytes.
 
-        Large bodies in the spool count only if the publisher has sent such a body (`spooled`).
+        Spooled bodies count only if the publisher has sent one (`spooled`).
         """
         if (
             store.pending_bytes > MAX_UNCOMMITTED
@@ -103,7 +102,7 @@ class IngressThrottle(CommitWaiter):
         return self.paused and OUTPUT not in self.reasons
 
     def check_peer(self) -> None:
-        """Abort the connection if the client has disconnected unnoticed, because its socket is not read."""
+        """Abort the connection if the client disconnected while its socket was not being read."""
         session = self.session
         if session is not None and self.paused and session.peer.hung_up():
             log.warning("%s: the client disconnected while it was throttled", session.peer.name)

@@ -1,12 +1,12 @@
-"""Queue of password checks, in which a flood of wrong logins does not delay correct ones.
+"""Queue of password checks that protects correct logins from a flood of wrong ones.
 
-A check takes about 16 ms of processor time. Few run at a time; the others wait in queues by address and user, so that an
-address with thousands of logins delays only itself. Passwords that were correct before come first, then one login of each
-address in turn; within an address, the newest user and password, because clients that have waited for long give up. Logins
-with the same user and password share one check. Beyond a limit, the oldest login is refused.
+A check takes about 16 ms of CPU time. Only one or two run at a time; the others are queued by address and user, so that an
+address with thousands of logins delays only itself. Passwords that were correct before go first; then the addresses take
+turns. Within an address, the newest login of the latest user goes first, because clients that have waited long give up.
+Logins with the same user and password share one check. Beyond a limit, the queue refuses the oldest login.
 
 Consecutive wrong passwords, including those of SCRAM, never delay a check: correct passwords would wait behind wrong ones
-of the same address, and an attacker could lock a user out. Instead, they delay the reply to the failed client.
+from the same address, and an attacker could lock a user out. Instead, they delay the reply to the failed client.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from typing import Final
 
 from leveret.protocols.peer import Result
 
-# Maximum number of waiting checks: for one user from one address, for one address, and in total.
+# Maximum number of waiting checks: per user and address, per address, and in total.
 MAX_WAITING_PER_USER: Final = 16
 MAX_WAITING_PER_ADDRESS: Final = 1_024
 MAX_WAITING: Final = 4_096
 # After this many consecutive wrong passwords of a user from one address, replies are delayed: first by the minimum, then
-# by twice as long each time.
+# twice as long after each failure.
 FREE_FAILURES: Final = 5
 MIN_BACKOFF: Final = 0.1
 MAX_BACKOFF: Final = 2.0
-# Seconds without a wrong password after which the failures of a user are forgotten, and the maximum number of such users.
+# Seconds after the last wrong password until the failures of a user are forgotten, and the maximum number of users tracked.
 FAILURE_LIFETIME: Final = 60.0
 MAX_FAILING: Final = 4_096
 
-# One processor is left to the event loop.
+# Leave one CPU to the event loop.
 MAX_RUNNING: Final = 2 if (os.cpu_count() or 1) > 2 else 1
 
 
@@ -43,7 +43,7 @@ class TooManyLogins(Exception):
 
 
 class Waiter:
-    """A login that waits for a check. `run` executes it in a thread; `done` gets its result or its exception."""
+    """A login waiting for a check. `run` runs the check in a thread; `done` is called with its result or exception."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Waiter:
 
 
 class _Check:
-    """One check and the logins that wait for it."""
+    """One check and the logins waiting for it."""
 
     def __init__(self, address: str, name: str, key: bytes, function: Callable[[], Result], waiter: Waiter) -> None:
         self.address = address
@@ -90,7 +90,7 @@ class LoginQueue:
         # Waiting and running checks by key.
         self._checks: dict[bytes, _Check] = {}
         self._preferred: deque[_Check] = deque()
-        # By address and user. Checks are taken from the first address and its last user.
+        # Waiting checks by address and user. The next check is that of the first address and its last user.
         self._addresses: OrderedDict[str, OrderedDict[str, _Waiting]] = OrderedDict()
         self._sizes: dict[str, int] = {}
         self._failures: OrderedDict[tuple[str, str], _Failures] = OrderedDict()
@@ -98,15 +98,15 @@ class LoginQueue:
     def submit(
         self, host: str, name: str, key: bytes, function: Callable[[], Result], waiter: Waiter, *, preferred: bool = False
     ) -> None:
-        """Call `function` in a thread when its turn comes. Its result False means a wrong password.
+        """Run a check in a thread when its turn comes.
 
         Args:
-            host: The client's address. IPv6 addresses with the same first 64 bits count as one.
-            name: The user, or a unique key.
-            key: Identifies the user and password.
-            function: The check.
-            waiter: The login.
-            preferred: Whether the password was correct before.
+            host: the client's address. IPv6 addresses of the same /64 network count as one.
+            name: the user, or a unique key.
+            key: identifies the user and password.
+            function: the check, which returns False for a wrong password.
+            waiter: the login.
+            preferred: whether the password was correct before.
         """
         check = self._checks.get(key)
         if check is not None:
@@ -129,23 +129,23 @@ class LoginQueue:
         self.waiting += 1
         size = self._sizes[address] = self._sizes.get(address, 0) + 1
         if len(waiting) > MAX_WAITING_PER_USER:
-            self._refuse(address, check.name, f"{MAX_WAITING_PER_USER} passwords of this user wait for their check")
+            self._refuse(address, check.name, f"this user has {MAX_WAITING_PER_USER} pending password checks")
         elif size > MAX_WAITING_PER_ADDRESS:
-            self._refuse(
-                address, next(iter(users)), f"{MAX_WAITING_PER_ADDRESS} logins from this address wait for their check"
-            )
+            self._refuse(address, next(iter(users)), f"this address has {MAX_WAITING_PER_ADDRESS} pending password checks")
         elif self.waiting > MAX_WAITING:
             busiest = max(self._sizes, key=self._sizes.__getitem__)
-            self._refuse(busiest, next(iter(self._addresses[busiest])), f"{MAX_WAITING} logins wait for their check")
+            self._refuse(
+                busiest, next(iter(self._addresses[busiest])), f"the broker has {MAX_WAITING} pending password checks"
+            )
 
-    def _refuse(self, address: str, name: str, why: str) -> None:
+    def _refuse(self, address: str, name: str, reason: str) -> None:
         """Refuse the oldest check of a user."""
-        check = self._take(address, name, oldest=True)
+        check = self._pop(address, name, oldest=True)
         del self._checks[check.key]
         for waiter in check.waiters:
-            waiter.done(TooManyLogins(f"{why}, the maximum"))
+            waiter.done(TooManyLogins(f"{reason}, the maximum"))
 
-    def _take(self, address: str, name: str, oldest: bool = False) -> _Check:
+    def _pop(self, address: str, name: str, oldest: bool = False) -> _Check:
         """Remove and return the oldest or newest check of a user."""
         users = self._addresses[address]
         waiting = users[name]
@@ -166,12 +166,12 @@ class LoginQueue:
             check = self._next()
             if check is None:
                 return
-            asking = [waiter for waiter in check.waiters if not waiter.is_lost()]
-            if not asking:
+            connected = [waiter for waiter in check.waiters if not waiter.is_lost()]
+            if not connected:
                 del self._checks[check.key]
                 continue
             self.running += 1
-            asking[0].run(check.function, partial(self._done, check))
+            connected[0].run(check.function, partial(self._done, check))
 
     def _next(self) -> _Check | None:
         if self._preferred:
@@ -181,7 +181,7 @@ class LoginQueue:
             return None
         address = next(iter(self._addresses))
         self._addresses.move_to_end(address)
-        return self._take(address, next(reversed(self._addresses[address])))
+        return self._pop(address, next(reversed(self._addresses[address])))
 
     def _done(self, check: _Check, result: Result) -> None:
         self.running -= 1
@@ -195,11 +195,11 @@ class LoginQueue:
         self._start()
 
     def succeeded(self, host: str, name: str) -> None:
-        """Forget the wrong passwords of a user after a correct one."""
+        """Reset the failures of a user after a correct password."""
         self._failures.pop((network_of(host), name), None)
 
     def failed(self, host: str, name: str) -> None:
-        """Count a wrong password of this user."""
+        """Count a wrong password of a user."""
         key = network_of(host), name
         now = self._clock()
         failures = self._failures.get(key)
@@ -212,14 +212,14 @@ class LoginQueue:
             self._failures.popitem(last=False)
 
     def backoff(self, host: str, name: str) -> float:
-        """Return the seconds by which the reply to a wrong password of this user is delayed."""
+        """Return the delay in seconds of the reply to a user's wrong password."""
         failures = self._failures.get((network_of(host), name))
         excess = failures.count - FREE_FAILURES if failures is not None else 0
         return min(MIN_BACKOFF * 2.0 ** min(excess - 1, 10), MAX_BACKOFF) if excess > 0 else 0.0
 
 
 def network_of(host: str) -> str:
-    """Return the key of an address. Of IPv6 it is the first 64 bits, as a client may use all addresses with them."""
+    """Return the key of an address: for IPv6 its /64 network, because one client may use every address in it."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 MAX_VALUES: Final = 8192
 # Maximum bytes of a section that filters inspect; a larger section counts as empty.
 MAX_SECTION: Final = 256 << 10
-# Bytes of a section (as a power of two) that are decoded for one unit of work.
+# Bytes of a section decoded per unit of work, as a power of two.
 SECTION_SHIFT: Final = 5
-# Units of work of a filter, in addition to its evaluation.
+# Units of work to set up a filter, in addition to its evaluation.
 FILTER_WORK: Final = 2
 
 
 class View(MessageView):
-    """A message as filters see it: as it would be delivered, with the changes by outcomes and dead-lettering."""
+    """A message as filters see it: as it would be delivered, with changes made by outcomes and dead-lettering."""
 
     __slots__ = (
         "_acquired",
@@ -58,7 +58,7 @@ class View(MessageView):
         self._properties: Properties | None = None
 
     def set_entry(self, message: Message, entry: Entry | None) -> None:
-        """Set the message and its entry; None if it has no entry yet."""
+        """Set the message and its entry, which is None before the message is queued."""
         overlay = None
         if entry is None:
             self._due = message.expires_at
@@ -68,7 +68,7 @@ class View(MessageView):
             self._due = expires_at(entry)
             self._acquired = entry.acquired_count
             self._failed = entry.delivery_count
-        # The overlay may have changed since.
+        # The overlay may have changed since the last call.
         if message is not self._message or overlay is not None or self._overlay is not None:
             self._message = message
             self._overlay = overlay

@@ -1,4 +1,4 @@
-"""Creation of sessions, with the shared state of each protocol."""
+"""Session factory, with the shared state of each protocol."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Protocols:
         self.amqp10 = Amqp10State(services, amqp10)
         self.amqp09 = Amqp09State(services, amqp09)
 
-    def make_session(self, found: int, peer: Peer) -> Session:
-        """Return the session of a connection whose header was `found` (see `detect`)."""
-        if found == V0_9_1:
+    def make_session(self, protocol: int, peer: Peer) -> Session:
+        """Return a new session that speaks `protocol`, a result of `detect`."""
+        if protocol == V0_9_1:
             return Connection091(peer, self.services)
-        if found == V0_9:
+        if protocol == V0_9:
             return Connection09(peer, self.amqp09)
-        return Connection10(peer, self.amqp10, found == V1_0_SASL)
+        return Connection10(peer, self.amqp10, protocol == V1_0_SASL)

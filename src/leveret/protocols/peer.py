@@ -1,4 +1,4 @@
-"""Interface of a session to its socket. The server subclasses it in plain Python, so it is not compiled."""
+"""Interface between a session and its socket. Not compiled, because the server subclasses it in plain Python."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Any, TypeAlias
 
 from leveret.security.mechanisms.base import Certificate
 
-# Result of a function that runs in a thread; its `done` may get an exception instead.
+# Result of a function that runs in a thread, or the exception that it raised.
 Result: TypeAlias = Any
 
 
 class Peer:
     """The socket under a session."""
 
-    # address:port of both ends, the client's address, and whether it is the local machine
+    # address:port of both ends, the client's address, and whether the client is on this machine
     name: str
     host: str
     local: bool
-    # the client certificate as returned by `ssl`; None without TLS or certificate
+    # the client certificate as returned by `ssl`; None without TLS or without a certificate
     certificate: Certificate | None
     tls: bool
-    # whether a login waits for the check of its password
+    # whether a login is waiting for its password check
     checking: bool
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Peer:
         self.checking = False
 
     def opened(self) -> None:
-        """Lift the limits for clients that have not opened their connection."""
+        """Lift the limits that apply until the client has opened a connection."""
 
     def write(self, data: bytes) -> None:
         raise NotImplementedError
@@ -43,10 +43,10 @@ class Peer:
         raise NotImplementedError
 
     def finish(self) -> None:
-        """Shut down the output, and discard input until the client closes.
+        """Shut down output, and discard input until the client closes.
 
-        Unread bytes would cause a reset, which could overtake a refusal (1.0 security section 5.1). The time limit for
-        opening a connection applies.
+        Closing with unread input would cause a reset, which could overtake a refusal (1.0 security section 5.1). The
+        handshake timeout applies.
         """
         self.close()
 
@@ -61,7 +61,7 @@ class Peer:
         raise NotImplementedError
 
     def hung_up(self) -> bool:
-        """Return whether the other side is known to have closed, without reading."""
+        """Return whether the client is known to have disconnected, without reading."""
         raise NotImplementedError
 
     def call_soon(self, callback: Callable[[], None]) -> None:
@@ -72,5 +72,5 @@ class Peer:
         raise NotImplementedError
 
     def run_blocking(self, function: Callable[[], Result], done: Callable[[Result], None]) -> None:
-        """Run a slow function in a thread; `done` gets its result or exception on the event loop."""
+        """Run a blocking function in a thread, then call `done` on the event loop with its result or exception."""
         raise NotImplementedError

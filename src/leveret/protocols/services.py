@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 log = logging.getLogger("leveret.connection")
 
 
-# Units of work of notifying a session of an alarm, besides one for each of its channels.
+# Units of work to notify a session of an alarm, plus one for each of its channels.
 ALARM_WORK = 5
-# Sessions (as a power of two) of which the channels are counted in 1 µs.
+# Sessions whose channels are counted per unit of work, as a power of two.
 SUM_SHIFT = 3
-# Clients that are named when a turn was slow.
+# Maximum number of clients named in the description of a turn.
 MAX_DESCRIBED = 5
 
 
 class SessionSettings:
-    """Limits and proposed values of the protocols, in bytes and seconds; 0 is no limit.
+    """Limits and proposed values of the protocols, in bytes and seconds; 0 means no limit.
 
     Attributes:
         spool_threshold: size above which bodies go to the spool.
-        max_transaction: maximum bytes of the publishes in an uncommitted transaction.
-        qos_spec: `basic.qos` has the specification's meaning of `global`, not RabbitMQ's.
-        strict: outside vhosts, follow the specifications even if today's clients expect otherwise
-            (`server.compat.strict`).
+        max_transaction: maximum bytes of publishes in an uncommitted transaction.
+        qos_spec: whether `global` of `basic.qos` has the specification's meaning instead of RabbitMQ's.
+        strict: whether behaviour that no vhost controls follows the specifications, even if today's clients
+            expect otherwise (`server.compat.strict`).
     """
 
     def __init__(
@@ -70,7 +70,12 @@ class SessionSettings:
 
 
 class VhostSessionSettings:
-    """Settings of a vhost for the protocols."""
+    """Protocol settings of a vhost.
+
+    Attributes:
+        qos_spec: as in `SessionSettings`; None means the server's setting.
+        consumer_timeout: in milliseconds; 0 means no timeout.
+    """
 
     def __init__(self, qos_spec: bool | None = None, consumer_timeout: int = 0) -> None:
         self.qos_spec = qos_spec
@@ -85,12 +90,12 @@ class Services:
         sessions: connected sessions, authenticated or not.
         numbered: sessions by number.
         by_user: number of open connections by user.
-        alarm: reason for which publishers are blocked; "" if there is no alarm.
-        alarms: number of alarms and ends of alarms so far.
+        alarm: reason why publishers are blocked; "" without an alarm.
+        alarms: number of changes of `alarm` so far.
         states: state of each protocol.
         call_soon: runs a callback after all ready sockets have been read; set by the server.
         served: numbers of the sessions whose input this turn has processed.
-        served_before: the same for the turn before. Part of their work may be done in this one.
+        served_before: the same for the previous turn, whose work may continue in this one.
     """
 
     def __init__(
@@ -134,14 +139,14 @@ class Services:
         self.states.append(state)
 
     def describe_turn(self) -> str:
-        """Describe the clients whose input this turn and the one before have processed, with their last operations."""
+        """Describe the clients served in this turn and the previous one, with their last operations."""
         numbers = list(dict.fromkeys([*self.served, *self.served_before]))
         shown = [self._describe_client(number) for number in numbers[:MAX_DESCRIBED]]
         if len(numbers) > MAX_DESCRIBED:
             shown.append(f"{len(numbers) - MAX_DESCRIBED} more")
         if self.broker.jobs.ran:
             shown.append(f"job {self.broker.jobs.ran}")
-        return ", ".join(shown) or "no client's input"
+        return ", ".join(shown) or "no client input"
 
     def _describe_client(self, number: int) -> str:
         session = self.numbered.get(number)
@@ -150,7 +155,7 @@ class Services:
         return f"connection {number}, {session.peer_name()} ({session.operation or 'messages'})"
 
     def end_turn_soon(self) -> None:
-        """End the turn after every ready socket has been read: their input is routed, committed and written together."""
+        """End the turn after all ready sockets have been read, to route, commit and write their input together."""
         if self.call_soon is None:
             self._end_turn()
         elif not self.turn_due:
@@ -179,16 +184,16 @@ class Services:
         for state in self.states:
             state.vhost_removed(vhost)
 
-    def check_limits(self, user: str, vhost: Vhost, refused: type[BrokerError]) -> None:
-        """Check the limits of connections.
+    def check_limits(self, user: str, vhost: Vhost, refusal: type[BrokerError]) -> None:
+        """Check the limits on connections.
 
         Raises:
-            BrokerError: `refused`, if the user or the vhost is at its limit.
-            ResourceError: the broker is at its limit.
+            BrokerError: `refusal`, if the user or the vhost has reached its limit.
+            ResourceError: the broker has reached its limit.
         """
         limit = vhost.settings.max_connections
         if 0 <= limit <= vhost.connections:
-            raise refused(
+            raise refusal(
                 f"vhost '{vhost.name}' has {limit} connections, the maximum; the setting is"
                 f" vhosts.{vhost.name}.limits.max_connections"
             )
@@ -197,7 +202,7 @@ class Services:
         if known is not None and known.limits.max_connections:
             limit = known.limits.max_connections
         if limit and self.by_user.get(user, 0) >= limit:
-            raise refused(f"user '{user}' has {limit} connections, the maximum; the setting is limits.connections_per_user")
+            raise refusal(f"user '{user}' has {limit} connections, the maximum; the setting is limits.connections_per_user")
         limit = self.settings.connections
         if limit and sum(other.connections for other in self.broker.vhosts.values()) >= limit:
             raise ResourceError(f"the broker has {limit} connections, the maximum; the setting is limits.connections")
@@ -216,7 +221,7 @@ class Services:
         return number
 
     def check_channel_limit(self, user: str, limit: int) -> None:
-        """Raise NotAllowed if the user's connections, of all protocols, have the maximum number of channels."""
+        """Raise NotAllowed if the user has the maximum number of channels, counting the connections of all protocols."""
         self.broker.work += len(self.sessions) >> SUM_SHIFT
         if sum(session.channel_count() for session in self.sessions if session.user == user) >= limit:
             raise NotAllowed(
@@ -238,7 +243,7 @@ class Services:
         self.broker.end_turn()
 
     def _notify(self, alarm: int) -> Iterator[int]:
-        """Notify the sessions of an alarm or its end, until another one follows. New sessions check `alarm`."""
+        """Notify the sessions of a change of the alarm, until the next change. New sessions check `alarm` themselves."""
         for session in list(self.sessions):
             if alarm != self.alarms:
                 return

@@ -20,7 +20,7 @@ class Session(Output):
         number: identifies the connection within the process.
         user: the authenticated user; "" before the login.
         opened: whether the client has opened a vhost.
-        operation: the last operation in its input other than on single messages; "" for none.
+        operation: the last operation received, other than on single messages; "" for none.
         peer: the socket.
         closing: whether the connection is lost or being closed by either side.
     """
@@ -36,7 +36,7 @@ class Session(Output):
         raise NotImplementedError
 
     def perform_rest(self) -> None:
-        """Perform input that the previous turn left."""
+        """Perform the input left over from the previous turn."""
         raise NotImplementedError
 
     def connection_lost(self) -> None:
@@ -54,11 +54,11 @@ class Session(Output):
         raise NotImplementedError
 
     def check_peer(self) -> None:
-        """Check whether a socket that is not being read has closed. Called at intervals."""
+        """Check whether a socket that is not being read has closed. Called periodically."""
         raise NotImplementedError
 
     def shut_down(self, reason: str) -> None:
-        """Close the connection for an operator (0-9-1: 320 connection-forced)."""
+        """Close the connection at an operator's request (0-9-1: 320 connection-forced)."""
         raise NotImplementedError
 
     def vhost_removed(self, vhost: Vhost) -> None:
@@ -74,7 +74,7 @@ class Session(Output):
         raise NotImplementedError
 
     def peer_name(self) -> str:
-        """Return the addresses of the socket."""
+        """Return the addresses of both ends of the socket."""
         raise NotImplementedError
 
     def channel_count(self) -> int:

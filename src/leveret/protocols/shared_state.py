@@ -1,4 +1,4 @@
-"""State shared by the connections of one protocol. Each protocol subclasses it and registers it with `Services`."""
+"""State shared by the connections of one protocol. Each protocol registers a subclass with `Services`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 
 class SharedState:
-    """The state of one protocol in a server. Methods that a protocol does not need do nothing."""
+    """The state of one protocol in a server. Every method is an optional hook."""
 
     def recover(self, recovery: Recovery) -> None:
         """Recover the state of the protocol from the log, before the broker recovers its queues."""
 
     def start(self, post: Callable[[Callable[[], None]], object]) -> None:
-        """Start, after the log has started. `post` runs a callback on the event loop, from any thread."""
+        """Start, after the log has started. `post` schedules a callback on the event loop from any thread."""
 
     def is_ready(self) -> bool:
         """Return whether connections may be accepted."""

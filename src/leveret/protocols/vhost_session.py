@@ -1,4 +1,4 @@
-"""A session in its vhost: the user's permissions and the routes of publishes, for all protocols."""
+"""Sessions in a vhost, for all protocols: the user's permissions and the routes of publishes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class VhostSession(Session):
     """A session that publishes and consumes in one vhost. Routes and permissions are cached until they change.
 
     Attributes:
-        vhost: None before the client has opened one.
+        vhost: the vhost that the client has opened; None before.
         routes: routes by canonical address, valid for `topology` of the vhost and `generation` of the users.
         allowed: granted operations and resources, valid for `generation`.
     """
@@ -91,7 +91,7 @@ class VhostSession(Session):
 
     @property
     def session(self) -> object:
-        """The owner of the exclusive queues that the session declares: the session."""
+        """The owner of exclusive queues declared on this session: the session itself."""
         return self
 
     def check_peer(self) -> None:
