@@ -1,6 +1,6 @@
 """The content header of class basic: headers for routing, and rendering of overlays.
 
-Bytes stay as the publisher sent them unless something has to change.
+The publisher's bytes stay unchanged unless an overlay, BCC or direct reply-to changes them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from leveret.wire.amqp0.properties import decode_header, decode_headers_table, e
 from leveret.wire.amqp0.values import ContentProperties, LongLong
 
 BASIC: Final = 60
-# A little over ten years in milliseconds, as for x-message-ttl.
+# About ten years in milliseconds, as for x-message-ttl.
 MAX_EXPIRATION: Final = 3653 * 24 * 3600 * 1000
 
 
@@ -67,10 +67,10 @@ def with_reply_to(header: bytes, address: str) -> bytes:
 def copy_keys(message: Message) -> list[str]:
     """Return the routing keys of the CC and BCC headers (RabbitMQ's sender-selected distribution).
 
-    Removes BCC from the message, which must not be in a queue yet.
+    Also remove BCC from the message, which must not be in a queue yet.
 
     Raises:
-        PreconditionFailed: as for `check_copies`.
+        PreconditionFailed: a header is not a list of strings.
     """
     headers, keys = _copies(message)
     if "BCC" in headers:
@@ -102,7 +102,7 @@ def _copies(message: Message) -> tuple[FieldTable, list[str]]:
 
 
 def header_of(entry: Entry) -> bytes:
-    """Return the header of an entry for its consumer: the stored bytes with the changes of the overlay."""
+    """Return the header of an entry for its consumer: the stored bytes with the changes in the overlay."""
     message = entry.message
     overlay = entry.overlay
     if overlay is None:
@@ -133,7 +133,7 @@ def _changed(message: Message, overlay: Overlay) -> bytes:
 
 
 def _with_long_count(death: FieldValue) -> FieldValue:
-    """Return an entry of x-death with its count as a long-long. Publishers may have written anything."""
+    """Return an entry of x-death with its count as a long-long. Publishers may send values of any type."""
     if not isinstance(death, dict):
         return death
     count = death.get("count")

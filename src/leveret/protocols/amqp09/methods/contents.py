@@ -58,7 +58,7 @@ def publish(channel: Channel, route: Route, message: Message, flags: int) -> lis
     channel.publish_count += 1
     queues = channel.route_message(route, message)
     if flags or not queues:
-        queues = channel.flagged(message, queues, flags)
+        queues = channel.return_undeliverable(message, queues, flags)
     for queue in queues:
         queue.push(message)
     if len(queues) > WIDE_FANOUT:

@@ -37,17 +37,17 @@ if TYPE_CHECKING:
 log = logging.getLogger("leveret.connection")
 
 REPLY_TO: Final = b"amq.rabbitmq.reply-to"
-# Unacknowledged deliveries allowed on a channel without prefetch while memory is tight.
+# Maximum number of unacknowledged deliveries on a channel without prefetch while memory is tight.
 LOW_MEMORY_WINDOW: Final = 1000
-# Milliseconds for which publishes are accepted after channel.flow: they may have been sent before it arrived.
+# Milliseconds after channel.flow in which publishes are accepted: they may have been sent before it arrived.
 FLOW_GRACE: Final = 5000
-# Queues above which routing a message counts as work of the turn.
+# Number of queues above which routing a message counts as work.
 WIDE_FANOUT: Final = 16
-# Consumer tags that a channel remembers after the broker cancelled them.
+# Maximum number of tags that a channel remembers of consumers cancelled by the broker.
 MAX_CANCELLED_TAGS: Final = 1000
-# Deliveries that one acknowledgement settles without yielding to other clients.
+# Maximum number of deliveries that one acknowledgement settles without yielding to other clients.
 MAX_SETTLED_AT_ONCE: Final = 2000
-# Consumers up to which a closing channel removes them in the order of their creation.
+# A closing channel with fewer consumers removes them in the order of their creation.
 MAX_LEAVING_IN_ORDER: Final = 100
 NO_CONSUMERS: Final = 313
 NO_ROUTE: Final = 312
@@ -78,11 +78,11 @@ class Channel(Holder):
         low_tag: lower bound of the tags in `unacked`.
         active: whether the client accepts deliveries (channel.flow).
         paused: whether the broker has asked the client to stop publishing.
-        stalled: whether a reply waits for a commit or a page. Further commands wait in `backlog`.
+        stalled: whether a reply waits for a commit or a page-in. Further commands wait in `backlog`.
         published: number of publishes since confirm.select.
-        confirmed: number of these that have been confirmed or refused, in order.
-        marks: pairs of a batch and the first publish that it holds, in order.
-        nacks: sequence numbers of refused publishes.
+        confirmed: number of these that have been acked or nacked, in order.
+        marks: pairs of a log batch and the first publish in it, in order.
+        nacks: sequence numbers of publishes to nack.
     """
 
     def __init__(self, connection: BaseConnection, number: int) -> None:
@@ -99,15 +99,15 @@ class Channel(Holder):
         self.pause_known = False
         self.pause_until = 0
         self.closing = False
-        # The connection has ended. The channel is about to be closed and performs no more commands.
+        # The connection has ended. The channel is about to close and performs no more commands.
         self.abandoned = False
         # Deliveries
         self.next_tag = 1
         self.low_tag = 1
         self.unacked: dict[int, Entry] = {}
         self.consumers: dict[str, ChannelConsumer] = {}
-        # Tags of consumers that the broker cancelled, oldest first. In strict mode, basic.cancel is answered for these too
-        # (basic.cancel.01). Bounded, since most clients never cancel them.
+        # Tags of consumers that the broker cancelled, oldest first. In strict mode, basic.cancel accepts these too
+        # (basic.cancel.01). Bounded, because most clients never cancel them.
         self.cancelled_tags: dict[str, None] = {}
         self.default_prefetch = 0
         self.default_prefetch_size = 0
@@ -117,7 +117,7 @@ class Channel(Holder):
         # This channel's share of the connection's window: deliveries and bytes.
         self.counted_deliveries = 0
         self.counted_bytes = 0
-        # Unacknowledged deliveries of basic.get, which no window counts.
+        # Unacknowledged deliveries of basic.get, which do not count in any window.
         self.gets = 0
         self.counted = False
         self.sized = False
@@ -134,7 +134,7 @@ class Channel(Holder):
         self.marked_batch = 0
         self.marks: deque[tuple[int, int]] = deque()
         self.nacks: deque[int] = deque()
-        # Parts of the body that is being received.
+        # Parts of the body being received.
         self.incoming: list[bytes] | StoredBody = []
         # Transactions
         self.transacted = False
@@ -143,7 +143,7 @@ class Channel(Holder):
         self.tx_size = 0
         # A large transaction is being committed. Its settlements take effect even if the channel closes.
         self.committing = False
-        # Work in steps that has not finished. Further commands wait for it.
+        # Unfinished work in steps. Further commands wait for it.
         self.unfinished: Iterator[int] | None = None
         # Order of replies
         self.stalled = False
@@ -200,7 +200,7 @@ class Channel(Holder):
             queues = self.route_message(route, message)
         flags = command.flags
         if flags or not queues:
-            queues = self.flagged(message, queues, flags)
+            queues = self.return_undeliverable(message, queues, flags)
         accepted = True
         for queue in queues:
             if not queue.push(message):
@@ -223,7 +223,7 @@ class Channel(Holder):
                 connection.confirming.append(self)
 
     def begin_content(self, publish: Publish) -> None:
-        """Prepare to receive a large body in parts, in the spool if there is one.
+        """Prepare to receive a large body in parts, into the spool if there is one.
 
         Raises:
             ContentTooLarge: the spool is full.
@@ -240,7 +240,7 @@ class Channel(Holder):
         raise NotImplementedByBroker(f"{method.name} is not implemented")
 
     def route_message(self, route: Route, message: Message) -> list[Queue]:
-        """Return the queues of a message whose headers affect routing: CC and BCC, headers exchanges."""
+        """Return the queues of a message whose headers affect routing (CC, BCC, headers exchanges)."""
         if route.owner:
             content.check_copies(message)  # the sink transaction uses them when it is committed
             return route.queues
@@ -251,8 +251,8 @@ class Channel(Holder):
             return route.queues
         return self.vhost.route_message(route, message, more)
 
-    def flagged(self, message: Message, queues: list[Queue], flags: int) -> list[Queue]:
-        """Send back undeliverable mandatory and immediate messages (0-9-1 basic.publish.mandatory, .immediate).
+    def return_undeliverable(self, message: Message, queues: list[Queue], flags: int) -> list[Queue]:
+        """Return an undeliverable mandatory or immediate message to the client (0-9-1 basic.publish.mandatory, .immediate).
 
         Returns:
             The queues that get the message.
@@ -281,7 +281,7 @@ class Channel(Holder):
             self.connection.engine.send(self.number, "channel.flow", {"active": False})
 
     def ask_to_resume(self) -> None:
-        """Send channel.flow to a publisher that was asked to pause."""
+        """Send channel.flow to resume a publisher that was asked to pause."""
         if self.paused:
             self.paused = False
             self.connection.engine.send(self.number, "channel.flow", {"active": True})
@@ -306,7 +306,7 @@ class Channel(Holder):
             connection.send_body(self.number, message)
 
     def expiry(self, expiration: bytes) -> int:
-        """Return `Message.expires_at` for the property expiration."""
+        """Return `Message.expires_at` for an expiration property."""
         try:
             milliseconds = int(expiration) if expiration.isdigit() else -1
         except ValueError:
@@ -347,7 +347,7 @@ class Channel(Holder):
         self.tx_publishes.append(PendingPublish(message, route, flags, self.broker.timers.now()))
 
     def grow_transaction(self, size: int) -> None:
-        """Add `size` bytes to the memory of the transaction.
+        """Add `size` bytes to the size of the transaction.
 
         Raises:
             ContentTooLarge: the transaction exceeds `limits.transaction_size`.
@@ -360,7 +360,7 @@ class Channel(Holder):
             )
 
     def transaction_ended(self, committed: bool) -> None:
-        """Called before a commit and after a rollback. 0-9 overrides it for its other classes."""
+        """Handle the end of a transaction, before a commit or after a rollback. Overridden for the other classes of 0-9."""
 
     # Confirms
 
@@ -373,7 +373,7 @@ class Channel(Holder):
             self.connection.mark()
 
     def resolve(self) -> None:
-        """Confirm or refuse publishes, in order, up to the first one that still waits for its batch."""
+        """Ack or nack publishes in order, up to the first one whose batch is not committed."""
         marks = self.marks
         upto = marks[0][1] - 1 if marks else self.published
         confirmed = self.confirmed
@@ -382,11 +382,11 @@ class Channel(Holder):
         engine = self.connection.engine
         nacks = self.nacks
         while nacks and nacks[0] <= upto:
-            refused = nacks.popleft()
-            if refused - 1 > confirmed:
-                engine.send_ack(self.number, refused - 1, refused - 2 > confirmed)
-            engine.send_nack(self.number, refused, False, False)
-            confirmed = refused
+            nacked = nacks.popleft()
+            if nacked - 1 > confirmed:
+                engine.send_ack(self.number, nacked - 1, nacked - 2 > confirmed)
+            engine.send_nack(self.number, nacked, False, False)
+            confirmed = nacked
         if upto > confirmed:
             engine.send_ack(self.number, upto, upto - 1 > confirmed)
         self.confirmed = upto
@@ -398,11 +398,11 @@ class Channel(Holder):
         return 0 < self.prefetch <= self.outstanding()
 
     def outstanding(self) -> int:
-        """Return how many deliveries the windows of channel and connection count."""
+        """Return the number of deliveries that count in the windows of the channel and the connection."""
         return len(self.unacked) + len(self.tx_settlements) - self.gets
 
     def has_credit(self, size: int) -> bool:
-        """Return whether the windows of channel and connection allow a delivery of `size` bytes."""
+        """Return whether the windows of the channel and the connection allow a delivery of `size` bytes."""
         if self.is_full():
             return False
         if self.prefetch_size and (self.unacked or self.outstanding()) and self.unacked_size + size > self.prefetch_size:
@@ -414,28 +414,28 @@ class Channel(Holder):
 
     def update_window(self) -> None:
         """Update the connection's window with this channel's unacknowledged deliveries."""
-        held = 0
+        count = 0
         size = 0
         if not self.closing:
-            held = self.outstanding()
+            count = self.outstanding()
             size = self.unacked_size
-        self.connection.count_unacked(held - self.counted_deliveries, size - self.counted_bytes)
-        self.counted_deliveries = held
+        self.connection.count_unacked(count - self.counted_deliveries, size - self.counted_bytes)
+        self.counted_deliveries = count
         self.counted_bytes = size
 
     def is_over_limit(self) -> bool:
-        """Return whether the channel must acknowledge first: by setting, or because memory is tight."""
-        held = len(self.unacked)
-        if (self.broker.tight and held >= LOW_MEMORY_WINDOW) or 0 < self.max_unacked <= held:
+        """Return whether the client must acknowledge deliveries first: by setting, or because memory is tight."""
+        count = len(self.unacked)
+        if (self.broker.tight and count >= LOW_MEMORY_WINDOW) or 0 < self.max_unacked <= count:
             self.counted = True  # makes acknowledgements wake all consumers of the channel
             return True
         return False
 
     def take_tags(self, tag: int, multiple: bool) -> list[tuple[int, Entry]]:
-        """Remove and return the entries that an acknowledgement names (0-9-1 basic.ack.multiple.exists).
+        """Remove and return the entries that an acknowledgement covers (0-9-1 basic.ack.multiple.exists).
 
         Raises:
-            PreconditionFailed: the tag is not unacknowledged.
+            PreconditionFailed: the delivery tag is unknown or already acknowledged.
         """
         unacked = self.unacked
         if not multiple:
@@ -471,7 +471,7 @@ class Channel(Holder):
         self.run_steps(self._settling(tag or self.next_tag - 1, outcome))
 
     def _settling(self, last: int, outcome: int) -> Iterator[int]:
-        """Settle all deliveries up to a tag. Requeued ones go youngest first, so that they keep their order."""
+        """Settle all deliveries up to a tag. Entries are requeued newest first, so that they keep their order."""
         unacked = self.unacked
         tags = sorted(unacked)
         del tags[bisect_right(tags, last) :]
@@ -529,12 +529,12 @@ class Channel(Holder):
         self.resume()
 
     def fail(self) -> None:
-        """Close the connection after work for a command failed in a later turn; the error has been logged."""
+        """Close the connection, because work for a command failed in a later turn. The error has been logged."""
         self.unfinished = None
         if self.closing or self.abandoned:
             return
         if self.connection.lost:
-            self.close()  # interrupted (0-9): it cannot be resumed
+            self.close()  # the channel was interrupted (0-9), and can no longer be resumed
         else:
             self.connection.close(INTERNAL_ERROR, FAILURE)
 
@@ -597,7 +597,7 @@ class Channel(Holder):
             self.wake()
 
     def excludes_rejecting_channel(self) -> bool:
-        """Return whether entries that this channel rejected never come back to it: in strict mode."""
+        """Return whether entries that this channel rejects are never redelivered to it, as in strict mode."""
         return self.vhost.strict
 
     def requeue_nacked(self, entry: Entry) -> None:
@@ -625,7 +625,7 @@ class Channel(Holder):
         return entries
 
     def wake(self) -> None:
-        """Wake consumers after a window that they share has room again."""
+        """Wake consumers when the window that they share has room again."""
         connection = self.connection
         if connection.prefetch or connection.prefetch_size:
             self.update_window()
@@ -637,7 +637,7 @@ class Channel(Holder):
         consumers = self.consumers
         self.broker.work += len(consumers) >> 1
         if self.counted and len(consumers) > 1:
-            # The consumers share a window. Move the first parked one to the end, so that each gets its turn.
+            # The consumers share a window. Move the first parked one to the end, so that they take turns.
             for tag, consumer in consumers.items():
                 if consumer.parked:
                     consumers[tag] = consumers.pop(tag)
@@ -663,7 +663,7 @@ class Channel(Holder):
                     holder.unacked_size += entry.message.size
 
     def requeuing_all(self) -> Iterator[int]:
-        """Requeue all unacknowledged entries, and those that an open transaction has acknowledged."""
+        """Requeue all unacknowledged entries, and those acknowledged in the open transaction."""
         frozen = FrozenQueues()
         settlements = self.tx_settlements
         try:
@@ -677,7 +677,7 @@ class Channel(Holder):
             frozen.thaw()
 
     def requeuing(self) -> Iterator[int]:
-        """Requeue unacknowledged entries, youngest first, so that they keep their order.
+        """Requeue unacknowledged entries, newest first, so that they keep their order.
 
         Entries delivered meanwhile are not requeued. An entry counts in the window until it is requeued.
         """
@@ -687,7 +687,7 @@ class Channel(Holder):
         yield from self.requeuing_tags(tags)
 
     def requeuing_tags(self, tags: list[int]) -> Iterator[int]:
-        """Requeue the deliveries of these tags, last one first."""
+        """Requeue the deliveries with these tags, last tag first."""
         unacked = self.unacked
         frozen = FrozenQueues()
         try:
@@ -706,7 +706,7 @@ class Channel(Holder):
     # Consumers
 
     def consumer_cancelled(self, consumer: ChannelConsumer) -> None:
-        """Cancel a consumer whose queue was deleted (RabbitMQ's consumer cancel notification)."""
+        """Cancel a consumer of a deleted queue, and notify the client (RabbitMQ's consumer cancel notification)."""
         if self.consumers.pop(consumer.tag, None) is None:
             return
         if self.vhost.strict:
@@ -763,26 +763,26 @@ class Channel(Holder):
         self.reply_queue = None
         consumers = list(self.consumers.values())
         self.consumers.clear()
-        # Consumers leave before entries are requeued: otherwise these would be delivered here again.
+        # Stop the consumers before entries are requeued: otherwise these would be delivered to them again.
         for consumer in consumers:
             consumer.active = False
             consumer.queue.consumers.leave(consumer)
         yield len(consumers) >> 2
         if self.unfinished is not None:
             yield from logged(self.unfinished)
-        held = 0
+        remaining = 0
         while True:
-            before = held
+            before = remaining
             yield from logged(self.requeuing_all())
-            held = len(self.unacked) + len(self.tx_settlements)
-            if not held or held == before:
-                break  # no progress: the rest failed to requeue
+            remaining = len(self.unacked) + len(self.tx_settlements)
+            if not remaining or remaining == before:
+                break  # the remaining entries cannot be requeued
         while consumers:
             consumer = consumers.pop(0) if len(consumers) < MAX_LEAVING_IN_ORDER else consumers.pop()
             try:
                 consumer.queue.remove_consumer(consumer)
             except Exception:
-                log.exception("a consumer of queue '%s' failed to leave", consumer.queue.name)
+                log.exception("cannot remove a consumer from queue '%s'", consumer.queue.name)
             yield 2
         while self.tx_publishes:
             self.tx_publishes.pop()
@@ -795,7 +795,7 @@ class Channel(Holder):
         self.stalled = True
 
     def resume(self) -> None:
-        """Perform the commands that were queued since `stall`."""
+        """Perform the commands queued since `stall`."""
         self.stalled = False
         self.backlog_size = 0
         backlog = self.backlog

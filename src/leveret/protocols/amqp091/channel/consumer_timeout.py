@@ -39,7 +39,7 @@ class ConsumerTimeout(Timed):
 
 
 def watch_timeout(channel: Channel, consumer: int | None, queue: Queue) -> None:
-    """Start the timer if the consumer, its queue or the vhost sets a limit. The shortest one of a channel applies."""
+    """Start the timer if the consumer, its queue or the vhost sets a limit. The shortest limit of the channel applies."""
     limit = consumer
     if limit is None:
         limit = queue.settings.consumer_timeout

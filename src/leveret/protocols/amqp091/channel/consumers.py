@@ -15,12 +15,12 @@ from leveret.protocols.convert import to_amqp0
 if TYPE_CHECKING:
     from leveret.protocols.amqp091.channel.channel import Channel
 
-# Bytes of deliveries to one connection per turn. More wait until the socket has accepted them.
+# Bytes of deliveries to one connection per turn. Further deliveries wait until the socket has accepted them.
 QUANTUM: Final = 256 << 10
 
 
 class ChannelConsumer(Consumer):
-    """A consumer of a channel. `prefetch` counts messages and `prefetch_size` bytes; 0 is no limit."""
+    """A consumer of a channel. `prefetch` counts messages and `prefetch_size` bytes; 0 means no limit."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class ChannelConsumer(Consumer):
             and self.queue is not channel.reply_queue
             and not channel.connection.qos_spec
         ):
-            return False  # as in RabbitMQ: a full window of the channel also stops consumers that it does not count
+            return False  # as in RabbitMQ: a full channel window also stops consumers without acknowledgements
         if not channel.active:
             return False
         connection = channel.connection
@@ -135,4 +135,4 @@ class ChannelConsumer(Consumer):
         if connection.notify_cancel or channel.closing:
             channel.consumer_cancelled(self)
         else:
-            connection.refuse(channel, 404, text, 0, 0)  # without a notification the client would wait for ever
+            connection.refuse(channel, 404, text, 0, 0)  # otherwise the client would wait forever

@@ -47,19 +47,19 @@ from leveret.wire.amqp0.model import Version
 
 log = logging.getLogger("leveret.connection")
 
-# Methods that open a channel; the second one in 0-9 only.
+# Methods that open a channel; channel.resume exists in 0-9 only.
 OPENING: Final = ("channel.open", "channel.resume")
-# Bytes of replies that a client may leave unread before the broker stops reading its socket.
+# Bytes of unread replies above which the broker stops reading a client's socket.
 MAX_UNWRITTEN: Final = 4 << 20
-# Seconds that a client has to answer connection.close, or to read it if its frames can no longer be parsed.
+# Seconds for a client to answer connection.close, or to read it if its frames can no longer be parsed.
 CLOSE_TIMEOUT: Final = 5.0
 UNFRAMED_CLOSE_TIMEOUT: Final = 0.25
-# Units of work that all connections together may do in one turn. Beyond it, each connection performs one command per
-# turn, so that a flood does not delay others.
+# Units of work that all connections together may do in one turn. Above it, each connection performs one command per turn,
+# so that a flood does not delay the others.
 MAX_WORK: Final = 10_000
-# Units of work that parsing the data of one read may take.
+# Maximum units of work to parse the data of one read.
 MAX_PARSED: Final = 8000
-# Commands and content bytes that a channel may send ahead of a reply before the broker stops reading its connection.
+# Commands and content bytes queued behind a pending reply above which the broker stops reading the connection.
 MAX_BACKLOG: Final = 10_000
 MAX_BACKLOG_SIZE: Final = 4 << 20
 # Units of work of a method other than publish, ack and nack.
@@ -68,22 +68,22 @@ METHOD_WORK: Final = 15
 OPEN_WORK: Final = 30
 # Units of work of closing a channel.
 CHANNEL_WORK: Final = 5
-# Content up to this size may be a request to the broker, which is known only when it is complete.
+# Content up to this size may be a request to the broker, which becomes known only when it is complete.
 MAX_REQUEST_BYTES: Final = 64 << 10
 
 
 class BaseConnection(VhostSession):
-    """A connection without the methods of its protocol, which a subclass dispatches.
+    """Base class of connections. A subclass dispatches the methods of its protocol.
 
     Attributes:
         number: identifies the connection within the process.
         protocol: name of the protocol.
         paused: whether deliveries stop because the socket's buffer is `full` or a large content is being sent.
         starved: whether a consumer was parked because of `paused` or the quantum.
-        outgoing: output from a large content on; None if there is none.
+        outgoing: queued output, from a large content on; None if there is none.
         published_any: whether the connection has published; during an alarm, since the alarm began.
-        spools: whether it has published a body that went to the spool.
-        max_encoded: size in bytes of the largest body that is encoded as a whole.
+        spools: whether the connection has published a spooled body.
+        max_encoded: maximum size in bytes of a body that is encoded as a whole.
         routes: routes with checked permissions, valid for `topology` of the vhost and `generation` of the users.
     """
 
@@ -117,7 +117,7 @@ class BaseConnection(VhostSession):
         self.login: Login | None = None
         self.client_properties: values.FieldTable = {}
         self.notify_cancel = False
-        # By queue: cancel notifications that must follow the reply to this connection's own queue.delete.
+        # Cancel notifications by queue, deferred until the reply to this connection's own queue.delete.
         self.pending_cancels: dict[Queue, list[tuple[Channel, str]]] = {}
         self.notify_blocked = False
         self.close_on_auth_failure = False
@@ -129,7 +129,7 @@ class BaseConnection(VhostSession):
         self.awaits_close_ok = False
         # The client has sent connection.close. The reply is sent when the broker has released the connection.
         self.owes_close_ok = False
-        # Number of closing channels and other parts that are being released.
+        # Number of channels and other parts being released.
         self.releasing = 0
         # Output
         self.dirty = False
@@ -145,16 +145,16 @@ class BaseConnection(VhostSession):
         self.blocked = False
         self.published_any = False
         self.spools = False
-        # Commands that the previous turn did not perform.
+        # Commands left over from the previous turn.
         self.rest: list[Command] = []
         # The spec's global window (qos_spec)
         self.prefetch = 0
         self.prefetch_size = 0
-        # Deliveries and bytes in it, and whether it got room in this turn.
+        # Deliveries and bytes in it, and whether room was freed in this turn.
         self.window_count = 0
         self.window_size = 0
         self.freed = False
-        # The channel that asked last for a delivery.
+        # The channel that last asked for credit.
         self.granted: Channel | None = None
         self.bytes_in = 0
         self.bytes_out = 0
@@ -236,7 +236,7 @@ class BaseConnection(VhostSession):
             confirming.clear()
             self.mark()
         if self.services.alarm and not self.published_any and self.engine.is_receiving_content(MAX_REQUEST_BYTES):
-            self._block(self.services.alarm)  # its first message is incomplete, but it publishes
+            self._block(self.services.alarm)  # it is publishing, although its first message is incomplete
         if self.published_any:
             self.ingress.pause_for_commit(self.broker.log, self.spools)
         self.services.end_turn_soon()
@@ -327,7 +327,8 @@ class BaseConnection(VhostSession):
             if channel is not None:
                 self.refuse(channel, error.code, error.text, error.class_id, error.method_id)
         elif error.scope == SOCKET_SCOPE:
-            # The specification asks to close the socket without sending anything (0-9-1 section 4.2.3, connection.tune-ok).
+            # The specification requires closing the socket without sending anything (0-9-1 section 4.2.3,
+            # connection.tune-ok).
             self.closing = True
             self.drop_output()
             self.engine.to_send()
@@ -336,19 +337,19 @@ class BaseConnection(VhostSession):
             self.close(error.code, error.text, error.class_id, error.method_id)
 
     def refuse(self, channel: Channel, code: int, text: str, class_id: int, method_id: int) -> None:
-        """Close the channel, or the connection if the error is a hard one."""
+        """Close the channel or, after a hard error, the connection."""
         if code in HARD_ERRORS:
             self.close(code, text, class_id, method_id)
             return
-        said = reply_text(code, text)
-        log.info("%s: channel %d closed with %d: %s", self.peer.name, channel.number, code, said)
+        full_text = reply_text(code, text)
+        log.info("%s: channel %d closed with %d: %s", self.peer.name, channel.number, code, full_text)
         channel.resolve()
         self.close_channel(channel)
         # The engine drops this if the client has already sent channel.close.
         self.engine.send(
             channel.number,
             "channel.close",
-            {"reply_code": code, "reply_text": said, "class_id": class_id, "method_id": method_id},
+            {"reply_code": code, "reply_text": full_text, "class_id": class_id, "method_id": method_id},
         )
         self.mark()
 
@@ -361,7 +362,7 @@ class BaseConnection(VhostSession):
         channel.close(partial(self._channel_closed, done))
         channel.update_window()
         if self.prefetch or self.prefetch_size:
-            channel.wake()  # its share of the window is free for the others
+            channel.wake()  # its share of the connection's window is free
 
     def _channel_closed(self, done: Callable[[], None] | None) -> None:
         if done is not None:
@@ -369,26 +370,28 @@ class BaseConnection(VhostSession):
         self._part_released()
 
     def release_notices(self, queue: Queue) -> None:
-        """Send the cancel notifications that waited for the reply to queue.delete."""
+        """Send the cancel notifications deferred until the reply to queue.delete."""
         for channel, tag in self.pending_cancels.pop(queue, ()):
             channel.notify_cancel(tag)
 
     def close(self, code: int, text: str, class_id: int = 0, method_id: int = 0) -> None:
-        """Send connection.close. From now on, everything but connection.close-ok is discarded."""
+        """Send connection.close. From now on, all input except connection.close-ok is discarded."""
         if self.closing or self.lost:
             return
-        said = reply_text(code, text)
-        log.info("%s: connection closed with %d: %s", self.peer.name, code, said)
+        full_text = reply_text(code, text)
+        log.info("%s: connection closed with %d: %s", self.peer.name, code, full_text)
         self.closing = True
         self.awaits_close_ok = True
         self.drop_output()
         self.engine.send(
-            0, "connection.close", {"reply_code": code, "reply_text": said, "class_id": class_id, "method_id": method_id}
+            0,
+            "connection.close",
+            {"reply_code": code, "reply_text": full_text, "class_id": class_id, "method_id": method_id},
         )
         self._release()
         self.mark()
         self.ingress.resume()
-        # Without frame boundaries, no close-ok can be parsed. Still, the socket stays open briefly: unread input
+        # Without frame boundaries, close-ok cannot be parsed. The socket stays open briefly nevertheless: unread input
         # would cause a reset, which could overtake connection.close.
         self.peer.call_later(UNFRAMED_CLOSE_TIMEOUT if self.engine.lost else CLOSE_TIMEOUT, self._close_timed_out)
 
@@ -423,21 +426,21 @@ class BaseConnection(VhostSession):
 
     def _releasing(self, channels: dict[int, Channel]) -> Iterator[int]:
         """Close the channels one by one. Large ones close in steps of their own."""
-        left = list(channels.values())
+        remaining = list(channels.values())
         channels.clear()
-        left.reverse()
-        while left:
-            channel = left.pop()  # frees them one by one
+        remaining.reverse()
+        while remaining:
+            channel = remaining.pop()  # frees them one by one
             self.releasing += 1
             try:
                 channel.close(self._part_released)
             except Exception:
-                log.exception("%s: channel %d failed to close", self.peer.name, channel.number)
+                log.exception("%s: cannot close channel %d", self.peer.name, channel.number)
                 self._part_released()
             yield CHANNEL_WORK
 
     def _part_released(self) -> None:
-        """Count a released part. When all are released, connection.close is answered."""
+        """Count a released part. After the last one, answer connection.close."""
         self.releasing -= 1
         if self.owes_close_ok and not self.releasing:
             self.owes_close_ok = False
@@ -485,7 +488,7 @@ class BaseConnection(VhostSession):
     # Output
 
     def mark(self) -> None:
-        """Have `flush` called at the end of the turn."""
+        """Schedule `flush` for the end of the turn."""
         if not self.dirty:
             self.dirty = True
             self.broker.outputs.append(self)
@@ -493,7 +496,7 @@ class BaseConnection(VhostSession):
     def has_credit(self, channel: Channel, size: int) -> bool:
         """Return whether the connection's window (`qos_spec`) allows a delivery of `size` bytes to a channel.
 
-        Channels report their unacknowledged deliveries when these may have changed, so that no sum is needed here.
+        Channels report their unacknowledged deliveries when these may have changed, so no sum is needed here.
         """
         granted = self.granted
         if granted is not None and granted is not channel:
@@ -526,7 +529,7 @@ class BaseConnection(VhostSession):
             self.sent_any = True
             self.bytes_out += len(data)
             if self.paused:
-                # Deliveries stop while the socket is full, so these are replies that the client does not read.
+                # Deliveries stop while the socket is full, so this output consists of replies that the client does not read.
                 self.unread_answers += len(data)
                 if self.unread_answers > MAX_UNWRITTEN:
                     self.ingress.pause(OUTPUT)
@@ -557,7 +560,7 @@ class BaseConnection(VhostSession):
         self.send_later(Sending(number, message.body, message.size))
 
     def send_later(self, sending: Sending) -> None:
-        """Send a large content as the socket accepts it, after output that is encoded and before later output."""
+        """Send a large content as the socket accepts it, between the output encoded so far and later output."""
         outgoing = self.outgoing
         if outgoing is None:
             outgoing = Outgoing(self)
@@ -617,13 +620,13 @@ class BaseConnection(VhostSession):
 
     # Alarms
     #
-    # As in RabbitMQ, a connection is blocked by its first publish during the alarm, which is accepted. Until then the
-    # broker reads it: its acknowledgements may end the alarm.
+    # As in RabbitMQ, the first publish during an alarm is accepted and blocks its connection. Until then, the broker reads
+    # the connection, because its acknowledgements may end the alarm.
 
     def first_publish(self, channel: Channel) -> None:
         """Handle the first publish of the connection, or the first since an alarm began.
 
-        For clients without the capability `connection.blocked`, called for each channel. Requests to the broker do not
+        Called once per channel for clients without the capability `connection.blocked`. Requests to the broker do not
         count.
         """
         if channel.requested:
@@ -651,7 +654,7 @@ class BaseConnection(VhostSession):
         if reason:
             self.published_any = False
             if not self.notify_blocked:
-                # Clients without connection.blocked get channel.flow. Those that keep publishing are no longer read.
+                # Clients without connection.blocked get channel.flow. The broker stops reading those that keep publishing.
                 for channel in self.channels.values():
                     channel.ask_to_pause()
         else:

@@ -1,4 +1,4 @@
-"""Ids, names and sizes of commands, for close methods, the log and the limits of a backlog."""
+"""Ids, names and sizes of commands, for close methods, log messages and backlog limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Methods of channel 0: negotiation, open and close (0-9-1 class connection). `login` has the authentication."""
+"""Methods of channel 0: negotiation, open and close (0-9-1 class connection). Authentication is in `login`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def start(connection: BaseConnection) -> None:
 
 
 def server_properties(connection: BaseConnection) -> FieldTable:
-    """Return the server properties that are strings."""
+    """Return the server properties without tables: all are strings."""
     return {
         "product": "Leveret",
         "platform": f"Python {platform.python_version()}",
@@ -88,7 +88,7 @@ def perform(connection: BaseConnection, command: Method) -> None:
         connection.awaits_close_ok = False
         connection.peer.close()
     elif name == "connection.update-secret":
-        # Nothing to do: credentials are checked at login only.
+        # Credentials are checked at login only.
         connection.engine.send(0, "connection.update-secret-ok", {})
 
 

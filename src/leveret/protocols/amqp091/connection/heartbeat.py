@@ -37,7 +37,7 @@ class Heartbeat(Timed):
         else:
             self.silent += 1
             if self.silent >= 8:
-                log.warning("%s: no heartbeat for %d seconds, closing", connection.peer.name, self.quarter // 125)
+                log.warning("%s: connection aborted, no heartbeat for %d s", connection.peer.name, self.quarter // 125)
                 connection.peer.abort()
                 return
         self.quiet_checks = 1 if connection.sent_any else self.quiet_checks + 1

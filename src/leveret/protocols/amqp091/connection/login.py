@@ -1,4 +1,4 @@
-"""Authentication: start, start-ok, secure, secure-ok, up to tune (0-9-1 section 2.2.4)."""
+"""Authentication: the methods from start-ok to tune (0-9-1 section 2.2.4)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Login(Authentication):
     """The login of one connection. The engine checks that start-ok and secure-ok arrive in order.
 
     Attributes:
-        proven: name of the authenticated user while the reply to the last challenge is missing.
+        proven: the authenticated user while the client's reply to the final challenge is pending; "" otherwise.
     """
 
     def __init__(self, connection: BaseConnection) -> None:
@@ -40,7 +40,7 @@ class Login(Authentication):
     def start_ok(self, mechanism: str, response: bytes) -> None:
         connection = self.connection
         if not self.start(mechanism, response):
-            # start-ok.mechanism.validity: closed without sending anything
+            # start-ok.mechanism.validity: close the socket without sending anything
             log.warning("%s: mechanism '%s' was not offered", connection.peer.name, mechanism)
             connection.login = None
             connection.peer.close()
@@ -49,7 +49,7 @@ class Login(Authentication):
         if not self.proven:
             self.respond(response)
         elif response:
-            self.refuse_for(f"a response after the end of {self.mechanism}")
+            self.refuse_for(f"unexpected response after the end of the {self.mechanism} exchange")
         else:
             self._tune(self.proven)
 
@@ -57,7 +57,7 @@ class Login(Authentication):
         return self.connection.lost
 
     def wait(self, waiting: bool) -> None:
-        # The client may send nothing meanwhile, so its input is not paused.
+        # The client may not send anything meanwhile, so its input need not be paused.
         if not waiting:
             self.connection.mark()
             self.connection.broker.end_turn()
@@ -67,7 +67,7 @@ class Login(Authentication):
 
     def accept(self, name: str, data: bytes) -> None:
         if data:
-            # connection.tune cannot carry it: it is sent as a challenge with an empty response (RFC 4422 section 5).
+            # connection.tune has no field for it: send it as a challenge with an empty response (RFC 4422 section 5).
             self.proven = name
             self.challenge(data)
         else:

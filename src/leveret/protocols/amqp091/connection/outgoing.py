@@ -1,7 +1,7 @@
 """Output of large contents: bodies are read and encoded as the socket accepts them.
 
-Nothing else may be sent on a channel between the header of a content and the end of its body. Output encoded meanwhile
-waits until the body is sent, for all channels, and stays in order.
+Nothing else may be sent on a channel between the header of a content and the end of its body. Output encoded meanwhile, on
+any channel, waits in order until the body has been sent.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("leveret.connection")
 
-# Body bytes that one connection encodes at a time, and that it writes in one turn.
+# Body bytes that one connection encodes at a time, and writes per turn.
 PIECE: Final = 256 << 10
 TURN: Final = 1 << 20
 
 
 class Sending:
-    """A body that is being sent. `at` is the position reached: in bytes, or in parts of a list."""
+    """A body being sent. `at` is the current position: in bytes, or in parts of a list."""
 
     __slots__ = ("_end", "at", "body", "number")
 
@@ -62,7 +62,7 @@ class Sending:
 
 
 class Outgoing:
-    """Output of a connection from a large content on, in order. The connection drops it when all is written."""
+    """Queued output of a connection, from a large content on. The connection drops it when it is empty."""
 
     __slots__ = ("_due", "connection", "items")
 
@@ -72,7 +72,7 @@ class Outgoing:
         self._due = False
 
     def write(self) -> None:
-        """Write until the socket is full or the turn's share is used up."""
+        """Write until the socket is full or the limit per turn is reached."""
         connection = self.connection
         items = self.items
         engine = connection.engine
@@ -90,7 +90,7 @@ class Outgoing:
             try:
                 data = item.take(piece)
             except OSError as error:
-                log.error("%s: closed, a body cannot be read back: %s", connection.peer.name, error)
+                log.error("%s: connection aborted, cannot read a message body: %s", connection.peer.name, error)
                 items.clear()
                 connection.peer.abort()
                 return

@@ -1,4 +1,4 @@
-"""Class basic: qos, consume, cancel, get, recover (0-9-1 section 1.8). Publish and ack are methods of the channel."""
+"""Class basic: qos, consume, cancel, get, recover (0-9-1 section 1.8). `Channel` performs publishes and acknowledgements."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from leveret.protocols.amqp091.methods.queue import find, name_of
 from leveret.protocols.convert import to_amqp0
 
 REPLY_NAME: Final = REPLY_TO.decode()
-# Unacknowledged deliveries whose sizes may be summed in one turn, and how many (as a power of two) take 1 µs.
+# Maximum number of unacknowledged deliveries whose sizes are summed in one turn, and number per unit of work, as a power of
+# two.
 MAX_COUNTED: int = 100_000  # not Final: tests lower it
 COUNTED_SHIFT: Final = 4
 
@@ -37,17 +38,17 @@ def qos(channel: Channel, prefetch_size: int, prefetch_count: int, **flags: bool
 
 
 def set_qos(channel: Channel, prefetch_size: int, prefetch_count: int, everywhere: bool, answer: str) -> None:
-    """Set the windows of prefetch.
+    """Set the prefetch windows.
 
     With RabbitMQ's meaning of `global`, false sets the window of each new consumer and true that of the channel. With the
     spec's meaning (`amqp.qos_global`), false sets the window of the channel and true that of the connection.
 
     Args:
         channel: the channel.
-        prefetch_size: window in bytes; 0 is no limit.
-        prefetch_count: window in messages; 0 is no limit.
+        prefetch_size: window in bytes; 0 means no limit.
+        prefetch_count: window in messages; 0 means no limit.
         everywhere: the flag `global`.
-        answer: name of the reply; empty for none.
+        answer: name of the reply method; "" for none.
     """
     connection = channel.connection
     if prefetch_size:
@@ -83,8 +84,8 @@ def _check_countable(channel: Channel, everywhere: bool) -> None:
     count = sum(len(one.unacked) + len(one.tx_settlements) for one in channels if not one.sized)
     if count > MAX_COUNTED:
         raise PreconditionFailed(
-            f"{count} deliveries are unacknowledged; a window by size (prefetch-size) can be set with"
-            f" at most {MAX_COUNTED}: set it before consuming"
+            f"cannot set prefetch-size with {count} unacknowledged deliveries; expected at most {MAX_COUNTED}:"
+            " set it before consuming"
         )
     channel.broker.work += count >> COUNTED_SHIFT
 
@@ -101,7 +102,7 @@ def consume(
     kind: type[ChannelConsumer] = ChannelConsumer,
     answer: str = "basic.consume-ok",
 ) -> None:
-    """Perform basic.consume. 0-9 passes the `kind` of consumer for its other classes."""
+    """Perform basic.consume. 0-9 passes its own `kind` of consumer for each content class."""
     connection = channel.connection
     if consumer_tag in channel.consumers:
         raise NotAllowed(f"attempt to reuse consumer tag '{consumer_tag}'")
@@ -141,7 +142,7 @@ def consume(
 
 
 def _check_reader(channel: Channel, stream: Queue, no_ack: bool) -> None:
-    """Raise an error if a consumer of a stream has no prefetch or no acknowledgements, as RabbitMQ does."""
+    """Raise an error, as RabbitMQ does, if a stream consumer has no prefetch or does not acknowledge."""
     if no_ack:
         raise NotImplementedByBroker(
             f"queue '{stream.name}' in vhost '{channel.connection.vhost_name}' is a stream, which"

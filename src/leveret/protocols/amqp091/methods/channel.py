@@ -51,7 +51,7 @@ def flow(channel: Channel, active: bool) -> None:
 
 
 def flow_ok(channel: Channel, active: bool) -> None:
-    """Perform channel.flow-ok, the client's reply to the broker's flow. Publishes from now on violate it."""
+    """Perform channel.flow-ok, the client's reply to the broker's flow. From now on, publishing violates it."""
     channel.pause_known = not active
 
 
@@ -63,7 +63,7 @@ def close(channel: Channel, reply_code: int, reply_text: str, class_id: int, met
 
 
 def _closed(connection: BaseConnection, number: int) -> None:
-    """Reply to channel.close: the channel is released."""
+    """Reply to channel.close, after the channel has been released."""
     if not connection.closing:
         connection.engine.send(number, "channel.close-ok", {})
         connection.mark()

@@ -27,7 +27,7 @@ def name_of(channel: Channel, queue: str) -> str:
 
 
 def find(channel: Channel, queue: str) -> Queue:
-    """Return the queue of a method if this connection may use it."""
+    """Return the queue named in a method, if this connection may use it."""
     return channel.vhost.queue(name_of(channel, queue), channel.connection)
 
 
@@ -69,7 +69,7 @@ def declare(
 
 
 def bind(channel: Channel, queue: str, exchange: str, routing_key: str, no_wait: bool, arguments: FieldTable) -> None:
-    """Perform queue.bind. Without queue name and routing key, the key is the name of the last queue."""
+    """Perform queue.bind. If queue name and routing key are empty, the key is the name of the last queue declared."""
     name = name_of(channel, queue)
     if not queue and not routing_key:
         routing_key = name

@@ -1,4 +1,4 @@
-"""Replies that wait for the commit of the change that they report."""
+"""Replies that are sent after the change that they report is on disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Class tx: select, commit, rollback (0-9-1 section 1.9). Atomic over any number of queues."""
+"""Class tx: select, commit, rollback (0-9-1 section 1.9). A commit is atomic over any number of queues."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def commit(channel: Channel) -> None:
 
 
 def queues_of(channel: Channel, pending: PendingPublish) -> list[Queue]:
-    """Return the queues of a pending publish. An undeliverable mandatory or immediate message goes back to the client."""
+    """Return the queues of a pending publish. An undeliverable mandatory or immediate message is returned to the client."""
     message = pending.message
     if message.expires_at > AT_ONCE:
-        message.expires_at += channel.broker.timers.now() - pending.sent_at  # its time starts with the commit
+        message.expires_at += channel.broker.timers.now() - pending.sent_at  # its time to live starts at the commit
     queues = [queue for queue in channel.route_message(pending.route, message) if not queue.deleted]
     if pending.flags or not queues:
-        return channel.flagged(message, queues, pending.flags)
+        return channel.return_undeliverable(message, queues, pending.flags)
     return queues
 
 
@@ -180,13 +180,13 @@ def rolled_back(channel: Channel) -> None:
     channel.connection.engine.send(channel.number, "tx.rollback-ok", {})
 
 
-def check_transacted(channel: Channel, what: str) -> None:
+def check_transacted(channel: Channel, method: str) -> None:
     if not channel.transacted:
-        raise PreconditionFailed(f"tx.{what}: the channel is not transacted: send tx.select first")
+        raise PreconditionFailed(f"tx.{method}: the channel is not transacted; send tx.select first")
 
 
 def begin_transaction(channel: Channel) -> None:
-    """Clear the pending publishes and settlements of the channel."""
+    """Start a new transaction without publishes and settlements."""
     channel.tx_publishes = []
     channel.tx_settlements = []
     channel.tx_size = 0
