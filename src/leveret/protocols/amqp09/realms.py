@@ -1,8 +1,8 @@
 """Realms and access tickets (0-9 class access).
 
 A realm is a set of exchanges and queues of a vhost, with the rights of its users. A client requests a ticket for a realm,
-which is valid on one channel. A channel has at most one ticket for each realm; a new one replaces it. A vhost without
-configured realms grants every ticket for any realm, because old clients request one before they do anything else.
+which is valid on one channel. A channel has at most one ticket per realm; a new one replaces it. A vhost without realms
+grants every ticket, because old clients request one before they do anything else.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WRITE: Final = "write"
 READ: Final = "read"
 EXCLUSIVE: Final = "exclusive"
 RIGHTS: Final = (EXCLUSIVE, PASSIVE, ACTIVE, WRITE, READ)
-# In place of a user: every user.
+# Matches every user.
 ANY_USER: Final = "*"
 LAST_TICKET: Final = 0xFFFF
 
@@ -72,7 +72,7 @@ class Realms:
 
 
 class Tickets:
-    """The tickets of one channel, by number. `siblings` has the tickets of all channels of the connection."""
+    """The tickets of one channel, by number. `siblings` lists the tickets of all channels of the connection."""
 
     def __init__(self, realms: Realms, user: str, channel: object, siblings: list[Tickets]) -> None:
         self.realms = realms
@@ -113,14 +113,14 @@ class Tickets:
         return ticket
 
     def _new_number(self) -> int:
-        """Return a number that no channel of the connection has, so that a ticket of another channel is recognized."""
+        """Return a number that is unused on the whole connection, so that tickets of other channels are recognized."""
         number = max((tickets._last for tickets in self.siblings), default=0)
         for _ in range(LAST_TICKET):
             number = number % LAST_TICKET + 1
             if not any(number in tickets.by_number for tickets in self.siblings):
                 self._last = number
                 return number
-        raise NotAllowed(f"the connection has {LAST_TICKET} access tickets, the maximum")
+        raise NotAllowed(f"the connection already has {LAST_TICKET} access tickets, the maximum")
 
     def check(self, number: int, right: str, resource: str) -> None:
         """Check that a ticket grants a right to a queue or exchange.

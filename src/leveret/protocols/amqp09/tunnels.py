@@ -71,7 +71,7 @@ class Worker:
         self._thread: Thread | None = None
 
     def is_busy(self) -> bool:
-        """Return whether the maximum number of requests wait."""
+        """Return whether the maximum number of requests are unfinished."""
         return self.waiting >= MAX_WAITING
 
     def submit(self, request: Request, done: Done) -> None:
@@ -91,7 +91,7 @@ class Worker:
 
     def _handle(self, request: Request) -> Exception | None:
         try:
-            self._entry_point.load()(request)  # cached; a failed import is tried again
+            self._entry_point.load()(request)  # cached; a failed import is retried
         except Refused as error:
             return error
         # Also SystemExit, which must end neither the thread nor the broker.
@@ -106,18 +106,18 @@ class Worker:
 
 
 class Tunnels:
-    """The handlers of a broker, by data-name. They are searched for at the first request."""
+    """The handlers of a broker, by data-name. They are looked up at the first request."""
 
     def __init__(self) -> None:
         self._post: Post | None = None
         self._workers: dict[str, list[Worker]] | None = None
 
     def start(self, post: Post) -> None:
-        """Start. `post` runs a callback on the broker's event loop, from any thread."""
+        """Start. `post` schedules a callback on the broker's event loop from any thread."""
         self._post = post
 
     def find(self, name: str) -> list[Worker]:
-        """Return the handlers with a name, in the order of their distributions."""
+        """Return the handlers with a name, sorted by distribution."""
         if self._workers is None:
             assert self._post is not None
             self._workers = {}

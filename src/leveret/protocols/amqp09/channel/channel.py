@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("leveret.connection")
 
-# Digits of an expiration that is a point in time.
+# An expiration that is a point in time has fewer digits.
 MAX_DIGITS: Final = 16
 _FLAGS: Final = (1 << TICKET_SHIFT) - 1
 # Return methods by class; class message uses message.reject instead.
@@ -34,19 +34,19 @@ _RETURNS: Final = {FILE: "file.return", STREAM: "stream.return"}
 class Channel(Channel091):
     """One channel.
 
-    The last three attributes describe the method being performed if methods are sent in requests and responses;
+    The last three attributes describe the current method if methods are sent in requests and responses;
     otherwise they are 0.
 
     Attributes:
-        id: the identity in channel.open-ok, for channel.resume.
+        id: the channel-id in channel.open-ok, for channel.resume.
         opened_on: the connection of the channel.
         pace: limits set by stream.qos.
-        recovers: basic.recover was received while the client had paused deliveries by channel.flow; it is performed
-            when they resume.
-        request: id of the request. A reply that is not sent at once names it.
-        answers_from: first one of the broker's requests that the method answers.
-        answers_to: last one of them. A client may name millions, so search the pending requests for those in the
-            range, not the range for pending ones.
+        recovers: whether basic.recover was received while the client had paused deliveries by channel.flow. It is
+            performed when they resume.
+        request: id of the request. A deferred reply names it.
+        answers_from: first of the broker's requests that the method answers.
+        answers_to: last of these. The range may contain millions of ids, so iterate over the pending requests, not over
+            the range.
     """
 
     def __init__(self, connection: BaseConnection, number: int, id: str) -> None:
@@ -88,7 +88,7 @@ class Channel(Channel091):
         return Channel091.expiry(self, expiration)
 
     def excludes_rejecting_channel(self) -> bool:
-        return True  # basic.reject.requeue.01: not to this channel again
+        return True  # rule basic.reject.requeue.01
 
     def send_return(self, message: Message, code: int, text: str) -> None:
         name = _RETURNS.get(class_of(message.header)) if message.format == FORMAT_CLASS_AMQP09 else None
@@ -103,7 +103,7 @@ class Channel(Channel091):
         )
 
     def check_pause(self) -> None:
-        """Stop reading a client that publishes although it has been asked to pause and has had time to comply."""
+        """Stop reading a client that publishes although it was asked to pause and had time to comply."""
         if self.paused and (self.pause_known or self.broker.timers.now() > self.pause_until):
             self.connection.ingress.pause(ALARM)
 
@@ -139,7 +139,7 @@ class Channel(Channel091):
     # Interruption
 
     def make_way(self, queue: str) -> None:
-        """Release an exclusive queue that a lost connection of the same user still holds."""
+        """Release an exclusive queue that a lost connection of the same user still owns."""
         self.vhost.make_way(queue)
         self.opened_on.shared.interrupted.make_way(self.opened_on.user, self.vhost.queues.get(queue))
 
@@ -156,7 +156,7 @@ class Channel(Channel091):
         self.messages.interrupt()
 
     def move(self, connection: BaseConnection, number: int) -> None:
-        """Resume as a channel of another connection."""
+        """Move the channel to the connection that resumes it."""
         self.messages.interrupt()
         if self.connection.engine.uses_requests or connection.engine.uses_requests:
             self.messages.forget_requests()

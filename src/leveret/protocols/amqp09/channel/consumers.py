@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from leveret.protocols.amqp091.channel.channel import Channel
     from leveret.protocols.amqp091.connection.base import BaseConnection
 
-# Filters of Qpid clients: a JMS selector, browsing, and whether the consumer is cancelled after it.
+# Filters of Qpid clients: a JMS selector, browsing, and cancelling the browser at the end of the queue.
 SELECTOR: Final = "x-filter-jms-selector"
 NO_CONSUME: Final = "x-filter-no-consume"
 AUTO_CLOSE: Final = "x-filter-auto-close"
@@ -41,12 +41,12 @@ def is_of_class(message: Message, kind: int) -> bool:
 
 
 def publisher_of(connection: BaseConnection, kind: int) -> int:
-    """Return `Message.publisher` for a content of this class, from which consumers see its class and connection."""
+    """Return `Message.publisher` for a content of this class. Consumers derive its class and connection from it."""
     return kind << AUDIENCE_SHIFT | connection.number
 
 
 class ClassConsumer(ChannelConsumer):
-    """A consumer of one class, which subclasses set as `kind`. `selectors` filter its messages."""
+    """A consumer of one content class, `kind`, which subclasses set. `selectors` filter its messages."""
 
     kind: int = BASIC
 
@@ -121,7 +121,7 @@ class BasicConsumer(ClassConsumer):
         if channel.consumers.get(self.tag) is not self:
             return
         channel.cancel(self.tag)
-        if not connection.engine.uses_requests:  # their responses name a request, and there is none
+        if not connection.engine.uses_requests:  # a response must name a request, and there is none
             connection.engine.send(channel.number, "basic.cancel-ok", {"consumer_tag": self.tag})
             connection.mark()
         connection.broker.end_turn()

@@ -95,7 +95,7 @@ class Work:
             # The client is notified when it ends its work.
             self.session.channel.broker.jobs.removals.add(branch.flushing(self))
         else:
-            # No later reply would report it.
+            # No later reply would report the loss.
             channel = self.session.channel
             channel.connection.refuse(channel, PRECONDITION_FAILED, reason, 0, 0)
 
@@ -104,11 +104,11 @@ class DtxSession:
     """The branches that one channel works in.
 
     Attributes:
-        demarcated: the client ends its work in a branch (class dtx-demarcation). Otherwise, it ends when the branch is
-            prepared, committed or rolled back (class dtx).
+        demarcated: whether the client ends its work in a branch (class dtx-demarcation). Otherwise, the work ends when the
+            branch is prepared, committed or rolled back (class dtx).
         current: the active work; None outside branches.
-        works: active and suspended work by name of the branch.
-        started: the channel has worked in a branch.
+        works: active and suspended work by branch name.
+        started: whether the channel has worked in a branch.
     """
 
     def __init__(self, channel: Channel, demarcated: bool) -> None:

@@ -1,4 +1,4 @@
-"""Connections of 0-9: what they add to those of 0-9-1."""
+"""Connections of 0-9: additions to those of 0-9-1."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from leveret.wire.amqp0.specs import V0_9
 STAGE: Final = (70, 50)
 
 
-# Channels (as a power of two) that are searched for a consumer tag in 1 µs.
+# Channels searched for a consumer tag per unit of work, as a power of two.
 CHANNELS_SHIFT: Final = 3
 
 
 class BaseConnection(BaseConnection091):
-    """A connection without the methods of 0-9, which a subclass dispatches.
+    """Base class of connections. A subclass dispatches the methods of 0-9.
 
     Attributes:
         shared: state of all 0-9 connections.
         realms: realms of the vhost.
         tickets: tickets of each channel.
         pace: limits set by stream.qos for all channels together.
-        of_qpid: the client is a Qpid client, whose behaviour differs (docs/amqp-0-9.md, Dialects).
+        of_qpid: whether the client is a Qpid client, whose behaviour differs (docs/amqp-0-9-dialects.md).
     """
 
     def __init__(self, peer: Peer, shared: Amqp09State) -> None:
@@ -54,7 +54,7 @@ class BaseConnection(BaseConnection091):
             self.first_publish(channel)
 
     def channels_of_0_9(self) -> dict[int, Channel]:
-        """Return the channels with their type."""
+        """Return the channels, typed as channels of 0-9."""
         return {number: channel for number, channel in self.channels.items() if isinstance(channel, Channel)}
 
     def connection_lost(self) -> None:
@@ -68,9 +68,9 @@ class BaseConnection(BaseConnection091):
             self.pace.close(self.broker.timers)
 
     def tag_owner(self, tag: str) -> Channel091 | None:
-        """Return the channel that has the consumer with this tag.
+        """Return the channel of the consumer with this tag.
 
-        Tags are unique in the connection, except for Qpid clients, which number them per channel.
+        Tags are unique in the connection, except those of Qpid clients, which number them per channel.
         """
         if not self.of_qpid:
             self.broker.work += len(self.channels) >> CHANNELS_SHIFT

@@ -11,7 +11,7 @@ from leveret.wire.amqp0.commands import Method
 if TYPE_CHECKING:
     from leveret.protocols.amqp09.connection.base import BaseConnection
 
-# In the name of the client's product: "qpid", "Qpid Java Client", "Apache Qpid JMS".
+# Part of the product name of Qpid clients: "qpid", "Qpid Java Client", "Apache Qpid JMS".
 QPID: Final = "qpid"
 PRODUCT: Final = "Leveret (compatible with Apache Qpid)"
 
@@ -20,7 +20,7 @@ def start(connection: BaseConnection) -> None:
     """Send connection.start.
 
     Its properties are strings, because decoders of 2007 fail on field types other than strings and integers. The product
-    name contains "qpid", because Qpid's JMS client queries bindings, which its addresses need, only then.
+    name contains "qpid", because only then does Qpid's JMS client query bindings, which its addresses need.
     """
     handshake091.start_with(connection, {**handshake091.server_properties(connection), "product": PRODUCT})
 
@@ -45,7 +45,7 @@ def _open(connection: BaseConnection, virtual_host: str, insist: bool) -> None:
         return  # the client closes the socket, or insists
     vhosts = connection.services.broker.vhosts
     if virtual_host not in vhosts:
-        # Paths begin with a slash, which names of vhosts omit, except that of '/'.
+        # Paths begin with a slash. Vhost names do not, except '/'.
         virtual_host = virtual_host.removeprefix("/") or "/"
         if virtual_host not in vhosts:
             raise InvalidPath(f"vhost '{virtual_host}' not found")

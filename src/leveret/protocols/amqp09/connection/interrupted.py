@@ -48,7 +48,7 @@ class Interrupted:
 
     Attributes:
         open: channels whose connection is not known to be lost.
-        kept: interruptions by id of their channels, oldest first.
+        kept: interruptions by channel id, oldest first.
         of_user: the same for each user.
     """
 
@@ -94,7 +94,7 @@ class Interrupted:
             NotFound: the channel never existed, no longer exists, or belongs to another user or vhost; the error is the
                 same, so that it reveals nothing.
             ResourceLocked: the channel is open on this connection, or is still performing a command.
-            NotAllowed: another consumer of the connection has the tag of one of the channel's.
+            NotAllowed: another consumer of the connection has a tag that a consumer of the channel has.
         """
         channel = self._find(connection, id)
         if channel.stalled:
@@ -102,8 +102,7 @@ class Interrupted:
         for tag in channel.consumers:
             if connection.tag_owner(tag) is not None:
                 raise NotAllowed(
-                    f"another consumer of the connection has the tag '{tag}' of a consumer of the channel: tags are unique"
-                    " in the connection"
+                    f"consumer tag '{tag}' of the channel is in use on another channel: tags are unique in the connection"
                 )
         interruption = self.kept[id]
         interruption.vhost.transfer_exclusive(interruption, connection)
@@ -113,12 +112,12 @@ class Interrupted:
         channel.move(connection, number)
 
     def _find(self, connection: BaseConnection, id: str) -> Channel:
-        there = self.open.get(id)
-        if there is not None and there.opened_on.user == connection.user and there.vhost is connection.vhost:
-            other = there.opened_on
+        found = self.open.get(id)
+        if found is not None and found.opened_on.user == connection.user and found.vhost is connection.vhost:
+            other = found.opened_on
             if other is connection:
                 raise ResourceLocked("the channel is open on this connection")
-            # The client knows that the connection is lost before the broker does.
+            # The client has noticed the loss of the connection before the broker.
             other.peer.abort()
             other.connection_lost()
         interruption = self.kept.get(id)
@@ -146,7 +145,7 @@ class Interrupted:
             channel.broker.timers.cancel(interruption)
 
     def make_way(self, user: str, queue: Queue | None) -> None:
-        """Close interrupted channels of the user that hold the queue exclusively: the client uses it without resuming."""
+        """Close interrupted channels of the user that use the queue exclusively, because the client did not resume them."""
         if queue is None or not self.kept:
             return
         owner = queue.exclusive_owner

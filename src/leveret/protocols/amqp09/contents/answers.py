@@ -1,7 +1,7 @@
 """Replies to methods of class message, sent in the order of the methods.
 
-`message.ok` has no fields, so on plain frames only the order shows which method it answers. A reply that waits for the disk
-delays the replies after it, but nothing else on its channel.
+`message.ok` has no fields, so on plain frames only the order identifies the method that it answers. A reply that waits for
+the disk delays the replies after it, but nothing else on its channel.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Answer:
     Attributes:
         request: id of the request that it answers; 0 if methods have no ids.
         batch: batch of the log that must be on disk first; 0 for none.
-        deferred: the reply waits for something other than a batch.
+        deferred: whether the reply waits for something other than a batch.
     """
 
     __slots__ = ("arguments", "batch", "deferred", "name", "request")
@@ -86,7 +86,7 @@ class Answers(CommitWaiter):
         self._then = then
 
     def interrupt(self) -> None:
-        """Drop the pending replies of a lost connection, and the command that waits for them."""
+        """Drop the pending replies of a lost connection, and the command waiting for them."""
         if self._then is not None:
             self.channel.stalled = False
         self.close()

@@ -1,4 +1,4 @@
-"""Bodies of uploads that are being received, and the rest of bodies that are being sent."""
+"""Bodies of uploads being received, and tails of bodies being sent."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from leveret.broker.uploads import Upload
 
 
 class Incoming(StoredBody):
-    """Body of a content that the client is staging. Its data goes to an upload."""
+    """Body of a content that the client is staging. Its data is appended to an upload."""
 
     __slots__ = ("staged", "turn")
 

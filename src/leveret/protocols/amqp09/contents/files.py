@@ -1,4 +1,4 @@
-"""Class file on a channel: contents that are being staged, in both directions.
+"""Class file on a channel: contents being staged, in both directions.
 
 The client stages a content with `file.open`, `file.open-ok` and `file.stage`, and publishes it by its identifier. The
 broker delivers in the same way, and then sends `file.deliver`, which assigns the delivery tag. `file.open-ok` and
@@ -46,8 +46,8 @@ def with_size(header: bytes, size: int) -> bytes:
 class FileConsumer(ClassConsumer):
     """A consumer of class file.
 
-    For the queue it always acknowledges. If the client does not (`automatic`), a message is settled when it has been
-    staged, not when staging begins.
+    To the queue, it is a consumer that acknowledges. If the client does not (`automatic`), a message is settled when it has
+    been staged, not when staging begins.
     """
 
     kind = FILE
@@ -107,8 +107,8 @@ class Files:
 
     Attributes:
         opened: contents that the client may stage, in order.
-        receiving: the content that it is staging.
-        opens: deliveries whose `file.open` is not answered.
+        receiving: the content that the client is staging.
+        opens: deliveries whose `file.open` the client has not answered.
         pending: uploads published in the open transaction.
         full: queues over their limits, for which the client was asked to pause.
     """
@@ -121,7 +121,7 @@ class Files:
         self.pending: list[Upload] = []
         self.full: list[Queue] = []
         self.overflow = _Overflow(self)
-        # The last opened upload, its turn, and its size before this channel wrote to it.
+        # The upload opened last, its turn, and its size before this channel wrote to it.
         self._last_name = ""
         self._last_turn = 0
         self._found = 0
@@ -129,10 +129,10 @@ class Files:
     # From the client
 
     def add(self, staged: Upload) -> int:
-        """Let the client stage an upload that it has just opened.
+        """Allow the client to stage an upload that it has just opened.
 
         Returns:
-            How many of its bytes this channel has not sent. They must be on disk before they are reported.
+            The number of its bytes that this channel has not sent. They must be on disk before they are reported.
         """
         if staged.name != self._last_name or staged.turn != self._last_turn + 1:
             self._last_name = staged.name
@@ -159,12 +159,12 @@ class Files:
     def stage(self, method: ContentMethod) -> None:
         """Process a complete `file.stage`."""
         if not method.spooled:
-            self.begin(method)  # without a body
+            self.begin(method)  # the content has no body
         incoming = self.receiving
         assert incoming is not None
         incoming.check()
         self.receiving = None
-        self.channel.incoming = []  # so that the upload does not live as long as the channel
+        self.channel.incoming = []  # otherwise the upload would live as long as the channel
         staged = incoming.staged
         staged.describe(with_size(method.header, staged.announced or 0))
         staged.release()
@@ -194,7 +194,7 @@ class Files:
         channel.connection.mark()
 
     def open_ok(self, staged_size: int) -> None:
-        """Stage the rest of a content that the client does not have, and deliver it."""
+        """Stage the part of a content that the client does not have, then deliver the content."""
         if not self.opens:
             raise CommandInvalid("file.open-ok without a preceding file.open")
         opened = self.opens[0]
@@ -236,7 +236,7 @@ class Files:
         channel.wake()
 
     def requeue_pending(self) -> None:
-        """Requeue deliveries that are not complete."""
+        """Requeue incomplete deliveries."""
         opens = self.opens
         self.opens = deque()
         for opened in reversed(opens):

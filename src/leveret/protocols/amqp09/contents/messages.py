@@ -1,9 +1,9 @@
 """Class message on a channel, in both directions.
 
-A message is sent as `message.transfer`. The body of a large one follows by reference: `message.open` precedes the transfer,
+A message is sent as `message.transfer`. A large body is sent by reference: `message.open` precedes the transfer,
 `message.append`s and `message.close` follow it. A consumer that keeps checkpoints gets `message.resume` instead of
-`message.open`, replies how much of a large message it has, and gets checkpoints with the rest. Clients send messages in the
-same way.
+`message.open`, replies with the number of bytes that it already has, and gets the rest with checkpoints. Clients send
+messages in the same way.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class Messages:
         references: open references of the client, by name.
         pending: uploads of closed references, published in the open transaction.
         answers: pending replies of the broker.
-        resuming: deliveries to consumers with checkpoints that have not replied how much they have.
-        unanswered: transfers that the client must answer, in the order in which they were sent. Consumers and gets without
-            acknowledgement need no answer.
-        incomplete: number of deliveries that have not been sent as a whole and so are not in the channel's `unacked`.
+        resuming: deliveries whose `message.resume` the client has not answered.
+        unanswered: transfers that the client must answer, in the order in which they were sent. Those of consumers and gets
+            without acknowledgement need no answer.
+        incomplete: number of deliveries that have not been sent completely. They are not in the channel's `unacked`.
         answered: transfers answered in the open transaction.
     """
 
@@ -66,8 +66,8 @@ class Messages:
         """Return an open reference.
 
         Raises:
-            CommandInvalid: it is not open on this channel.
-            ResourceLocked: another connection has resumed its content.
+            CommandInvalid: the reference is not open on this channel.
+            ResourceLocked: another connection has resumed its content, or the content was discarded.
         """
         reference = self.references.get(name)
         if reference is None:
@@ -78,14 +78,14 @@ class Messages:
         return reference
 
     def open_reference(self, name: str, staged: Upload) -> None:
-        """Open a reference whose body goes to an upload."""
+        """Open a reference whose body is an upload."""
         self.references[name] = Reference(name, staged)
 
     def check_new_reference(self, name: str) -> None:
-        """Check the name of a reference that is to be opened.
+        """Check the name of a reference before it is opened.
 
         Raises:
-            CommandInvalid: it is open already.
+            CommandInvalid: the reference is already open.
             PreconditionFailed: the name is too long.
         """
         if name in self.references:
@@ -102,7 +102,7 @@ class Messages:
             entry: the entry of the message.
             destination: the client's destination.
             acknowledged: whether the client must answer.
-            resumes: whether the client is asked for its checkpoint of a large message first.
+            resumes: whether to ask the client first for its checkpoint of a large message.
         """
         channel = self.channel
         connection = channel.connection
@@ -164,7 +164,7 @@ class Messages:
                 appending.encode(engine, appending.take(size))
 
     def offset(self, value: int) -> None:
-        """Send the rest of a message that the client resumes, on plain frames the oldest one, from byte `value`."""
+        """Send the rest of a message that the client resumes, from byte `value`. On plain frames, it is the oldest one."""
         resuming = self.resuming
         first = self.channel.answers_from
         found = next((resumed for resumed in resuming if resumed.request == first), None)
@@ -185,7 +185,7 @@ class Messages:
             self._complete(transfer)
 
     def _complete(self, transfer: Transfer) -> None:
-        """Count a transfer as unacknowledged: it has been sent as a whole and can be answered."""
+        """Count a completely sent transfer as unacknowledged: the client can answer it."""
         channel = self.channel
         transfer.complete = True
         self.incomplete -= 1
@@ -196,11 +196,11 @@ class Messages:
     def settled_by(self, answer: str) -> list[int]:
         """Return the delivery tags of the transfers that a `message.ok` or `message.reject` settles.
 
-        On plain frames, it settles the oldest transfer. In responses, it names a range of requests, which may contain other
-        requests than transfers.
+        On plain frames, it settles the oldest transfer. In responses, it names a range of requests, which may also contain
+        requests other than transfers.
 
         Raises:
-            CommandInvalid: there is no such transfer on plain frames, or its reference is still open.
+            CommandInvalid: the reference of the transfer is still open, or, on plain frames, no transfer is unanswered.
         """
         channel = self.channel
         unanswered = self.unanswered
@@ -232,7 +232,7 @@ class Messages:
         return [transfer for transfer in [*self.unanswered, *resuming] if not transfer.complete]
 
     def requeue_pending(self) -> None:
-        """Requeue incomplete transfers: the channel closes, or its connection is lost."""
+        """Requeue incomplete transfers, because the channel closes or its connection is lost."""
         transfers = self.in_flight()
         self.unanswered = deque(transfer for transfer in self.unanswered if transfer.complete)
         self.resuming.clear()
@@ -248,7 +248,7 @@ class Messages:
         self.requeue_pending()
 
     def forget_requests(self) -> None:
-        """Requeue unanswered transfers: after a resume on another connection, the client cannot name their requests."""
+        """Requeue unanswered transfers, because a client that resumed on another connection cannot name their requests."""
         channel = self.channel
         for transfer in reversed(self.unanswered):
             entry = channel.unacked.pop(transfer.tag, None)
@@ -258,7 +258,7 @@ class Messages:
         self.unanswered.clear()
 
     def transaction_ended(self, committed: bool) -> None:
-        """Called before a commit and after a rollback, after which the client must answer transfers again."""
+        """Handle the end of a transaction. After a rollback, the client must answer its transfers again."""
         pending = self.pending
         self.pending = []
         for staged in pending:

@@ -16,7 +16,7 @@ from leveret.wire.amqp0.values import Arguments
 KIND: Final = "message"
 # Maximum number of transfers with the same reference.
 MAX_TRANSFERS: Final = 256
-# Maximum bytes of the fields of all transfers of a reference, which are in memory. A single transfer may exceed it.
+# Maximum bytes of the fields of all transfers of a reference, which are kept in memory. A single transfer may exceed it.
 MAX_FIELD_BYTES: Final = 1 << 20
 # Maximum bytes of the name of a reference.
 MAX_NAME_BYTES: Final = 1024

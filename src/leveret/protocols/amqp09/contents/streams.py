@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # Milliseconds that deliveries may be ahead of the rate without prefetch windows: the resolution of the timers.
 AHEAD: Final = 100
-# Maximum milliseconds before a delivery that exceeded the rate is tried again.
+# Maximum milliseconds until a delivery that exceeded the rate is retried.
 MAX_RETRY_INTERVAL: Final = 60_000
 
 
@@ -33,9 +33,9 @@ class Pace(Timed):
     """The rate and windows that a stream.qos sets for its channels.
 
     Attributes:
-        rate: bytes of bodies per second; 0 is no limit.
-        size: prefetch window in bytes; 0 is no limit.
-        count: prefetch window in messages; 0 is no limit.
+        rate: bytes of bodies per second; 0 means no limit.
+        size: prefetch window in bytes; 0 means no limit.
+        count: prefetch window in messages; 0 means no limit.
     """
 
     def __init__(self, channels: dict[int, Channel091]) -> None:
@@ -61,38 +61,39 @@ class Pace(Timed):
             self.total = 0
 
     def wait(self, size: int, now: int) -> int:
-        """Return the milliseconds until a message of `size` bytes may be sent; 0 is now.
+        """Return the milliseconds until a message of `size` bytes may be sent; 0 means now.
 
         If the client has consumed everything, a message of any size may be sent.
         """
         rate = self.rate
         if not rate:
             return 0
-        self._use_up(now)
+        self._advance(now)
         ahead = self.ahead
         if ahead <= 0.0:
             return 0
-        too_much = 0.0
+        excess = 0.0
         if self.size:
-            too_much = min(ahead + size - self.size, ahead)
+            excess = min(ahead + size - self.size, ahead)
         elif not self.count:
-            too_much = ahead - rate * AHEAD / 1000
+            excess = ahead - rate * AHEAD / 1000
         if self.count and len(self.sizes) >= self.count:
-            too_much = max(too_much, ahead - (self.total - self.sizes[0]))
-        if too_much <= 0.0:
+            excess = max(excess, ahead - (self.total - self.sizes[0]))
+        if excess <= 0.0:
             return 0
-        return min(int(too_much * 1000 / rate) + 1, MAX_RETRY_INTERVAL)
+        return min(int(excess * 1000 / rate) + 1, MAX_RETRY_INTERVAL)
 
-    def took(self, size: int, now: int) -> None:
+    def sent(self, size: int, now: int) -> None:
         """Count a message that was sent."""
         if not self.rate:
             return
-        self._use_up(now)
+        self._advance(now)
         self.ahead += size
         self.sizes.append(size)
         self.total += size
 
-    def _use_up(self, now: int) -> None:
+    def _advance(self, now: int) -> None:
+        """Subtract the bytes that the client has consumed by now."""
         if self.ahead > 0.0:
             self.ahead = max(0.0, self.ahead - self.rate * max(0, now - self.at) / 1000)
             sizes = self.sizes
@@ -105,7 +106,7 @@ class Pace(Timed):
             channel.wake_own()
 
     def close(self, timers: Timers) -> None:
-        """Stop: the channels are closed."""
+        """Stop, because the channels are closed."""
         timers.cancel(self)
         self.channels = {}
 
@@ -171,6 +172,6 @@ class StreamConsumer(ClassConsumer):
             return
         now = channel.broker.timers.now()
         if pace is not None:
-            pace.took(message.size, now)
+            pace.sent(message.size, now)
         if other is not None:
-            other.took(message.size, now)
+            other.sent(message.size, now)

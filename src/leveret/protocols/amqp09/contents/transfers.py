@@ -39,9 +39,9 @@ _REDELIVERED: Final = 1
 # the address in a transfer.
 _FIXED: Final = 12
 _BEFORE_ADDRESS: Final = _FIXED + 26
-# Overhead of the body of a transfer.
+# Overhead of the body of a transfer, in bytes.
 BODY_OVERHEAD: Final = 5
-# Overhead of a `message.append`, without the name of the reference.
+# Overhead of a `message.append` in bytes, without the name of the reference.
 APPEND_OVERHEAD: Final = 12
 
 
@@ -49,8 +49,8 @@ class MessageConsumer(ClassConsumer):
     """A consumer of class message.
 
     Attributes:
-        destination: the client's name for it, which is also its tag; "" if it has none.
-        resumes: the client keeps checkpoints of large messages.
+        destination: the client's name for the consumer, which is also its tag; "" if it has none.
+        resumes: whether the client keeps checkpoints of large messages.
     """
 
     kind = MESSAGE
@@ -87,7 +87,8 @@ class Transfer:
 
     Attributes:
         request: its request id; 0 if methods have none.
-        complete: it was sent as a whole, and its reference, if any, is closed. Only then it is in the channel's `unacked`.
+        complete: whether it was sent completely, and its reference, if any, is closed. Only then is it in the channel's
+            `unacked`.
     """
 
     __slots__ = ("complete", "entry", "request", "tag")
@@ -100,7 +101,7 @@ class Transfer:
 
 
 class Resumed:
-    """A message that is sent by reference.
+    """A message sent by reference.
 
     Attributes:
         payload: encoded transfer.
@@ -146,7 +147,7 @@ def body_field(kind: bytes, encoded: bytes) -> bytes:
 
 
 def without_headers(header: bytes, size: int) -> bytes:
-    """Return a header without application headers and security token, for one that does not fit a frame."""
+    """Return a header that does not fit a frame without its application headers and security token."""
     arguments = decode_transfer(header)
     arguments["application_headers"] = {}
     arguments["security_token"] = b""
@@ -154,7 +155,7 @@ def without_headers(header: bytes, size: int) -> bytes:
 
 
 class Appending(Sending):
-    """A body that is appended to a reference as the socket accepts it. At its end, the reference is closed."""
+    """A body that is appended to a reference as the socket accepts it. The reference is closed after its end."""
 
     __slots__ = ("_unchecked", "channel", "resumed", "room")
 

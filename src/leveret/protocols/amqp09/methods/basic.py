@@ -1,4 +1,4 @@
-"""Class basic of 0-9: consumer tags that are unique in the connection, recover without a reply."""
+"""Class basic of 0-9: consumer tags are unique in the connection, and recover has no reply."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def consume(
 
 
 def cancel(channel: Channel, consumer_tag: str, nowait: bool) -> None:
-    """Perform basic.cancel, also for consumers of other channels."""
+    """Perform basic.cancel, which also cancels consumers of other channels."""
     owner = channel.tag_owner(consumer_tag)
     if owner is not None:
         owner.cancel(consumer_tag)

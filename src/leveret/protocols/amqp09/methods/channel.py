@@ -75,7 +75,7 @@ def flow(channel: Channel, active: bool) -> None:
 def ping(channel: Channel) -> None:
     """Perform channel.ping: reply when everything before it is on disk, then send a pong.
 
-    For publishers, this is the only form of a confirm.
+    A ping is the only way for publishers to get a confirm.
     """
     reply_when_stored(channel, "channel.ok", {}, True, False)
     if channel.stalled:
@@ -85,7 +85,7 @@ def ping(channel: Channel) -> None:
 
 
 class _Pong(CommitWaiter):
-    """Sends a pong after a reply that waits for the disk."""
+    """Sends a pong after a reply that waits for a commit."""
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel

@@ -45,7 +45,7 @@ def consume(
 
 
 def cancel(channel: Channel, consumer_tag: str, nowait: bool, answer: str) -> None:
-    """Perform a cancel method, also for consumers of other channels."""
+    """Perform a cancel method, which also cancels consumers of other channels."""
     owner = channel.tag_owner(consumer_tag)
     if owner is not None:
         owner.cancel(consumer_tag)

@@ -23,7 +23,7 @@ HANDLERS: Final[dict[str, Callable[..., None]]] = {
     **message.HANDLERS,
     **reference.HANDLERS,
 }
-# Handlers of methods with a content, which get the whole command.
+# Handlers of methods with content, which get the whole command.
 CONTENT_HANDLERS: Final[dict[str, Callable[..., None]]] = {
     **file.CONTENT_HANDLERS,
     **stream.CONTENT_HANDLERS,
@@ -38,10 +38,10 @@ def perform(channel: Channel, command: Method) -> None:
         BrokerError: the method is refused.
     """
     if isinstance(command, ContentMethod):
-        taker = CONTENT_HANDLERS.get(command.name)
-        if taker is None:
+        content_handler = CONTENT_HANDLERS.get(command.name)
+        if content_handler is None:
             raise NotImplementedByBroker(f"{command.name} is not implemented")
-        taker(channel, command)
+        content_handler(channel, command)
         return
     handler = HANDLERS.get(command.name)
     if handler is None:

@@ -1,7 +1,7 @@
 """Class dtx, and Qpid's classes dtx-demarcation and dtx-coordination, a preview of AMQP 0-10.
 
 Class dtx has no method to end the work in a branch: a coordinator prepares and decides the branch over the control socket
-or by class dtx-coordination. Any error in a method of the preview classes closes the connection with 503.
+or with class dtx-coordination. Any error in a method of the preview classes closes the connection with 503.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ def _select(channel: Channel, demarcated: bool) -> None:
             raise PreconditionFailed("the channel has local transactions (tx.select)")
         channel.dtx = DtxSession(channel, demarcated)
     elif channel.dtx.demarcated != demarcated:
-        raise PreconditionFailed("the channel uses the other one of the classes dtx and dtx-demarcation")
+        used = "dtx-demarcation" if channel.dtx.demarcated else "dtx"
+        raise PreconditionFailed(
+            f"the channel already uses class {used}: classes dtx and dtx-demarcation exclude each other"
+        )
 
 
 def _unless_distributed(handler: Handler) -> Handler:
@@ -70,7 +73,7 @@ def _unless_distributed(handler: Handler) -> Handler:
 
 
 def _preview(handler: Handler) -> Handler:
-    """Let errors of a method close the connection."""
+    """Make errors of a method close the connection."""
 
     @wraps(handler)
     def checked(channel: Channel, **arguments: Any) -> None:
@@ -195,14 +198,14 @@ def recover(channel: Channel, ticket: int, startscan: bool, endscan: int) -> Non
 
 
 def get_timeout(channel: Channel, xid: str) -> None:
-    """Perform dtx-coordination.get-timeout, in seconds. 0 means that none was set and `dtx.timeout` applies."""
+    """Perform dtx-coordination.get-timeout, in seconds. 0 means that no timeout was set, so that `dtx.timeout` applies."""
     channel.connection.engine.send(
         channel.number, "dtx-coordination.get-timeout-ok", {"timeout": _find(channel, xid).asked_timeout}
     )
 
 
 def set_timeout(channel: Channel, ticket: int, xid: str, timeout: int) -> None:
-    """Perform dtx-coordination.set-timeout, in seconds; 0 is no timeout."""
+    """Perform dtx-coordination.set-timeout, in seconds; 0 means no timeout."""
     branch = _find(channel, xid)
     branch.asked_timeout = timeout
     branch.timeout = timeout * 1000

@@ -24,14 +24,14 @@ from leveret.wire.amqp0.dialects import QPID
 from leveret.wire.amqp0.properties import decode_header
 from leveret.wire.amqp0.table_amqp09 import V0_9
 
-# Memory for a publish in a transaction, in bytes. Its body is not in memory.
+# Bytes of memory counted for a publish in a transaction. Its body is on disk.
 PENDING_PUBLISH_BYTES: Final = 1000
 # Method id of file.open.
 OPEN: Final = 40
 
 
 def qos(channel: Channel, prefetch_size: int, prefetch_count: int, **flags: bool) -> None:
-    """Perform file.qos. The windows are those of the channel, for all classes."""
+    """Perform file.qos. The windows apply to all classes of the channel."""
     basic091.set_qos(channel, prefetch_size, prefetch_count, flags["global"], "file.qos-ok")
 
 
@@ -51,7 +51,7 @@ def consume(
 
 
 def cancel(channel: Channel, consumer_tag: str, nowait: bool) -> None:
-    """Perform file.cancel. Messages that are being staged are still delivered."""
+    """Perform file.cancel. Messages being staged are still delivered."""
     contents.cancel(channel, consumer_tag, nowait, "file.cancel-ok")
 
 
@@ -77,8 +77,8 @@ class _Opening:
 def open_staging(channel: Channel, identifier: str, content_size: int) -> None:
     """Perform file.open: reply with the size of the upload.
 
-    The reply waits until the upload itself and the bytes of earlier channels are on disk. A client that sends one piece
-    after the other does not wait for the disk in between.
+    The reply waits until the upload itself and the bytes sent on earlier channels are on disk. A client that sends one
+    piece after another on the same channel does not wait for the disk in between.
     """
     connection = channel.connection
     staged = channel.broker.uploads.open(

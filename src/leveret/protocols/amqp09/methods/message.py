@@ -39,7 +39,7 @@ PERSISTENT: Final = 2
 # Reject codes.
 GENERIC: Final = 0
 NOT_IMMEDIATE: Final = 1
-# Memory for a publish in a transaction, in bytes, in addition to its body.
+# Bytes of memory counted for a publish in a transaction, in addition to its body.
 PENDING_PUBLISH_BYTES: Final = 1000
 
 
@@ -60,7 +60,7 @@ def transfer(channel: Channel, **arguments: Any) -> None:
     check(channel, arguments)
     kind, data = arguments["body"]
     if kind != INLINE:
-        # It is published when its reference is closed.
+        # The message is published when its reference is closed.
         channel.messages.find_reference(data.decode("utf-8", "surrogateescape")).add(arguments, channel.request)
         return
     limit = channel.connection.settings.max_message_size
@@ -84,7 +84,7 @@ def check(channel: Channel, arguments: Arguments) -> None:
 
 
 def publish(channel: Channel, arguments: Arguments, body: Body, size: int, request: int) -> Answer:
-    """Publish a complete transfer. Return the reply to the request with the id `request`."""
+    """Publish a complete transfer, and return the reply to the request with the id `request`."""
     connection = channel.opened_on
     address = make_address(arguments["destination"], arguments["routing_key"])
     route = connection.find_route(address)
@@ -153,7 +153,7 @@ def choose(queues: list[Queue], message: Message, arguments: Arguments) -> list[
 
 
 def qos(channel: Channel, prefetch_size: int, prefetch_count: int, **flags: bool) -> None:
-    """Perform message.qos. The windows are those of the channel, for all classes."""
+    """Perform message.qos. The windows apply to all classes of the channel."""
     basic091.set_qos(channel, prefetch_size, prefetch_count, flags["global"], "")
     channel.messages.answers.ok()
 

@@ -24,7 +24,7 @@ QUEUE_NOT_BOUND_WITH_KEY: Final = 6
 
 
 def bound(channel: Channel, exchange: str, routing_key: str, queue: str) -> None:
-    """Perform exchange.bound. It needs no ticket, as it reveals no more than a passive declaration."""
+    """Perform exchange.bound. It needs no ticket, because it reveals no more than a passive declaration."""
     code, text = _bound(channel, exchange, routing_key, queue)
     channel.connection.engine.send(channel.number, "exchange.bound-ok", {"reply_code": code, "reply_text": text})
 
@@ -64,7 +64,7 @@ def query(channel: Channel, ticket: int, exchange: str) -> None:
 def binding_query(
     channel: Channel, ticket: int, exchange: str, queue: str, routing_key: str, arguments: FieldTable
 ) -> None:
-    """Perform binding.query: report whether a binding matches all given fields, and otherwise which ones match none."""
+    """Perform binding.query: report whether a binding matches all given fields, or which fields no binding matches."""
     channel.tickets.check(ticket, PASSIVE, exchange)
     if queue:
         channel.tickets.check(ticket, PASSIVE, queue)

@@ -1,7 +1,7 @@
 """Class queue of 0-9. A declaration of an existing queue does not check its properties.
 
 With `compat.strict`, as in the specification, exclusive implies auto-delete, and failed binds and the use of another
-connection's exclusive queue close the connection. Other brokers did not implement this.
+connection's exclusive queue close the connection. Other brokers never implemented this.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from leveret.protocols.amqp091.methods.replies import reply_when_stored
 
 
 def name_of(channel: Channel, queue: str) -> str:
-    """Return the queue of a method; without a name, the last one declared on the channel.
+    """Return the name of the queue; an empty one means the last queue declared on the channel.
 
     Raises:
-        NotAllowed: there is neither.
+        NotAllowed: the name is empty, and no queue was declared on the channel.
     """
     if queue:
         return queue
@@ -33,7 +33,7 @@ def name_of(channel: Channel, queue: str) -> str:
 
 
 def find(channel: Channel, queue: str) -> Queue:
-    """Return a queue. With `compat.strict`, another connection's exclusive queue is an error of the connection."""
+    """Return a queue. With `compat.strict`, using another connection's exclusive queue closes the connection."""
     channel.make_way(queue)
     try:
         return channel.vhost.queue(queue, channel.connection)

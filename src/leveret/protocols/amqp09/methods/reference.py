@@ -1,4 +1,4 @@
-"""Class message of 0-9: bodies by reference, which can be resumed at checkpoints."""
+"""Class message of 0-9: bodies by reference, which clients can resume at checkpoints."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class _Checkpoint:
 def checkpoint(channel: Channel, reference: str, identifier: str) -> None:
     """Perform message.checkpoint: reply when everything up to here is on disk.
 
-    The channel is stalled until then, so that one client cannot queue any number of syncs.
+    The channel is stalled until then, so that a client cannot queue an unlimited number of syncs.
     """
     found = channel.messages.find_reference(reference)
     answer = Answer("message.ok", {}, channel.request, deferred=True)
@@ -71,7 +71,7 @@ def checkpoint(channel: Channel, reference: str, identifier: str) -> None:
 
 
 def resume(channel: Channel, reference: str, identifier: str) -> None:
-    """Perform message.resume: open a reference at its checkpoint, at 0 if the checkpoint is unknown."""
+    """Perform message.resume: open a reference at its checkpoint, or at 0 if the checkpoint is unknown."""
     channel.messages.check_new_reference(reference)
     connection = channel.opened_on
     uploads = channel.broker.uploads

@@ -19,7 +19,7 @@ from leveret.wire.amqp0.dialects import QPID
 from leveret.wire.amqp0.properties import decode_header
 from leveret.wire.amqp0.table_amqp09 import V0_9
 
-# Memory for a publish in a transaction, in bytes, in addition to its body.
+# Bytes of memory counted for a publish in a transaction, in addition to its body.
 PENDING_PUBLISH_BYTES: Final = 1000
 
 
@@ -61,7 +61,7 @@ def cancel(channel: Channel, consumer_tag: str, nowait: bool) -> None:
 
 
 def publish(channel: Channel, command: ContentMethod) -> None:
-    """Perform stream.publish. Messages are never persistent, as losing them is acceptable."""
+    """Perform stream.publish. Messages are never persistent, because losing them is acceptable."""
     arguments = command.arguments
     exchange: str = arguments["exchange"]
     channel.tickets.check(arguments["ticket"], WRITE, exchange)

@@ -23,7 +23,7 @@ METHODS: Final = "amqp"
 TUNNEL: Final = 110
 REQUEST: Final = 10
 CHANNEL: Final = 20
-# Maximum number of frames in one request. They are performed in one turn, which delays other clients.
+# Maximum number of frames in one request. They are performed in one turn and delay other clients.
 MAX_FRAMES: Final = 10_000
 _FRAME: Final = struct.Struct(">BHI").pack
 _SIZE: Final = struct.Struct(">I").unpack_from
@@ -49,7 +49,7 @@ def request(channel: Channel, command: ContentMethod) -> None:
         workers = workers[:1]
     for worker in workers:
         if worker.is_busy():
-            raise ResourceLocked(f"tunnel.request: {MAX_WAITING} requests wait for the handler '{name}', the maximum")
+            raise ResourceLocked(f"tunnel.request: handler '{name}' has {MAX_WAITING} pending requests, the maximum")
     headers: FieldTable = properties.get("headers") or {}
     asked = Request(
         channel.opened_on.user,
@@ -95,8 +95,8 @@ class _Pending:
 def _execute(channel: Channel, body: bytes) -> None:
     """Perform tunnelled methods of 0-9 as if they had been sent on the channel.
 
-    The body has frames as on the wire, or one method without a frame. If any of them is not allowed in a tunnel, none is
-    performed.
+    The body consists of frames as on the wire, or of one method without a frame. If any method is not allowed in a tunnel,
+    none is performed.
     """
     connection = channel.opened_on
     engine = connection.engine
@@ -133,7 +133,7 @@ def _execute(channel: Channel, body: bytes) -> None:
         if channel.closing or connection.closing:
             return
         if channel.stalled:
-            # Ahead of commands that followed the tunnel.
+            # Queue the rest ahead of commands that were received after the tunnel.
             channel.backlog.extendleft(reversed(commands[index:]))
             return
         connection.perform(channel, command)

@@ -14,18 +14,19 @@ from leveret.protocols.amqp091.methods import tx as tx091
 def rollback(channel: Channel) -> None:
     """Perform tx.rollback.
 
-    Qpid clients reject all their messages before it, to get them again. The rejection is rolled back, so these messages may
-    be delivered to this channel again, but they are requeued, because the client has dropped them.
+    Before a rollback, Qpid clients reject all their messages to get them again. The rollback undoes the rejections, so this
+    channel may get the messages again. They are requeued instead of staying unacknowledged, because the client has dropped
+    them.
     """
     tx091.check_transacted(channel, "rollback")
     channel.run_steps(_rolling_back(channel), partial(_rolled_back, channel))
 
 
 def _rolling_back(channel: Channel) -> Iterator[int]:
-    given_back = sorted([tag for tag, _, outcome in channel.tx_settlements if outcome == REQUEUE])
+    rejected = sorted([tag for tag, _, outcome in channel.tx_settlements if outcome == REQUEUE])
     yield len(channel.tx_settlements) >> 4
     yield from tx091.rolling_back(channel)
-    yield from channel.requeuing_tags(given_back)
+    yield from channel.requeuing_tags(rejected)
 
 
 def _rolled_back(channel: Channel) -> None:

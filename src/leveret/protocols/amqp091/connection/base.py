@@ -529,7 +529,7 @@ class BaseConnection(VhostSession):
             self.sent_any = True
             self.bytes_out += len(data)
             if self.paused:
-                # Deliveries stop while the socket is full, so this output consists of replies that the client does not read.
+                # Deliveries stop while the socket is full, so these are replies that the client leaves unread.
                 self.unread_answers += len(data)
                 if self.unread_answers > MAX_UNWRITTEN:
                     self.ingress.pause(OUTPUT)

@@ -1,4 +1,4 @@
-"""Class basic: qos, consume, cancel, get, recover (0-9-1 section 1.8). `Channel` performs publishes and acknowledgements."""
+"""Class basic: qos, consume, cancel, get, recover (0-9-1 section 1.8). `Channel` performs publish, ack and nack."""
 
 from __future__ import annotations
 
