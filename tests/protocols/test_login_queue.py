@@ -106,7 +106,7 @@ def test_too_many_passwords_of_one_user_are_refused_the_oldest_first(world: Worl
         world.submit("a", "alice", str(number))
     assert list(world.outcomes) == ["a/alice/1", "a/alice/2"]
     error = world.outcomes["a/alice/1"]
-    assert isinstance(error, TooManyLogins) and "16 passwords of this user" in str(error)
+    assert isinstance(error, TooManyLogins) and "this user has 16 pending password checks" in str(error)
     assert world.queue.waiting == login_queue.MAX_WAITING_PER_USER
 
 

@@ -261,13 +261,13 @@ def test_a_close_that_crosses_another_is_answered_by_number() -> None:
     [
         (request(1, 3, PING), 503, "request 3 on channel 1, expected 2"),
         (request(1, 1, PING), 503, "request 1 on channel 1, expected 2"),
-        (request(1, 2, PING, mark=2), 503, "request 2 on channel 1 has the response-mark 2, and 1 responses were sent"),
-        (response(1, 1, 2, of(20, 21, b"\0")), 503, "a response to request 2 on channel 1, of which 1 were sent"),
-        (response(1, 1, 0, of(20, 21, b"\0")), 503, "a response to request 0 on channel 1, of which 1 were sent"),
+        (request(1, 2, PING, mark=2), 503, "request 2 on channel 1 has response-mark 2, expected at most 1"),
+        (response(1, 1, 2, of(20, 21, b"\0")), 503, "response to request 2 on channel 1; requests sent so far: 1"),
+        (response(1, 1, 0, of(20, 21, b"\0")), 503, "response to request 0 on channel 1; requests sent so far: 1"),
         (
             response(1, 1, 1, of(120, 500), offset=1),
             503,
-            "a response to requests 1 to 2 on channel 1, of which 1 were sent",
+            "response to requests 1 to 2 on channel 1; requests sent so far: 1",
         ),
         (response(1, 2, 1, of(20, 21, b"\0")), 503, "response 2 on channel 1, expected 1"),
         (response(1, 1, 1, PING), 503, "channel.ping in a response"),
@@ -282,12 +282,12 @@ def test_a_close_that_crosses_another_is_answered_by_number() -> None:
         (
             method(1, 20, 60),
             501,
-            "a frame of type 1: methods of this connection have frames of type 9 and 10, as connection.open settles",
+            "a frame of type 1: since connection.open, methods of this connection use frame types 9 and 10",
         ),
         (
             publish_frames(1, b"m"),
             501,
-            "a frame of type 1: methods of this connection have frames of type 9 and 10, as connection.open settles",
+            "a frame of type 1: since connection.open, methods of this connection use frame types 9 and 10",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
@@ -314,11 +314,11 @@ def test_a_plain_publish_is_refused_in_the_same_data_as_the_open() -> None:
     [
         (
             request(1, 2, PING),
-            "a frame of type 9: methods of this connection have frames of type 1, as connection.open settles",
+            "a frame of type 9: since connection.open, methods of this connection use frame type 1",
         ),
         (
             response(1, 1, 1, PING),
-            "a frame of type 10: methods of this connection have frames of type 1, as connection.open settles",
+            "a frame of type 10: since connection.open, methods of this connection use frame type 1",
         ),
     ],
     ids=["request", "response"],

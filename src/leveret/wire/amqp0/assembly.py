@@ -1,4 +1,4 @@
-"""The wire state of a channel, and the content that is being received on it (0-9-1 section 4.2.6)."""
+"""The wire state of a channel, and the content being received on it (0-9-1 section 4.2.6)."""
 
 from __future__ import annotations
 
@@ -9,29 +9,31 @@ from leveret.wire.amqp0.commands import Body, Command, ContentMethod, ContentPar
 from leveret.wire.amqp0.model import MethodSpec
 from leveret.wire.amqp0.values import Arguments
 
-# What may come next on the channel.
+# Kinds of frames that may come next on the channel.
 METHOD: Final = 0
 HEADER: Final = 1
 BODY: Final = 2
 # The channel has failed or is being closed: everything except close and close-ok is discarded.
 NOTHING: Final = 3
 
-# Smaller payloads of body frames are joined: a list of single bytes takes many times their size.
+# Smaller payloads of body frames are joined: a list of single bytes would need many times their size.
 _SMALL: Final = 4096
 
 
 class WireChannel:
     """A channel that is not closed.
 
-    `stage` is the kind of frame that may come next; the rest describes the partially received content.
+    Most attributes describe the partially received content: `address`, `flags`, `consumer_tag`, `delivery_tag` and
+    `redelivered` are fields of `basic.publish` or `basic.deliver`.
 
-    spec        the method of the content
-    address, flags, consumer_tag, delivery_tag, redelivered: the fields of `basic.publish` or `basic.deliver`
-    arguments   those of any other method
-    remaining   bytes of the body that are outstanding
-    state       of `states`: CHANNEL_OPEN, CHANNEL_FAILED or CHANNEL_CLOSING
-    owes_close_ok  the peer's close arrived before ours was sent
-    spooling    the body is forwarded as it arrives
+    Attributes:
+        state: CHANNEL_OPEN, CHANNEL_FAILED or CHANNEL_CLOSING of `states`.
+        stage: the kind of frame that may come next.
+        owes_close_ok: whether the peer's close arrived before ours was sent.
+        spec: the method of the content; None for `basic.publish` and `basic.deliver`.
+        arguments: the arguments of any other method.
+        remaining: bytes of the body that have not been received.
+        spooling: whether the body is forwarded as it arrives.
     """
 
     __slots__ = (
@@ -76,7 +78,7 @@ class WireChannel:
         self.spooling = False
 
     def close(self, state: int) -> None:
-        """Drop the partial content, and discard everything that follows."""
+        """Drop the partial content, and discard all further input."""
         self.state = state
         self.stage = NOTHING
         self.header = b""
@@ -87,7 +89,7 @@ class WireChannel:
         self.spooling = False
 
     def add(self, data: bytes, out: list[Command]) -> None:
-        """Add the payload of a body frame, not longer than `remaining`. Complete content goes to `out`."""
+        """Add the payload of a body frame, of at most `remaining` bytes. Append complete content to `out`."""
         self.remaining -= len(data)
         if len(data) >= _SMALL:
             if self.small:

@@ -1,12 +1,12 @@
 """Conversion of contents between class basic and the classes of 0-9.
 
-The header of a content of class file or stream is the one of its header frame. A message of class message has none: its
-header consists of the fields of `message.transfer` from `ttl` to `application-headers`, byte for byte as received,
-after class, weight and body size as in any other.
+The header of a content of class file or stream is the payload of its header frame. A message of class message has no header
+frame. Its header consists of class, weight and body size, as in any other, and the fields of `message.transfer` from `ttl`
+to `application-headers`, byte for byte as received.
 
-Some fields have no equivalent in class basic: `security-token` is for the broker only and dropped; `transaction-id` and
+Some fields have no equivalent in class basic: `security-token` is only for the broker and is dropped; `transaction-id` and
 `filename` become headers. Text properties of class basic without a field in another class become headers there, and are
-converted back, except for `user-id`, since headers are not verified.
+converted back. `user-id` is not, because headers are not verified.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MAX_TEXT: Final = 255
 _FIXED: Final = struct.Struct(">HHQ")
 _TRANSFER: Final = V0_9.by_name["message.transfer"].fields
 _NAMES: Final = [field.name for field in _TRANSFER]
-# The fields before `ttl` are part of the address, or concern one hop only.
+# The fields before `ttl` are part of the address, or concern a single hop.
 TRANSFER_FIELDS: Final[list[FieldSpec]] = [
     field
     for field in _TRANSFER[_NAMES.index("ttl") : _NAMES.index("body")]
@@ -56,7 +56,11 @@ def class_of(header: bytes) -> int:
 
 
 def encode_transfer(size: int, arguments: Arguments, dialect: Dialect = QPID) -> bytes:
-    """Return the header of a message of class message from the arguments of its transfer. Raises EncodeError."""
+    """Return the header of a message of class message, from the arguments of its transfer.
+
+    Raises:
+        EncodeError: a value does not fit its field.
+    """
     pieces = [_FIXED.pack(MESSAGE, 0, size)]
     for field in TRANSFER_FIELDS:
         try:
@@ -67,7 +71,11 @@ def encode_transfer(size: int, arguments: Arguments, dialect: Dialect = QPID) ->
 
 
 def decode_transfer(header: bytes, dialect: Dialect = QPID) -> Arguments:
-    """Return all arguments encoded by `encode_transfer`. Raises WireError 502 if the header is malformed."""
+    """Return the arguments encoded by `encode_transfer`.
+
+    Raises:
+        WireError: 502, the header is malformed.
+    """
     pos = _FIXED.size
     end = len(header)
     arguments: Arguments = {}
@@ -127,7 +135,7 @@ def from_basic(header: bytes, kind: int, size: int, expires: int = 0) -> bytes:
 
 
 def with_headers(header: bytes, changes: FieldTable, drop_expiration: bool) -> bytes:
-    """Set some headers of a content of another class than basic; None removes a header.
+    """Set some headers of a content of a class other than basic; None removes a header.
 
     A malformed header is returned unchanged.
     """
@@ -156,7 +164,7 @@ def _of_content(kind: int, header: bytes) -> ContentProperties:
         headers[FILENAME] = filename
     if headers:
         properties["headers"] = headers
-    # Implied by the class.
+    # The class implies the delivery mode.
     properties["delivery_mode"] = _PERSISTENT if kind == FILE else _TRANSIENT
     return properties
 
@@ -193,7 +201,7 @@ def _to_transfer(properties: ContentProperties) -> Arguments:
 
 
 def _encode_transfer(size: int, arguments: Arguments) -> bytes:
-    """Encode the header. A value that does not fit its field is omitted."""
+    """Encode the header, without values that do not fit their fields."""
     try:
         return encode_transfer(size, arguments)
     except EncodeError:
@@ -209,7 +217,7 @@ def _fits_transfer(arguments: Arguments) -> bool:
 
 
 def _encode(kind: int, size: int, properties: ContentProperties) -> bytes:
-    """Encode the header. A value that does not fit its field is omitted."""
+    """Encode the header, without values that do not fit their fields."""
     dialect = RABBITMQ if kind == BASIC else QPID
 
     def fits(some: ContentProperties) -> bool:
@@ -226,7 +234,7 @@ def _encode(kind: int, size: int, properties: ContentProperties) -> bytes:
 
 
 def _fitting(properties: ContentProperties, table: str, fits: Callable[[ContentProperties], bool]) -> ContentProperties:
-    """Return the properties that fit; of the table, the fields that fit."""
+    """Return the properties that fit, with only those fields of the table that fit."""
     kept: ContentProperties = {}
     for name, value in properties.items():
         if name == table:
@@ -237,7 +245,7 @@ def _fitting(properties: ContentProperties, table: str, fits: Callable[[ContentP
 
 
 _FIELDS: Final = {kind: frozenset(field.name for field in V0_9.classes[kind].properties) for kind in (FILE, STREAM)}
-# By class: properties of class basic without a field, and the header for each.
+# Properties of class basic without a field, and the header for each, by class.
 HIDDEN: Final = {
     kind: [(name, _BASIC_PREFIX + name.replace("_", "-")) for name in _KEPT if name not in fields]
     for kind, fields in {**_FIELDS, MESSAGE: frozenset(_NAMES)}.items()

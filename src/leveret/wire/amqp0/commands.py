@@ -14,7 +14,7 @@ from typing import Final, Union
 
 from leveret.wire.amqp0.values import Arguments
 
-# A body as received: one piece, or the payloads of its body frames in order. Nothing may assume the former.
+# A body as received: one piece, or the payloads of its body frames in order. Callers must handle both.
 Body = Union[bytes, list[bytes]]
 
 PUBLISH: Final = 1
@@ -51,14 +51,20 @@ class Command:
 class Publish(Command):
     """`basic.publish` with its content (0-9-1 section 1.8.3.7).
 
-    address     the two short strings `exchange` and `routing-key` as received: length byte and bytes of each
-    flags       MANDATORY | IMMEDIATE, as on the wire; in 0-9 the access ticket, shifted by TICKET_SHIFT
-    header      payload of the content header frame as received (class, weight, body size, property flags, properties)
-    size        size of the body in bytes
-    body        the body; empty if `spooled`, because it came before in `ContentPart`s
-    delivery_mode, priority, expiration, user_id: the properties that routing and queueing need, found by one skip-scan;
-                0, -1, None and None if absent
-    headers_at  offset in `header` of the `headers` table (of its length), or -1: decoded on demand
+    One skip-scan of the header finds the properties that routing and queueing need. Others are decoded on demand.
+
+    Attributes:
+        address: the short strings `exchange` and `routing-key` as received, each a length byte and its bytes.
+        flags: MANDATORY | IMMEDIATE, as on the wire; in 0-9 also the access ticket, shifted by TICKET_SHIFT.
+        header: payload of the header frame as received (class, weight, body size, property flags, properties).
+        size: size of the body in bytes.
+        body: the body; empty if `spooled`.
+        delivery_mode: 0 if absent.
+        priority: -1 if absent.
+        expiration: None if absent.
+        user_id: None if absent.
+        headers_at: offset in `header` of the length of the `headers` table; -1 if absent.
+        spooled: whether the body preceded the publish in `ContentPart`s.
     """
 
     __slots__ = (
@@ -161,11 +167,11 @@ class Method(Command):
     """Any other method without content.
 
     Attributes:
-        name: The name, such as "queue.declare".
-        arguments: All fields except reserved ones, by Python name (hyphens become underscores).
-        request: The id of the request that contained it (see `requests`), otherwise 0.
-        answers_from: The first of our requests that it answers, otherwise 0.
-        answers_to: The last of our requests that it answers, otherwise 0.
+        name: the full name, such as "queue.declare".
+        arguments: all fields except reserved ones, by Python name (with underscores instead of hyphens).
+        request: id of the request that contained it (see `requests`); 0 without requests.
+        answers_from: first of our requests that it answers; 0 for none.
+        answers_to: last of our requests that it answers; 0 for none.
     """
 
     __slots__ = ("answers_from", "answers_to", "arguments", "class_id", "method_id", "name", "request")
@@ -202,7 +208,7 @@ class ContentMethod(Method):
         self.header = header
         self.size = size
         self.body = body
-        # As in `Publish`: the body came before.
+        # As in `Publish`.
         self.spooled = False
 
 
@@ -223,7 +229,7 @@ class ContentStart(Command):
 
 
 class ContentPart(Command):
-    """The payload of a body frame of the content that is being spooled on this channel."""
+    """The payload of a body frame of the content being spooled on this channel."""
 
     __slots__ = ("data",)
 
@@ -234,9 +240,13 @@ class ContentPart(Command):
 
 
 class Error(Command):
-    """The peer violated the protocol. At connection or socket scope, it is the last of its list.
+    """A protocol violation by the peer. At connection or socket scope, it is the last command of its list.
 
-    code is the reply code (0-9-1 section 1.2), `class_id` and `method_id` identify the failing method, or are 0.
+    Attributes:
+        scope: CONNECTION_SCOPE, CHANNEL_SCOPE or SOCKET_SCOPE.
+        code: the reply code (0-9-1 section 1.2).
+        class_id: class of the failing method, or 0.
+        method_id: index of the failing method, or 0.
     """
 
     __slots__ = ("class_id", "code", "method_id", "scope", "text")

@@ -1,6 +1,6 @@
 """Constants of AMQP 0-x: frame types and reply codes (0-9-1 section 1.1).
 
-The tables (`table_amqp091.py`, `table_amqp09.py`) have every constant of their version; a test compares them with these.
+The tables (`table_amqp091.py`, `table_amqp09.py`) list every constant of their version; a test compares them with these.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FRAME_MIN_SIZE: Final = 4096
 # Bytes of a frame without its payload: type, channel and size; and with the frame end.
 FRAME_HEADER_SIZE: Final = 7
 FRAME_OVERHEAD: Final = 8
-# Accepted before the connection is open, whatever was negotiated, because the peer is not authenticated yet.
+# Maximum frame size before the connection is open, regardless of negotiation, because the peer is not authenticated yet.
 FRAME_SIZE_BEFORE_OPEN: Final = 8192
 # Some clients apply frame-max to the payload, so that their largest frames are 8 bytes longer than negotiated.
 FRAME_SLACK: Final = 8

@@ -1,8 +1,8 @@
-"""Field-table dialects: the type of each tag (0-9-1 section 4.2.5.5, and deviations of peers).
+"""Field-table dialects: the type of each tag (0-9-1 section 4.2.5.5, and the deviations of clients).
 
 The specification and RabbitMQ's clients disagree: `s` is a short string in the specification and a 16-bit integer in
-RabbitMQ, `l` is unsigned and signed respectively, and `x` exists only in RabbitMQ. Qpid adds `c`, `C` and `k`. A connection
-has one dialect.
+RabbitMQ, `l` is unsigned in the specification and signed in RabbitMQ, and `x` exists only in RabbitMQ. Qpid adds `c`, `C`
+and `k`. Each connection uses one dialect.
 """
 
 from __future__ import annotations
@@ -65,9 +65,14 @@ _SIZES: Final = (
 
 
 class Dialect:
-    """A dialect. `types` and `sizes` have an element for each of the 256 tags.
+    """A dialect.
 
-    `bytes_tag` and `long_tag` are used to send `bytes` and integers of more than 32 bits.
+    Attributes:
+        types: the type of each of the 256 tags.
+        sizes: the size of each of them in bytes, or a code for its encoding.
+        bytes_tag: tag to send `bytes`.
+        long_tag: tag to send integers of more than 32 bits.
+        unsigned_decimal: whether decimals are unsigned.
     """
 
     __slots__ = ("bytes_tag", "long_tag", "name", "sizes", "types", "unsigned_decimal")
@@ -100,7 +105,7 @@ _COMMON: Final[dict[str, int]] = {
     "V": VOID,
 }
 
-# In addition to RabbitMQ's own tags, `U` and `L` are read as defined by the specification and used by several clients.
+# Besides RabbitMQ's own tags, it reads `U` and `L` of the specification, which several clients send.
 RABBITMQ: Final = Dialect(
     "rabbitmq", {**_COMMON, "s": INT16, "U": INT16, "l": INT64, "L": INT64, "x": BYTE_ARRAY}, b"x", b"l"
 )
@@ -112,7 +117,7 @@ QPID: Final = Dialect(
     b"l",
 )
 
-# The text of 0-9-1. It has no type for bytes that are not text.
+# The tags in the text of 0-9-1, which has no type for bytes that are not text.
 SPECIFICATION: Final = Dialect(
     "specification", {**_COMMON, "U": INT16, "L": INT64, "l": UINT64, "D": UNSIGNED_DECIMAL, "s": SHORT_STRING}, b"S", b"L"
 )

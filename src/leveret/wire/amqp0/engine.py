@@ -1,9 +1,9 @@
 """The sans-I/O engine of AMQP 0-9 and 0-9-1: bytes in, commands out, and the reverse.
 
-One class serves both peers. `receive` never raises because of its input: a protocol error becomes an `Error` command after
-the commands that precede it. From then on, the engine discards input within the scope of the error, because the peer
-continues to send until it receives the close. The caller answers with `connection.close` or `channel.close`, or, at socket
-scope, closes the socket.
+One class serves both peers. Invalid input never raises an exception: a protocol error becomes an `Error` command after the
+commands that precede it. From then on, the engine discards input within the scope of the error, because the peer continues
+to send until it receives the close. The caller answers with `connection.close` or `channel.close`, or, at socket scope,
+closes the socket.
 
 The caller answers the other methods in the order of the list. If it closes a channel, it must skip commands of that channel
 that follow in the same list, because they have already been parsed.
@@ -79,8 +79,8 @@ _NO_KEY: Final = -1
 
 _DELIVERY_MODE_ONLY: Final = 0x1000
 
-# Maximum size in bytes of a frame in the memo, and the number of successive misses after which the memo is not used until
-# the next call.
+# Maximum size in bytes of a frame in the memo, and number of successive misses after which the memo is not used until the
+# next call.
 _MEMO_SIZE: Final = 512
 _MEMO_PATIENCE: Final = 8
 _NO_CHANNEL: Final = WireChannel(0)
@@ -97,8 +97,9 @@ class Memo:
     The next message of a publisher often has the same address and the same header. Comparing bytes is cheaper than parsing
     them, and equal addresses and headers share one object.
 
-    frame, frame_size   the method frame; address, flags and `channel` are decoded from it
-    next, next_size     the header frame and the first 7 bytes of the body frame; the other fields are decoded from them
+    Attributes:
+        frame: the method frame, from which `number`, `address` and `flags` were decoded.
+        next: the header frame and the first 7 bytes of the body frame, from which the other fields were decoded.
     """
 
     __slots__ = (
@@ -144,22 +145,28 @@ class Memo:
 class Engine(Machine):
     """One connection.
 
-    role            SERVER (which gets the input after the protocol header) or CLIENT (which sends that header itself)
-    version         the table of methods, `V0_9_1` or `V0_9`
-    frame_max, channel_max, heartbeat
-                    the server's proposal until `connection.tune-ok`, then the negotiated values (in bytes, channels and
-                    seconds)
-    max_body_size   bytes; a content that announces more is an error of its channel
-    max_upload_size bytes; the same for a `file.stage`; `max_body_size` by default
-    spools_uploads  whether the body of a `file.stage` is forwarded as it arrives; True for a server
-    spool_threshold bytes; larger bodies of a publish are forwarded as they arrive
-    dialect         of field tables; RabbitMQ's for 0-9-1 and Qpid's for 0-9 unless given
-    strict_framing  a frame of an unknown type, or with a wrong end, is an error at socket scope, not of the connection
-    max_cost        units of about 1 µs after which `receive` leaves the rest to the next call; `cost` is that of the last
-                    call; `more` is set if it has left input
-    received_any    set by any input; the heartbeat monitor clears it
-    state           of the connection, one of `states`
-    lost            the frame boundaries are lost: no further input can be parsed, not even close-ok
+    Until `connection.tune-ok`, `frame_max`, `channel_max` and `heartbeat` are the server's proposal, then the negotiated
+    values.
+
+    Attributes:
+        role: SERVER, which gets the input after the protocol header, or CLIENT, which sends that header itself.
+        version: the table of methods, `V0_9_1` or `V0_9`.
+        frame_max: maximum size of a frame in bytes.
+        channel_max: maximum number of channels.
+        heartbeat: interval in seconds.
+        max_body_size: maximum size in bytes of a content. A larger one is an error at channel scope.
+        max_upload_size: the same for `file.stage`; `max_body_size` by default.
+        spools_uploads: whether the body of a `file.stage` is forwarded as it arrives; True for a server.
+        spool_threshold: size in bytes above which the body of a publish is forwarded as it arrives.
+        dialect: dialect of field tables; by default RabbitMQ's for 0-9-1 and Qpid's for 0-9.
+        strict_framing: whether a frame with an unknown type or a wrong end is an error at socket scope rather than
+            connection scope.
+        max_cost: cost above which `receive` leaves the rest of the input to the next call, in units of about 1 µs.
+        cost: cost of the last call.
+        more: whether the last call has left input.
+        received_any: set by any input; cleared by the heartbeat monitor.
+        state: state of the connection, one of `states`.
+        lost: whether the frame boundaries are lost, so that no further input can be parsed, not even close-ok.
     """
 
     __slots__ = (
@@ -198,13 +205,13 @@ class Engine(Machine):
         self.max_cost = NO_LIMIT
         self.cost = 0
         self.more = False
-        # A partially received frame: kept as it is, or collected if it takes more than one more piece.
+        # A partially received frame: its first piece, or the pieces collected if there are more.
         self._rest = b""
         self._gathered = bytearray()
         self._needed = 0
         self._memo = Memo()
         self._content_key = _PUBLISH_KEY if self._is_server else _DELIVER_KEY
-        # 0-9-1 has a reserved field in their place, which some clients still fill.
+        # In 0-9-1, the field is reserved, but some clients still set it.
         self._has_tickets = version.name == "0-9"
         self._ack_key = self._hot_key(_ACK_KEY)
         self._nack_key = self._hot_key(_NACK_KEY)
@@ -216,7 +223,7 @@ class Engine(Machine):
 
     @property
     def is_between_frames(self) -> bool:
-        """Return whether no frame and no content is incomplete. True after a protocol error."""
+        """Whether no frame or content is incomplete. True after a protocol error."""
         return self.state >= states.FAILED or not (
             self._rest
             or self._gathered
@@ -224,9 +231,9 @@ class Engine(Machine):
         )
 
     def receive(self, data: bytes) -> list[Command]:
-        """Return the commands that `data` completes, in order. Never raises because of the peer's input.
+        """Return the commands that `data` completes, in order. Invalid input never raises an exception.
 
-        If that takes more than `max_cost`, `more` is set, and the next call continues, with or without data.
+        If the cost exceeds `max_cost`, `more` is set, and the next call continues, with or without data.
         """
         out: list[Command] = []
         self.cost = 0
@@ -257,10 +264,10 @@ class Engine(Machine):
         return out
 
     def _parse(self, data: bytes, out: list[Command]) -> int:
-        """Parse all complete frames. Returns the position of the first incomplete one.
+        """Parse all complete frames. Return the position of the first incomplete one.
 
-        Frequent well-formed input is decoded here in one pass, a publish or a delivery including its header and body.
-        All other input goes to `_frame_received`, which decodes the same and more.
+        Frequent well-formed input is decoded here in one pass, including the header and body of a publish or delivery. All
+        other input goes to `_frame_received`, which decodes any frame.
         """
         pos = 0
         available = len(data)
@@ -343,8 +350,8 @@ class Engine(Machine):
                             self.more = available - pos >= 8
                             break
                     continue
-                # basic.publish at a server, basic.deliver at a client. Exchange and routing key are between the
-                # ticket and the bits, or after the tags.
+                # basic.publish at a server, basic.deliver at a client. Exchange and routing key are between the ticket and
+                # the bits of a publish, and after the tags of a delivery.
                 if is_server:
                     at = start + 6
                     stop = end - 1
@@ -377,7 +384,7 @@ class Engine(Machine):
                     follow = True
                 else:
                     follow = False
-            # The method is known: parse the content at once if it is complete and in a usual form, else frame by frame.
+            # The method is parsed. Parse the content at once if it is complete and has a common form, else frame by frame.
             if number == memo.next_number and data[content_pos : content_pos + memo.next_size] == memo.next:
                 body_at = content_pos + memo.next_size
                 body_end = body_at + memo.size
@@ -421,8 +428,9 @@ class Engine(Machine):
     def _content(self, channel: WireChannel, address: bytes, flags: int, data: bytes, pos: int, out: list[Command]) -> int:
         """Parse the content of a publish or a delivery, whose header frame begins at `pos`.
 
-        Returns the end of the content. If the content is incomplete, has more than one body frame, or is malformed, the
-        channel waits for its header and the result is `pos`.
+        Returns:
+            The end of the content. If the content is incomplete, has more than one body frame, or is malformed, the channel
+            waits for its header, and the result is `pos`.
         """
         number = channel.number
         available = len(data)
@@ -510,7 +518,7 @@ class Engine(Machine):
     def _frame_received(
         self, type: int, number: int, channel: WireChannel | None, data: bytes, start: int, end: int, out: list[Command]
     ) -> None:
-        """Handle a frame outside of the hot path; its payload is between `start` and `end`."""
+        """Handle a frame outside the hot path. Its payload is between `start` and `end`."""
         if type == FRAME_METHOD and self._numbers is None:
             self._method_received(number, channel, data, start, end, out)
         elif type == FRAME_METHOD or (type in _NUMBERED_TYPES and self.version.name == "0-9"):
@@ -534,11 +542,11 @@ class Engine(Machine):
                 self._fail(out, number, self._unexpected, f"a content {kind} frame out of order")
         elif type == FRAME_HEARTBEAT:
             if number or end != start:
-                self._fail(out, number, FRAME_ERROR, "a heartbeat is empty and on channel 0")
+                self._fail(out, number, FRAME_ERROR, "a heartbeat must be empty and on channel 0")
         elif type == FRAME_TRACE and self.version.name == "0-9":
-            # Trace frames are for a trace handler. There is none, so they are discarded.
+            # There is no trace handler, so trace frames are discarded.
             if number:
-                self._fail(out, number, FRAME_ERROR, "a trace frame is on channel 0")
+                self._fail(out, number, FRAME_ERROR, "a trace frame must be on channel 0")
         else:
             self._check_type(out, number, type)
 
@@ -579,8 +587,8 @@ class Engine(Machine):
                     out,
                     number,
                     FRAME_ERROR,
-                    f"a frame of type {type}: methods of this connection have frames of"
-                    f" type {'1' if numbers is None else '9 and 10'}, as connection.open settles",
+                    f"a frame of type {type}: since connection.open, methods of this connection use frame"
+                    f" {'type 1' if numbers is None else 'types 9 and 10'}",
                 )
             return
         kind = "request" if type == FRAME_REQUEST else "response"
@@ -616,7 +624,7 @@ class Engine(Machine):
     def _hot_method_received(
         self, channel: WireChannel, key: int, data: bytes, start: int, end: int, out: list[Command]
     ) -> bool:
-        """Handle a request with a method of the hot path. Returns False for other and malformed methods."""
+        """Handle a request with a method of the hot path. Return False for other methods and malformed ones."""
         number = channel.number
         tag: int
         bits: int
@@ -672,7 +680,9 @@ class Engine(Machine):
             )
             return
         if weight:
-            self._fail(out, number, FRAME_ERROR, f"the weight of a content is 0, not {weight}", method_class, method_id)
+            self._fail(
+                out, number, FRAME_ERROR, f"the weight of a content must be 0, not {weight}", method_class, method_id
+            )
             return
         publish: Publish | None = None
         if spec is None and self._is_server:

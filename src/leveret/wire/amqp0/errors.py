@@ -4,9 +4,10 @@ from __future__ import annotations
 
 
 class WireError(Exception):
-    """Malformed input. It never leaves `Engine.receive`, which converts it to an `Error` command.
+    """Malformed input. `Engine.receive` never raises it, but converts it to an `Error` command.
 
-    code    the reply code for it: 501 frame-error or 502 syntax-error
+    Attributes:
+        code: the reply code, 501 frame-error or 502 syntax-error.
     """
 
     def __init__(self, code: int, text: str) -> None:
@@ -18,5 +19,5 @@ class WireError(Exception):
 class EncodeError(ValueError):
     """A value that cannot be encoded: a string that is too long, an unknown type, or a number out of range.
 
-    Raised by all encoders because of an error of the caller.
+    Encoders raise it for an error of their caller.
     """

@@ -1,11 +1,11 @@
 """Field tables and arrays: tagged values by name (0-9-1 section 4.2.5.5).
 
-In Python: str is a long string (UTF-8; bytes that are not UTF-8 survive as surrogates), bytes a byte array, int the
-smallest of the two signed integers that it fits (`LongLong` is always the larger), float a double, `Decimal` a decimal,
-an aware `datetime` a timestamp of whole seconds in UTC (`RawTimestamp` beyond the year 9999), list an array, dict a
-table, None void.
+In Python, str is a long string (UTF-8; bytes that are not UTF-8 survive as surrogates), bytes a byte array, int the smaller
+of the two signed integers that it fits (`LongLong` is always the larger), float a double, `Decimal` a decimal, an aware
+`datetime` a timestamp of whole seconds in UTC (`RawTimestamp` beyond the year 9999), list an array, dict a table and None
+void.
 
-Of two fields with the same name the last wins, as in most clients (the specification leaves it open). Tables may be
+If two fields have the same name, the last one wins, as in most clients; the specification does not define it. Tables may be
 nested up to `MAX_DEPTH` levels.
 """
 
@@ -24,9 +24,9 @@ from leveret.wire.amqp0.values import FieldTable, FieldValue, LongLong, RawTimes
 
 MAX_DEPTH: Final = 64
 
-# Scaling 32 bits by up to 255 digits is exact, whatever the context of the thread.
+# Scaling 32 bits by up to 255 digits is exact in this context. The thread's own context may round.
 _EXACT: Final = Context(prec=20, Emin=-9_999, Emax=9_999)
-# Makes a decimal of an integer and an exponent, with one call: a frame may have 21,000 of them.
+# Builds a decimal from an integer and an exponent in one call: a frame may contain 21,000 decimals.
 _SCALED: Final = _EXACT.scaleb
 _U32: Final = struct.Struct(">I").unpack_from
 _INT8: Final = struct.Struct(">b").unpack_from
@@ -51,9 +51,10 @@ _TIMESTAMP_END: Final = 253402300800
 
 
 def check_table(data: bytes, pos: int, end: int, dialect: Dialect, depth: int = 0) -> bool:
-    """Return whether the fields between `pos` and `end` can be decoded, without building anything.
+    """Return whether the fields between `pos` and `end` can be decoded, without decoding them.
 
-    Raises IndexError instead if `data` is truncated.
+    Raises:
+        IndexError: `data` is truncated.
     """
     while pos < end:
         pos += 1 + data[pos]
@@ -87,7 +88,11 @@ def _check_value(data: bytes, pos: int, end: int, dialect: Dialect, depth: int) 
 
 
 def decode_table(data: bytes, pos: int, end: int, dialect: Dialect, depth: int = 0) -> FieldTable:
-    """Decode the fields between `pos` and `end`, after the length of the table. Raises WireError 502."""
+    """Decode the fields of a table between `pos` and `end`, without its length.
+
+    Raises:
+        WireError: 502, the table is malformed.
+    """
     table: FieldTable = {}
     while pos < end:
         start = pos + 1
@@ -102,7 +107,11 @@ def decode_table(data: bytes, pos: int, end: int, dialect: Dialect, depth: int =
 
 
 def decode_array(data: bytes, pos: int, end: int, dialect: Dialect, depth: int = 0) -> list[FieldValue]:
-    """Decode the values between `pos` and `end`, after the length of the array. Raises WireError 502."""
+    """Decode the values of an array between `pos` and `end`, without its length.
+
+    Raises:
+        WireError: 502, the array is malformed.
+    """
     array: list[FieldValue] = []
     while pos < end:
         stop = value_end(data, pos, end, dialect)
@@ -112,7 +121,11 @@ def decode_array(data: bytes, pos: int, end: int, dialect: Dialect, depth: int =
 
 
 def value_end(data: bytes, pos: int, end: int, dialect: Dialect) -> int:
-    """Return the end of the value whose tag is at `pos`. Raises WireError 502 if it is malformed."""
+    """Return the end of the value whose tag is at `pos`.
+
+    Raises:
+        WireError: 502, the type is unknown or the value exceeds `end`.
+    """
     size = dialect.sizes[data[pos]]
     stop = pos + 1
     if size >= 0:
@@ -135,7 +148,7 @@ def value_end(data: bytes, pos: int, end: int, dialect: Dialect) -> int:
 
 
 def _decode_value(data: bytes, pos: int, stop: int, dialect: Dialect, depth: int) -> FieldValue:
-    """Decode the value whose tag is at `pos` and that ends before `stop`. The caller has checked its length."""
+    """Decode the value between its tag at `pos` and `stop`. The caller has checked its length."""
     value: FieldValue
     type = dialect.types[data[pos]]
     pos += 1
@@ -194,7 +207,11 @@ def _decode_value(data: bytes, pos: int, stop: int, dialect: Dialect, depth: int
 
 
 def encode_table(table: FieldTable, dialect: Dialect, depth: int = 0) -> bytes:
-    """Encode a table with its length. Raises EncodeError if the dialect does not support a value."""
+    """Encode a table with its length.
+
+    Raises:
+        EncodeError: the dialect does not support a value.
+    """
     pieces: list[bytes] = []
     for name, value in table.items():
         pieces.append(encode_short_string(name))
@@ -204,13 +221,21 @@ def encode_table(table: FieldTable, dialect: Dialect, depth: int = 0) -> bytes:
 
 
 def encode_array(array: list[FieldValue] | tuple[FieldValue, ...], dialect: Dialect, depth: int = 0) -> bytes:
-    """Encode an array with its length. Raises EncodeError if the dialect does not support a value."""
+    """Encode an array with its length.
+
+    Raises:
+        EncodeError: the dialect does not support a value.
+    """
     data = b"".join([encode_value(value, dialect, depth) for value in array])
     return _PACK_U32(len(data)) + data
 
 
 def encode_short_string(value: str | bytes) -> bytes:
-    """Encode a string with a length of one byte. Raises EncodeError if it has more than 255 bytes."""
+    """Encode a string with a length of one byte.
+
+    Raises:
+        EncodeError: it has more than 255 bytes.
+    """
     data = _to_bytes(value)
     if len(data) > 255:
         raise EncodeError(f"a short string has {len(data)} bytes, expected at most 255")
@@ -233,7 +258,11 @@ def _to_bytes(value: str | bytes) -> bytes:
 
 
 def encode_value(value: FieldValue, dialect: Dialect, depth: int = 0) -> bytes:
-    """Encode a value with its tag. Raises EncodeError if the dialect does not support it."""
+    """Encode a value with its tag.
+
+    Raises:
+        EncodeError: the dialect does not support the value.
+    """
     if isinstance(value, str):
         return b"S" + encode_long_string(value)
     if isinstance(value, bool):
@@ -268,13 +297,17 @@ def encode_value(value: FieldValue, dialect: Dialect, depth: int = 0) -> bytes:
 
 
 def encode_timestamp(value: datetime | int) -> int:
-    """Return seconds since 1970; a naive `datetime` is in UTC. Raises EncodeError for earlier times."""
+    """Return a timestamp in seconds since 1970; a naive `datetime` is in UTC.
+
+    Raises:
+        EncodeError: the time is before 1970 or does not fit 64 bits.
+    """
     if isinstance(value, datetime):
         if value.tzinfo is None:
             value = value.replace(tzinfo=UTC)
         value = (value - _EPOCH) // timedelta(seconds=1)
     if not 0 <= value <= 0xFFFFFFFFFFFFFFFF:
-        raise EncodeError(f"a timestamp cannot be {value} seconds from 1970")
+        raise EncodeError(f"a timestamp of {value} seconds since 1970 does not fit 64 unsigned bits")
     return int(value)
 
 

@@ -1,4 +1,4 @@
-"""The state machines of the connection and its channels: which methods may be received and sent, and their effects.
+"""The state machines of the connection and its channels: the methods that may be received and sent, and their effects.
 
 `engine.Engine` adds the parsing of frames. All states and transitions are in `states`.
 """
@@ -45,7 +45,7 @@ _OPENS_CHANNEL: Final = ("channel.open", "channel.resume")
 
 
 class Machine(Output):
-    """A connection; see `engine.Engine` for its arguments and attributes."""
+    """The state machines of one connection. See `engine.Engine` for arguments and attributes."""
 
     __slots__ = (
         "_can_close",
@@ -131,8 +131,10 @@ class Machine(Output):
     def use_requests(self) -> None:
         """Wrap methods in requests and responses, starting with `connection.open`.
 
-        A client calls this before it sends `connection.open`; a server detects it. Raises ValueError at any other time,
-        and if the version has no such frames.
+        A client calls this before it sends `connection.open`; a server detects it.
+
+        Raises:
+            ValueError: the call comes at another time, or the version has no such frames.
         """
         if self.state != states.OPEN or self.version.requests is None:
             raise ValueError("requests and responses begin with connection.open, in AMQP 0-9")
@@ -145,12 +147,12 @@ class Machine(Output):
         self._channel = -1  # the fast path for deliveries does not wrap them
 
     def is_open(self, channel: int) -> bool:
-        """Return whether the channel is open on the wire: it was opened, and neither peer has closed it."""
+        """Return whether the channel is open on the wire: neither peer has closed it since it was opened."""
         state = self._channels.get(channel)
         return state is not None and state.stage != assembly.NOTHING
 
     def is_receiving_content(self, size: int = 0) -> bool:
-        """Return whether a channel has received a part of a content of more than `size` bytes."""
+        """Return whether a channel has partially received a content of more than `size` bytes."""
         return any(channel.stage == assembly.BODY and channel.size > size for channel in self._channels.values())
 
     def is_closing(self, channel: int) -> bool:
@@ -170,7 +172,7 @@ class Machine(Output):
         answers_from: int = 0,
         answers_to: int = 0,
     ) -> None:
-        """Handle a method that the hot path did not: decode it and change states.
+        """Decode a method that the hot path has not handled, and change states.
 
         The last three arguments are as in `Method`.
         """
@@ -194,7 +196,7 @@ class Machine(Output):
                 out,
                 number,
                 COMMAND_INVALID,
-                f"{name} is not for a {'server' if self._is_server else 'client'}",
+                f"{name} cannot be sent to a {'server' if self._is_server else 'client'}",
                 class_id,
                 method_id,
             )
@@ -273,7 +275,7 @@ class Machine(Output):
         out.append(Method(METHOD, 0, name, spec.class_id, spec.method_id, arguments))
 
     def _excess(self, arguments: Arguments) -> str:
-        """Return how a client's tune-ok exceeds the proposal (0-9-1, rules of connection.tune-ok), or ""."""
+        """Return an error text if a client's tune-ok exceeds the proposal (0-9-1, rules of connection.tune-ok), or ""."""
         frame_max: int = arguments["frame_max"]
         channel_max: int = arguments["channel_max"]
         if frame_max and frame_max < FRAME_MIN_SIZE:
@@ -287,7 +289,7 @@ class Machine(Output):
     def _agree(self, arguments: Arguments) -> None:
         """Apply the values of tune-ok.
 
-        0 means no limit: the proposal stays, or the configured value if that was 0, too. A heartbeat of 0 disables
+        0 means no limit: the proposal applies or, if that was also 0, the configured value. A heartbeat of 0 disables
         heartbeats.
         """
         self.frame_max = arguments.get("frame_max", 0) or self._proposed_frame_max or self.frame_max
@@ -301,7 +303,7 @@ class Machine(Output):
         self._fused_size = min(self._limit, self.max_body_size, self.spool_threshold)
 
     def begin_open(self, number: int) -> None:
-        """Treat the connection as open, with this one channel: for frames carried in the content of another connection."""
+        """Treat the connection as open, with this one channel, to parse frames carried in the content of another one."""
         self.state = states.OPENED
         self._open()
         self._channels[number] = WireChannel(number)
@@ -335,7 +337,7 @@ class Machine(Output):
         out.append(Method(METHOD, number, name, spec.class_id, spec.method_id, arguments))
 
     def _fail(self, out: list[Command], number: int, code: int, text: str, class_id: int = 0, method_id: int = 0) -> None:
-        """Fail the connection because of a protocol error: all further input is discarded."""
+        """Fail the connection because of a protocol error. All further input is discarded."""
         self._can_close = self.state != states.START
         self.state = states.FAILED
         self._forget_channels()
@@ -344,7 +346,7 @@ class Machine(Output):
     def _fail_framing(self, out: list[Command], number: int, text: str) -> None:
         """Fail because of an invalid frame type or frame end.
 
-        The specification has no connection.close for these (0-9-1 section 4.2.3).
+        The specification requires closing the socket without connection.close (0-9-1 section 4.2.3).
         """
         self._fail(out, number, FRAME_ERROR, text)
         if self.strict_framing:
@@ -361,18 +363,22 @@ class Machine(Output):
 
     @property
     def can_close(self) -> bool:
-        """Return whether `connection.close` can be sent: after the server's start, and only once."""
+        """Whether `connection.close` can be sent: after the server's start, and only once."""
         return self.state in states.CLOSABLE or (self.state == states.FAILED and self._can_close)
 
     def send(self, channel: int, name: str, arguments: Arguments | None = None, request: int = 0) -> int:
         """Send any method without content. Missing arguments become 0, empty or false.
 
-        Returns the id of its request, 0 if it is not sent in one. A response answers the request with the id `request`,
-        or the oldest matching one if that is 0.
+        A response answers the request with the id `request` or, if that is 0, the oldest matching one.
 
-        Methods sent after the connection or the channel was closed are dropped, because the peer could not assign them.
-        So is a close-ok without a close, or one that the engine has sent itself. Raises ValueError for a method that
-        this peer never sends or that is out of order, and for invalid arguments.
+        Methods sent after the connection or the channel was closed are dropped, because the peer could not assign them. A
+        close-ok is also dropped if no close was received, or if the engine has already sent it.
+
+        Returns:
+            The id of the request that contains the method; 0 if it is not sent in a request.
+
+        Raises:
+            ValueError: this peer cannot send the method, it is out of order, or an argument is invalid.
         """
         spec = self._sendable(name, False)
         if arguments is None:
@@ -384,7 +390,7 @@ class Machine(Output):
                     return 0
                 raise ValueError(f"{name} cannot be sent in state {states.STATE_NAMES[self.state]}")
             if channel:
-                raise ValueError(f"{name} is sent on channel 0")
+                raise ValueError(f"{name} must be sent on channel 0, not {channel}")
             id = self._send_method(0, spec, arguments, request)
             self.state = following
             if name == "connection.tune":
@@ -421,7 +427,7 @@ class Machine(Output):
             if owed > 1:
                 self._close_oks_owed[number] = owed - 1
         if channel is None and following == states.CHANNEL_OPEN and not 1 <= number <= self.channel_max:
-            raise ValueError(f"channel numbers are from 1 to {self.channel_max}")
+            raise ValueError(f"channel number {number} is out of range; expected 1 to {self.channel_max}")
         if self._numbers is not None and name in _OPENS_CHANNEL:
             self._numbers.renew(number)
         self._send_method(number, spec, arguments, 0)
@@ -440,9 +446,9 @@ class Machine(Output):
         return self.payload_max - (0 if self._numbers is None else NUMBERS_SIZE)
 
     def send_encoded_method(self, channel: int, payload: bytes) -> int:
-        """Send an encoded method without content that is no response, of at most `method_max` bytes.
+        """Send an encoded method of at most `method_max` bytes that has no content and is not a response.
 
-        Dropped methods and the result are as with `send`.
+        The method is dropped, and its request id returned, as by `send`.
         """
         if self.state < states.FAILED and self.is_open(channel):
             return self._request(channel, payload)
@@ -451,8 +457,8 @@ class Machine(Output):
     def send_content(self, channel: int, name: str, arguments: Arguments, header: bytes, body: Body) -> None:
         """Send any method with content.
 
-        `header` is the payload of its header frame and must contain the size of the body. Dropped methods and errors
-        are as with `send`.
+        `header` is the payload of the header frame, and must contain the size of the body. Methods are dropped, and errors
+        raised, as by `send`.
         """
         spec = self._sendable(name, True)
         if self.state >= states.FAILED or not self.is_open(channel):
@@ -466,7 +472,7 @@ class Machine(Output):
         if spec is None:
             raise ValueError(f"method {name} does not exist in AMQP {self.version.name}")
         if not (spec.client_receives if self._is_server else spec.server_receives):
-            raise ValueError(f"{name} is not sent by a {'server' if self._is_server else 'client'}")
+            raise ValueError(f"a {'server' if self._is_server else 'client'} cannot send {name}")
         if spec.content != content:
             raise ValueError(f"{name} has {'' if spec.content else 'no '}content")
         return spec

@@ -31,7 +31,10 @@ def decode_arguments(spec: MethodSpec, data: bytes, pos: int, end: int, dialect:
     """Decode all fields of a method except reserved ones, by name, from the bytes after the two indices.
 
     Strings are `str`, timestamps are seconds. In 0-9, `content` is (0 inline or 1 reference, bytes) and `octets` are
-    `bytes`. Raises WireError 502 if there are too few or too many bytes.
+    `bytes`.
+
+    Raises:
+        WireError: 502, the method has too few or too many bytes, or a malformed field.
     """
     arguments: Arguments = {}
     bit = 8
@@ -98,15 +101,17 @@ def decode_field(type: int, data: bytes, pos: int, stop: int, dialect: Dialect) 
     if type == model.OCTETS:
         return data[pos + 4 : stop]
     if data[pos] > 1:
-        raise WireError(SYNTAX_ERROR, f"a content is inline (0) or a reference (1), not {data[pos]}")
+        raise WireError(SYNTAX_ERROR, f"a content must be inline (0) or a reference (1), not {data[pos]}")
     return (data[pos], data[pos + 5 : stop])
 
 
 def encode_arguments(spec: MethodSpec, arguments: Arguments, dialect: Dialect) -> bytes:
     """Return the payload of the method's frame. Missing arguments become 0, empty or false.
 
-    A reply text that is too long is truncated. Raises EncodeError for an unknown argument or one that does not fit its
-    field.
+    A reply text that is too long is truncated.
+
+    Raises:
+        EncodeError: an argument is unknown or does not fit its field.
     """
     pieces = [_PACK_U32(spec.key)]
     bits = 0
@@ -141,7 +146,7 @@ def encode_arguments(spec: MethodSpec, arguments: Arguments, dialect: Dialect) -
 
 
 def encode_field(field: FieldSpec, value: Any, dialect: Dialect) -> bytes:
-    """Encode a field of any type but bit; None stands for 0 or empty."""
+    """Encode a field of any type but bit; None means 0 or empty."""
     type = field.type
     if type == model.SHORTSTR:
         if value is None:
@@ -168,7 +173,7 @@ def encode_field(field: FieldSpec, value: Any, dialect: Dialect) -> bytes:
 
 
 def _cut(text: str | bytes) -> bytes:
-    """Truncate a text to 255 bytes of UTF-8, between characters."""
+    """Truncate a text to 255 bytes of UTF-8, at a character boundary."""
     data = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
     if len(data) <= 255:
         return data

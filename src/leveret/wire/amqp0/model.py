@@ -36,10 +36,11 @@ TYPE_NAMES: Final = (
 class FieldSpec:
     """A field of a method, or a content property.
 
-    name        in Python: hyphens are underscores
-    spec_name   the name in the specification; it differs from `name` if RabbitMQ uses a reserved field
-    reserved    skipped on receipt, whatever it contains, and sent as 0 or empty
-    extension   has a meaning only in RabbitMQ
+    Attributes:
+        name: the Python name, with underscores instead of hyphens.
+        spec_name: the name in the specification. It also differs from `name` if RabbitMQ uses a reserved field.
+        reserved: whether the field is ignored on receipt and sent as 0 or empty.
+        extension: whether the field has a meaning only in RabbitMQ.
     """
 
     __slots__ = ("extension", "name", "reserved", "spec_name", "type")
@@ -55,9 +56,13 @@ class FieldSpec:
 class MethodSpec:
     """A method.
 
-    `name` is "queue.declare", `key` has the class index in the upper 16 bits and the method index in the lower.
-    `server_receives` and `client_receives` tell which peers receive it, including RabbitMQ's extensions;
-    `spec_receivers` are the receivers by the specification. `responses` are the names of the methods that answer it.
+    Attributes:
+        name: the full name, such as "queue.declare".
+        key: the class index in the upper 16 bits, and the method index in the lower 16 bits.
+        server_receives: whether servers receive it, including RabbitMQ's extensions.
+        client_receives: whether clients receive it, including RabbitMQ's extensions.
+        spec_receivers: the receivers according to the specification.
+        responses: names of the methods that answer it.
     """
 
     __slots__ = (
@@ -118,7 +123,7 @@ class ClassSpec:
 
 
 class Constant:
-    """A constant of the specification. `error` is "soft", "hard" or ""."""
+    """A constant of the specification. `error` is "soft" or "hard" for an error code, "" otherwise."""
 
     __slots__ = ("error", "extension", "name", "value")
 
@@ -130,10 +135,14 @@ class Constant:
 
 
 class Version:
-    """One version of the protocol. `methods` is keyed by `MethodSpec.key`, `by_name` by name, `classes` by index.
+    """One version of the protocol.
 
-    responses   names of the methods that are only sent as answers
-    requests    the version used if methods are wrapped in requests and responses (see `requests`), or None
+    Attributes:
+        classes: classes by index.
+        methods: methods by `MethodSpec.key`.
+        by_name: methods by name.
+        responses: names of the methods that are only sent as responses.
+        requests: the version used if methods are wrapped in requests and responses (see `requests`), or None.
     """
 
     __slots__ = ("by_name", "classes", "constants", "methods", "name", "requests", "responses")

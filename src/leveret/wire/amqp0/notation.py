@@ -1,17 +1,16 @@
 """The notation of the method tables, and its parser.
 
-A line begins with the kind of declaration; a line indented by six blanks or more continues the previous one.
+A line begins with the kind of declaration; a line indented by six or more spaces continues the previous one.
 
     constant content-too-large 311 soft        a reply code with its class, or another number
-    class basic 60 server client               a class, its index, and who implements it
+    class basic 60 server client               a class, its index, and the peers that implement it
       properties shortstr content-type ...     its content properties
       10 qos sync server -> qos-ok | long prefetch-size, short prefetch-count, bit global
-                                               a method: index, name, `sync` and `content`, who receives it, the
-                                               responses, and the fields by type
+                                               a method: index, name, `sync` and `content`, receivers, responses,
+                                               and fields by type
 
-Fields are groups of a type and names. `(name)` is reserved. `+` before anything marks an extension by RabbitMQ, or by Qpid
-where it is of 0-9;
-`+internal=reserved-3` is a field that the specification reserves under another name.
+A field group is a type followed by names. `(name)` is reserved. `+` marks an extension, by RabbitMQ in 0-9-1 and by Qpid in
+0-9. `+internal=reserved-3` is a field that the specification reserves under another name.
 """
 
 from __future__ import annotations
@@ -20,7 +19,11 @@ from leveret.wire.amqp0.model import TYPE_NAMES, ClassSpec, Constant, FieldSpec,
 
 
 def parse(name: str, text: str) -> Version:
-    """Return the version that `text` describes. Raises `ValueError`, which names the line."""
+    """Return the version that `text` describes.
+
+    Raises:
+        ValueError: a line is invalid. The message contains the line.
+    """
     version = Version(name)
     current: ClassSpec | None = None
     for line in _logical_lines(text):
@@ -51,9 +54,9 @@ def parse(name: str, text: str) -> Version:
 
 
 def _responses(version: Version) -> frozenset[str]:
-    """Return the names of methods that are only sent as answers.
+    """Return the names of methods that are only sent as responses.
 
-    `file.stage` follows `file.open-ok`, but is not an answer.
+    `file.stage` follows `file.open-ok`, but is not a response.
     """
     answers = {name for spec in version.methods.values() for name in spec.responses}
     return frozenset(name for spec in version.methods.values() if spec.name not in answers for name in spec.responses)

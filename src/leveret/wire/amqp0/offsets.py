@@ -1,4 +1,4 @@
-"""Adds the header `x-stream-offset` for readers of a stream to a content header without decoding it."""
+"""The header `x-stream-offset` for stream consumers, which is added to a content header without decoding it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from leveret.wire.amqp0.values import LongLong
 
 NAME: Final = "x-stream-offset"
 _NAME_BYTES: Final = NAME.encode()
-# The field of the table: its name, and a signed integer of 64 bits.
+# The field of the table: its name, and the tag of a signed 64-bit integer.
 _FIELD: Final = bytes((len(_NAME_BYTES),)) + _NAME_BYTES + b"l"
 _FIELD_SIZE: Final = len(_FIELD) + 8
 _ALONE: Final = struct.pack(">I", _FIELD_SIZE) + _FIELD
@@ -22,7 +22,7 @@ _PACK_SIZE: Final = struct.Struct(">I").pack
 def with_stream_offset(header: bytes, offset: int) -> bytes:
     """Set the stream offset in the `headers` of a content header of class basic, replacing an existing one.
 
-    Everything else stays unchanged, byte for byte; a header that cannot be parsed is returned as it is.
+    Everything else stays unchanged, byte for byte. A header that cannot be parsed is returned unchanged.
     """
     try:
         return _with_offset(header, offset)

@@ -24,7 +24,7 @@ _PACK_PUBLISH: Final = struct.Struct(">BHIHHH").pack
 _PACK_FLAGS: Final = struct.Struct(">BB").pack
 _PACK_TAG: Final = struct.Struct(">QB").pack
 _PACK_SETTLE: Final = struct.Struct(">BHIHHQBB").pack
-# The same of those that go into a request.
+# The same without frame headers, for methods in requests.
 _PACK_DELIVER_PAYLOAD: Final = struct.Struct(">HHB").pack
 _PACK_PUBLISH_PAYLOAD: Final = struct.Struct(">HHH").pack
 _PACK_SETTLE_PAYLOAD: Final = struct.Struct(">HHQB").pack
@@ -44,9 +44,13 @@ _NACK: Final = 120
 class Output:
     """Frames in the order of the calls.
 
-    `pending` is their size in bytes, `frame_max` the maximum size of a frame that may be sent, `payload_max` that of
-    its payload. Successive deliveries mostly go to the same consumer and have the same size: the constant parts of
-    their frames are cached with the values that they depend on.
+    Successive deliveries mostly have the same consumer and the same size, so the constant parts of their frames are cached,
+    with the values that they depend on.
+
+    Attributes:
+        pending: size of the buffered frames in bytes.
+        frame_max: maximum size in bytes of a frame that may be sent.
+        payload_max: maximum size in bytes of its payload.
     """
 
     __slots__ = (
@@ -78,7 +82,7 @@ class Output:
         self._start = b""
         self._header_start = b""
         self._body_start = b""
-        # Request and response numbers, None if methods are not wrapped.
+        # Request and response numbers; None if methods are not wrapped.
         self._numbers: Numbers | None = None
 
     def to_send(self) -> bytes:
@@ -156,7 +160,7 @@ class Output:
         self._body(channel, body)
 
     def _request(self, channel: int, method: bytes) -> int:
-        """Send a method in a frame of its own, or in a request. Returns the id of the request, or 0."""
+        """Send a method in a plain frame or in a request. Return the id of the request; 0 for a plain frame."""
         if self._numbers is None:
             self._frame(FRAME_METHOD, channel, method)
             return 0
@@ -190,7 +194,7 @@ class Output:
         self._settle(channel, _ACK, delivery_tag, 1 if multiple else 0)
 
     def send_nack(self, channel: int, delivery_tag: int, multiple: bool, requeue: bool) -> None:
-        """Send RabbitMQ's `basic.nack`, for deliveries, or for publishes (which cannot be requeued)."""
+        """Send RabbitMQ's `basic.nack`, for deliveries or for publishes, which cannot be requeued."""
         self._settle(channel, _NACK, delivery_tag, (1 if multiple else 0) | (2 if requeue else 0))
 
     def send_reject(self, channel: int, delivery_tag: int, requeue: bool) -> None:
@@ -214,7 +218,7 @@ class Output:
         self.pending += FRAME_OVERHEAD + len(payload)
 
     def send_body(self, channel: int, part: bytes) -> None:
-        """Send the next bytes of a body after a content that was sent with less than the size in its header.
+        """Send the next bytes of a body, after a content whose header announces more than was sent with it.
 
         Nothing else may be sent on the channel in between.
         """

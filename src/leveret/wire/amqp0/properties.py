@@ -1,9 +1,9 @@
-"""The content header: class, body size and content properties (0-9-1 sections 4.2.6.1).
+"""The content header: class, body size and content properties (0-9-1 section 4.2.6.1).
 
     class (2)  weight (2)  body size (8)  property flags (2, and 2 more for each word whose last bit is set)  properties
 
-A property is present if its flag is set; the first has the highest bit. Headers are stored and delivered as received.
-`scan` extracts the properties that routing and queueing need; everything else is decoded on demand.
+A property is present if its flag is set; the first property has the highest bit. Headers are stored and delivered as
+received. `scan` extracts the properties that routing and queueing need; the others are decoded on demand.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ _MALFORMED: Final = "the content header's properties are malformed"
 
 
 def scan(publish: Publish, header: bytes, dialect: Dialect) -> bool:
-    """Set the properties of `publish` from a header of class basic. Returns False if it is malformed.
+    """Set the properties of `publish` from a header of class basic.
 
-    Accepts exactly the headers that `decode_header` accepts.
+    Returns:
+        False if the header is malformed, exactly when `decode_header` raises an error.
     """
     try:
         flags = header[FLAGS_AT] << 8 | header[FLAGS_AT + 1]
@@ -110,8 +111,9 @@ def decode_header(
 ) -> tuple[int, int, ContentProperties]:
     """Return class, body size and the present properties by name (`content_type`). `timestamp` is in seconds.
 
-    Raises WireError 502 if the header is malformed: too short, a class without content, a flag without a property, or
-    bytes after the last property.
+    Raises:
+        WireError: 502, the header is malformed: it is too short, its class has no content, a flag has no property, or bytes
+            follow the last property.
     """
     class_id, body_size, present, pos = _properties_of(header, version)
     properties: ContentProperties = {}
@@ -160,9 +162,10 @@ def _properties_of(header: bytes, version: Version) -> tuple[int, int, list[Fiel
 def encode_header(
     class_id: int, body_size: int, properties: ContentProperties, dialect: Dialect = RABBITMQ, version: Version = V0_9_1
 ) -> bytes:
-    """Return the payload of a content header frame. ContentProperties that are None are omitted.
+    """Return the payload of a content header frame. Properties that are None are omitted.
 
-    Raises EncodeError for an unknown property or one that does not fit its field.
+    Raises:
+        EncodeError: a property is unknown or does not fit its field.
     """
     owner = version.classes.get(class_id)
     if owner is None:
@@ -212,8 +215,10 @@ def encode_basic(
 ) -> bytes:
     """Return flags and properties of a header of class basic, the part after the body size. `timestamp` is in seconds.
 
-    This is for callers that create the rest of the header per message. Raises EncodeError, ValueError or struct.error
-    for a value that does not fit; `encode_header` has the better message.
+    For callers that build the rest of the header for each message.
+
+    Raises:
+        EncodeError, ValueError, struct.error: a value does not fit its field. `encode_header` has better messages.
     """
     flags = 0
     pieces: list[bytes] = [b""]
@@ -264,7 +269,11 @@ def encode_basic(
 
 
 def decode_headers_table(header: bytes, headers_at: int, dialect: Dialect = RABBITMQ) -> FieldTable:
-    """Decode the `headers` of a header whose table length is at `headers_at`. Raises WireError 502."""
+    """Decode the `headers` table of a header. The length of the table is at `headers_at`.
+
+    Raises:
+        WireError: 502, the table is malformed.
+    """
     if headers_at + 4 > len(header):
         raise WireError(SYNTAX_ERROR, _MALFORMED)
     length: int = _U32(header, headers_at)[0]
@@ -277,8 +286,11 @@ def decode_headers_table(header: bytes, headers_at: int, dialect: Dialect = RABB
 def overlay_header(header: bytes, headers: FieldTable, drop_expiration: bool, dialect: Dialect = RABBITMQ) -> bytes:
     """Set some of the `headers` of class basic (None removes one), and optionally remove `expiration`.
 
-    Everything else stays unchanged, byte for byte. Raises WireError 502 if the header is malformed, and EncodeError if
-    the dialect does not support a value.
+    Everything else stays unchanged, byte for byte.
+
+    Raises:
+        WireError: 502, the header is malformed.
+        EncodeError: the dialect does not support a value.
     """
     _, _, present, pos = _properties_of(header, V0_9_1)
     end = len(header)
@@ -307,7 +319,7 @@ def overlay_header(header: bytes, headers: FieldTable, drop_expiration: bool, di
 
 
 def _without(header: bytes, pos: int, end: int, names: FieldTable, dialect: Dialect) -> bytes:
-    """Return the fields of a table except those with these names, unchanged."""
+    """Return the encoded fields of a table, except those with the given names."""
     kept: list[bytes] = []
     while pos < end:
         stop = pos + 1 + header[pos]

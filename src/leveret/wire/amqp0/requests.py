@@ -3,11 +3,10 @@
     request     request-id longlong, response-mark longlong, reserved long, then class, method and arguments
     response    response-id longlong, request-id longlong, batch-offset long, then the same
 
-Each peer counts its requests, and its responses, on each channel from 1. A response answers the request with its
-request-id, and as many of the following ones as its batch-offset says. The response-mark is the id of the last response
-received.
+On each channel, each peer numbers its requests and its responses from 1. A response answers the request with its request-id
+and the next batch-offset requests. The response-mark is the id of the last response received.
 
-A channel that is opened again may continue counting or restart: a first request with the id 1 restarts it, for both
+When a channel is opened again, the numbers may continue or restart: a first request with the id 1 restarts them for both
 peers.
 """
 
@@ -29,9 +28,12 @@ _CLOSE_OK: Final = "channel.close-ok"
 class Ledger:
     """The numbers of one channel since it was opened.
 
-    requests_in, responses_in, requests_out, responses_out
-            the last id of each
-    awaited the received requests without an answer: id and method
+    Attributes:
+        requests_in: id of the last request received.
+        responses_in: id of the last response received.
+        requests_out: id of the last request sent.
+        responses_out: id of the last response sent.
+        awaited: ids and methods of the received requests that are unanswered.
     """
 
     __slots__ = ("awaited", "requests_in", "requests_out", "responses_in", "responses_out")
@@ -48,9 +50,12 @@ class Ledger:
         return any(spec.name == name for _, spec in self.awaited)
 
     def take(self, name: str, request: int) -> int:
-        """Remove and return the request that a response of this method answers.
+        """Remove and return the id of the request that a response of this method answers.
 
-        It is the one with the id `request`, or the oldest with such an answer if that is 0. Returns 0 if there is none.
+        It is the request with the id `request` or, if that is 0, the oldest one with such a response.
+
+        Returns:
+            The id, or 0 if no request matches.
         """
         for at, (id, spec) in enumerate(self.awaited):
             if name in spec.responses and request in (0, id):
@@ -63,8 +68,8 @@ class Numbers:
     """The request and response numbers of all channels of a connection."""
 
     def __init__(self) -> None:
-        # The last ledger of a channel is for received methods, the first for sent ones. There is more than one if the
-        # channel was opened again before its close was answered.
+        # The last ledger of a channel is for received methods, the first for sent ones. A channel has more than one if it
+        # was opened again before its close was answered.
         self._channels: dict[int, deque[Ledger]] = {}
 
     def _of(self, number: int) -> deque[Ledger]:
@@ -78,7 +83,7 @@ class Numbers:
     def request_received(self, number: int, data: bytes, at: int, opens: bool) -> tuple[int, str]:
         """Return the id of a request whose numbers are at `at`, and an error text or "".
 
-        `opens` is set if its method opens the channel, which is closed.
+        `opens` is set if the method opens a closed channel.
         """
         id: int
         mark: int
@@ -94,10 +99,7 @@ class Numbers:
             return id, f"request {id} on channel {number}, expected {ledger.requests_in + 1}"
         ledger.requests_in = id
         if mark > ledger.responses_out and not opens:
-            return id, (
-                f"request {id} on channel {number} has the response-mark {mark}, and {ledger.responses_out}"
-                " responses were sent"
-            )
+            return id, f"request {id} on channel {number} has response-mark {mark}, expected at most {ledger.responses_out}"
         return id, ""
 
     def _renew(self, ledgers: deque[Ledger]) -> None:
@@ -106,11 +108,11 @@ class Numbers:
         ledgers.append(Ledger())
 
     def await_answer(self, number: int, id: int, spec: MethodSpec) -> None:
-        """Note that a request has to be answered."""
+        """Record a request that must be answered."""
         self._of(number)[-1].awaited.append((id, spec))
 
     def response_received(self, number: int, data: bytes, at: int) -> tuple[int, int, str]:
-        """Return the first and the last request answered by a response, and an error text or "".
+        """Return the ids of the first and the last request that a response answers, and an error text or "".
 
         The numbers of the response are at `at`.
         """
@@ -125,7 +127,7 @@ class Numbers:
         ledger.responses_in = id
         if not 1 <= first <= last <= ledger.requests_out:
             asked = f"request {first}" if last == first else f"requests {first} to {last}"
-            return first, last, (f"a response to {asked} on channel {number}, of which {ledger.requests_out} were sent")
+            return first, last, f"response to {asked} on channel {number}; requests sent so far: {ledger.requests_out}"
         return first, last, ""
 
     # Sending
@@ -137,7 +139,7 @@ class Numbers:
         return ledger.requests_out, _NUMBERS.pack(ledger.requests_out, ledger.responses_in, 0)
 
     def renew(self, number: int) -> None:
-        """Restart counting, because we open the channel."""
+        """Restart the numbers, because we open the channel."""
         self._channels[number] = deque((Ledger(),))
 
     def response(self, number: int, name: str, request: int) -> bytes:

@@ -1,14 +1,15 @@
 """The states of a connection and of a channel, and all transitions (0-9-1 sections 2.2.4 and 2.2.5).
 
-Each peer has one state for the connection and one for each channel, which methods of the classes connection and channel
-change, both when they are received and when they are sent. One table serves both peers, because almost every one of
-these methods has one possible sender (which the method tables check). Only the close methods have two, so the table
+Each peer has one state for the connection and one for each channel. Methods of the classes connection and channel change
+them, both when they are sent and when they are received. One table serves both peers, because almost every one of these
+methods has only one possible sender, which the method tables check. Only the close methods have two, so the table
 distinguishes SENT and RECEIVED.
 
-A received request takes effect when it is parsed: after `connection.open` the peer may continue at once, as if it had
-been granted, and a closed channel can be opened again. The caller answers later, in order.
+A received request takes effect when it is parsed: after `connection.open`, the peer may continue at once as if it had been
+granted, and a closed channel can be opened again. The caller answers later, in order.
 
-A transition without a row is illegal: reply code 503 if received, an error of the caller if sent.
+A transition without a row is illegal: it causes reply code 503 if the method is received, and an error of the caller if it
+is sent.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ TUNE_OK: Final = 4
 OPEN: Final = 5
 OPEN_OK: Final = 6
 OPENED: Final = 7
-# The peer violated the protocol: all input is discarded, and our close is to follow.
+# The peer violated the protocol: all input is discarded, and our close follows.
 FAILED: Final = 8
 # We have sent close: all input except close and close-ok is discarded.
 CLOSING: Final = 9
-# The peer has sent close and awaits close-ok; nothing else is received or sent.
+# The peer has sent close and waits for close-ok; nothing else is received or sent.
 CLOSE_RECEIVED: Final = 10
 CLOSED: Final = 11
 
 # States of a channel.
 CHANNEL_CLOSED: Final = 0
 CHANNEL_OPEN: Final = 1
-# As for the connection, but a close is accepted and answered after ours.
+# As for the connection, except that a close is accepted, and answered after ours has been sent.
 CHANNEL_FAILED: Final = 2
 CHANNEL_CLOSING: Final = 3
 
@@ -125,7 +126,7 @@ def _channel_transitions() -> dict[tuple[int, int, str], int]:
     return transitions
 
 
-# (state, SENT or RECEIVED, method) -> the state that follows
+# Next state by state, SENT or RECEIVED, and method.
 CONNECTION: Final[dict[tuple[int, int, str], int]] = _connection_transitions()
 CHANNEL: Final[dict[tuple[int, int, str], int]] = _channel_transitions()
 

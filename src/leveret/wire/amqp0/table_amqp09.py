@@ -191,7 +191,7 @@ class message 120 server client
 
 
 def _with_requests(version: Version) -> Version:
-    """Return the version with wrapped methods: Qpid's errata have one more bit in `message.transfer`."""
+    """Return the version for wrapped methods: Qpid's errata add a bit to `message.transfer`."""
     other = version.copy()
     spec = version.by_name["message.transfer"]
     mandatory = FieldSpec("mandatory", "mandatory", BIT, False, True)

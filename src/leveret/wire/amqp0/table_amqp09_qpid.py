@@ -1,6 +1,6 @@
 """Classes that Qpid's peers of 2006 to 2009 add to 0-9, in the notation of `notation.py`.
 
-Their methods in other classes are in the table of 0-9.
+Qpid's methods in other classes are in the table of 0-9.
 """
 
 from __future__ import annotations

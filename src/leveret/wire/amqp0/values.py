@@ -1,4 +1,4 @@
-"""Types of fields: what a field table can hold, and the subclasses of int for what Python lacks."""
+"""Types of field values, with subclasses of int for types that Python lacks."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ FieldValue: TypeAlias = Union[
     None,
 ]
 FieldTable: TypeAlias = dict[str, FieldValue]
-# A table that is only read: of any values that a field can hold.
+# A table that is only read. Unlike `FieldTable`, it may be a dict whose values have a narrower type.
 FieldMapping: TypeAlias = Mapping[str, FieldValue]
 
-# The arguments of a method and the properties of a content, by the Python names of the fields. The tables of the protocol
-# say which there are and of what types; the decoder checks it, and no static type can follow them.
+# The arguments of a method and the properties of a content, by the Python names of the fields. The method tables define
+# their names and types, and the decoder checks them. Static types cannot express them.
 Arguments: TypeAlias = dict[str, Any]
 ContentProperties: TypeAlias = dict[str, Any]
 
 
 class LongLong(int):
-    """An integer that is always sent in 64 bits, for peers that check the type."""
+    """An integer that is always sent with 64 bits, for peers that check the type."""
 
     __slots__ = ()
 
 
 class RawTimestamp(int):
-    """An AMQP timestamp that `datetime` cannot hold (beyond the year 9999): seconds since 1970, unsigned 64 bits."""
+    """A timestamp beyond the range of `datetime` (the year 9999): seconds since 1970, unsigned 64 bits."""
 
     __slots__ = ()
