@@ -10,7 +10,7 @@ from tests.protocols.support import Site
 
 
 def census(site: Site, kinds: Iterable[str]) -> dict[str, int]:
-    """How many objects of the broker's there are, of these kinds. Compiled classes are found by their names, too."""
+    """Return the number of broker objects of these kinds. Compiled classes are found by name, too."""
     timers = site.broker.timers
     for number in range(300):  # enough for the timers to remove stale items
         timed = Timed()

@@ -1,4 +1,4 @@
-"""Shared by state machines over sessions: two clients of a site with random actions."""
+"""Base of state machines over sessions: two clients of a site, with random actions."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Errors(logging.Handler):
 
 
 class TwoClients(RuleBasedStateMachine):
-    """Three queues, two of which are durable, and two clients with as many channels each as they ask for."""
+    """Three queues, two of them durable, and two clients with any number of channels."""
 
     def set_up(self, site: Site, connect: Callable[[], Client]) -> None:
-        """Begin with a new site; `connect` creates its clients."""
+        """Start with a new site; `connect` creates its clients."""
         self.errors = Errors()
         logging.getLogger("leveret").addHandler(self.errors)
         self.site = site
@@ -47,11 +47,11 @@ class TwoClients(RuleBasedStateMachine):
 
     @property
     def begun(self) -> bool:
-        """Invariants and the end are checked even if nothing was begun."""
+        """Invariants and teardown run even if the machine was not set up."""
         return hasattr(self, "errors")
 
     def all_leave(self) -> None:
-        """End all clients; check that the broker has not failed."""
+        """Disconnect all clients, and check that the broker has not failed."""
         logging.getLogger("leveret").removeHandler(self.errors)
         for client in self.clients:
             client.drop()
@@ -59,7 +59,7 @@ class TwoClients(RuleBasedStateMachine):
         assert not self.errors.lines
 
     def channel(self, which: int, number: int) -> Channel:
-        """That channel of that client, opened again if it has to be."""
+        """Return a channel of a client, reopened if necessary."""
         client = self.clients[which]
         if not client.is_open:
             client.drop()

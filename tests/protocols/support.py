@@ -1,7 +1,7 @@
 """Sessions in memory: the broker's side of a connection, and a client built from the same wire engine in the other role.
 
-`Site` is a broker with its users and its event loop, which is a list; `Client` a connection to it. A call sends one
-method, lets everything run, and returns the answer. What else arrives is kept in `Client.received`.
+`Site` is a broker with its users and its event loop, which is a list; `Client` is a connection to it. A call sends one
+method, runs all callbacks, and returns the reply. `Client.received` collects all other commands.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BASIC = 60
 
 
 class QuickHasher(Hasher):
-    """Passwords have no hashes in these tests, to save time."""
+    """Hasher that stores passwords unhashed, to save time."""
 
     def verify(self, hash: str, password: bytes) -> bool:
         return False
@@ -75,7 +75,7 @@ class Site:
         self.broker.end_turn()
 
     def allow(self, name: str, vhost: str, permission: Permission | None, **more: Any) -> None:
-        """Declare a user whose password is the user name, with these permissions in one vhost."""
+        """Declare a user with these permissions in one vhost. The password is the user name."""
         self.declared = {
             **getattr(self, "declared", {}),
             name: DeclaredUser(
@@ -86,7 +86,7 @@ class Site:
         self.users.declare(self.declared)
 
     def connect(self, **options: Any) -> Client:
-        """Return a connection with as much of the handshake as is granted."""
+        """Return a connection after its handshake, which the broker may refuse."""
         client = Client(self, **options)
         client.open()
         return client
@@ -105,7 +105,7 @@ class Site:
 
 
 class LinkedPeer(Peer):
-    """The socket of the broker's side. The client reads its output unless it is `deaf`."""
+    """The broker's side of a socket. The client reads its output unless it is `deaf`."""
 
     def __init__(self, site: Site, client: Client, **options: Any) -> None:
         super().__init__()
@@ -189,7 +189,7 @@ class FuzzedPeer(Peer):
 
 
 class Client:
-    """A client. `received` has every received command except those that a call returned."""
+    """A client. `received` collects all received commands except those that a call returned."""
 
     version = V0_9_1
 
@@ -227,7 +227,7 @@ class Client:
         return Connection(self.peer, self.site.services)
 
     def open(self) -> None:
-        """The handshake; `received` ends with connection.open-ok, or with whatever refused it."""
+        """Perform the handshake. `received` ends with connection.open-ok or the refusal."""
         self.run()
         assert self.take("connection.start") is not None
         self.engine.send(
@@ -266,7 +266,7 @@ class Client:
     # Traffic
 
     def flush(self) -> None:
-        """Pass the sent data to the broker without running anything else."""
+        """Pass the sent data to the broker without running callbacks."""
         data = self.engine.to_send()
         if data:
             self.session.data_received(data)
@@ -280,7 +280,7 @@ class Client:
                 return
 
     def _read(self) -> bool:
-        """Process received data; return whether there was any."""
+        """Process received data, and return whether there was any."""
         for other in [session for session in self.site.services.sessions if isinstance(session, BaseConnection)]:
             peer = other.peer
             if isinstance(peer, LinkedPeer) and peer.written and not peer.client.deaf:
@@ -302,7 +302,7 @@ class Client:
         return None
 
     def call(self, channel: int, name: str, answer: str, arguments: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Send a method and return the arguments of its answer; a refusal is an AssertionError that shows it."""
+        """Send a method and return the arguments of its reply. A refusal raises an AssertionError that shows it."""
         self.engine.send(channel, name, arguments or {})
         self.run()
         taken = self.take(answer, channel)
@@ -321,7 +321,7 @@ class Client:
         return 0, ""
 
     def drop(self) -> None:
-        """The socket breaks."""
+        """Break the socket."""
         self.peer.closed = True
         self.session.connection_lost()
         self.site.run()
@@ -373,7 +373,7 @@ class Channel:
         immediate: bool = False,
         **properties: Any,
     ) -> None:
-        """Send a publish; it reaches the broker with the next `run`, `flush` or call."""
+        """Send a publish, which reaches the broker with the next `run`, `flush` or call."""
         header = encode_header(BASIC, len(body), properties)
         self.client.engine.send_publish(
             self.number, make_address(exchange, key), mandatory | immediate << 1, header, body, len(body)
@@ -414,7 +414,7 @@ class Channel:
         self.client.engine.send_reject(self.number, tag, requeue)
 
     def get(self, queue: str = "q", no_ack: bool = True) -> ContentMethod | None:
-        """Return the message of a basic.get, None if the queue is empty."""
+        """Return the message of a basic.get; None if the queue is empty."""
         self.send("basic.get", queue=queue, no_ack=no_ack)
         self.run()
         if self.client.take("basic.get-empty", self.number) is not None:
@@ -424,7 +424,7 @@ class Channel:
         return taken
 
     def bodies(self, queue: str = "q") -> list[bytes]:
-        """Empty a queue with basic.get."""
+        """Empty a queue with basic.get, and return the bodies."""
         found = []
         while (taken := self.get(queue)) is not None:
             found.append(bytes_of(taken.body))

@@ -1,5 +1,5 @@
-"""Any mixture of what clients may do, in any order, right or wrong: the broker never fails, messages are neither lost
-nor made up, and when everybody has gone nothing is left behind."""
+"""Random valid and invalid client actions in any order: the broker never fails, messages are neither lost nor invented,
+and no state is left after all clients have disconnected."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ tags = st.integers(0, 12)
 
 
 class SessionMachine(TwoClients):
-    """Three queues, two of which are durable, and two clients with two channels each."""
+    """Three queues, two of them durable, and two clients with two channels each."""
 
     @initialize(strict=st.booleans(), qos_spec=st.booleans())
     def begin(self, strict: bool, qos_spec: bool) -> None:
@@ -147,7 +147,7 @@ class SessionMachine(TwoClients):
         self.settle()
 
     @invariant()
-    def nothing_is_counted_wrong(self) -> None:
+    def counts_are_correct(self) -> None:
         if not self.begun:
             return
         held = dict.fromkeys(self.site.vhost.queues.values(), 0)

@@ -45,7 +45,7 @@ class TestAlarm:
         assert channel.client.peer.reading
 
     @pytest.mark.parametrize("knows", [True, False])
-    def test_an_earlier_publisher_can_get_and_settle_meanwhile(self, site: Site, knows: bool) -> None:
+    def test_an_earlier_publisher_can_get_and_settle_during_the_alarm(self, site: Site, knows: bool) -> None:
         channel = site.channel(capabilities={"connection.blocked": knows})
         channel.declare()
         for number in range(6):
@@ -67,7 +67,7 @@ class TestAlarm:
         assert channel.call("queue.purge", "queue.purge-ok", queue="q") == {"message_count": 0}
         assert channel.client.peer.reading
 
-    def test_a_transaction_of_before_is_committed_meanwhile(self, site: Site) -> None:
+    def test_an_earlier_transaction_is_committed_during_the_alarm(self, site: Site) -> None:
         channel = published(site.channel())
         channel.call("tx.select", "tx.select-ok")
         channel.publish(body=b"in time")
@@ -83,7 +83,7 @@ class TestAlarm:
         assert not channel.client.peer.reading
         assert channel.client.take("connection.blocked") is not None
 
-    def test_pending_confirms_are_sent_meanwhile(self) -> None:
+    def test_pending_confirms_are_sent_during_the_alarm(self) -> None:
         log = HeldLog()
         site = Site(log)
         channel = site.channel()
@@ -105,7 +105,7 @@ class TestAlarm:
         channel.run()
         assert channel.confirms() == [("ack", 2, False)]
 
-    def test_a_large_body_blocks_before_it_is_complete(self, site: Site) -> None:
+    def test_an_incomplete_large_body_blocks_its_connection(self, site: Site) -> None:
         channel = published(site.channel())
         site.services.set_alarm("memory")
         engine = channel.client.engine
@@ -158,7 +158,7 @@ class TestAlarm:
         assert flow is not None and flow.arguments == {"active": True}
         assert channel.client.peer.reading
 
-    def test_a_new_channel_of_such_a_client_is_blocked_too(self, site: Site) -> None:
+    def test_a_new_channel_of_a_client_without_the_capability_is_blocked(self, site: Site) -> None:
         channel = published(site.channel(capabilities={"connection.blocked": False}))
         site.services.set_alarm("memory")
         channel.run()
@@ -167,7 +167,7 @@ class TestAlarm:
         other.run()
         assert not channel.client.peer.reading or other.client.take("channel.flow", other.number) is not None
 
-    def test_a_changed_reason_is_no_second_alarm(self, site: Site) -> None:
+    def test_a_changed_reason_does_not_notify_again(self, site: Site) -> None:
         channel = published(site.channel())
         site.services.set_alarm("memory")
         channel.publish()
@@ -181,14 +181,14 @@ class TestAlarm:
         channel.run()
         assert channel.client.peer.reading
 
-    def test_consumers_are_served_meanwhile(self, site: Site) -> None:
+    def test_consumers_get_deliveries_during_the_alarm(self, site: Site) -> None:
         published(site.channel())
         consumer = site.channel()
         site.services.set_alarm("memory")
         consumer.consume()
         assert consumer.delivered() == [b"m"]
 
-    def test_closing_is_possible_meanwhile(self, site: Site) -> None:
+    def test_a_blocked_connection_can_be_closed(self, site: Site) -> None:
         channel = published(site.channel())
         site.services.set_alarm("memory")
         channel.publish()
@@ -199,8 +199,8 @@ class TestAlarm:
         assert channel.client.peer.reading
 
 
-class TestConsumersThatHoldMuch:
-    def test_without_a_prefetch_a_setting_limits_it(self) -> None:
+class TestUnackedLimit:
+    def test_a_setting_limits_consumers_without_prefetch(self) -> None:
         channel = Site(unacked_per_channel=3).channel()
         channel.declare()
         for number in range(10):
@@ -210,7 +210,7 @@ class TestConsumersThatHoldMuch:
         channel.ack(2, multiple=True)
         assert len(channel.deliveries()) == 2
 
-    def test_its_other_consumers_are_woken_too(self) -> None:
+    def test_other_consumers_of_the_channel_are_woken(self) -> None:
         channel = Site(unacked_per_channel=1).channel()
         channel.declare("one")
         channel.declare("two")
@@ -222,7 +222,7 @@ class TestConsumersThatHoldMuch:
         channel.ack(1)
         assert len(channel.deliveries()) == 1
 
-    def test_when_memory_is_short(self, site: Site) -> None:
+    def test_low_memory_limits_consumers_without_prefetch(self, site: Site) -> None:
         channel = site.channel()
         channel.declare()
         for _ in range(LOW_MEMORY_WINDOW + 10):
@@ -236,8 +236,8 @@ class TestConsumersThatHoldMuch:
         assert len(channel.deliveries()) == 10
 
 
-class TestCommandsAheadOfAnAnswer:
-    def test_they_wait_in_order(self) -> None:
+class TestCommandsBehindAPendingReply:
+    def test_commands_wait_in_order(self) -> None:
         from tests.broker.support import HeldLog
 
         log = HeldLog()
@@ -257,7 +257,7 @@ class TestCommandsAheadOfAnAnswer:
         assert names == ["queue.declare-ok", "basic.get-ok"]
         assert site.vhost.queues["new"].ready_count == 4
 
-    def test_too_many_stop_the_socket(self) -> None:
+    def test_too_many_commands_pause_reading(self) -> None:
         from tests.broker.support import HeldLog
 
         log = HeldLog()
@@ -275,7 +275,7 @@ class TestCommandsAheadOfAnAnswer:
         assert channel.client.peer.reading
         assert site.vhost.queues["new"].ready_count == MAX_BACKLOG + 1
 
-    def test_reading_resumes_when_the_channel_with_held_commands_ends(self) -> None:
+    def test_reading_resumes_when_the_channel_with_queued_commands_closes(self) -> None:
         from tests.broker.support import HeldLog
 
         log = HeldLog()
@@ -303,8 +303,8 @@ class TestCommandsAheadOfAnAnswer:
         assert site.channel().declare(durable=True) == "q"
 
 
-class TestDefinitionsInAlarm:
-    """The memory of definitions is bounded, too: a client that only declares is no publisher."""
+class TestDefinitionsDuringAnAlarm:
+    """The memory of definitions is bounded, too: a client that only declares is not a publisher."""
 
     def test_small_definitions_are_allowed_up_to_a_number(self, site: Site) -> None:
         site.channel().declare("before")
@@ -346,8 +346,8 @@ class TestDefinitionsInAlarm:
         channel.call("queue.bind", "queue.bind-ok", **bound)  # exists already
 
 
-class Told:
-    """A connection that records the alarms it was notified of."""
+class RecordingSession:
+    """A session that records its notifications of alarms."""
 
     def __init__(self) -> None:
         self.reasons: list[str] = []
@@ -360,8 +360,8 @@ class Told:
 
 
 class TestManySessions:
-    def add(self, site: Site) -> list[Told]:
-        found = [Told() for _ in range(2000)]
+    def add(self, site: Site) -> list[RecordingSession]:
+        found = [RecordingSession() for _ in range(2000)]
         for session in found:
             site.services.sessions[session] = None  # type: ignore[index]
         return found
@@ -374,7 +374,7 @@ class TestManySessions:
         site.run()
         assert [session.reasons for session in sessions] == [["memory"]] * (len(sessions) - 1) + [[]]
 
-    def test_an_alarm_that_ends_meanwhile_is_not_announced(self, site: Site) -> None:
+    def test_an_alarm_that_ends_early_is_not_announced(self, site: Site) -> None:
         sessions = self.add(site)
         site.services.set_alarm("memory")
         site.services.set_alarm("")

@@ -1,4 +1,4 @@
-"""Heartbeats (0-9 and 0-9-1) and empty frames (1.0): something leaves in every half interval."""
+"""Heartbeats (0-9 and 0-9-1) and empty frames (1.0): the broker sends a frame in every half interval."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STEP = 10
 
 
 class Idle:
-    """Moves the time of a site's timers, and notes when the peer was sent something."""
+    """Advances the clock of a site's timers, and records when the broker sent output."""
 
     def __init__(self, site: Site) -> None:
         self.timers = site.broker.timers = Clock()
@@ -106,19 +106,19 @@ def idle(request: pytest.FixtureRequest) -> Iterator[Idle]:
     yield clock
 
 
-def test_one_is_sent_every_half_interval(idle: Idle) -> None:
+def test_a_heartbeat_is_sent_every_half_interval(idle: Idle) -> None:
     idle.advance(INTERVAL * 1500)
     assert idle.longest_silence() <= INTERVAL * 500
     assert len(idle.sent) - 1 == 3
 
 
 @pytest.mark.parametrize("after", range(10, INTERVAL * 500 + 1, 330))
-def test_so_it_does_after_other_traffic(idle: Idle, after: int) -> None:
+def test_a_heartbeat_follows_other_traffic(idle: Idle, after: int) -> None:
     idle.advance(after)
     session = idle.site.services.sessions
     [connection] = list(session)
     sender: Any = getattr(connection, "engine", connection)
-    # Any frame will do, if it is sent at another time than the timer's.
+    # Any frame will do, if it is not sent by the timer.
     (sender.send_heartbeat if hasattr(sender, "send_heartbeat") else sender.send_empty)()
     connection.flush()
     idle.note()
@@ -132,6 +132,6 @@ def test_a_client_that_sends_nothing_for_two_intervals_is_dropped(opening: Calla
     idle.peer = opening(idle.site).peer
     idle.advance(INTERVAL * 2000 - STEP)
     assert not idle.peer.aborted
-    # The first quarter of an interval may be the one in which it sent its last frame.
+    # The client may have sent its last frame in the first quarter of an interval.
     idle.advance(INTERVAL * 250 + STEP)
     assert idle.peer.aborted

@@ -1,4 +1,4 @@
-"""Ingress flow control, which the connections of all protocols share: when the broker reads a socket, and when not."""
+"""Ingress flow control, shared by the connections of all protocols: when the broker reads a socket."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_bodies_in_the_spool_count_for_their_publishers(client: Throttled) -> No
     assert not client.peer.reading
 
 
-def test_silence_is_excused_while_the_broker_does_not_read(client: Throttled) -> None:
+def test_a_throttled_client_is_exempt_from_heartbeats(client: Throttled) -> None:
     assert not client.throttle.heartbeat_exempt()
     client.throttle.pause(ALARM)
     assert client.throttle.heartbeat_exempt()
@@ -115,9 +115,7 @@ def test_silence_is_excused_while_the_broker_does_not_read(client: Throttled) ->
     assert not client.throttle.heartbeat_exempt()
 
 
-def test_a_client_that_disconnects_while_it_is_throttled_is_noticed(
-    client: Throttled, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disconnect_while_throttled_is_detected(client: Throttled, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client.peer, "hung_up", lambda: True)
     client.session.check_peer()
     assert not client.peer.aborted

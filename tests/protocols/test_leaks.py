@@ -1,4 +1,4 @@
-"""No state of a connection outlives it, or piles up on one that stays."""
+"""No state outlives its connection or accumulates on a long-lived one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def site(request: pytest.FixtureRequest) -> Site:
 
 
 def work(channel: Channel) -> None:
-    """A little of everything on one channel, most of it unfinished."""
+    """Perform one of each operation on a channel, most of them unfinished."""
     name = channel.declare(
         "",
         exclusive=True,
@@ -60,7 +60,7 @@ def work(channel: Channel) -> None:
 
 
 def empty(site: Site) -> None:
-    """Purge the queues that stay; strict mode has one for rejected messages."""
+    """Purge the remaining queues. Strict mode has one for rejected messages."""
     for name in ("shared", "amq.dead"):
         queue = site.vhost.queues.get(name)
         if queue is not None:
@@ -149,7 +149,7 @@ def test_opened_and_closed_channels_of_one_connection(site: Site) -> None:
 
 
 def test_declared_and_deleted_exclusive_queues(site: Site) -> None:
-    """As a client of remote calls does it: a queue for the answer to each."""
+    """Like an RPC client with one reply queue per call."""
     channel = site.channel()
 
     def once(count: int) -> None:
@@ -196,7 +196,7 @@ def test_added_and_removed_consumer_priorities(site: Site) -> None:
     assert len(classic(site.vhost.queues["shared"]).dispatcher.rings) <= 1
 
 
-def test_consumers_of_deleted_queues_that_are_never_cancelled(site: Site) -> None:
+def test_uncancelled_consumers_of_deleted_queues(site: Site) -> None:
     channel = site.channel()
     for number in range(MAX_CANCELLED_TAGS + 10):
         channel.declare("x")
@@ -206,7 +206,7 @@ def test_consumers_of_deleted_queues_that_are_never_cancelled(site: Site) -> Non
     session = channel.client.session
     remembered = session.channels[channel.number].cancelled_tags
     assert len(remembered) == (MAX_CANCELLED_TAGS if site.vhost.strict else 0)
-    # The last of them are known all the same.
+    # The last of them are remembered nevertheless.
     channel.call("basic.cancel", "basic.cancel-ok", consumer_tag=f"tag-{MAX_CANCELLED_TAGS + 9}")
     assert channel.client.is_open
 

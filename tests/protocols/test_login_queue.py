@@ -14,7 +14,7 @@ from tests.protocols.support import Client, Site
 
 
 class World:
-    """A queue, a clock, and threads under test control. `outcomes` has the results by request."""
+    """A queue, a clock, and threads under test control. `outcomes` maps requests to results."""
 
     def __init__(self, running: int = 1) -> None:
         self.now = 1000.0
@@ -42,7 +42,7 @@ class World:
         return label
 
     def finish(self) -> bool:
-        """Finish the oldest running check; return False if there is none."""
+        """Finish the oldest running check. Return False if there is none."""
         if not self.started:
             return False
         function, done = self.started.pop(0)
@@ -60,7 +60,7 @@ def world() -> World:
 
 
 def test_a_flood_delays_neither_other_addresses_nor_other_users(world: World) -> None:
-    """Of 1,800 wrong passwords, a few are checked before a correct one of another user, wherever it comes from."""
+    """Only a few of 1,800 wrong passwords are checked before another user's correct one from any address."""
     for number in range(900):
         world.submit("192.0.2.1", "alice", f"wrong{number}")
     for number in range(900):
@@ -74,7 +74,7 @@ def test_a_flood_delays_neither_other_addresses_nor_other_users(world: World) ->
         assert len(world.checked) - before <= 3
 
 
-def test_addresses_have_their_turns(world: World) -> None:
+def test_addresses_take_turns(world: World) -> None:
     world.submit("a", "first", "x")  # runs at once
     for host in ("a", "a", "b", "b", "c"):
         world.submit(host, f"{host}{world.queue.waiting}", "x")
@@ -92,7 +92,7 @@ def test_equal_logins_share_a_check(world: World) -> None:
     assert [world.outcomes[label] for label in labels] == [True] * 500
 
 
-def test_previously_correct_logins_are_first(world: World) -> None:
+def test_previously_correct_logins_go_first(world: World) -> None:
     for number in range(100):
         world.submit("192.0.2.1", "alice", f"wrong{number}")
     world.submit("192.0.2.1", "alice", "right", right=True, preferred=True)
@@ -101,7 +101,7 @@ def test_previously_correct_logins_are_first(world: World) -> None:
     assert world.checked[1:] == ["192.0.2.1/alice/right"]
 
 
-def test_too_many_passwords_of_one_user_are_refused_the_oldest_first(world: World) -> None:
+def test_the_oldest_of_too_many_passwords_of_a_user_is_refused(world: World) -> None:
     for number in range(login_queue.MAX_WAITING_PER_USER + 3):
         world.submit("a", "alice", str(number))
     assert list(world.outcomes) == ["a/alice/1", "a/alice/2"]
@@ -110,7 +110,7 @@ def test_too_many_passwords_of_one_user_are_refused_the_oldest_first(world: Worl
     assert world.queue.waiting == login_queue.MAX_WAITING_PER_USER
 
 
-def test_each_address_and_all_together_have_a_limit(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checks_are_limited_per_address_and_in_total(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(login_queue, "MAX_WAITING_PER_ADDRESS", 10)
     monkeypatch.setattr(login_queue, "MAX_WAITING", 25)
     world.submit("x", "runs", "x")
@@ -127,7 +127,7 @@ def test_each_address_and_all_together_have_a_limit(world: World, monkeypatch: p
     assert world.queue.waiting == 0 and len(world.checked) == 1 + 25
 
 
-def test_a_right_password_is_checked_at_once_amid_a_trickle_of_wrong_ones(world: World) -> None:
+def test_a_correct_password_is_checked_at_once_amid_a_trickle_of_wrong_ones(world: World) -> None:
     """Ten wrong passwords per second of the same user and address for a minute: each takes 16 ms to check."""
     for second in range(60):
         for tenth in range(10):
@@ -144,7 +144,7 @@ def test_a_right_password_is_checked_at_once_amid_a_trickle_of_wrong_ones(world:
     assert world.queue.waiting == 0 and not any(isinstance(result, TooManyLogins) for result in world.outcomes.values())
 
 
-def test_answers_to_wrong_passwords_in_a_row_wait(world: World) -> None:
+def test_replies_to_repeated_wrong_passwords_are_delayed(world: World) -> None:
     backoffs = []
     for number in range(FREE_FAILURES + 8):
         world.submit("a", "alice", str(number))
@@ -157,7 +157,7 @@ def test_answers_to_wrong_passwords_in_a_row_wait(world: World) -> None:
     assert world.queue.backoff("a", "alice") == 0.0
 
 
-def test_disconnected_clients_need_no_check(world: World) -> None:
+def test_checks_of_disconnected_clients_are_skipped(world: World) -> None:
     world.submit("a", "x", "runs")
     world.lost.update(world.submit("a", f"u{number}", "x") for number in range(50))
     world.submit("a", "last", "x")
@@ -192,8 +192,8 @@ def test_the_key_of_an_address(host: str, network: str) -> None:
     assert network_of(host) == network
 
 
-def test_a_login_that_is_refused_for_the_queue() -> None:
-    """The client is refused like one with a wrong password; the log says why."""
+def test_a_login_refused_by_the_queue() -> None:
+    """The client is refused as if its password were wrong; only the log contains the reason."""
     site = Site()
     site.users.add(User(name="alice", password_hash="no hash"))
     site.services.logins.submit = _refuse  # type: ignore[method-assign]
@@ -213,7 +213,7 @@ def test_a_login_that_is_refused_for_the_queue() -> None:
     assert client.refusal()[0] == 403
 
 
-def test_the_client_that_was_wrong_waits() -> None:
+def test_a_client_with_repeated_wrong_passwords_waits_for_the_reply() -> None:
     site = Site()
     answers = []
     for number in range(FREE_FAILURES + 2):

@@ -14,7 +14,7 @@ def site() -> Site:
     return Site()
 
 
-def test_a_vhost_that_is_deleted_closes_its_connections(site: Site) -> None:
+def test_deleting_a_vhost_closes_its_connections(site: Site) -> None:
     site.broker.add_vhost("other", VhostSettings())
     site.allow("guest2", "other", Permission(".*", ".*", ".*"))
     inside = site.channel(user="guest2", vhost="other")
@@ -41,7 +41,7 @@ def test_a_recreated_vhost_is_a_new_one(site: Site) -> None:
     assert again.queues == {} and again.connections == 0
 
 
-def test_a_user_that_is_deleted_is_disconnected(site: Site) -> None:
+def test_a_deleted_user_is_disconnected(site: Site) -> None:
     site.allow("leaver", "/", Permission(".*", ".*", ".*"))
     leaver, stayer = site.channel(user="leaver"), site.channel()
     leaver.declare()
@@ -55,7 +55,7 @@ def test_a_user_that_is_deleted_is_disconnected(site: Site) -> None:
     assert leaver.deliveries() == []
 
 
-def test_a_stop_closes_with_320(site: Site) -> None:
+def test_a_stop_closes_connections_with_320(site: Site) -> None:
     channel = site.channel()
     site.services.sessions.copy()
     channel.client.session.shut_down("the broker stops")
@@ -64,7 +64,7 @@ def test_a_stop_closes_with_320(site: Site) -> None:
     assert code == 320 and "the broker stops" in text
 
 
-def test_limits_of_connections() -> None:
+def test_connection_limits() -> None:
     site = Site(connections_per_user=2)
     first, second = site.connect(), site.connect()
     assert first.is_open and second.is_open
@@ -73,7 +73,7 @@ def test_limits_of_connections() -> None:
     assert site.connect().is_open
 
 
-def test_limits_of_a_vhost(site: Site) -> None:
+def test_vhost_limits(site: Site) -> None:
     site.broker.add_vhost("/", VhostSettings(max_connections=1, max_queues=2))
     channel = site.channel()
     assert site.connect().refusal()[0] == 530
@@ -86,7 +86,7 @@ def test_limits_of_a_vhost(site: Site) -> None:
     assert channel.client.is_open
 
 
-def test_strict_mode_closes_the_connection_that_wants_too_many_queues() -> None:
+def test_strict_mode_closes_a_connection_that_declares_too_many_queues() -> None:
     site = Site(strict=True)
     site.broker.add_vhost("/", VhostSettings(strict=True, max_queues=1))
     channel = site.channel()  # one of them is amq.dead
@@ -96,7 +96,7 @@ def test_strict_mode_closes_the_connection_that_wants_too_many_queues() -> None:
     assert not channel.client.is_open
 
 
-def test_limits_of_channels_and_consumers() -> None:
+def test_channel_and_consumer_limits() -> None:
     from leveret.security.users import UserLimits
 
     site = Site(consumers_per_channel=2)

@@ -18,7 +18,7 @@ class TrustingHasher(Hasher):
 
 
 def half_open(site: Site, user: str) -> Client:
-    """A client that has sent its password and read nothing since."""
+    """Return a client that has sent its password and reads nothing."""
     client = Client(site, user=user)
     client.run()
     client.engine.send(
@@ -53,7 +53,7 @@ def refused(channel: Channel, name: str, **arguments: object) -> int:
     return channel.client.refusal()[0]
 
 
-class TestWhatNeedsWhat:
+class TestRequiredPermissions:
     @pytest.mark.parametrize(
         ("name", "arguments"),
         [
@@ -87,7 +87,7 @@ class TestWhatNeedsWhat:
         channel.run()
         assert channel.client.refusal()[0] == 403
 
-    def test_what_is_granted(self, channel: Channel) -> None:
+    def test_granted_operations(self, channel: Channel) -> None:
         channel.declare("mine")
         channel.call("exchange.declare", "exchange.declare-ok", exchange="mine", type="fanout")
         channel.call("queue.bind", "queue.bind-ok", queue="mine", exchange="mine")
@@ -97,7 +97,7 @@ class TestWhatNeedsWhat:
 
 
 class TestChanges:
-    """They apply from the next command on, whatever was cached before."""
+    """Changes apply from the next command on, regardless of caches."""
 
     def test_write_is_revoked_from_a_publisher(self, site: Site, channel: Channel) -> None:
         channel.declare("mine")
@@ -146,14 +146,14 @@ class TestLogin:
         client = site.connect(user="nobody")
         assert client.refusal()[0] == 403
 
-    def test_a_client_without_the_capability_is_just_closed_after_a_while(self, site: Site) -> None:
+    def test_a_client_without_the_capability_is_disconnected_after_a_delay(self, site: Site) -> None:
         client = site.connect(user="nobody", capabilities={"authentication_failure_close": False})
         assert client.refusal() == (0, "") and not client.session.opened
         assert [seconds for seconds, _ in site.later] == [1.0]
         site.later[0][1]()
         assert client.peer.closed
 
-    def test_guest_only_from_this_machine(self, site: Site) -> None:
+    def test_guest_may_log_in_from_the_local_machine_only(self, site: Site) -> None:
         site.allow("guest", "/", Permission(".*", ".*", ".*"))
         assert site.connect(user="guest").is_open
         assert site.connect(user="guest", host="192.0.2.1").refusal()[0] == 403
@@ -165,7 +165,7 @@ class TestLogin:
     def test_a_vhost_that_does_not_exist(self, site: Site) -> None:
         assert site.connect(vhost="nowhere").refusal()[0] == 530
 
-    def test_a_user_that_is_deleted_while_its_password_is_checked(self) -> None:
+    def test_a_user_deleted_while_its_password_is_checked(self) -> None:
         site = Site(hasher=TrustingHasher())
         site.users.declare({"hashed": DeclaredUser(user=User(name="hashed", password_hash="any"))})
         client = half_open(site, "hashed")
@@ -173,7 +173,7 @@ class TestLogin:
         client.run()
         assert client.refusal()[0] == 403
 
-    def test_a_user_that_is_deleted_between_login_and_open(self, site: Site) -> None:
+    def test_a_user_deleted_between_login_and_open(self, site: Site) -> None:
         client = half_open(site, "limited")
         site.users.declare({name: user for name, user in site.declared.items() if name != "limited"})
         client.run()
@@ -184,22 +184,22 @@ class TestLogin:
         assert client.refusal()[0] == 530
 
 
-class TestUserId:
-    def test_ones_own(self, site: Site) -> None:
+class TestUserIdProperty:
+    def test_the_own_user_id_is_accepted(self, site: Site) -> None:
         channel = site.channel()
         channel.declare()
         channel.publish(user_id="user")
         channel.run()
         assert channel.bodies() == [b"m"]
 
-    def test_of_another(self, site: Site) -> None:
+    def test_the_user_id_of_another_user_is_refused(self, site: Site) -> None:
         channel = site.channel()
         channel.declare()
         channel.publish(user_id="limited")
         channel.run()
         assert channel.client.refusal()[0] == 406
 
-    def test_an_impersonator_may(self, site: Site) -> None:
+    def test_an_impersonator_may_set_any_user_id(self, site: Site) -> None:
         site.allow("relay", "/", Permission(".*", ".*", ".*"), tags=("impersonator",))
         channel = site.channel(user="relay")
         channel.declare()

@@ -1,4 +1,4 @@
-"""Large operations of one method or of the end of a connection run in steps, and yet in order."""
+"""Large methods and the end of a large connection run in steps, without changing the order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLOSE = {"reply_code": 200, "reply_text": "", "class_id": 0, "method_id": 0}
 
 
 class Probe:
-    """Something in a queue that shows when that is freed."""
+    """An object in a queue that shows when the queue is freed."""
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def queue_of(site: Site) -> Queue:
 
 
 def holding(site: Site, count: int = MANY) -> Channel:
-    """A channel with all messages of a queue unacked."""
+    """Return a channel that has all messages of a queue unacked."""
     publisher = site.channel()
     publisher.declare("q")
     for number in range(count):
@@ -48,7 +48,7 @@ def bodies(queue: Queue) -> list[bytes]:
     return [bytes_of(entry.message.body) for entry in classic(queue).ready.backlog.head]
 
 
-def test_an_acknowledgement_of_many_is_done_in_steps_and_later_methods_wait(site: Site) -> None:
+def test_a_large_acknowledgement_runs_in_steps_and_later_methods_wait(site: Site) -> None:
     channel = holding(site)
     queue = queue_of(site)
     channel.ack(MANY - 1, multiple=True)
@@ -106,7 +106,7 @@ def test_messages_requeued_in_steps_are_delivered_in_order(site: Site, how: str)
     assert bodies(queue) == [b"%d" % number for number in range(5, MANY)]
 
 
-def test_an_acknowledgement_counts_although_the_connection_ends_right_after_it(site: Site) -> None:
+def test_an_acknowledgement_counts_even_if_the_connection_ends_right_after_it(site: Site) -> None:
     channel = holding(site)
     channel.ack(0, multiple=True)
     channel.client.flush()
@@ -157,7 +157,7 @@ def test_commands_after_a_stalled_reply_end_with_their_connection(site: Site, ho
     assert (queue_of(site).ready_count, queue_of(site).unacked) == (count, 0)
 
 
-def test_channel_close_is_answered_when_the_consumers_have_left(site: Site) -> None:
+def test_channel_close_is_answered_after_the_consumers_are_removed(site: Site) -> None:
     publisher = site.channel()
     publisher.declare("q")
     for _ in range(MANY):
@@ -225,7 +225,7 @@ def test_an_exchange_is_unused_when_its_queue_was_deleted(site: Site) -> None:
     other.call("exchange.declare", "exchange.declare-ok", exchange="x", type="direct")
     other.declare("bound")
     other.call("queue.bind", "queue.bind-ok", queue="bound", exchange="x", routing_key="k")
-    other.send("queue.delete", queue="q", no_wait=True)  # its messages keep the removal of the binding waiting
+    other.send("queue.delete", queue="q", no_wait=True)  # its messages delay the removal of the binding
     other.send("queue.delete", queue="bound", no_wait=True)
     other.send("exchange.delete", exchange="x", if_unused=True, no_wait=True)
     other.client.flush()
@@ -327,7 +327,7 @@ def test_own_consumers_are_cancelled_after_the_delete_ok(site: Site, kind: type[
     assert not client.session.pending_cancels
 
 
-def test_own_consumers_are_cancelled_although_the_deleting_channel_is_closed(site: Site) -> None:
+def test_own_consumers_are_cancelled_even_if_the_deleting_channel_closes(site: Site) -> None:
     client = site.connect()
     channel, deleting = client.channel(), client.channel()
     channel.declare("q")

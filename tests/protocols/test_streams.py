@@ -154,7 +154,7 @@ class TestOver091:
 
 
 def receive(session: Session, credit: int = 100, **filters: Any) -> Receiver:
-    """A link that reads the stream; the filters by the last part of their names."""
+    """Return a link that reads the stream. Filters are given by the last part of their names."""
     described = {
         Symbol(name): Described(Symbol("rabbitmq:stream-" + name.replace("_", "-")), value)
         for name, value in filters.items()
@@ -196,7 +196,7 @@ class TestOver10:
         receiver = receive(session, offset_spec=start)
         assert receiver.bodies() == bodies
         assert list(receiver.attached.source.filter) == ["offset_spec"]
-        # The others see it too, whatever became of it.
+        # Other readers see it too, regardless of its outcome.
         receiver.session.dispose(0, 2)
         assert receive(connect(session.client.site).begin(), offset_spec=start).bodies() == bodies
 

@@ -1,6 +1,8 @@
-"""Sites and channels for the tests. And whole modules in both kinds of frames: one that sets `IN_REQUESTS_TOO` is run with
-methods in frames of their own, and with methods in requests and responses, but for the tests that it names in
-`FRAMES_ONLY`."""
+"""Sites and channels for the tests.
+
+A module that sets `IN_REQUESTS_TOO` runs twice: with methods in plain frames, and in requests and responses. The tests in
+its `FRAMES_ONLY` run with plain frames only.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contents of the classes file, stream and message, all in the same way."""
+"""A common interface to contents of the classes file, stream and message."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NUMBERS = {"file": 70, "stream": 80}
 
 
 def put(channel: Channel, kind: str, body: bytes = b"body", key: str = "q", *, exchange: str = "", **fields: Any) -> None:
-    """Publish a content, and have the broker reply."""
+    """Publish a content, and wait for the broker's reply."""
     if kind == "message":
         channel.send("message.transfer", destination=exchange, routing_key=key, body=(0, body), **fields)
         channel.run()

@@ -25,7 +25,7 @@ def publish(
     ticket: int = 0,
     **properties: Any,
 ) -> None:
-    """Send a `stream.publish`; it reaches the broker with the next `run`, `flush` or call."""
+    """Send a `stream.publish`, which reaches the broker with the next `run`, `flush` or call."""
     header = encode_header(STREAM, len(body), properties, QPID, V0_9)
     channel.client.engine.send_content(
         channel.number,

@@ -23,7 +23,7 @@ class Client(Client091):
         return Connection(self.peer, self.site.protocols.amqp09)
 
     def open(self) -> None:
-        """The handshake, up to connection.open-ok or whatever refused it."""
+        """Perform the handshake, up to connection.open-ok or the refusal."""
         self.run()
         self.start = self.take("connection.start")
         assert self.start is not None
@@ -131,7 +131,7 @@ class Clock(Timers):
         return self.time
 
     def advance(self, milliseconds: int) -> None:
-        """Let time pass, from one due timer to the next."""
+        """Advance the clock from one due timer to the next."""
         end = self.time + milliseconds
         while True:
             due = self.next_due()

@@ -1,5 +1,5 @@
-"""Any mixture of what clients may do by class message, in any order, right or wrong: the broker never fails, messages are
-neither lost nor made up, and when everybody has gone nothing is left behind but checkpoints."""
+"""Random valid and invalid actions of class message in any order: the broker never fails, messages are neither lost nor
+invented, and only checkpoints are left after all clients have disconnected."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ PIECE = bytes(range(256)) * 500
 clients = st.integers(0, 1)
 channels = st.sampled_from(CHANNELS)
 references = st.sampled_from(("r", "s"))
-# 0 is what a client had better not do.
+# 0 is invalid.
 mostly = st.integers(0, 30)
 identifiers = st.sampled_from(("c", "d"))
 
 
 class MessageMachine(TwoClients):
-    """Three queues, two of which are durable, and two clients with two channels each."""
+    """Three queues, two of them durable, and two clients with two channels each."""
 
     @initialize()
     def begin(self) -> None:
@@ -66,7 +66,7 @@ class MessageMachine(TwoClients):
         return self.clients[which].session.channels[number].messages  # type: ignore[attr-defined]
 
     def reference(self, which: int, number: int, choice: int) -> str:
-        """An open channel in most cases, if there is any."""
+        """Return an open reference in most cases, if there is one."""
         return next(iter(self.messages(which, number).references), "r") if choice else "unknown"
 
     def new_id(self) -> str:
@@ -219,7 +219,7 @@ class MessageMachine(TwoClients):
         self.do(which, number, "channel.close", reply_code=200)
 
     @invariant()
-    def nothing_is_counted_wrong(self) -> None:
+    def counts_are_correct(self) -> None:
         if not self.begun:
             return
         held = dict.fromkeys(self.site.vhost.queues.values(), 0)

@@ -1,6 +1,4 @@
-"""Contents of the classes file, stream and message, as consumers of 0-9-1 and 1.0 get them, and back again; and what the
-broker does with any message done with them.
-"""
+"""Contents of the classes file, stream and message: conversion to and from 0-9-1 and 1.0, and handling by the broker."""
 
 from __future__ import annotations
 
@@ -150,7 +148,7 @@ def headers_of(fields: dict[str, Any]) -> dict[str, Any]:
     return headers
 
 
-# As others get them, and back
+# Conversion to other protocols and back
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -337,7 +335,7 @@ def test_expiry_by_the_message(clock: Clock, channel: Channel, other: Channel091
 def test_an_expiration_that_is_a_point_in_time(
     clock: Clock, channel: Channel, other: Channel091, session: amqp10.Session
 ) -> None:
-    """As Qpid's clients have it, in class basic."""
+    """Qpid's clients send it in class basic."""
     channel.declare()
     for _ in range(3):
         channel.publish(expiration=str(NOW + 5000))

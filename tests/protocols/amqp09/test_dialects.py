@@ -32,7 +32,7 @@ def long(octets: bytes) -> bytes:
 
 
 def table(**fields: str | int) -> bytes:
-    """A field table of the types S and I, as those of 2006 knew no others."""
+    """Return a field table with the types S and I only, like clients of 2006."""
     return long(
         b"".join(
             short(name) + (b"S" + long(value.encode()) if isinstance(value, str) else b"I" + struct.pack(">i", value))
@@ -92,7 +92,7 @@ class Raw(Connection):
         self.send_bytes(struct.pack(">BHI", type, channel, len(payload)) + payload + b"\xce")
 
     def send(self, channel: int, class_id: int, method_id: int, arguments: bytes = b"") -> int:
-        """The id of the request, 0 in a frame of type 1."""
+        """Send a method. Return the id of its request; 0 for a frame of type 1."""
         method = struct.pack(">HH", class_id, method_id) + arguments
         if not self.requests:
             self.frame(METHOD, channel, method)

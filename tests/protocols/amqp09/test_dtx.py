@@ -34,7 +34,7 @@ def dtx_channel(site: Site, name: str = "x1") -> Channel:
 
 
 def decide(site: Site, what: str, name: str = "x1", **options: Any) -> int | None:
-    """Return the reply to the coordinator, None while it waits."""
+    """Return the reply to the coordinator; None while it is pending."""
     told: list[int] = []
     branches = site.vhost.branches
     getattr(branches, what)(branches.find(name, None), done=told.append, **options)
@@ -51,7 +51,7 @@ def bodies(site: Site, queue: str = "q") -> list[bytes]:
 
 
 def get(channel: Channel, queue: str = "q") -> int:
-    """The delivery tag of the next message."""
+    """Return the delivery tag of the next message."""
     tag: int = channel.call("basic.get", "basic.get-ok", queue=queue)["delivery_tag"]
     return tag
 
@@ -99,7 +99,7 @@ def test_one_phase(site: Site, channel: Channel) -> None:
     assert bodies(site) == [b"new"]
 
 
-def test_two_phases_are_not_one(site: Site, channel: Channel) -> None:
+def test_phases_must_match_the_state_of_the_branch(site: Site, channel: Channel) -> None:
     dtx_channel(site)
     with pytest.raises(BrokerError, match="not prepared"):
         decide(site, "commit", one_phase=False)
@@ -123,7 +123,7 @@ def test_a_channel_has_several_branches_in_a_row(site: Site, channel: Channel) -
     assert bodies(site) == [b"two"]
 
 
-def test_a_channel_that_closes_leaves_its_branch_to_be_rolled_back(site: Site, channel: Channel) -> None:
+def test_a_branch_of_a_closed_channel_can_only_be_rolled_back(site: Site, channel: Channel) -> None:
     channel.publish(body=b"old")
     channel.client.run()
     worker = dtx_channel(site)
@@ -189,7 +189,7 @@ def test_start_names_a_transaction(site: Site) -> None:
 
 
 @pytest.mark.parametrize("method", ["tx.select", "tx.commit", "tx.rollback"])
-def test_such_a_channel_has_no_local_transactions(site: Site, channel: Channel, method: str) -> None:
+def test_a_channel_with_dtx_has_no_local_transactions(site: Site, channel: Channel, method: str) -> None:
     worker = dtx_channel(site)
     worker.publish(body=b"new")
     worker.send(method)
@@ -247,7 +247,7 @@ def test_a_client_is_notified_of_a_forced_rollback(site: Site, channel: Channel)
     assert bodies(site) == []
 
 
-def test_acknowledged_in_a_branch_is_credit_again(site: Site, channel: Channel) -> None:
+def test_acknowledgements_in_a_branch_free_credit(site: Site, channel: Channel) -> None:
     for body in (b"1", b"2"):
         channel.publish(body=body)
     channel.client.run()
@@ -283,7 +283,7 @@ def test_an_unroutable_message_leaves_a_branch_that_can_only_be_rolled_back(site
 
 
 class Demarcated:
-    """A channel of a peer of Qpid's. Its answers are flags."""
+    """A channel of a Qpid client. Replies contain flags."""
 
     def __init__(self, client: Client) -> None:
         self.channel = client.channel()
@@ -338,7 +338,7 @@ def recovered(peer: Demarcated) -> list[str]:
     return found
 
 
-def test_two_join(site: Site, qpid: Demarcated) -> None:
+def test_two_channels_join_a_branch(site: Site, qpid: Demarcated) -> None:
     other = Demarcated(connect(site)).select()
     qpid.start()
     assert other.start(join=True) == OK
@@ -350,7 +350,7 @@ def test_two_join(site: Site, qpid: Demarcated) -> None:
     assert sorted(bodies(site)) == [b"one", b"two"]
 
 
-def test_suspended_and_resumed(site: Site, qpid: Demarcated) -> None:
+def test_suspending_and_resuming(site: Site, qpid: Demarcated) -> None:
     qpid.start()
     qpid.publish(b"one")
     assert qpid.end(suspend=True) == OK
@@ -446,7 +446,7 @@ def test_an_unset_time_out_is_reported_as_0(site: Site, qpid: Demarcated) -> Non
     assert answer["timeout"] == 0
 
 
-def test_timed_out(site: Site, qpid: Demarcated) -> None:
+def test_a_branch_that_times_out(site: Site, qpid: Demarcated) -> None:
     qpid.start()
     qpid.channel.call("dtx-coordination.set-timeout", "dtx-coordination.set-timeout-ok", xid="x1", timeout=7)
     answer = qpid.channel.call("dtx-coordination.get-timeout", "dtx-coordination.get-timeout-ok", xid="x1")
@@ -500,7 +500,7 @@ def test_misuse_ends_the_connection(
     assert not peer.channel.client.session.opened or peer.channel.client.session.closing
 
 
-def test_others_do_not_know_a_users_branches(site: Site, qpid: Demarcated) -> None:
+def test_a_users_branches_are_hidden_from_others(site: Site, qpid: Demarcated) -> None:
     site.allow("other", "/", site.users.get("user").permissions["/"])  # type: ignore[union-attr]
     qpid.start()
     qpid.end()

@@ -41,7 +41,7 @@ def stage(channel: Channel, body: bytes, **properties: Any) -> None:
 
 
 def upload(channel: Channel, identifier: str = "one", body: bytes = BODY, **properties: Any) -> int:
-    """Stage the missing part; return its size."""
+    """Stage the missing part, and return its size."""
     there: int = channel.call("file.open", "file.open-ok", identifier=identifier, content_size=len(body))["staged_size"]
     stage(channel, body[there:], **properties)
     return there
@@ -381,7 +381,7 @@ def test_an_incomplete_delivery_keeps_its_identifier(site: Site) -> None:
     assert after.identifier == before.identifier and after.body == b"" and after.delivered["redelivered"]
 
 
-def test_the_client_cannot_have_more_than_there_is(site: Site, channel: Channel) -> None:
+def test_an_offset_beyond_the_size_is_refused(site: Site, channel: Channel) -> None:
     channel.declare()
     send(channel)
     consume(channel)
@@ -424,7 +424,7 @@ def test_automatic_acknowledgement_happens_at_the_delivery(site: Site, channel: 
     assert count(site) == 0
 
 
-def test_only_so_many_are_opened_at_a_time(site: Site, channel: Channel) -> None:
+def test_open_files_are_limited(site: Site, channel: Channel) -> None:
     channel.declare()
     for _ in range(MAX_OPEN + 3):
         send(channel)
@@ -577,7 +577,7 @@ def test_acknowledgements_of_a_transaction(site: Site, channel: Channel) -> None
 
 
 @pytest.mark.parametrize("overflow", ["drop-head", "reject-publish", "reject-publish-dlx"])
-def test_files_are_never_discarded_but_their_publishers_slowed_down(site: Site, channel: Channel, overflow: str) -> None:
+def test_files_are_never_dropped_but_slow_down_their_publishers(site: Site, channel: Channel, overflow: str) -> None:
     channel.declare(arguments={"x-max-length": 2, "x-overflow": overflow})
     for _ in range(3):
         send(channel)
@@ -743,7 +743,7 @@ def test_a_vhost_stays_mixed(site: Site, channel: Channel) -> None:
     assert site.vhost.mixed and after.vhosts["/"].mixed
 
 
-def test_files_need_tickets_where_there_are_realms(site: Site) -> None:
+def test_files_need_tickets_if_the_vhost_has_realms(site: Site) -> None:
     site.vhost.declare_queue("data.q", None)
     site.protocols.amqp09.realms["/"] = Realms(
         {"/data": Realm("/data", r"data\..*|", {"user": frozenset(("write", "read"))})}

@@ -1,8 +1,7 @@
 """Sessions of 0-9 under sequences of frames that no client should send, by seeds.
 
-What comes back is well-formed and closes, if anything, with a reply code of the specification; nothing is logged as an
-internal error; and when the connections are gone, so is everything of theirs. LEVERET_FUZZ_EXAMPLES sets how many
-connections there are.
+The output is well-formed, closes use reply codes of the specification, no internal error is logged, and no state outlives
+the connections. LEVERET_FUZZ_EXAMPLES sets the number of connections.
 """
 
 from __future__ import annotations
@@ -110,7 +109,7 @@ def play(site: Site, seed: int) -> list[int]:
 
 
 def clear(site: Site) -> None:
-    """Away with what connections may leave behind: interrupted channels, queues, uploads, and branches that wait for their
+    """Remove state that may outlive connections: interrupted channels, queues, uploads, and branches waiting for their
     coordinator."""
     vhost = site.vhost
     site.protocols.amqp09.interrupted.vhost_removed(vhost)

@@ -33,7 +33,7 @@ def answers(channel: Channel) -> list[str]:
 
 
 def put(channel: Channel, body: bytes = BODY, key: str = "q", exchange: str = "", **arguments: Any) -> None:
-    """Send a transfer, which is answered with ok."""
+    """Send a transfer, and expect message.ok."""
     channel.send("message.transfer", destination=exchange, routing_key=key, body=(0, body), **arguments)
     assert answers(channel) == ["ok"]
 
@@ -181,7 +181,7 @@ def test_the_ttl(site: Site, channel: Channel) -> None:
     assert bodies(channel) == [b"stays"]
 
 
-def test_a_ttl_beyond_all_limits(channel: Channel) -> None:
+def test_a_ttl_above_the_maximum(channel: Channel) -> None:
     channel.declare()
     channel.send("message.transfer", routing_key="q", ttl=2**63, body=(0, BODY))
     assert channel.refused() == 406
@@ -208,7 +208,7 @@ def test_a_persistent_message_is_answered_when_it_is_on_disk() -> None:
     put(channel)
     log.held = True
     channel.send("message.transfer", routing_key="q", delivery_mode=2, body=(0, BODY))
-    # Later frames wait for their turn, whatever they are.
+    # Any later frame waits for its turn.
     channel.send("message.transfer", routing_key="q", body=(0, BODY))
     channel.send("message.qos", prefetch_count=5)
     assert answers(channel) == []
@@ -530,7 +530,7 @@ def test_messages_and_0_9_1(site: Site, channel: Channel) -> None:
     assert arrived["application_headers"] == {"list": [1, {"x": "y"}]}
 
 
-def test_messages_need_tickets_where_there_are_realms(site: Site) -> None:
+def test_messages_need_tickets_if_the_vhost_has_realms(site: Site) -> None:
     site.vhost.declare_queue("data.q", None)
     site.protocols.amqp09.realms["/"] = Realms(
         {"/data": Realm("/data", r"data\..*|", {"user": frozenset(("write", "read"))})}

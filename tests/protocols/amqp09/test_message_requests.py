@@ -36,7 +36,7 @@ def channel_of(site: Site) -> Channel:
 
 
 def request(channel: Channel, name: str, **arguments: Any) -> int:
-    """Send a request; its id."""
+    """Send a request, and return its id."""
     return channel.client.engine.send(channel.number, name, arguments)
 
 

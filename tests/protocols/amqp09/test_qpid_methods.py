@@ -15,7 +15,7 @@ IN_REQUESTS_TOO = True
 
 @pytest.fixture
 def channel() -> Channel:
-    """With queue `q` bound to `x` by `key`, and queue `other` bound to `x` by `more`, and an exchange without bindings."""
+    """Queue `q` is bound to `x` by `key`, queue `other` is bound to `x` by `more`, and another exchange has no bindings."""
     channel = connect(Site()).channel()
     for name, arguments in (("x", {"alternate-exchange": "y"}), ("y", {})):
         channel.call(
@@ -105,7 +105,7 @@ def test_binding_query(channel: Channel, asked: dict[str, Any], expected: set[st
     ],
     ids=["exchange", "binding"],
 )
-def test_queries_need_a_ticket_where_there_are_realms(asked: tuple[str, dict[str, Any]]) -> None:
+def test_queries_need_a_ticket_if_the_vhost_has_realms(asked: tuple[str, dict[str, Any]]) -> None:
     site = Site()
     site.vhost.declare_queue("data.q", None)
     site.protocols.amqp09.realms["/"] = Realms(

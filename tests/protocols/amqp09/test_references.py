@@ -56,7 +56,7 @@ def send(channel: Channel, body: bytes = BODY, reference: str = "r", **arguments
 
 
 def drop(channel: Channel) -> Channel:
-    """Break the connection; return a channel of another one."""
+    """Break the connection, and return a channel of another one."""
     channel.client.drop()
     return connect(channel.client.site).channel()
 
@@ -261,7 +261,7 @@ def test_a_checkpoint_outlives_its_channel(site: Site, channel: Channel, lost: b
         channel = channel.client.channel()
     assert resume(channel, reference="s") == 6
     append(channel, b"ghij", reference="s")
-    # The channel's end has discarded its transfers.
+    # Closing the channel has discarded its transfers.
     refer(channel, "s", message_id="2")
     channel.call("message.close", "message.ok", reference="s")
     consume(channel)
@@ -528,7 +528,7 @@ def test_a_reopened_channel_gets_no_data_of_the_old_one(site: Site, channel: Cha
 
 
 @pytest.mark.parametrize("requeue", [False, True])
-def test_recover_spares_messages_being_sent(site: Site, channel: Channel, requeue: bool) -> None:
+def test_recover_excludes_messages_being_sent(site: Site, channel: Channel, requeue: bool) -> None:
     channel.declare()
     put(channel, b"small")
     send(channel, LARGE)
@@ -590,7 +590,7 @@ def asked(channel: Channel) -> str:
 
 
 def rest(channel: Channel, offset: int) -> bytes:
-    """Report the received part of a message; return the rest of it."""
+    """Report the received part of a message, and return the rest."""
     channel.send("message.offset", value=offset)
     channel.run()
     taken = got(channel)
@@ -639,7 +639,7 @@ def test_a_client_may_have_the_complete_message(site: Site, channel: Channel) ->
 
 
 @pytest.mark.parametrize("value", [len(BIG) + 1, 0], ids=["too much", "not requested"])
-def test_an_offset_that_cannot_be(site: Site, channel: Channel, value: int) -> None:
+def test_an_invalid_offset(site: Site, channel: Channel, value: int) -> None:
     channel.declare()
     send(channel, BIG)
     if value:
@@ -790,7 +790,7 @@ def test_an_upload_that_cannot_be_read_is_not_published(
 
 
 @pytest.mark.parametrize("how", ["resumed", "discarded"])
-def test_a_checkpoint_that_was_overtaken(site: Site, channel: Channel, how: str) -> None:
+def test_a_pending_checkpoint_of_resumed_or_discarded_content(site: Site, channel: Channel, how: str) -> None:
     channel.call("message.open", "message.ok", reference="r")
     append(channel, BODY)
     checkpoint(channel)

@@ -40,7 +40,7 @@ def resume(lost: Channel, client: Client | None = None, number: int = 0) -> Chan
 
 
 def refused(site: Site, id: Any, **options: Any) -> tuple[int, str]:
-    """How `channel.resume` of an id is refused: reply code and text, of the channel or the connection."""
+    """Return reply code and text of a refused `channel.resume`, from the close of the channel or the connection."""
     client = connect(site, **options)
     client.engine.send(1, "channel.resume", {"channel_id": id})
     client.run()
@@ -264,7 +264,7 @@ def test_a_connection_closed_by_the_broker_leaves_no_channels(site: Site, channe
     assert is_clean(site)
 
 
-def test_another_user_learns_nothing(site: Site, channel: Channel) -> None:
+def test_another_user_gets_the_same_error(site: Site, channel: Channel) -> None:
     site.allow("other", "/", site.users.get("user").permissions["/"])  # type: ignore[union-attr]
     unknown = refused(site, "unknown", user="other")
     assert refused(site, channel.id, user="other") == unknown
@@ -408,7 +408,7 @@ def test_distributed_transactions_resume(site: Site, channel: Channel) -> None:
     assert site.vhost.queues["q"].ready_count == 2
 
 
-def test_transfers_are_answered_after_it(site: Site, channel: Channel) -> None:
+def test_transfers_are_answered_after_a_resume(site: Site, channel: Channel) -> None:
     channel.declare()
     test_message.consume(channel)
     for body in (b"1", b"2"):
@@ -480,7 +480,7 @@ def test_references_wait_for_their_own_resumption(channel: Channel) -> None:
 
 
 def test_transfers_in_requests_are_sent_again(site: Site) -> None:
-    """Their answers would name requests of the lost connection."""
+    """Replies to them would name requests of the lost connection."""
     client = Client(site)
     plain = client.open_vhost
 
@@ -535,7 +535,7 @@ def test_a_channel_that_was_resumed_does_not_time_out(site: Site, channel: Chann
     again.declare()
 
 
-def test_others_of_the_connection_time_out_still(site: Site, channel: Channel, clock: Clock) -> None:
+def test_other_channels_of_the_connection_still_time_out(site: Site, channel: Channel, clock: Clock) -> None:
     second = channel.client.channel()
     channel.client.drop()
     again = resume(channel)
@@ -556,7 +556,7 @@ def test_channels_are_not_kept_if_the_setting_is_0(site: Site, channel: Channel)
     assert refused(site, channel.id)[0] == 404
 
 
-def test_each_user_has_so_many(site: Site) -> None:
+def test_interrupted_channels_per_user_are_limited(site: Site) -> None:
     site.protocols.amqp09.settings = Amqp09Settings(resume_timeout=10.0, resume_channels=3)
     site.allow("other", "/", site.users.get("user").permissions["/"])  # type: ignore[union-attr]
     other = connect(site, user="other").channel()
@@ -612,7 +612,7 @@ def test_a_deleted_vhost_leaves_no_channels(site: Site) -> None:
     assert is_clean(site)
 
 
-def test_a_queue_that_is_deleted_meanwhile(site: Site, channel: Channel) -> None:
+def test_a_queue_deleted_while_its_channel_is_interrupted(site: Site, channel: Channel) -> None:
     channel.declare()
     channel.consume()
     channel.publish()
@@ -656,7 +656,7 @@ def test_a_client_that_does_not_resume_may_consume_exclusively(site: Site, chann
     assert kept(site) == 0
 
 
-def test_nothing_leaks(site: Site, clock: Clock) -> None:
+def test_resuming_leaves_no_state(site: Site, clock: Clock) -> None:
     gc.collect()
     before = sum(isinstance(item, BrokersChannel) for item in gc.get_objects())
     for round in range(20):

@@ -57,7 +57,7 @@ def test_a_stream_is_delivered_at_its_rate(process: LeveretProcess) -> None:
 
 
 def lose(client: Client) -> None:
-    """Cut the connection like a dead machine or a broken line: without a close, and unread data is lost."""
+    """Cut the connection like a crashed machine or a broken line: without a close, and losing unread data."""
     client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.socket.close()
 
@@ -206,7 +206,7 @@ def test_tunnel_handlers_do_not_affect_others(tmp_path: Path) -> None:
         # The reply follows once the channel continues, when the handler is done.
         client.call("queue.declare", "queue.declare-ok", queue="q")
         assert out.read_bytes() == b"12"
-        # Others connect and log in, and the broker stops, while a handler hangs.
+        # While a handler hangs, other clients can log in, and the broker can stop.
         assert ready(process) == 0
         lose(client)
         process.stop()

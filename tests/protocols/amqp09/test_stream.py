@@ -22,7 +22,7 @@ def count(site: Site, queue: str = "q") -> int:
     return site.vhost.queues[queue].ready_count
 
 
-# There and back
+# Publishing and delivery
 
 
 def test_a_message_is_published_and_delivered(channel: Channel) -> None:

@@ -72,7 +72,7 @@ class Plugin:
 
     @property
     def requests(self) -> list[tunnels.Request]:
-        """Return what was received."""
+        """Return the received requests."""
         found: list[tunnels.Request] = __import__(self.name).requests
         return found
 
@@ -88,7 +88,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixt
 
 
 def wait_for(channel: Channel, condition: Callable[[], bool]) -> None:
-    """Run until something has happened: handlers run in threads."""
+    """Run until a condition holds, because handlers run in threads."""
     deadline = time.monotonic() + 60
     channel.run()
     while not condition():
@@ -98,7 +98,7 @@ def wait_for(channel: Channel, condition: Callable[[], bool]) -> None:
 
 
 def close_of(channel: Channel) -> tuple[int, str]:
-    """Wait for the close of the channel: reply code and text."""
+    """Wait for the close of the channel, and return its reply code and text."""
 
     def closed() -> bool:
         return any(isinstance(item, Method) and item.name.endswith(".close") for item in channel.client.received)
@@ -231,7 +231,7 @@ def test_a_broadcast_that_one_handler_refuses(tmp_path: Path, channel: Channel, 
     wait_for(channel, lambda: len(plugin.requests) == 1)
 
 
-def test_so_many_requests_wait_for_a_handler(
+def test_pending_requests_per_handler_are_limited(
     site: Site, channel: Channel, plugin: Plugin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tunnels, "MAX_WAITING", 2)
@@ -281,7 +281,7 @@ def test_the_example_of_the_documentation(
 
 
 def encoded(number: int, build: Callable[[Engine], object]) -> bytes:
-    """Frames as a client sends them on a channel."""
+    """Return frames as a client sends them on a channel."""
     engine = Engine(CLIENT, V0_9)
     engine.begin_open(number)
     build(engine)
@@ -440,7 +440,7 @@ def test_methods_after_a_refused_one_are_not_performed(site: Site, channel: Chan
     assert "behind" not in site.vhost.queues and channel.client.is_open
 
 
-def test_a_user_may_no_more_in_a_tunnel(site: Site) -> None:
+def test_permissions_apply_in_a_tunnel(site: Site) -> None:
     site.allow("poor", "/", Permission("none", "none", "none"))
     channel = connect(site, user="poor").channel()
     tunnel(channel, encoded(1, declare("q")))

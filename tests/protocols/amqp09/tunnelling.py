@@ -25,12 +25,12 @@ def install(directory: Path, name: str, source: str, **handlers: str) -> None:
 
 
 def content(body: bytes, **properties: Any) -> bytes:
-    """The header of the content of a request."""
+    """Return the content header of a request."""
     return encode_header(TUNNEL, len(body), properties, QPID, V0_9)
 
 
 def send(channel: Channel, body: bytes = b"", meta_data: dict[str, Any] | None = None, **properties: Any) -> None:
-    """Send a request; it reaches the broker with the next `run`, `flush` or call."""
+    """Send a request, which reaches the broker with the next `run`, `flush` or call."""
     channel.client.engine.send_content(
         channel.number, "tunnel.request", {"meta_data": meta_data or {}}, content(body, **properties), body
     )

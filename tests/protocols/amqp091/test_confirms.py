@@ -40,7 +40,7 @@ def test_unroutable_messages_are_confirmed_after_their_return() -> None:
     assert kinds == ["ContentMethod", "Ack"]
 
 
-def test_a_refusal_is_a_nack_and_multiple_ends_before_it() -> None:
+def test_a_refused_publish_is_nacked_and_multiple_ends_before_it() -> None:
     channel = confirming(Site())
     channel.declare(arguments={"x-max-length": 3, "x-overflow": "reject-publish"})
     channel.declare("other")
@@ -56,7 +56,7 @@ def test_a_refusal_is_a_nack_and_multiple_ends_before_it() -> None:
     ]
 
 
-def test_a_refusal_first_and_last() -> None:
+def test_the_first_and_the_last_publish_are_refused() -> None:
     channel = confirming(Site())
     channel.declare(arguments={"x-max-length": 0, "x-overflow": "reject-publish"})
     channel.declare("other")
@@ -66,7 +66,7 @@ def test_a_refusal_first_and_last() -> None:
     assert channel.confirms() == [("nack", 1, False), ("ack", 2, False), ("nack", 3, False)]
 
 
-def test_each_channel_counts_for_itself() -> None:
+def test_each_channel_has_its_own_sequence() -> None:
     site = Site()
     first = confirming(site)
     second = first.client.channel()

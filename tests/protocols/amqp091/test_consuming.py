@@ -20,13 +20,13 @@ def publish(channel: Channel, *bodies: bytes, queue: str = "q") -> None:
 
 
 class TestTags:
-    def test_the_server_generates_one(self, site: Site) -> None:
+    def test_the_server_generates_a_missing_tag(self, site: Site) -> None:
         channel = site.channel()
         channel.declare()
         tags = {channel.consume() for _ in range(3)}
         assert len(tags) == 3 and all(tag.startswith("amq.ctag-") for tag in tags)
 
-    def test_one_cannot_be_used_twice_on_a_channel(self, site: Site) -> None:
+    def test_a_tag_cannot_be_used_twice_on_a_channel(self, site: Site) -> None:
         channel = site.channel()
         channel.declare()
         channel.consume(tag="t")
@@ -34,7 +34,7 @@ class TestTags:
         channel.run()
         assert channel.client.refusal()[0] == 530
 
-    def test_not_even_for_a_queue_that_does_not_exist(self, site: Site) -> None:
+    def test_a_reused_tag_is_refused_even_if_the_queue_does_not_exist(self, site: Site) -> None:
         channel = site.channel()
         channel.declare()
         channel.consume(tag="t")
@@ -42,14 +42,14 @@ class TestTags:
         channel.run()
         assert channel.client.refusal()[0] == 530
 
-    def test_but_on_another(self, site: Site) -> None:
+    def test_a_tag_can_be_used_on_another_channel(self, site: Site) -> None:
         channel = site.channel()
         channel.declare()
         channel.consume(tag="t")
         other = channel.client.channel()
         assert other.consume(tag="t") == "t"
 
-    def test_again_after_cancel(self, site: Site) -> None:
+    def test_a_tag_can_be_used_again_after_cancel(self, site: Site) -> None:
         channel = site.channel()
         channel.declare()
         channel.consume(tag="t")
@@ -68,7 +68,7 @@ class TestExclusive:
         second.run()
         assert second.client.refusal()[0] == 403
 
-    def test_nor_does_it_join_others(self, site: Site) -> None:
+    def test_an_exclusive_consumer_cannot_join_others(self, site: Site) -> None:
         first, second = site.channel(), site.channel()
         first.declare()
         first.consume()
@@ -90,7 +90,7 @@ class TestExclusive:
         second.run()
         assert second.client.refusal()[0] == 405
 
-    def test_it_ends_with_its_connection(self, site: Site) -> None:
+    def test_an_exclusive_queue_ends_with_its_connection(self, site: Site) -> None:
         first = site.channel()
         first.declare(exclusive=True)
         first.client.drop()
@@ -101,7 +101,7 @@ class TestSingleActive:
     ARGUMENTS = {"x-single-active-consumer": True}
 
     @pytest.mark.parametrize("how", ["cancel", "channel", "connection"])
-    def test_the_next_becomes_active(self, site: Site, how: str) -> None:
+    def test_the_next_consumer_becomes_active(self, site: Site, how: str) -> None:
         first, second = site.channel(), site.channel()
         first.declare(arguments=self.ARGUMENTS)
         first.consume(tag="t")
@@ -117,7 +117,7 @@ class TestSingleActive:
         publish(second, b"b")
         assert second.delivered() == ([b"b"] if how == "cancel" else [b"a", b"b"])
 
-    def test_also_when_the_channel_closes(self, site: Site) -> None:
+    def test_the_next_consumer_becomes_active_when_the_channel_closes(self, site: Site) -> None:
         first, second = site.channel(), site.channel()
         first.declare(arguments=self.ARGUMENTS)
         first.consume()
@@ -160,7 +160,7 @@ class TestCancellation:
         told = consumer.client.take("basic.cancel", consumer.number)
         assert told is not None and told.arguments["consumer_tag"] == "t"
 
-    def test_but_not_to_a_client_that_does_not_know_of_it(self, site: Site) -> None:
+    def test_a_client_without_the_capability_is_not_notified(self, site: Site) -> None:
         consumer, other = site.channel(capabilities={"consumer_cancel_notify": False}), site.channel()
         consumer.declare()
         consumer.consume(tag="t")
@@ -229,7 +229,7 @@ class TestFlow:
 
 
 class TestRecover:
-    def test_with_requeue(self, site: Site) -> None:
+    def test_recover_with_requeue(self, site: Site) -> None:
         channel = site.channel()
         channel.declare()
         publish(channel, b"a", b"b")
@@ -239,7 +239,7 @@ class TestRecover:
         first = channel.get()
         assert first is not None and first.body == b"a" and first.arguments["redelivered"]
 
-    def test_without_requeue_to_the_same_consumer(self, site: Site) -> None:
+    def test_recover_without_requeue_redelivers_to_the_same_consumer(self, site: Site) -> None:
         channel, other = site.channel(), site.channel()
         channel.declare()
         channel.consume()
@@ -253,7 +253,7 @@ class TestRecover:
         channel.run()
         assert channel.client.is_open and site.vhost.queues["q"].unacked == 0
 
-    def test_the_old_tags_are_invalid(self, site: Site) -> None:
+    def test_old_tags_are_invalid_after_recover(self, site: Site) -> None:
         channel = site.channel()
         channel.declare()
         channel.consume()
@@ -264,7 +264,7 @@ class TestRecover:
         channel.run()
         assert channel.client.refusal()[0] == 406
 
-    def test_the_credit_of_a_window_is_the_same_after_it(self, site: Site) -> None:
+    def test_recover_does_not_change_window_credit(self, site: Site) -> None:
         channel = site.channel()
         channel.declare()
         channel.qos(2)
@@ -284,7 +284,7 @@ class TestAcknowledgement:
         channel.run()
         assert channel.client.refusal()[0] == 406
 
-    def test_a_tag_twice(self, site: Site) -> None:
+    def test_acknowledging_a_tag_twice(self, site: Site) -> None:
         channel = site.channel()
         channel.declare()
         channel.consume()
@@ -296,7 +296,7 @@ class TestAcknowledgement:
         assert channel.client.refusal()[0] == 406
         assert site.vhost.queues["q"].ready_count == 1
 
-    def test_zero_multiple_is_all_of_them(self, site: Site) -> None:
+    def test_tag_0_multiple_acknowledges_everything(self, site: Site) -> None:
         channel = site.channel()
         channel.declare()
         channel.ack(0, multiple=True)
@@ -307,7 +307,7 @@ class TestAcknowledgement:
         channel.run()
         assert channel.client.is_open and site.vhost.queues["q"].unacked == 0
 
-    def test_any_order(self, site: Site) -> None:
+    def test_acknowledgements_in_any_order(self, site: Site) -> None:
         channel = site.channel()
         channel.declare()
         channel.consume()
@@ -320,7 +320,7 @@ class TestAcknowledgement:
         channel.run()
         assert channel.client.is_open and site.vhost.queues["q"].unacked == 0
 
-    def test_a_nack_of_many_restores_the_order(self, site: Site) -> None:
+    def test_a_multiple_nack_restores_the_order(self, site: Site) -> None:
         channel = site.channel()
         channel.declare()
         bodies = [b"%d" % number for number in range(6)]

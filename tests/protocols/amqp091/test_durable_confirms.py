@@ -8,26 +8,26 @@ from tests.broker.support import HeldLog
 from tests.protocols.support import Channel, Site
 
 
-class HeldSite(Site):
-    """A site whose commits return on request."""
+class SlowSite(Site):
+    """A site whose commits complete on request."""
 
     def __init__(self) -> None:
         self.held = HeldLog()
         super().__init__(self.held)
 
     def release(self, channel: Channel) -> None:
-        """One commit returns."""
+        """Complete one commit."""
         self.held.release()
         channel.run()
 
 
 @pytest.fixture
-def site() -> HeldSite:
-    return HeldSite()
+def site() -> SlowSite:
+    return SlowSite()
 
 
 @pytest.fixture
-def channel(site: HeldSite) -> Channel:
+def channel(site: SlowSite) -> Channel:
     """A confirming channel with the durable queue `q` and the transient queue `t`."""
     channel = site.channel()
     channel.declare(durable=True)
@@ -38,7 +38,7 @@ def channel(site: HeldSite) -> Channel:
     return channel
 
 
-def test_a_persistent_message_waits(site: HeldSite, channel: Channel) -> None:
+def test_the_confirm_of_a_persistent_message_waits(site: SlowSite, channel: Channel) -> None:
     channel.publish(delivery_mode=2)
     channel.run()
     assert channel.confirms() == []
@@ -46,14 +46,14 @@ def test_a_persistent_message_waits(site: HeldSite, channel: Channel) -> None:
     assert channel.confirms() == [("ack", 1, False)]
 
 
-def test_a_transient_one_does_not(site: HeldSite, channel: Channel) -> None:
+def test_the_confirm_of_a_transient_message_does_not_wait(site: SlowSite, channel: Channel) -> None:
     channel.publish()
     channel.publish("t", delivery_mode=2)
     channel.run()
     assert channel.confirms() == [("ack", 2, True)]
 
 
-def test_later_confirms_wait_for_it(site: HeldSite, channel: Channel) -> None:
+def test_later_confirms_wait_for_earlier_ones(site: SlowSite, channel: Channel) -> None:
     channel.publish("t")
     channel.publish(delivery_mode=2)
     channel.publish("t")
@@ -66,7 +66,7 @@ def test_later_confirms_wait_for_it(site: HeldSite, channel: Channel) -> None:
     assert channel.confirms() == [("ack", 4, True)]
 
 
-def test_each_commit_confirms_its_messages(site: HeldSite, channel: Channel) -> None:
+def test_each_commit_confirms_its_messages(site: SlowSite, channel: Channel) -> None:
     channel.publish(delivery_mode=2)
     channel.publish(delivery_mode=2)
     channel.run()
@@ -80,7 +80,7 @@ def test_each_commit_confirms_its_messages(site: HeldSite, channel: Channel) -> 
     assert channel.confirms() == [("ack", 4, True)]
 
 
-def test_a_nack_waits_for_those_before_it(site: HeldSite, channel: Channel) -> None:
+def test_a_nack_waits_for_earlier_confirms(site: SlowSite, channel: Channel) -> None:
     channel.declare("full", arguments={"x-max-length": 0, "x-overflow": "reject-publish"})
     channel.publish(delivery_mode=2)
     channel.publish("full")
@@ -91,8 +91,8 @@ def test_a_nack_waits_for_those_before_it(site: HeldSite, channel: Channel) -> N
     assert channel.confirms() == [("ack", 1, False), ("nack", 2, False), ("ack", 3, False)]
 
 
-def test_a_message_that_was_delivered_and_acked_meanwhile_still_waits(site: HeldSite, channel: Channel) -> None:
-    """Its settlement is in the same commit; a confirm before it would be true by luck only."""
+def test_a_message_acked_before_its_commit_is_confirmed_after_it(site: SlowSite, channel: Channel) -> None:
+    """The acknowledgement is in the same commit, so an earlier confirm would be wrong after a crash."""
     consumer = site.connect().channel()
     consumer.consume(no_ack=True)
     channel.publish(delivery_mode=2)
@@ -104,7 +104,7 @@ def test_a_message_that_was_delivered_and_acked_meanwhile_still_waits(site: Held
     assert channel.confirms() == [("ack", 1, False)]
 
 
-def test_two_channels_of_one_commit(site: HeldSite, channel: Channel) -> None:
+def test_two_channels_share_a_commit(site: SlowSite, channel: Channel) -> None:
     other = channel.client.channel()
     other.call("confirm.select", "confirm.select-ok")
     channel.publish(delivery_mode=2)
@@ -117,7 +117,7 @@ def test_two_channels_of_one_commit(site: HeldSite, channel: Channel) -> None:
     assert other.confirms() == [("ack", 2, False)]
 
 
-def test_a_channel_that_closed_meanwhile_gets_no_confirms(site: HeldSite, channel: Channel) -> None:
+def test_a_channel_closed_before_the_commit_gets_no_confirms(site: SlowSite, channel: Channel) -> None:
     channel.publish(delivery_mode=2)
     channel.run()
     channel.send("channel.close", reply_code=200)
@@ -128,7 +128,7 @@ def test_a_channel_that_closed_meanwhile_gets_no_confirms(site: HeldSite, channe
     assert channel.client.is_open
 
 
-def test_a_connection_that_broke_meanwhile(site: HeldSite, channel: Channel) -> None:
+def test_a_connection_lost_before_the_commit(site: SlowSite, channel: Channel) -> None:
     channel.publish(delivery_mode=2)
     channel.run()
     channel.client.drop()
@@ -137,7 +137,7 @@ def test_a_connection_that_broke_meanwhile(site: HeldSite, channel: Channel) -> 
     assert site.vhost.queues["q"].ready_count == 1
 
 
-def test_definitions_are_answered_when_they_are_kept(site: HeldSite, channel: Channel) -> None:
+def test_definitions_are_answered_when_they_are_on_disk(site: SlowSite, channel: Channel) -> None:
     channel.send("queue.declare", queue="new", durable=True)
     channel.run()
     assert channel.client.take("queue.declare-ok", channel.number) is None
@@ -145,7 +145,7 @@ def test_definitions_are_answered_when_they_are_kept(site: HeldSite, channel: Ch
     assert channel.client.take("queue.declare-ok", channel.number) is not None
 
 
-def test_commands_after_such_a_definition_keep_their_order(site: HeldSite, channel: Channel) -> None:
+def test_commands_after_a_pending_definition_keep_their_order(site: SlowSite, channel: Channel) -> None:
     channel.send("queue.declare", queue="new", durable=True)
     channel.publish("new", b"a")
     channel.send("queue.declare", queue="new", passive=True)
@@ -159,7 +159,7 @@ def test_commands_after_such_a_definition_keep_their_order(site: HeldSite, chann
     assert channel.confirms() == [("ack", 1, False)]
 
 
-def test_other_channels_do_not_wait_for_it(site: HeldSite, channel: Channel) -> None:
+def test_other_channels_do_not_wait_for_a_definition(site: SlowSite, channel: Channel) -> None:
     other = channel.client.channel()
     channel.send("queue.declare", queue="new", durable=True)
     channel.run()

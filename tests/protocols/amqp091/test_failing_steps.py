@@ -1,4 +1,4 @@
-"""An internal error in a later step of long work closes the connection; no queue stays frozen, no entry acquired."""
+"""An internal error in a later step of an operation closes its connection; no queue stays frozen, no entry stays acquired."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLOSE = {"reply_code": 200, "reply_text": "", "class_id": 0, "method_id": 0}
 
 
 class FailingLog(MemoryLog):
-    """A log of which one call fails: the one after `calls` others, -1 for none."""
+    """A log in which the call after `calls` others fails; -1 for none."""
 
     def __init__(self) -> None:
         super().__init__()

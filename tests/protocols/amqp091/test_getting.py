@@ -71,8 +71,8 @@ class TestGet:
         assert (first, taken.arguments["delivery_tag"], channel.deliveries()[0].delivery_tag) == (1, 2, 3)
 
 
-class TestPaged:
-    """The broker reads on the event loop's time; the channel waits, others do not."""
+class TestPagedMessages:
+    """While the broker reads from disk, only the channel of the get waits."""
 
     @pytest.fixture
     def deep(self, site: Site) -> Channel:
@@ -161,7 +161,7 @@ class TestPaged:
             flags.append(taken.arguments["redelivered"])
         assert flags == [True] * 5 + [False] * 95
 
-    def test_own_messages_are_known_after_paging(self, site: Site, deep: Channel) -> None:
+    def test_no_local_applies_after_paging(self, site: Site, deep: Channel) -> None:
         deep.consume(no_local=True)
         assert deep.deliveries() == []
         other = site.channel()
@@ -171,7 +171,7 @@ class TestPaged:
 
 class TestLargeBodies:
     @pytest.mark.parametrize("size", [0, 1, 131064, 131065, 400_000, 3_000_000])
-    def test_survive_a_round_trip(self, site: Site, size: int) -> None:
+    def test_large_bodies_survive_a_round_trip(self, site: Site, size: int) -> None:
         body = (bytes(range(256)) * (size // 256 + 1))[:size]
         channel = site.channel()
         channel.declare(durable=True)
@@ -185,7 +185,7 @@ class TestLargeBodies:
         delivered = channel.deliveries()
         assert len(delivered) == 1 and bytes_of(delivered[0].body) == body
 
-    def test_too_large_is_311_and_the_channel_only(self) -> None:
+    def test_an_oversized_body_closes_the_channel_with_311(self) -> None:
         channel = Site(max_message_size=10_000).channel()
         other = channel.client.channel()
         channel.declare()
@@ -196,7 +196,7 @@ class TestLargeBodies:
         other.publish(body=bytes(10_000))
         assert len(other.bodies()) == 1
 
-    def test_interleaved_with_another_channel(self, site: Site) -> None:
+    def test_a_large_body_interleaved_with_another_channel(self, site: Site) -> None:
         one = site.channel(frame_max=4096)
         two = one.client.channel()
         one.declare()
@@ -205,7 +205,7 @@ class TestLargeBodies:
         one.run()
         assert sorted(body[:1] for body in one.bodies()) == [b"1", b"2"]
 
-    def test_a_channel_that_closes_in_the_middle(self, site: Site) -> None:
+    def test_a_channel_closed_in_the_middle_of_a_body(self, site: Site) -> None:
         channel = site.channel()
         channel.declare()
         channel.publish(body=bytes(3_000_000))
@@ -216,7 +216,7 @@ class TestLargeBodies:
 
 
 class TestReplyTo:
-    def test_a_call_and_its_answer(self, site: Site) -> None:
+    def test_a_request_and_its_reply(self, site: Site) -> None:
         server, client = site.channel(), site.channel()
         server.declare("rpc")
         client.consume("amq.rabbitmq.reply-to", no_ack=True)
@@ -231,14 +231,14 @@ class TestReplyTo:
         answers = client.deliveries()
         assert [(item.body, properties_of(item)) for item in answers] == [(b"answer", {"correlation_id": "1"})]
 
-    def test_without_a_consumer_there_is_no_address(self, site: Site) -> None:
+    def test_direct_reply_to_without_a_consumer(self, site: Site) -> None:
         channel = site.channel()
         channel.declare("rpc")
         channel.publish("rpc", reply_to="amq.rabbitmq.reply-to")
         channel.run()
         assert channel.client.refusal()[0] == 406
 
-    def test_it_knows_no_acknowledgements(self, site: Site) -> None:
+    def test_a_reply_consumer_cannot_acknowledge(self, site: Site) -> None:
         channel = site.channel()
         channel.send("basic.consume", queue="amq.rabbitmq.reply-to")
         channel.run()
@@ -288,7 +288,7 @@ class TestReplyTo:
 
 class TestOddNames:
     def test_routing_keys_that_are_not_utf8(self, site: Site) -> None:
-        """They are transferred as bytes, also in the headers of dead letters."""
+        """They are sent as bytes, also in the headers of dead letters."""
         channel = site.channel()
         channel.declare("dead")
         channel.declare(arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
@@ -323,7 +323,7 @@ class TestOddNames:
         channel.call("exchange.delete", "exchange.delete-ok", exchange="lineend\r")
         assert "lineend" not in site.vhost.exchanges
 
-    def test_permissions_are_about_the_name_without_them(self, site: Site) -> None:
+    def test_permissions_apply_to_the_name_without_line_ends(self, site: Site) -> None:
         site.allow("limited", "/", Permission("^mine$", "", ""))
         channel = site.channel(user="limited")
         assert channel.declare("mi\nne") == "mine"
@@ -333,7 +333,7 @@ class TestOddNames:
         assert code == 403 and "'other'" in text
 
     @pytest.mark.parametrize("name", ["queue", "exchange"])
-    def test_strict_mode_refuses_them(self, name: str) -> None:
+    def test_strict_mode_refuses_line_ends(self, name: str) -> None:
         channel = Site(strict=True).channel()
         channel.send(f"{name}.declare", **{name: "line\nend"}, **({"type": "fanout"} if name == "exchange" else {}))
         channel.run()

@@ -35,13 +35,13 @@ def site(request: pytest.FixtureRequest, spool: FileSpool) -> Site:
 
 
 def is_empty(spool: FileSpool) -> bool:
-    """Return whether no body is left, once its thread has finished its work."""
+    """Wait for the spool's thread, and return whether the spool is empty."""
     spool.close()
     return not spool.blocks
 
 
 def begin(channel: Channel, key: str = "q") -> bytes:
-    """Send a publish of BODY up to its middle; return the rest."""
+    """Send the first half of a publish of BODY, and return the rest."""
     channel.publish(key, BODY)
     data = channel.client.engine.to_send()
     half = len(data) // 2
@@ -50,7 +50,7 @@ def begin(channel: Channel, key: str = "q") -> bytes:
 
 
 def make_slow(channel: Channel, limit: int = MIB) -> None:
-    """The client reads nothing, and its socket is full above `limit` bytes."""
+    """Stop the client from reading, with a socket that is full above `limit` bytes."""
     client = channel.client
     client.deaf = True
     write = client.peer.write
@@ -64,7 +64,7 @@ def make_slow(channel: Channel, limit: int = MIB) -> None:
 
 
 def read_on(channel: Channel) -> None:
-    """The client reads everything, and its socket has room again."""
+    """Let the client read everything, so that its socket has room again."""
     client = channel.client
     data = b"".join(client.peer.written)
     client.peer.written.clear()
@@ -108,7 +108,7 @@ def test_with_confirms_and_acknowledgements(site: Site) -> None:
     assert channel.delivered() == [BODY]
 
 
-def test_an_arriving_content_is_not_in_memory(spool: FileSpool) -> None:
+def test_a_content_being_received_is_not_in_memory(spool: FileSpool) -> None:
     site = Site()
     site.log.spool = spool
     channel = site.channel()
@@ -145,7 +145,7 @@ def test_an_incomplete_content_leaves_no_state(spool: FileSpool, how: str) -> No
 
 
 @pytest.mark.parametrize("when", ["at the header", "in the middle"])
-def test_no_room_is_a_refusal_of_the_channel(spool: FileSpool, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
+def test_a_full_spool_closes_the_channel(spool: FileSpool, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
     site = Site()
     site.log.spool = spool
     channel, other = site.channel(), site.channel()
@@ -165,14 +165,14 @@ def test_no_room_is_a_refusal_of_the_channel(spool: FileSpool, monkeypatch: pyte
     assert is_empty(spool)
     other.publish(body=b"small")
     assert other.bodies() == [b"small"]
-    # The same connection continues, once there is room again.
+    # The same connection continues when there is room again.
     monkeypatch.setattr(spool, "_keep_free", 0)
     again = channel.client.channel(channel.number + 1)
     again.publish(body=BODY)
     assert again.bodies() == [BODY]
 
 
-def test_a_persistent_body_needs_room_for_the_log_too(spool: FileSpool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_persistent_body_also_needs_room_for_the_log(spool: FileSpool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spool, "_room", lambda: 5 * MIB)
     with pytest.raises(ContentTooLarge):
         spool.begin(2 * MIB, True)
@@ -197,7 +197,7 @@ def test_a_slow_consumer_has_only_a_part_of_the_body_in_memory(site: Site) -> No
     session = slow.client.session
     assert slow.client.peer.unwritten() <= 2 * MIB
     assert session.engine.pending == 0
-    # Others get the rest of the queue.
+    # Other consumers get the rest of the queue.
     fast.consume(no_ack=True)
     assert fast.delivered() == [BODY] * 3
     found: list[Deliver] = []
@@ -244,7 +244,7 @@ def test_the_end_of_a_connection_does_not_wait_for_a_body(site: Site) -> None:
     assert (code, "the broker stops" in text) == (320, True)
 
 
-def test_answers_that_are_not_read_stop_the_reading(site: Site) -> None:
+def test_unread_replies_pause_reading(site: Site) -> None:
     channel = site.channel()
     channel.declare()
     channel.publish(body=BODY)
@@ -262,7 +262,7 @@ def test_answers_that_are_not_read_stop_the_reading(site: Site) -> None:
     assert channel.client.peer.reading
 
 
-def test_parts_that_wait_for_an_answer_are_bounded(site: Site) -> None:
+def test_parts_queued_behind_a_reply_are_bounded(site: Site) -> None:
     channel = site.channel()
     channel.declare()
     session = channel.client.session
@@ -275,7 +275,7 @@ def test_parts_that_wait_for_an_answer_are_bounded(site: Site) -> None:
     assert channel.bodies() == [BODY + BODY]
 
 
-def test_a_body_that_cannot_be_read_back_costs_that_connection(spool: FileSpool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_body_aborts_its_connection(spool: FileSpool, monkeypatch: pytest.MonkeyPatch) -> None:
     site = Site()
     site.log.spool = spool
     channel, other = site.channel(), site.channel()

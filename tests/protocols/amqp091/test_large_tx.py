@@ -1,4 +1,4 @@
-"""A large transaction is committed in steps: with one log record, visible all at once, and in order."""
+"""A large transaction commits in steps: with one log record, visible all at once, and in order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLOSE = {"reply_code": 200, "reply_text": "", "class_id": 0, "method_id": 0}
 
 
 class FailingLog(HeldLog):
-    """A log of which one settlement fails: the one after `calls` others, -1 for none."""
+    """A log in which the settlement after `calls` others fails; -1 for none."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ def step(site: Site) -> bool:
 
 
 def transaction(site: Site, kind: type[Client] = Client, prefetch: int = 0, **publish: Any) -> Channel:
-    """A channel that has acknowledged all of `from` and published as much to `to` in a transaction."""
+    """Return a channel that, in a transaction, has acknowledged all messages of `from` and published as many to `to`."""
     filling = site.channel()
     filling.declare("from", durable=True)
     filling.declare("to", durable=True)
@@ -83,13 +83,13 @@ def commit(channel: Channel) -> None:
 
 
 def counts(site: Site, log: HeldLog) -> tuple[int, int]:
-    """How many messages a start would find in both queues."""
+    """Return the number of messages that both queues would have after a restart."""
     queues = site.vhost.queues
     return tuple(sum(queue_id == queues[name].id for queue_id, _ in log.kept) for name in ("from", "to"))  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize("kind", [Client, Client09])
-def test_it_is_one_record_of_the_log(site: Site, log: FailingLog, kind: type[Client]) -> None:
+def test_a_large_commit_is_one_log_record(site: Site, log: FailingLog, kind: type[Client]) -> None:
     channel = transaction(site, kind)
     other = site.channel()
     other.call("confirm.select", "confirm.select-ok")
@@ -117,7 +117,7 @@ def test_it_is_one_record_of_the_log(site: Site, log: FailingLog, kind: type[Cli
     assert not site.vhost.queues["to"].hidden.bytes
 
 
-def test_consumers_see_all_of_it_at_once(site: Site) -> None:
+def test_a_large_commit_becomes_visible_at_once(site: Site) -> None:
     channel = transaction(site)
     reader = site.channel()
     reader.consume("to", no_ack=True)
@@ -134,7 +134,7 @@ def test_consumers_see_all_of_it_at_once(site: Site) -> None:
 
 @pytest.mark.parametrize("page_above", [64 << 20, 1 << 20])
 @pytest.mark.parametrize("priorities", [False, True])
-def test_publishes_in_between_are_in_their_place(site: Site, page_above: int, priorities: bool) -> None:
+def test_concurrent_publishes_keep_their_order(site: Site, page_above: int, priorities: bool) -> None:
     site.broker.page_above = page_above
     properties: dict[str, Any] = {"priority": 3} if priorities else {}
     channel = transaction(site, **properties)
@@ -161,7 +161,7 @@ def test_publishes_in_between_are_in_their_place(site: Site, page_above: int, pr
     assert queue.memory == 0
 
 
-def test_the_window_is_free_when_it_is_settled(site: Site) -> None:
+def test_the_window_is_free_when_a_large_commit_has_settled(site: Site) -> None:
     channel = transaction(site, prefetch=MANY)
     channel.consume("to")
     filling = site.channel()
@@ -178,7 +178,7 @@ def test_the_window_is_free_when_it_is_settled(site: Site) -> None:
 
 @pytest.mark.parametrize("how", ["channel", "connection", "socket"])
 @pytest.mark.parametrize("steps", [0, 4])
-def test_it_is_completed_if_the_channel_closes_after_it(site: Site, log: FailingLog, how: str, steps: int) -> None:
+def test_a_large_commit_completes_if_the_channel_closes_after_it(site: Site, log: FailingLog, how: str, steps: int) -> None:
     channel = transaction(site)
     client = channel.client
     commit(channel)
@@ -199,7 +199,7 @@ def test_it_is_completed_if_the_channel_closes_after_it(site: Site, log: Failing
 
 
 @pytest.mark.parametrize("closing", [False, True])
-def test_it_is_rolled_back_if_a_message_cannot_be_routed(site: Site, log: FailingLog, closing: bool) -> None:
+def test_a_large_commit_is_rolled_back_if_a_message_cannot_be_routed(site: Site, log: FailingLog, closing: bool) -> None:
     filling = site.channel()
     filling.call("exchange.declare", "exchange.declare-ok", exchange="x", type="headers")
     filling.declare("h")
@@ -225,7 +225,7 @@ def test_it_is_rolled_back_if_a_message_cannot_be_routed(site: Site, log: Failin
     ]
 
 
-def test_a_failure_ends_the_connection_and_others_continue(site: Site, log: FailingLog) -> None:
+def test_a_failure_closes_the_connection_and_others_continue(site: Site, log: FailingLog) -> None:
     channel = transaction(site)
     second = site.channel()
     second.call("tx.select", "tx.select-ok")
@@ -249,7 +249,7 @@ def test_a_failure_ends_the_connection_and_others_continue(site: Site, log: Fail
 
 
 @pytest.mark.parametrize("kind", [Client, Client09])
-def test_it_is_rolled_back_in_steps(site: Site, log: FailingLog, kind: type[Client]) -> None:
+def test_a_large_transaction_is_rolled_back_in_steps(site: Site, log: FailingLog, kind: type[Client]) -> None:
     channel = transaction(site, kind)
     rolled_back = channel.client.session.channels[channel.number]
     channel.send("tx.rollback")

@@ -47,7 +47,7 @@ def secure_ok(client: Client, response: bytes) -> None:
 
 
 def begin(site: Site, mechanism: str = "SCRAM-SHA-256", password: str = "user") -> tuple[Client, ScramClient]:
-    """A client that has sent its final message."""
+    """Return a client that has sent its final message."""
     client, scram = Client(site), ScramClient(mechanism, "user", password)
     client.run()
     start = client.take("connection.start")
@@ -76,8 +76,8 @@ def test_scram_with_a_wrong_password() -> None:
     assert not client.session.user
 
 
-def test_wrong_scram_passwords_in_a_row_are_answered_late() -> None:
-    """They count together with those of PLAIN, and a correct password resets the count."""
+def test_replies_to_repeated_wrong_scram_passwords_are_delayed() -> None:
+    """They count together with wrong passwords of PLAIN, and a correct password resets the count."""
     site = make_site()
     for _ in range(FREE_FAILURES - 1):
         assert begin(site, password="wrong")[0].refusal()[0] == 403

@@ -42,6 +42,6 @@ def test_counts_exclude_messages_for_a_waiting_consumer(channel: Channel) -> Non
     assert len(channel.deliveries()) == 3
 
 
-def test_without_a_consumer_they_count_it(channel: Channel) -> None:
+def test_counts_include_the_message_without_a_consumer(channel: Channel) -> None:
     channel.publish()
     assert channel.call("queue.declare", "queue.declare-ok", queue="q", passive=True)["message_count"] == 1

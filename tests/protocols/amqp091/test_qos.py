@@ -28,7 +28,7 @@ class TestByConsumer:
         channel.nack(5, requeue=False)
         assert channel.delivered() == [b"7"]
 
-    def test_consumers_do_not_share_it(self) -> None:
+    def test_consumers_do_not_share_the_window(self) -> None:
         channel = Site().channel()
         fill(channel, 10)
         channel.qos(2)
@@ -36,7 +36,7 @@ class TestByConsumer:
         channel.consume(tag="b")
         assert len(channel.deliveries()) == 4
 
-    def test_it_applies_to_later_consumers(self) -> None:
+    def test_a_window_applies_to_later_consumers(self) -> None:
         channel = Site().channel()
         fill(channel, 10)
         channel.qos(2)
@@ -46,21 +46,21 @@ class TestByConsumer:
         tags = [item.consumer_tag for item in channel.deliveries()]
         assert (tags.count(b"a"), tags.count(b"b")) == (2, 3)
 
-    def test_no_ack_knows_no_window(self) -> None:
+    def test_no_ack_consumers_have_no_window(self) -> None:
         channel = Site().channel()
         fill(channel, 10)
         channel.qos(2)
         channel.consume(no_ack=True)
         assert len(channel.deliveries()) == 10
 
-    def test_zero_is_no_limit(self) -> None:
+    def test_zero_means_no_limit(self) -> None:
         channel = Site().channel()
         fill(channel, 10)
         channel.qos(0)
         channel.consume()
         assert len(channel.deliveries()) == 10
 
-    def test_by_size(self) -> None:
+    def test_a_window_by_size(self) -> None:
         channel = Site().channel()
         fill(channel, 10, size=100)
         channel.qos(0, 250)
@@ -78,7 +78,7 @@ class TestByConsumer:
             assert len(channel.deliveries()) == 1
             channel.ack(tag)
 
-    def test_a_message_from_get_belongs_to_no_consumer(self) -> None:
+    def test_a_message_from_get_does_not_count_for_a_consumer(self) -> None:
         channel = Site().channel()
         fill(channel, 5)
         channel.get(no_ack=False)
@@ -91,7 +91,7 @@ class TestByConsumer:
 class TestByChannel:
     """RabbitMQ's global=true: the consumers of a channel share a window."""
 
-    def test_consumers_share_it(self) -> None:
+    def test_consumers_share_the_window(self) -> None:
         channel = Site().channel()
         fill(channel, 10)
         channel.qos(3, everywhere=True)
@@ -112,7 +112,7 @@ class TestByChannel:
         channel.ack(1)
         assert [item.consumer_tag for item in channel.deliveries()] == [b"b"]
 
-    def test_a_larger_one_allows_more_deliveries_at_once(self) -> None:
+    def test_a_larger_window_allows_more_deliveries_at_once(self) -> None:
         channel = Site().channel()
         fill(channel, 10)
         channel.qos(1, everywhere=True)
@@ -121,7 +121,7 @@ class TestByChannel:
         channel.qos(4, everywhere=True)
         assert len(channel.deliveries()) == 3
 
-    def test_by_size(self) -> None:
+    def test_a_window_by_size(self) -> None:
         channel = Site().channel()
         fill(channel, 10, size=100)
         channel.qos(0, 300, everywhere=True)
@@ -129,7 +129,7 @@ class TestByChannel:
         channel.consume(tag="b")
         assert len(channel.deliveries()) == 3
 
-    def test_a_full_one_stops_no_ack_consumers_although_it_does_not_count_them(self) -> None:
+    def test_a_full_window_also_stops_no_ack_consumers(self) -> None:
         channel = Site().channel()
         fill(channel, 3, "counted")
         fill(channel, 5, "free")
@@ -143,7 +143,7 @@ class TestByChannel:
         channel.ack(7, multiple=True)
         assert [item.consumer_tag for item in channel.deliveries()].count(b"free") == 4
 
-    def test_a_full_one_does_not_stop_direct_replies(self) -> None:
+    def test_a_full_window_does_not_stop_direct_replies(self) -> None:
         channel = Site().channel()
         channel.qos(1, everywhere=True)
         channel.consume("amq.rabbitmq.reply-to", no_ack=True)
@@ -170,10 +170,10 @@ class TestByChannel:
         assert len(channel.deliveries()) == 2
 
 
-class TestAsTheSpecificationSays:
-    """global=false is the channel, global=true the connection (0-9-1 basic.qos)."""
+class TestSpecification:
+    """global=false limits the channel, global=true the connection (0-9-1 basic.qos)."""
 
-    def test_false_is_the_channel(self) -> None:
+    def test_global_false_limits_the_channel(self) -> None:
         channel = Site(qos_spec=True).channel()
         fill(channel, 10)
         channel.consume(tag="a")
@@ -183,7 +183,7 @@ class TestAsTheSpecificationSays:
         channel.consume("two", tag="b")
         assert len(channel.deliveries()) == 2
 
-    def test_no_ack_knows_no_window(self) -> None:
+    def test_no_ack_consumers_have_no_window(self) -> None:
         channel = Site(qos_spec=True).channel()
         fill(channel, 3, "counted")
         fill(channel, 5, "free")
@@ -193,7 +193,7 @@ class TestAsTheSpecificationSays:
         channel.consume("free", no_ack=True)
         assert len(channel.deliveries()) == 5
 
-    def test_true_is_the_connection(self) -> None:
+    def test_global_true_limits_the_connection(self) -> None:
         one = Site(qos_spec=True).channel()
         two = one.client.channel()
         fill(one, 10)
@@ -202,7 +202,7 @@ class TestAsTheSpecificationSays:
         two.consume()
         assert len(one.deliveries()) + len(two.deliveries()) == 3
 
-    def test_also_for_channels_that_are_opened_later(self) -> None:
+    def test_global_true_applies_to_channels_opened_later(self) -> None:
         one = Site(qos_spec=True).channel()
         fill(one, 10)
         one.qos(3, everywhere=True)
@@ -233,7 +233,7 @@ class TestAsTheSpecificationSays:
         one.qos(3, everywhere=True)
         assert len(two.deliveries()) == 2
 
-    def test_a_channel_that_closes_gives_its_share_back(self) -> None:
+    def test_closing_a_channel_frees_its_share(self) -> None:
         one = Site(qos_spec=True).channel()
         two = one.client.channel()
         fill(one, 5)
@@ -245,7 +245,7 @@ class TestAsTheSpecificationSays:
         one.close()
         assert len(two.deliveries()) == 2
 
-    def test_by_size_over_channels(self) -> None:
+    def test_a_window_by_size_over_channels(self) -> None:
         one = Site(qos_spec=True).channel()
         two = one.client.channel()
         fill(one, 10, size=100)
@@ -256,7 +256,7 @@ class TestAsTheSpecificationSays:
 
 
 class TestFairness:
-    """Consumers that share a window of one alternate."""
+    """Consumers that share a window of one message alternate."""
 
     def taken_by(self, channel: Channel, count: int) -> list[bytes]:
         tags = []
@@ -266,7 +266,7 @@ class TestFairness:
             channel.ack(item.delivery_tag)
         return tags
 
-    def test_of_one_queue(self) -> None:
+    def test_consumers_of_one_queue_alternate(self) -> None:
         channel = Site().channel()
         channel.qos(1, everywhere=True)
         fill(channel, 10)
@@ -274,7 +274,7 @@ class TestFairness:
         channel.consume(tag="b")
         assert sorted(self.taken_by(channel, 6)) == [b"a"] * 3 + [b"b"] * 3
 
-    def test_of_several_queues(self) -> None:
+    def test_consumers_of_several_queues_alternate(self) -> None:
         channel = Site().channel()
         channel.qos(1, everywhere=True)
         for name in ("a", "b", "c"):
@@ -285,9 +285,9 @@ class TestFairness:
 
 
 class TestGets:
-    """A window does not count messages from basic.get."""
+    """Messages from basic.get do not count in a window."""
 
-    def test_they_do_not_affect_the_channels_window(self) -> None:
+    def test_gets_do_not_count_in_the_channels_window(self) -> None:
         channel = Site().channel()
         fill(channel, 10)
         assert channel.get(no_ack=False) is not None
@@ -303,7 +303,7 @@ class TestGets:
         channel.ack(4)
         assert channel.delivered() == [b"4"]
 
-    def test_nor_does_an_acknowledgement_of_many_lose_count(self) -> None:
+    def test_a_multiple_acknowledgement_keeps_the_count_of_gets(self) -> None:
         channel = Site().channel()
         fill(channel, 10)
         channel.qos(2, everywhere=True)
@@ -315,7 +315,7 @@ class TestGets:
         channel.run()
         assert channel.delivered() == []
 
-    def test_they_do_not_affect_the_connections_window(self) -> None:
+    def test_gets_do_not_count_in_the_connections_window(self) -> None:
         channel = Site(qos_spec=True).channel()
         fill(channel, 10)
         channel.get(no_ack=False)

@@ -1,4 +1,4 @@
-"""The window of a complete connection (`amqp.qos_global = "spec"`): correct, and not recounted each time."""
+"""The window of a whole connection (`amqp.qos_global = "spec"`): correct, and never recounted."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_window_by_size_is_refused_with_too_many_messages_to_sum(monkeypatch: 
     assert code == 406 and "at most 4" in text
 
 
-def test_an_existing_window_by_size_may_change_with_any_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_existing_window_by_size_can_be_changed_with_any_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(basic_methods, "MAX_COUNTED", 4)
     site = Site()
     channel = site.channel()

@@ -34,14 +34,14 @@ def test_publishes_appear_with_the_commit(site: Site, channel: Channel) -> None:
     assert other.bodies() == [b"a", b"b"]
 
 
-def test_a_rollback_drops_them(site: Site, channel: Channel) -> None:
+def test_a_rollback_drops_publishes(site: Site, channel: Channel) -> None:
     channel.publish(body=b"a")
     channel.call("tx.rollback", "tx.rollback-ok")
     channel.call("tx.commit", "tx.commit-ok")
     assert channel.bodies() == []
 
 
-def test_acknowledgements_count_with_the_commit(site: Site, channel: Channel) -> None:
+def test_acknowledgements_take_effect_with_the_commit(site: Site, channel: Channel) -> None:
     publish = site.channel()
     for body in (b"a", b"b", b"c"):
         publish.publish(body=body)
@@ -58,7 +58,7 @@ def test_acknowledgements_count_with_the_commit(site: Site, channel: Channel) ->
     assert (queue.ready_count, queue.unacked) == (1, 0)
 
 
-def test_a_rollback_gives_acknowledgements_back_to_the_client(site: Site, channel: Channel) -> None:
+def test_a_rollback_undoes_acknowledgements(site: Site, channel: Channel) -> None:
     site.channel().publish(body=b"a")
     other = site.channel()
     other.publish(body=b"a")
@@ -76,7 +76,7 @@ def test_a_rollback_gives_acknowledgements_back_to_the_client(site: Site, channe
     assert channel.client.is_open and site.vhost.queues["q"].unacked == 0
 
 
-def test_a_tag_cannot_be_acknowledged_twice_within_one(site: Site, channel: Channel) -> None:
+def test_a_tag_cannot_be_acknowledged_twice_in_a_transaction(site: Site, channel: Channel) -> None:
     other = site.channel()
     other.publish()
     other.run()
@@ -100,7 +100,7 @@ def test_a_channel_that_closes_rolls_back(site: Site, channel: Channel) -> None:
     assert site.vhost.queues["q"].unacked == 0
 
 
-def test_a_connection_that_breaks_rolls_back(site: Site, channel: Channel) -> None:
+def test_a_lost_connection_rolls_back(site: Site, channel: Channel) -> None:
     other = site.channel()
     other.publish(body=b"a")
     other.run()
@@ -142,7 +142,7 @@ def test_an_exchange_that_does_not_exist_is_refused_at_once(channel: Channel) ->
     assert channel.client.refusal()[0] == 404
 
 
-def test_it_may_not_grow_without_bound() -> None:
+def test_the_size_of_a_transaction_is_limited() -> None:
     channel = Site(max_transaction=10_000).channel()
     channel.declare()
     channel.call("tx.select", "tx.select-ok")
@@ -153,7 +153,7 @@ def test_it_may_not_grow_without_bound() -> None:
     assert code == 311 and "transaction" in text
 
 
-def test_a_queue_deleted_meanwhile_is_skipped(site: Site, channel: Channel) -> None:
+def test_a_queue_deleted_before_the_commit_is_skipped(site: Site, channel: Channel) -> None:
     channel.publish(body=b"a")
     channel.run()
     site.channel().call("queue.delete", "queue.delete-ok", queue="q")
@@ -189,14 +189,12 @@ def test_two_clients_transactions_do_not_mix(site: Site, channel: Channel) -> No
     assert site.channel().bodies() == [b"b"]
 
 
-def test_vhost_settings_reach_a_session() -> None:
+def test_vhost_settings_apply_to_a_session() -> None:
     site = Site(vhost_settings=VhostSessionSettings(qos_spec=True))
     assert site.connect().session.qos_spec
 
 
-def test_the_time_of_a_message_starts_with_the_commit(
-    site: Site, channel: Channel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_time_to_live_starts_at_the_commit(site: Site, channel: Channel, monkeypatch: pytest.MonkeyPatch) -> None:
     start = time.time()
     channel.publish(body=b"a", expiration="1000")
     channel.run()
@@ -206,7 +204,7 @@ def test_the_time_of_a_message_starts_with_the_commit(
     assert site.channel().bodies() == [b"a"]
 
 
-def test_copies_that_are_no_list_are_refused_at_once(site: Site, channel: Channel) -> None:
+def test_copies_that_are_not_a_list_are_refused_at_once(site: Site, channel: Channel) -> None:
     channel.publish(headers={"CC": "q"})
     channel.run()
     assert channel.client.refusal()[0] == 406

@@ -31,7 +31,7 @@ def burst(channel: Channel) -> None:
     channel.client.flush()
 
 
-def test_a_burst_is_done_in_portions_and_in_order(publisher: Channel) -> None:
+def test_a_burst_is_performed_in_portions_and_in_order(publisher: Channel) -> None:
     burst(publisher)
     assert 0 < ready(publisher, 0) <= MAX_WORK // QUEUES + 1
     assert not publisher.client.peer.reading
@@ -72,7 +72,7 @@ def test_all_publishers_together_get_one_portion_per_turn(publisher: Channel) ->
     others = [site.channel() for _ in range(9)]
     for channel in (publisher, *others):
         burst(channel)
-    # Without a turn in between: one portion, and one message of each connection that was too late for it.
+    # Without a turn in between: one portion, and one message of each connection that came too late for it.
     assert ready(publisher, 0) <= MAX_WORK // QUEUES + 1 + len(others)
     publisher.run()
     assert ready(publisher, 0) == MESSAGES * 10

@@ -1,4 +1,4 @@
-"""Engines for the tests: pairs connected in memory, and a server that is given bytes by hand."""
+"""Engines for the tests: pairs connected in memory, and a server fed by the test."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def joined(body: bytes | list[bytes]) -> bytes:
 
 
 class Pair:
-    """A client and a server, connected in memory. `server_got` and `client_got` collect what each received."""
+    """A client and a server, connected in memory. `server_got` and `client_got` collect the received commands."""
 
     def __init__(self, version: Version = V0_9_1, **options: Any) -> None:
         self.server = Engine(SERVER, version, **options)

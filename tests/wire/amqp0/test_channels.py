@@ -1,4 +1,4 @@
-"""Channels: opening, closing from either side, and what is discarded in between (0-9-1 class channel)."""
+"""Channels: opening, closing from either side, and input discarded in between (0-9-1 class channel)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_channel_from_open_to_close() -> None:
     pair.server.send(1, "channel.close-ok")
     pair.pump()
     assert names(pair.server_got) == ["channel.open", "channel.flow", "channel.close"]
-    # The flow-ok was on its way when the client closed, and is discarded.
+    # The flow-ok was in flight when the client closed, and is discarded.
     assert names(pair.client_got) == ["channel.open-ok", "channel.close-ok"]
     close = pair.server_got[2]
     assert isinstance(close, Method)

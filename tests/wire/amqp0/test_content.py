@@ -139,7 +139,7 @@ def test_repeated_publishes_share_address_and_header() -> None:
 
 
 def test_publishes_that_differ_in_one_thing_only() -> None:
-    """Whatever is recognized as the same as before must be the same in every respect."""
+    """A publish that is recognized as a repetition must be equal in every respect."""
     variants = [
         publish_frames(1, b"hello"),
         publish_frames(2, b"hello"),

@@ -157,7 +157,7 @@ def test_the_rest_of_an_invalid_frame_is_not_awaited() -> None:
     engine = open_server(1)
     octets = frame(22, 3, b"x" * 1000)  # such as a TLS record
     assert only_error(engine.receive(octets[:8])).code == 501
-    # The boundaries are known all the same.
+    # The frame boundaries are not lost.
     engine.send(0, "connection.close", {"reply_code": 501})
     assert names(engine.receive(octets[8:] + method(0, 10, 51))) == ["connection.close-ok"]
 
@@ -186,7 +186,7 @@ def test_methods_of_rabbitmq_are_not_in_0_9() -> None:
 
 
 def test_the_maximum_frame_size() -> None:
-    # Some clients take frame-max for the payload size: 8 bytes more are accepted.
+    # Some clients apply frame-max to the payload, so 8 more bytes are accepted.
     for size, taken in ((4096 - 8, True), (4096, True), (4097, False)):
         engine = open_server(1, frame_max=4096)
         octets = publish_frames(1, b"x" * size)

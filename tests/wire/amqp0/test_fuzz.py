@@ -1,4 +1,4 @@
-"""Garbage causes a protocol error and nothing else; and the same commands result however the bytes are split."""
+"""Garbage causes a protocol error and nothing else, and the commands do not depend on how the bytes are split."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def engine_for(role: int, version: Version, opened: bool) -> Engine:
 
 
 def check(commands: list[Command], engine: Engine) -> None:
-    """Check what holds for every list of commands, whatever the input."""
+    """Check the invariants of a list of commands for any input."""
     for position, command in enumerate(commands):
         if isinstance(command, Error):
             assert command.code in CODES

@@ -92,7 +92,7 @@ PAMQP = pytest.mark.parametrize(("name", "cls"), pamqp_methods(), ids=lambda val
 @PAMQP
 @pytest.mark.filterwarnings("ignore:This command is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("bits", [0, 1, 2, 3])
-def test_pamqp_reads_what_we_write_and_the_other_way_round(name: str, cls: Any, bits: int) -> None:
+def test_round_trips_with_pamqp(name: str, cls: Any, bits: int) -> None:
     spec = V0_9_1.by_name[name]
     arguments: dict[str, Any] = {}
     theirs: dict[str, Any] = {}

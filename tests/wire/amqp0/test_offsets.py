@@ -1,4 +1,4 @@
-"""The offset that readers of a stream see among the headers of a content."""
+"""The header with the stream offset in deliveries to stream consumers."""
 
 from __future__ import annotations
 
@@ -40,5 +40,5 @@ def test_any_offset_is_a_signed_integer_of_64_bits(offset: int) -> None:
 
 @given(st.binary(max_size=40))
 def test_a_header_that_cannot_be_read_is_left_or_added_to(octets: bytes) -> None:
-    """Queues contain no such values; but whatever the value, it must not stop a delivery."""
+    """Queues contain no such headers, but no header may stop a delivery."""
     assert with_stream_offset(octets, 1)[:12] == octets[:12]

@@ -72,7 +72,7 @@ def test_every_property_in_its_place() -> None:
 
 
 @pytest.mark.parametrize("name", [*ALL, None])
-def test_pamqp_and_we_understand_each_other(name: str | None) -> None:
+def test_round_trips_with_pamqp(name: str | None) -> None:
     chosen = dict(ALL) if name is None else {name: ALL[name]}
     chosen.pop("cluster_id", None)  # pamqp insists that it is empty
     timestamp = chosen.pop("timestamp", None)
@@ -126,7 +126,7 @@ def test_classes_with_content_of_both_versions(version: Version, data: st.DataOb
 
 
 def assert_agreement(header: bytes) -> None:
-    """The fast scan gives the same result as the generic decoder, and accepts the same input."""
+    """The fast scan returns the same result as the generic decoder, and accepts the same input."""
     publish = scanned(header)
     try:
         _, _, decoded = decode_header(header)

@@ -39,7 +39,7 @@ def response(channel: int, id: int, request_id: int, payload: bytes, *, offset: 
 
 
 def server_at_open() -> Engine:
-    """A server that awaits connection.open."""
+    """Return a server that expects connection.open."""
     engine = Engine(SERVER, V0_9)
     engine.send(0, "connection.start", {"mechanisms": "PLAIN", "locales": "en_US"})
     engine.receive(method(0, 10, 11, bytes(4) + short_string("PLAIN") + bytes(4) + short_string("en_US")))
@@ -50,7 +50,7 @@ def server_at_open() -> Engine:
 
 
 def server(channels: int = 1) -> Engine:
-    """A server whose client puts methods in requests, with channels 1 and up open."""
+    """Return a server with open channels from 1 on, whose client wraps methods in requests."""
     engine = server_at_open()
     engine.receive(request(0, 1, OPEN))
     engine.send(0, "connection.open-ok")
@@ -62,7 +62,7 @@ def server(channels: int = 1) -> Engine:
 
 
 def frames(octets: bytes) -> list[tuple[Any, ...]]:
-    """Type and channel of each frame with its three numbers and the method, or with its payload."""
+    """Return type and channel of each frame, with its three numbers and the method, or with its payload."""
     found: list[tuple[Any, ...]] = []
     while octets:
         type, channel, size = struct.unpack_from(">BHI", octets)
@@ -224,7 +224,7 @@ def test_a_reopened_channel_restarts_or_continues_counting(again: int) -> None:
         + request(1, again, of(20, 10, b"\0"))
         + request(1, again + 1, ping)
     )
-    # All of it was read before any reply: the reply to the close belongs to the previous channel.
+    # All input was read before any reply, so the reply to the close belongs to the previous channel.
     engine.send(1, "channel.ok")
     engine.send(1, "channel.close-ok")
     engine.send(1, "channel.open-ok", {"channel_id": "id"})
@@ -356,7 +356,7 @@ def opened(requests: bool) -> Engine:
 
 
 def in_requests(octets: bytes) -> bytes:
-    """The same frames, with each method in a request, or in a response to the first request."""
+    """Return the same frames with each method in a request, or in a response to the first request."""
     out = b""
     requests = {1: 1, 2: 1}
     responses = {1: 0, 2: 0}

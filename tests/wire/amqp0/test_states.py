@@ -34,7 +34,7 @@ def may_send(spec: MethodSpec, role: int) -> bool:
     return spec.client_receives if role == SERVER else spec.server_receives
 
 
-# The methods that lead to a state, in order; the sender follows from the method.
+# The methods that lead to a state, in order. Each method determines its sender.
 PATHS: dict[int, list[str]] = {
     states.START: [],
     states.START_OK: ["connection.start"],

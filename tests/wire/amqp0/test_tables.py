@@ -36,7 +36,7 @@ def assert_fields(ours: list[FieldSpec], element: ElementTree.Element, types: di
     theirs = element.findall("field")
     assert [field.spec_name for field in ours] == [field.attrib["name"] for field in theirs]
     for field, expected in zip(ours, theirs, strict=True):
-        # A long string that is content is no text.
+        # A long string that is content is not text.
         assert TYPE_NAMES[field.type].replace("octets", "longstr") == wire_type(expected, types), field.spec_name
         assert field.name == (field.name if field.extension else field.spec_name.replace("-", "_"))
         # RabbitMQ uses two fields of exchange.declare that 0-9-1 reserves.
