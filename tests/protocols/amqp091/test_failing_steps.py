@@ -1,4 +1,4 @@
-"""An internal error in a later step of an operation closes its connection; no queue stays frozen, no entry stays acquired."""
+"""An internal error in a later step of an operation closes its connection; no queue stays frozen, no entry acquired."""
 
 from __future__ import annotations
 
