@@ -79,7 +79,7 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
     assert output.startswith("StorageFailed")
     assert str(tmp_path) in output
     assert f"process {os.getpid()}" in output
-    assert "stop that one first" in output
+    assert "stop that process" in output
     log.close()
 
 

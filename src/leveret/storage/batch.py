@@ -15,7 +15,7 @@ from leveret.broker.bodies import StoredBody
 from leveret.storage.records import INDEX, INDEX_SIZE, MESSAGE
 from leveret.storage.rows import BARE, DEAD, LIVE, STORED, Draft, Links, element, set_element
 
-# A row larger than this is closed and the next one started: rows are read and copied whole.
+# Rows are read and copied whole, so a row that exceeds this size is closed and another one begun.
 ROW_BYTES: Final = 1 << 20
 # A header and body larger than this in total are stored as chunk rows of this size.
 CHUNK_BYTES: Final = 1 << 20
@@ -69,10 +69,10 @@ class RowImage:
 class CopySource:
     """The records to copy from one row.
 
-    slots       of the surviving records ('I')
-    bare        those of them that lose their entry
-    identities  (slot, identity) of those that other records refer to
-    settled_of  the rows whose settlements are copied too
+    slots       slots of the surviving records ('I')
+    bare        slots of messages that are copied without their settled entry
+    identities  (slot, identity) of records that other records reference
+    settled_of  rows whose settlements are copied too
     """
 
     __slots__ = ("bare", "id", "identities", "settled_of", "slots")
@@ -98,15 +98,15 @@ class CopyPlan:
 class Commit:
     """One transaction of the engine.
 
-    number       of the batch
+    number       batch number
     images       rows to write
-    copies       rows to write with records of other rows
+    copies       rows to build from the records of other rows
     deletes      ids of rows to delete after copying
     chunks       (id, pieces) of large bodies
-    dead_chunks  (first, last) of those to delete
+    dead_chunks  (first, last) id of chunks to delete
     puts         metadata to set, or to delete if the value is None
-    marks        (queue id, sequence number): the upper bound of the sequence numbers of the queue
-    next_row     first row id to use after a restart, 0 to keep the present one
+    marks        (queue id, upper bound of its sequence numbers)
+    next_row     first row id to use after a restart, 0 to keep the current one
     pending_bytes  bytes that are no longer pending once the commit returns; `spooled`: the part in the spool
     """
 

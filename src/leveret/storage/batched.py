@@ -58,7 +58,7 @@ from leveret.storage.spilling import Spills
 from leveret.storage.trimming import Trimmer
 from leveret.storage.worker import Worker
 
-# How far ahead sequence numbers and row ids are reserved: after an unclean stop they continue after the reserved range.
+# Numbers to reserve at a time. After an unclean stop, numbering continues after the reserved range.
 RESERVED_SEQUENCES: Final = 100_000
 RESERVED_ROWS: Final = 100_000
 
@@ -152,7 +152,7 @@ class BatchedLog(Log):
     def settle_range(
         self, queue_id: int, first: int, last: int, keep: Iterable[int], rows: Iterable[int], slots: Iterable[int]
     ) -> None:
-        # The positions are exact, unlike the range: an entry that is not visible in the queue yet stays.
+        # The range may include entries that are not visible in the queue yet; the positions do not.
         row_ids: array[int] = array("Q", rows)
         row_slots: array[int] = array("I", slots)
         count = len(row_ids)
@@ -572,7 +572,7 @@ class BatchedLog(Log):
     # Start and end
 
     def adopt(self, rebuilt: Rebuilt) -> Recovery:
-        """Take over the result of recovery. Returns what the broker needs of it."""
+        """Adopt the result of recovery. Returns the part for the broker."""
         trimmer = self.trimmer
         self.rows.update(rebuilt.rows)
         self._next_row = rebuilt.next_row

@@ -3,13 +3,12 @@
 The log can restart only when all of it is in the database, and new commits keep appending to it. So the checkpointer runs
 rounds in the background until few pages are left, and the foreground copies those.
 
-Up to version 3.51.2 (but for 3.44.6 and 3.50.7) SQLite has a bug that can corrupt a database: after a checkpoint that
-copied all of the log, another checkpoint must not begin while a commit resets the log; it would record pages of the new
-log as checkpointed that are not (https://sqlite.org/wal.html, "The WAL-reset bug"). A commit
-resets the log only if all of it is in the database. So a round begins only after a complete commit since the previous
-round: the log then has pages that are not in the database, only this round copies them, and no commit resets the log
-before the round ends. Checkpoints in the foreground wait for the round, and there is no other writer. The rule costs
-nothing, so it applies to all versions.
+SQLite up to 3.51.2, except 3.44.6 and 3.50.7, has a bug that can corrupt a database: if a checkpoint has copied all of the
+log and another one begins while a commit resets the log, the second records pages of the new log as checkpointed that are
+not (https://sqlite.org/wal.html, "The WAL-reset bug"). A commit resets the log only if all of it is in the database. So a
+round begins only after a complete commit since the previous round: the log then has pages that are not in the database,
+only this round copies them, and no commit resets the log before the round ends. Checkpoints in the foreground wait for the
+round, and there is no other writer. The rule costs nothing, so it applies to all versions.
 """
 
 from __future__ import annotations

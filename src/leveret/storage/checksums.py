@@ -1,8 +1,8 @@
 """CRC-32 checksums of the rows, chunks, definitions and marks of a log.
 
-The settled column of a row ends with a checksum of its own, its index with two: that of the data, and that of the index
-together with the row's id and the sizes of the other columns. So recovery, which reads no data, verifies all that it
-reads. The engine thread adds the checksums when it writes a row.
+The settled column of a row ends with its own checksum. The index ends with two: one of the data, and one of the index, the
+row's id and the sizes of the other columns. Recovery does not read the data, so it can verify everything that it reads.
+The engine thread adds the checksums when it writes a row.
 
 In a log created by format 1, rows and chunks below the ids of `Checksums` have no checksums.
 """
@@ -42,7 +42,7 @@ def type_fault(what: str, value: object, expected: type) -> str:
 
 
 def blob(what: str, value: object) -> bytes:
-    """Return a BLOB column. Raises `RowDamaged` for another type, which format 1 has no checksum to detect."""
+    """Return a BLOB column. Raises `RowDamaged` for another type: format 1 has no checksum that detects it."""
     if not isinstance(value, bytes):
         raise RowDamaged(type_fault(what, value, bytes))
     return value
@@ -82,7 +82,7 @@ def number_sum(name: str, value: int) -> int:
 
 
 class Checksums:
-    """Verifies rows and chunks: those from these ids on, and older ones that were rewritten."""
+    """Verifies rows and chunks from the given ids on, and older ones that were rewritten."""
 
     __slots__ = ("first_chunk", "first_row")
 
@@ -130,7 +130,7 @@ class Checksums:
         return self._has_sums(row_id, index, "index")
 
     def _has_sums(self, row_id: int, column: bytes, what: str) -> bool:
-        """Return whether a column has a checksum. Raises `RowDamaged` if it should have one and has not."""
+        """Return whether a column has a checksum. Raises `RowDamaged` if a required checksum is missing."""
         if len(column) >= 4 and _NUMBER.unpack_from(column, 0)[0] == ROW_VERSION:
             return True
         if row_id >= self.first_row:

@@ -50,13 +50,13 @@ class DirectoryLock:
                 os.close(self._file)
                 process = f"process {holder}" if holder else "another process"
                 raise StorageFailed(
-                    f"the data directory {directory} is in use by {process}; stop that one first, or"
+                    f"the data directory {directory} is in use by {process}; stop that process, or"
                     " choose another directory with --data-dir"
                 ) from None
         self._write(f"{os.getpid()}\n")
 
     def _write(self, holder: str) -> None:
-        """Write the process id of the holder, for people to read. The lock works without it, so errors are ignored."""
+        """Write the process id of the holder, for operators. The lock works without it, so errors are ignored."""
         with contextlib.suppress(OSError):
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, holder.encode("ascii"), 0)
@@ -67,7 +67,7 @@ class DirectoryLock:
 
 
 class Reserve:
-    """A file that reserves disk space for the time when the disk is full.
+    """A file that reserves disk space for use when the disk is full.
 
     size  bytes; 0 for no reserve
     """

@@ -1,8 +1,7 @@
-"""Calls that decide which files survive a power cut and who may read them.
+"""File operations with explicit durability and permissions.
 
-A file is durable when its content is synced, and so is every directory on the way to it: POSIX lets a file system forget
-the entry of a new file, or of a new directory above it, until that directory was synced. Modes are set by `fchmod`, so
-that they do not depend on the umask.
+A file is durable once its content and every directory on its path are synced: until then, POSIX allows a file system to
+lose the entry of a new file or directory. Modes are set by `fchmod`, so they do not depend on the umask.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ PRIVATE_FILE: Final = 0o600
 PRIVATE_DIRECTORY: Final = 0o700
 # The disk or the disk quota is full.
 NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
-# Errors of directories that cannot be synced, or cannot have changed.
+# Errors of file systems that cannot sync directories, or are read-only.
 _NOT_SYNCED: Final = (errno.EINVAL, errno.EOPNOTSUPP, errno.EROFS)
 _PROBE_PIECE: Final = 1 << 20
 # Mode bits that the owner needs to create a subdirectory.
@@ -57,7 +56,7 @@ def sync_directories(path: str | Path, up_to: str | Path) -> None:
 
 
 def sync_to_root(path: str | Path) -> None:
-    """Sync a directory and all of its parents that this user may read; it cannot have created the others."""
+    """Sync a directory and all parents that this user may read. The user cannot have created the others."""
     for directory in (Path(path).absolute(), *Path(path).absolute().parents):
         with contextlib.suppress(PermissionError):
             sync_directory(directory)
@@ -69,8 +68,8 @@ def make_directories(path: str | Path, mode: int = PRIVATE_DIRECTORY, root: str 
     Args:
         path: The directory.
         mode: Its exact mode, and that of the directories between it and `root`.
-        root: The topmost directory that gets `mode`, `path` itself by default. The parents above it get the mode of the
-            umask, as with `mkdir -p`: the broker may share them.
+        root: The topmost directory that gets `mode`, `path` itself by default. Directories above it get their mode from
+            the umask, as with `mkdir -p`, since other programs may use them too.
     """
     directory = Path(path).absolute()
     top = directory if root is None else Path(root).absolute()
@@ -82,7 +81,7 @@ def make_directories(path: str | Path, mode: int = PRIVATE_DIRECTORY, root: str 
 
 
 def _make_directory(directory: Path, mode: int | None) -> None:
-    """Create one directory unless it exists, with exactly this mode; None means the mode of the umask."""
+    """Create one directory unless it exists, with exactly this mode; None applies the umask."""
     if directory.is_dir():
         return
     try:
@@ -124,7 +123,7 @@ def write_synced(path: str | Path, content: bytes) -> None:
 def has_no_space(directory: str | Path, size: int) -> bool:
     """Return whether `size` bytes do not fit on the disk or into the quota.
 
-    For errors that do not say so: SQLite recognizes ENOSPC, but reports EDQUOT as an I/O error.
+    SQLite recognizes ENOSPC but reports EDQUOT as an I/O error, so the error alone does not tell.
     """
     probe = Path(directory) / f".space-{os.getpid()}"
     try:
@@ -133,7 +132,7 @@ def has_no_space(directory: str | Path, size: int) -> bool:
             left = size
             while left > 0:
                 left -= os.write(descriptor, bytes(min(left, _PROBE_PIECE)))
-            os.fsync(descriptor)  # some file systems allocate no earlier
+            os.fsync(descriptor)  # some file systems allocate space only now
         finally:
             os.close(descriptor)
     except OSError as error:
@@ -145,12 +144,12 @@ def has_no_space(directory: str | Path, size: int) -> bool:
 
 
 def widen(path: str | Path, mode: int) -> None:
-    """Add the bits of a mode that a file or directory of the broker lacks."""
+    """Add missing mode bits to a file or directory of the broker."""
     found = os.stat(path)
     if found.st_uid == os.geteuid() and found.st_mode & mode != mode:
         os.chmod(path, stat.S_IMODE(found.st_mode) | mode)
 
 
 def directory_mode(file_mode: int) -> int:
-    """Return the mode of a directory for files of this mode: those who may read the files may list and enter it."""
+    """Return the mode of a directory for files of this mode: users who may read the files may list and enter it."""
     return PRIVATE_DIRECTORY | file_mode | (file_mode & 0o444) >> 2

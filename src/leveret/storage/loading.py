@@ -53,7 +53,7 @@ class Piece:
 
 
 class LoadPlan:
-    """One call of `load`. `read` counts the finished pieces; `rows` stay on disk until all are finished."""
+    """One call to `load`. `read` counts the finished pieces; `rows` stay on disk until all are finished."""
 
     __slots__ = ("done", "pieces", "read", "results", "rows")
 
@@ -72,7 +72,7 @@ class LoadPlan:
 
 
 def plan_load(trimmer: Trimmer, rows: array[int], slots: array[int], done: Callable[[list[Loaded]], None]) -> LoadPlan:
-    """Plan the reads for the entries at these positions, one piece per row. The rows are kept on disk until then."""
+    """Plan the reads for the entries at these positions, one piece per row. The rows stay on disk until the load is done."""
     plan = LoadPlan(len(rows), done)
     pieces: dict[int, Piece] = {}
     for index, row_id in enumerate(rows):

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 # Words per run.
 RUN: Final = 5
-# The log of messages that are no longer in a log.
+# The log of rebuilt messages, which are only in a segment.
 _NO_LOG: Final = Log()
 # Number of decoded rows to cache.
 _CACHED_ROWS: Final = 4
@@ -60,7 +60,7 @@ class LocatedRows(Located):
 
 
 def locate(trimmer: Trimmer, committed: int, rows: array[int], slots: array[int]) -> LocatedRows | None:
-    """Return the positions of entries, None if a commit is about to copy some of them."""
+    """Return the positions of entries, or None if a commit is about to copy some of them."""
     runs: array[int] = array("Q")
     kept: dict[int, StoredRow] = {}
     last_place = last_message = -1
@@ -91,7 +91,7 @@ class Columns:
     """Messages as parallel lists, in the encoding of the log.
 
     formats    `Message.format`; addresses, headers and bodies are fields of the message, too
-    overlays   encoded, b"" for none; with the expiry of the message if it has one
+    overlays   encoded, including the expiry of the message; b"" for none
     """
 
     __slots__ = ("addresses", "bodies", "formats", "headers", "overlays")
@@ -181,7 +181,7 @@ def extract(
     count: int,
     chunks: Callable[[int, int], list[bytes]],
 ) -> None:
-    """Append messages, from a slot on, to the columns, with what the entries of them add."""
+    """Append `count` messages from a slot on, with the overlays of their entries, to the columns."""
     data = messages.data
     offsets = messages.offsets
     formats = columns.formats

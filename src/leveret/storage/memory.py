@@ -1,7 +1,6 @@
-"""The engine without a disk. It has the same interface; nothing outlives the process.
+"""The in-memory engine. Nothing outlives the process.
 
-A batch counts as committed when the turn is flushed. Records stay in memory until they are settled, so paging frees no
-memory.
+Flushing the turn commits the batch. Records stay in memory until they are settled, so paging frees no memory.
 """
 
 from __future__ import annotations

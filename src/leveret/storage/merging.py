@@ -1,9 +1,9 @@
 """Merging of small rows.
 
-A publisher that awaits each confirm creates one row per message, and a row costs hundreds of bytes of memory and some
-microseconds of recovery. When many rows of a few records each are on disk, the oldest are copied into one row. Such a
-small row took a page of the write-ahead log, so the copy adds little to the bytes written. Two numbers per merged row
-remain in memory, which resolve its positions.
+A publisher that awaits each confirm creates one row per message, and a row costs hundreds of bytes of memory and a few
+microseconds of recovery. When many rows of a few records each are on disk, the oldest are copied into one row. A small row
+has already cost a page of the write-ahead log, so the copy adds little to the bytes written. Two numbers per merged row
+stay in memory to resolve its positions.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class LogFiles:
     def accept_missing(self) -> None:
         """Record that the operator accepts the missing files, in a file that exists until the log has the record.
 
-        After a crash in between, nothing would be missing any more, and files without a definition would be removed.
+        Without the file, a start after a crash would find nothing missing and remove files without a definition.
         """
         disk.write_synced(self._incomplete, b"files of the log were missing, and --accept-missing was given\n")
 

@@ -1,4 +1,4 @@
-"""The records of a log: kinds, fixed index entries, and the encoding of the data of an entry beside its message.
+"""The records of a log: kinds, fixed index entries, and the encoding of entry data.
 
 A row of the log is one group commit, or a part of one. It has three columns:
 
@@ -143,7 +143,7 @@ def decode_overlay(data: bytes) -> Overlay:
 def encode_prefix(
     expires_at: int, headers_at: int, acquired_count: int, delivery_count: int, overlay: Overlay | None
 ) -> bytes:
-    """Encode the prefix of a record that has any of these."""
+    """Encode the prefix of a record with any of these fields."""
     extra = encode_overlay(overlay) if overlay is not None else b""
     return _PREFIX.pack(expires_at, headers_at, acquired_count, delivery_count, len(extra)) + extra
 

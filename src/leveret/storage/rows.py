@@ -36,7 +36,7 @@ BARE: Final = 2  # the entry is settled, but entries of other queues reference t
 
 
 class Links:
-    """Connections between records of a row and others. Only rows with fan-outs, updates or spilled bodies have them.
+    """References between records of a row and others. Only rows with fan-outs, updates or spilled bodies have them.
 
     Each array is parallel to the slots but may be shorter; zero, or no element, means none.
 
@@ -79,10 +79,10 @@ class Draft:
     """The row being filled.
 
     index    the index entries
-    pieces   three a record: what precedes the header (prefix, address), header, body
+    pieces   three per record: prefix and address, header, body
     size     bytes of the data, and of the index entries
     settled  slots of records that were settled before they were written
-    bare     slots of messages whose own entry was settled, but which other entries refer to
+    bare     slots of messages whose own entry was settled, but which other entries reference
     """
 
     __slots__ = ("bare", "index", "pieces", "row", "settled", "size")
@@ -181,7 +181,7 @@ class StoredRow(Row):
         return links
 
     def place_of(self, slot: int) -> int:
-        """Return the present place of a record of a moved row as one number; 0 if it was dead when the row moved."""
+        """Return the current place of a record of a moved row as one number; 0 if it was dead when the row moved."""
         moved = self.moved
         places = self.places
         if moved is None or places is None:

@@ -6,7 +6,7 @@ from typing import Final
 
 
 class Salvage:
-    """The losses accepted so that a broker starts.
+    """The losses accepted for one start.
 
     accept_missing  start although files of the data directory are missing
     drop_damaged    drop damaged rows, chunks and definitions

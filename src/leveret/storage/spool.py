@@ -2,7 +2,7 @@
 
 The file is unlinked when it is created, so it does not outlive the process. A body owns whole blocks and returns them when
 its last reference is dropped: when the message is settled, or a channel or connection closes before the content is
-complete. A thread returns their space to the file system, which can take long. Data goes to the page cache and is never
+complete. A thread returns their space to the file system, which can be slow. Data goes to the page cache and is never
 synced.
 """
 
@@ -57,7 +57,7 @@ _fallocate: Final = _find_fallocate()
 class FileSpool(Spool):
     """A spool in a data directory.
 
-    keep_free  free disk space in bytes that bodies must leave; `at_least` is a lower bound for `leave_free`
+    keep_free  bytes of disk space to leave free; `at_least` is a lower bound for `leave_free`
     """
 
     def __init__(self, directory: Path, keep_free: int, at_least: int = 0) -> None:

@@ -28,7 +28,7 @@ class SqliteLog(BatchedLog):
     path           the data directory; created if it is missing, and locked while the log is open
     synchronous    FULL, or EXTRA to sync the directory too
     durable        False for a file that is deleted at the start and never synced (paging of transient messages)
-    reserve_bytes  disk space reserved for the time when the disk is full; the state is FULL below as much free space.
+    reserve_bytes  disk space reserved for use when the disk is full; the state is FULL while less space is free;
                    0 disables both
     salvage        the losses that the operator accepts for this start
     """
@@ -102,8 +102,8 @@ class SqliteLog(BatchedLog):
             return self._files.accepted()
         if not self._salvage.accept_missing:
             raise StorageFailed(
-                f"{missing}; restore the directory {self.path} from a backup; or, to start with what is"
-                " left and lose the rest (users and permissions too, if the database is missing), start"
+                f"{missing}; restore the directory {self.path} from a backup; or, to start with the remaining"
+                " files and lose the rest (users and permissions too, if the database is missing), start"
                 " once with --accept-missing (accept_missing=True of an embedded broker)"
             )
         logger.error("started with --accept-missing although %s", missing)
@@ -128,7 +128,7 @@ class SqliteLog(BatchedLog):
         self._started = True
 
     def close(self) -> None:
-        """Commit what is pending, mark the store as closed properly, and release it. Blocking.
+        """Commit pending records, mark the store as closed properly, and release it. Blocking.
 
         Raises `StorageFailed` if that fails; the store is released in any case.
         """

@@ -4,8 +4,8 @@
 reading the index does not touch the data's pages. `chunk` has the pieces of large bodies, `metadata` the definitions,
 `mark` the sequence numbers that each queue may have used, `state` the rest. Everything has a checksum: rows of `log` in
 their columns (see `checksums`), others in a column `crc`. An ordinary commit is one statement: an
-insert into the view `turn`, whose trigger also deletes rows. Each statement releases the GIL once, and getting it back
-from a busy event loop takes up to a switch interval.
+insert into the view `turn`, whose trigger also deletes rows. Each statement releases the GIL once, and reacquiring it
+from a busy event loop takes up to one switch interval.
 """
 
 from __future__ import annotations
@@ -263,13 +263,13 @@ class SqliteStore:
             way = "--drop-damaged cannot help, because the structure of the file is damaged"
         else:
             way = (
-                f"or start once with --drop-damaged (drop_damaged=True of an embedded broker), which drops what is"
-                f" damaged and logs what it contained (`leveret check {self.path.parent}` lists all of it)"
+                f"or start once with --drop-damaged (drop_damaged=True of an embedded broker), which drops the damaged"
+                f" items and logs their contents (`leveret check {self.path.parent}` lists all of them)"
             )
         return StorageFailed(
             f"{self.path} is damaged ({why}); restore the directory {self.path.parent} from a backup;"
             f" {way}; or move the directory away to start with an"
-            f" empty log, and save what can be read of it with `sqlite3 {self.path.name} .recover`"
+            f" empty log, and recover readable data with `sqlite3 {self.path.name} .recover`"
         )
 
     # Recovery
@@ -416,10 +416,10 @@ class SqliteStore:
             raise self.damaged(f"{shown}{more}")
 
     def _drop_damaged(self) -> list[tuple[str, str]]:
-        """Drop and log what is damaged. Returns the kinds and keys of dropped definitions."""
+        """Drop and log damaged items. Returns the kinds and keys of dropped definitions."""
         findings = LogCheck(self._connection).run()
         if not findings:
-            logger.warning("%s: nothing is damaged, nothing is dropped", self.path)
+            logger.warning("%s: no damage found, nothing dropped", self.path)
         for finding in findings:
             logger.error("%s: dropped: %s", self.path, finding)
         self._connection.execute("BEGIN IMMEDIATE")

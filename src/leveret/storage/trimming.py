@@ -2,7 +2,7 @@
 
 A row is deleted when it has no live record and no needed settlement, wherever it is in the log. A settlement is needed
 while the row that it settles is on disk: that row *pins* the row that contains the settlement. Deleting a row may thus
-release the rows that settled it, and these others in turn.
+unpin the rows that settled it, which may unpin others in turn.
 
 When dead bytes on disk exceed live ones, rows that are at least half garbage are copied: their survivors go to a new
 row and the old ones are deleted in the same transaction. A record dies once and its bytes pay for the copy of as many
@@ -71,7 +71,7 @@ class Trimmer:
     # Positions
 
     def resolve(self, row: StoredRow, slot: int) -> int:
-        """Return the present place of a record, following copies; 0 if it is dead."""
+        """Return the current place of a record, following copies; 0 if it is dead."""
         state = row.state
         if state == REMOVED:
             return 0
@@ -86,7 +86,7 @@ class Trimmer:
         return row
 
     def find(self, place: int) -> int:
-        """Resolve a place given as one number; 0 gives 0."""
+        """Resolve a place given as one number; 0 resolves to 0."""
         row: StoredRow | None = self.rows.get(place >> SLOT_BITS)  # type: ignore[assignment]
         if row is not None:
             return self.resolve(row, place & SLOT_MASK)
@@ -217,7 +217,7 @@ class Trimmer:
             self._kill_record(row, slot)
 
     def settle_draft(self, row: StoredRow, draft: Draft, slot: int) -> None:
-        """Settle an entry of the row being filled: it is not written."""
+        """Settle an entry of the row being filled, so that it is not written."""
         links = row.links
         if links is not None:
             self._unlink(links, slot)
@@ -241,7 +241,7 @@ class Trimmer:
     def settle_touched(self, touched: list[StoredRow]) -> None:
         """Account for the settlements of the batch, and mark unneeded rows for deletion.
 
-        Rows that lose records for another reason than a settlement of their own entry are appended to `touched`.
+        Rows that lose records for any reason other than the settlement of their own entries are appended to `touched`.
         """
         self.touched = touched
         at = 0

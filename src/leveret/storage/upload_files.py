@@ -1,4 +1,4 @@
-"""Upload contents in files: one each in the directory `staged` of the data directory.
+"""Contents of uploads, one file each, in the directory `staged` of the data directory.
 
 A file is removed when the last reference to its body is dropped: the upload was aborted, or the message created from it
 was settled. The next start removes files without a definition.

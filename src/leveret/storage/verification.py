@@ -34,7 +34,7 @@ from leveret.storage.rows import DEAD, SLOT_BITS, SLOT_MASK
 
 # The facts that the table `state` of each log contains.
 STATE: Final = ("clean", "next_row", "first_row", "first_chunk")
-# Those of format 1.
+# The facts that format 1 contains.
 _STATE_1: Final = ("clean", "next_row")
 _MALFORMED: Final = (ValueError, IndexError, KeyError, TypeError, struct.error)
 
@@ -88,7 +88,7 @@ def number_type_fault(name: object, value: object) -> str:
 def _number_fault(name: object, value: object, found: object) -> str:
     """Describe the damage of a mark or a fact. Returns "" if it is intact.
 
-    A value of another type may have the same text, so types are checked, too.
+    Values of different types may have the same text, so types are checked, too.
     """
     fault = number_type_fault(name, value)
     if not fault:
@@ -413,7 +413,7 @@ class Repair:
         self.connection.executemany("INSERT OR REPLACE INTO metadata VALUES (?, ?, ?, ?)", whole)
 
     def _rewrite_facts(self, changed: dict[str, int]) -> None:
-        """Rewrite the facts with these values, without the fact that a row is damaged."""
+        """Rewrite the facts with these values, without the fact 'damaged'."""
         facts = {
             name: value
             for name, value, found in self.connection.execute("SELECT name, value, crc FROM state")

@@ -66,7 +66,7 @@ class Store(Protocol):
         """Release the disk reserve after a commit that found the disk full. Raises `StoreBroken`."""
 
     def statistics(self) -> dict[str, int]:
-        """Return figures of the store. Called from any thread."""
+        """Return statistics of the store. Called from any thread."""
 
 
 class ServedLog(Protocol):
@@ -77,13 +77,13 @@ class ServedLog(Protocol):
     spool: Spool | None
 
     def returned(self) -> None:
-        """Take the results of finished jobs."""
+        """Process the results of finished jobs."""
 
     def changed(self, state: str, reason: str) -> None:
-        """Note that writing failed, or works again."""
+        """Handle a change of the state of the store."""
 
     def loaded(self, plan: LoadPlan) -> None:
-        """Take what a plan has loaded."""
+        """Process the result of a load."""
 
 
 class Worker:
@@ -115,7 +115,7 @@ class Worker:
         self._jobs.put(plan)
 
     def close(self) -> None:
-        """Complete what was submitted and end the thread. Blocking. `failure` has the reason of a failure."""
+        """Complete submitted jobs and end the thread. Blocking. `failure` has the reason of a failure."""
         self._jobs.put(None)
         self._committer.join()
 
@@ -127,14 +127,14 @@ class Worker:
     def _run(self) -> None:
         try:
             self._work()
-        except Exception as error:  # whatever it is: nothing may be confirmed after it
+        except Exception as error:  # after any error, nothing may be confirmed
             self.failure = error
             self._set_state(FAILED, str(error) or type(error).__name__)
 
     def _work(self) -> None:
         pause: float | None = None
         while True:
-            self._take(self._patience(pause))
+            self._take(self._job_timeout(pause))
             if self._commits:
                 self._commit(self._commits[0])
                 self._commits.popleft()
@@ -148,7 +148,7 @@ class Worker:
                 if self._state != OK:
                     self._check_space()
 
-    def _patience(self, pause: float | None) -> float | None:
+    def _job_timeout(self, pause: float | None) -> float | None:
         """Return how long to wait for the next job, None for no limit."""
         if self._loads or self._commits or self._closing:
             return 0.0
