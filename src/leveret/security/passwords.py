@@ -1,4 +1,4 @@
-"""Password hashing with argon2id, and a cache of verdicts, which spares reconnecting clients the hash."""
+"""Password hashing with argon2id, and a cache of verdicts, so that a reconnect costs no hash."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-# OWASP's parameters with the lowest memory: 7 MiB and five passes, about 16 ms. A flood of logins takes little memory.
+# OWASP's parameters with the lowest memory: 7 MiB and five passes, about 16 ms. A flood of logins uses little memory.
 MEMORY_KIB = 7168
 PASSES = 5
 LANES = 1
@@ -26,7 +26,7 @@ VERDICT_SECONDS = 60.0
 
 
 class Hasher:
-    """argon2id. Blocking: about 16 ms a call, without the interpreter's lock."""
+    """Hashes passwords with argon2id. Each call blocks for about 16 ms and releases the GIL."""
 
     def hash(self, password: bytes) -> str:
         """Return a salted hash in PHC notation (`$argon2id$...`)."""

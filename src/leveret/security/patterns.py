@@ -1,8 +1,8 @@
 """Regular expressions from users and clients, matched by RE2 in time linear in the length of the name.
 
 RE2 has no lookarounds, backreferences or possessive quantifiers. A pattern that begins with `^(?!...)`, which RabbitMQ
-users write to exclude names, is translated to a negated prefix test; the others are refused with the name of the
-construct. There is no fallback to Python's `re`, which backtracks: a client that chooses the names could block the
+users write to exclude names, is translated to a negated prefix test. For any other unsupported construct, the error names
+the construct. There is no fallback to Python's `re`, which backtracks: a client that chooses the names could block the
 broker.
 """
 
@@ -16,8 +16,8 @@ try:
     import re2
 except ImportError as error:
     raise ImportError(
-        "google-re2 is not installed; Leveret matches patterns with it and has no fallback: install a wheel"
-        " of it (pip install --only-binary google-re2 google-re2)"
+        "google-re2 is not installed, and Leveret has no fallback for matching patterns; install a wheel"
+        " (pip install --only-binary google-re2 google-re2)"
     ) from error
 
 # Characters of a pattern.
@@ -151,13 +151,13 @@ def _explain(message: str) -> str:
         return f"needs more than {MAX_PATTERN_MEMORY // 1024} KiB compiled"
     if kind == "invalid repetition size":
         return f"repeats too often: {fragment}; expected at most 1000 times, nested ones multiplied"
-    return f"is not a regular expression of RE2: {message}"
+    return f"is not a valid RE2 regular expression: {message}"
 
 
 def _split_negations(text: str, whole: bool) -> tuple[list[str], str]:
     """Split `^(?!A)(?!B)REST` into [A, B] and REST; any other text is returned unchanged, without negations.
 
-    The name must match none of the former at its beginning, and must match the latter.
+    A name matches if no negation matches at its beginning and REST matches.
     """
     if text.startswith(_BEGINNING):
         start = 1
@@ -169,14 +169,14 @@ def _split_negations(text: str, whole: bool) -> tuple[list[str], str]:
     while text.startswith(_NEGATION, start):
         end, _ = _scan(text, start + len(_NEGATION))
         if end == len(text):
-            raise ValueError("is not a regular expression of RE2: missing ): " + text[start:])
+            raise ValueError("is not a valid RE2 regular expression: missing ): " + text[start:])
         negated.append(text[start + len(_NEGATION) : end])
         start = end + 1
     end, alternatives = _scan(text, start)
     if alternatives and end == len(text):
         raise ValueError(
             "uses a negative lookahead '(?!' in one of several alternatives, which RE2 does not support; put"
-            " the alternatives behind it into parentheses"
+            " the alternatives after it in parentheses"
         )
     return negated, text[start:]
 

@@ -51,7 +51,7 @@ class Keyring:
         return hmac.digest(self.secret, text, hashlib.sha256)[:SALT_BYTES]
 
     def make(self, name: str, password: bytes) -> Keys:
-        """Create the keys of a password. Blocking: about 50 ms, without the interpreter lock."""
+        """Create the keys of a password. Blocks for about 50 ms and releases the GIL."""
         from scramp import ScramException, ScramMechanism
 
         keys = {}
@@ -76,5 +76,5 @@ class Keyring:
         )
 
     def complete(self, keys: Keys | None) -> bool:
-        """Return whether these are all possible keys of a password."""
+        """Return whether no key is missing: there is one for each mechanism, or SCRAM does not support the password."""
         return keys is not None and (not keys or all(name in keys for name in self.mechanisms))

@@ -11,7 +11,7 @@ _VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 
 class TlsError(Exception):
-    """Certificates or keys that cannot be used. The message names the file and what is wrong with it."""
+    """Unusable certificates or keys. The message names the file and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def _context(settings: TlsSettings) -> ssl.SSLContext:
 
 
 class _Password:
-    """The password of a key, for OpenSSL, which would otherwise ask for one on the terminal."""
+    """Supplies the password of a key to OpenSSL, which would otherwise prompt on the terminal."""
 
     def __init__(self, password: bytes | None) -> None:
         self._password = password

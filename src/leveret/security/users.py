@@ -1,8 +1,7 @@
 """Users from the configuration and from the broker's metadata.
 
-Users of the configuration can be changed only there. The others are stored in the metadata. While there is no user at
-all, `guest` with the password `guest` may do everything in the vhost `/`, from the same machine (see
-`auth.loopback_users`).
+Users of the configuration can be changed only there. The others are stored in the metadata. While no user exists, `guest`
+with the password `guest` has all permissions in the vhost `/`, from the same machine (see `auth.loopback_users`).
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ class _Record(msgspec.Struct):
 
 
 class DeclaredUser(msgspec.Struct, frozen=True, kw_only=True):
-    """A user of the configuration, with the password if it is in clear text."""
+    """A user of the configuration, with the password if the configuration has it in clear text."""
 
     user: User
     password: bytes | None = None
@@ -88,10 +87,10 @@ class UserStore:
     small thread pool.
 
     put          writes the metadata; the caller ends the turn
-    declared_in  the place to name when a change to a user of the configuration is refused
+    declared_in  where the users of the configuration are declared; named by the error that rejects a change
     owner        a user with all permissions in every vhost; "" for none
     keyring      creates the SCRAM keys for the enabled mechanisms; by default for none
-    generation   grows with every change: callers that cache results of `may` drop them when it differs
+    generation   increases with every change: callers that cache results of `may` drop them when it differs
     """
 
     def __init__(
@@ -105,7 +104,7 @@ class UserStore:
         keyring: Keyring | None = None,
     ) -> None:
         self.generation = 0
-        # Called whenever `generation` grows.
+        # Called whenever `generation` increases.
         self.on_change: Callable[[], None] | None = None
         self.declared_in = declared_in
         self.owner = owner
@@ -119,8 +118,7 @@ class UserStore:
         self._declared: dict[str, User] = {}
         self._digests: dict[str, bytes] = {}
         self._versions: dict[str, int] = {}
-        # Clear-text passwords, and SCRAM keys created from them and at logins, each with the password or hash they belong
-        # to.
+        # Clear-text passwords; and SCRAM keys created from them and at logins, each with its password or hash.
         self._clear: dict[str, bytes] = {}
         self._made: dict[str, tuple[str | bytes, Keys]] = {}
         self._making = threading.Lock()
@@ -173,7 +171,7 @@ class UserStore:
     def declare(self, users: Mapping[str, DeclaredUser]) -> None:
         """Replace the users of the configuration.
 
-        Raises PreconditionFailed for an invalid expression; then nothing has changed.
+        Raises PreconditionFailed for an invalid expression and changes nothing.
         """
         for name, declared in users.items():
             _check_permissions(name, declared.user.permissions)
@@ -248,13 +246,14 @@ class UserStore:
     # Passwords
 
     def cached_verdict(self, name: str, password: bytes) -> bool | None:
-        """Return the result of `verify` if it is known without a hash, otherwise None. Does not block."""
+        """Return the result of `verify` if it is known without hashing, otherwise None. Does not block."""
         verdict = self._verdicts.get(self.digest(name, password))
-        # A right clear-text password takes no hash. A wrong one does, so that the time does not show that there is no hash.
+        # A right clear-text password needs no hash. A wrong one is hashed, so that timing does not reveal that no hash
+        # is stored.
         return True if verdict is None and self._is_in_clear(name, password) else verdict
 
     def digest(self, name: str, password: bytes) -> bytes:
-        """Return the digest of a password for the present version of a user, valid in this process only."""
+        """Return the digest of a password for the current version of a user, valid in this process only."""
         return self._digester.digest(name, self._versions.get(name, 0), password)
 
     def was_right(self, digest: bytes) -> bool:
@@ -266,7 +265,7 @@ class UserStore:
         digest = self.digest(name, password)
         verdict = self._verdicts.get(digest)
         if verdict is None:
-            # The user may change meanwhile: the keys belong to the password of before.
+            # The user may change meanwhile; the keys belong to the old password.
             user = self.get(name)
             verdict = self._check(name, password)
             self._verdicts.put(digest, verdict)
@@ -290,7 +289,7 @@ class UserStore:
     def _is_in_clear(self, name: str, password: bytes) -> bool:
         """Return whether the password equals the default user's, or one that the configuration has in clear text.
 
-        No hash would protect these better.
+        A hash would not protect these.
         """
         user = self.get(name)
         if user is None or user.password_hash:
@@ -330,7 +329,7 @@ class UserStore:
     def keep_keys(self, name: str) -> None:
         """Store the SCRAM keys that `verify` has created for a user without any. The caller ends the turn.
 
-        Those of users of the configuration are kept until the process ends.
+        Keys of users of the configuration stay in memory until the process ends.
         """
         if not self._ready:
             self._ready = None

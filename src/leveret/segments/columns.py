@@ -37,8 +37,8 @@ class Rows:
 
     Attributes:
         offsets: Stream offsets.
-        times: Append times in milliseconds of Unix time; None if they are not known.
-        formats: The format of each header, or one format that all of them have.
+        times: Append times in milliseconds of Unix time; None if unknown.
+        formats: The format of each header, or one format for all of them.
         addresses: Exchange and routing key, each a length byte and its bytes.
         headers: As in `Message.header`.
         bodies: As in `Message.body`; for 1.0 the encoded sections.
@@ -346,7 +346,7 @@ def _record(key: Any) -> Record:
 
 
 def _apply_overlay(record: Record, overlay: Overlay, is_amqp10: bool) -> Record:
-    """Apply what the broker added: to the headers for 0-x, to the message annotations for 1.0."""
+    """Apply the broker's overlay: to the headers for 0-x, to the message annotations for 1.0."""
     fields = list(record)
     if overlay.drop_expiration:
         fields[r.TTL_MS] = None

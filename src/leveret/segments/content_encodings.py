@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-# Bodies that decompress to more than this are not inspected.
+# Maximum decompressed size, in bytes, of a body to inspect.
 MAX_DECOMPRESSED_BYTES: Final = 64 << 20
 _CODECS: Final = {"gzip": "gzip", "x-gzip": "gzip", "zstd": "zstd", "br": "brotli", "bzip2": "bz2", "lz4": "lz4"}
 _PLAIN: Final = ("", "identity", "utf-8", "utf8")

@@ -1,4 +1,4 @@
-"""Rules of erasure: which rows of a segment they match, and what happens to these. Offsets never change."""
+"""Erasure rules: conditions on the rows of a segment, and actions on matching rows. Offsets never change."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ class Counts(msgspec.Struct, kw_only=True):
 
     Attributes:
         rows: Rows examined.
-        matched: Rows that met a rule.
+        matched: Rows that matched a rule.
         removed: Rows removed.
         emptied: Rows whose body was dropped.
         masked: Rows with masked values; a matching row that has nothing to mask only counts as matched.
-        unread: Rows whose body a rule needs but that is not JSON, or compressed with an unknown encoding; left unchanged.
+        unread: Rows left unchanged because a rule needs their body, which is not JSON or has an unknown encoding.
     """
 
     rows: int = 0
@@ -75,7 +75,7 @@ class Counts(msgspec.Struct, kw_only=True):
 
 
 class CompiledRule:
-    """A rule that can be evaluated. Raises ValueError, which says what is wrong, if the rule is invalid."""
+    """A compiled rule. Raises ValueError if the rule is invalid."""
 
     def __init__(self, rule: Rule, number: int = 1) -> None:
         self.rule = rule
@@ -104,7 +104,7 @@ class CompiledRule:
         if not conditions:
             raise ValueError("expected a condition: routing_key, headers, body or selector (routing_key '#' matches all)")
         if (rule.action == MASK) != bool(rule.mask):
-            raise ValueError("mask lists what the action 'mask' replaces: set both or neither")
+            raise ValueError("mask lists the values that the action 'mask' replaces: set both or neither")
         return conditions
 
     def _add_mask(self, target: str) -> None:
@@ -119,7 +119,7 @@ class CompiledRule:
             self.mask_paths.append(JsonPath(target))
 
     def rows(self, batch: pa.RecordBatch, counts: Counts) -> list[int]:
-        """Return the rows that meet all conditions. Rows that cannot be read are counted in `counts`."""
+        """Return the rows that meet all conditions. Counts unreadable rows in `counts`."""
         found = list(range(batch.num_rows))
         for condition in self._conditions:
             if not found:
@@ -177,7 +177,7 @@ def _matches(pattern: list[str], words: list[str]) -> bool:
 
 
 def _skip_wildcards(pattern: list[str], places: set[int]) -> set[int]:
-    """Add the positions after each `#`, which may match no word."""
+    """Add the positions after each `#`, which may match zero words."""
     found = set(places)
     for place in places:
         while place < len(pattern) and pattern[place] == "#":

@@ -4,7 +4,7 @@
 other body is stored in `body` as encoded sections. `raw_header` is the encoded message without those bytes. A section
 states the length of its content, so the two columns restore the message byte for byte.
 
-A header that is not a sequence of sections is stored unchanged after a byte with which no section begins.
+A header that is not a sequence of sections is stored unchanged after a byte that cannot begin a section.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ VALUE_BODY: Final = "value"
 _UNSPLIT: Final = b"\xff"
 _DATA_HEAD: Final = b"\x00\x53\x75"
 _SHORT_DATA_HEAD: Final = b"\x00\x53\x75\xa0"
-# Format codes of values whose content is the body; only a length stands between code and content.
+# Format codes of values whose content is the body; only a length separates code and content.
 _SHORT: Final = (codes.BINARY_8, codes.STRING_8)
 _LONG: Final = (codes.BINARY_32, codes.STRING_32)
 _STRINGS: Final = (codes.STRING_8, codes.STRING_32)

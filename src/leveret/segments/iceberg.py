@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
 
-# The namespace for the vhost "/", whose name has no characters that a namespace may have.
+# The namespace for the vhost "/", which is not a valid name for a namespace.
 ROOT: Final = "default"
-# Properties of new tables: how much table history is kept.
+# Properties of new tables: retention of the table history.
 PROPERTIES: Final = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "10",
@@ -71,7 +71,7 @@ class IcebergTables:
             from pyiceberg.catalog import load_catalog
         except ImportError as error:
             raise IcebergError('Iceberg tables need the extra `iceberg` (pip install "leveret[iceberg]")') from error
-        # It warns about every column for which a file has no bounds.
+        # pyiceberg warns about every column for which a file has no bounds.
         logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)
         self._snapshots_kept = snapshots_kept
         try:

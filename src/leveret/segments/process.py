@@ -42,7 +42,7 @@ _MAX_RESTART_DELAY: Final = 30.0
 _MIN_UPTIME: Final = 10.0
 # Seconds after which an idle process is stopped.
 IDLE_TIMEOUT = 900.0
-# Seconds that the process gets to exit.
+# Seconds to wait for the process to exit.
 _STOP_TIMEOUT: Final = 2.0
 _DIED: Final = "the sealer process has died"
 
@@ -76,12 +76,12 @@ class _Job:
 
 
 class SealerProcess(SegmentStore):
-    """Keeps segments in a local directory, or at any URL that fsspec supports, using a separate process.
+    """Stores segments in a local directory, or at any URL that fsspec supports, using a separate process.
 
     Args:
         directory: Absolute path or URL.
         database: The file of the log.
-        spool: Where the broker keeps large bodies, None for in memory.
+        spool: The broker's spool of large bodies, None to keep them in memory.
         unfinished: Local directory for files that are uploaded when they are complete.
         options_file: TOML or JSON file with options for fsspec.
         catalog: Properties of the Iceberg catalog, None if streams have no tables.
@@ -133,7 +133,7 @@ class SealerProcess(SegmentStore):
             self._outbox.put(None)
             self._writer.join(2 * _STOP_TIMEOUT)
             if self._writer.is_alive() and self.process is not None:
-                self.process.kill()  # it does not even read its pipe
+                self.process.kill()  # it does not read its pipe
                 self._writer.join()
         self._pending.clear()
         while self._jobs:
@@ -230,7 +230,7 @@ class SealerProcess(SegmentStore):
             process.kill()
             _end(process)
             return None
-        log.info("sealer process %d keeps segments in %s", process.pid, self.directory)
+        log.info("sealer process %d stores segments in %s", process.pid, self.directory)
         return process
 
     def _read(self, process: subprocess.Popen[bytes], replies: IO[bytes], generation: int) -> None:

@@ -27,7 +27,7 @@ FIND: Final = "find"
 _LENGTH: Final = struct.Struct("<I")
 _MAX_FRAME_BYTES: Final = (1 << 32) - 1
 
-# The fields of a request to the process, or of a segment in one: which they are depends on what it asks for.
+# The fields of a request, which depend on `op`, or of a segment in a request.
 Request: TypeAlias = dict[str, Any]
 
 

@@ -1,8 +1,8 @@
 """The sealer process: writes, reads, merges and removes segments at the broker's request.
 
 It reads the messages to seal from the database of the broker's log, so that they do not pass through the broker again.
-Reads have a thread of their own because consumers wait for them; everything else is done in order. The process exits when
-its request pipe is closed.
+Reads run in their own thread because consumers wait for them; all other requests run in order. The process exits when its
+request pipe is closed.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Sealer:
         url = self._url(directory)
         place = files.local_path(url) or self.spool
         if place not in self._cleared:
-            # Only one process runs at a time, so unfinished files are left from an earlier one that was killed.
+            # Only one process runs at a time, so unfinished files come from an earlier one that was killed.
             self._cleared.add(place)
             for name in filter(is_temporary, files.list_names(place)):
                 files.remove(files.join(place, name))
@@ -282,7 +282,7 @@ def run(requests: BinaryIO, replies: BinaryIO) -> None:
     if data is None:
         return
     setup = msgspec.msgpack.decode(data, type=Setup)
-    # Segments and table metadata contain message data: only the broker's user may read them, or those that `mode` admits.
+    # Segments and table metadata contain message data: only the broker's user, or users that `mode` admits, may read them.
     os.umask(0o777 & ~disk.directory_mode(setup.mode))
     lock = threading.Lock()
 

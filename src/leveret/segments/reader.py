@@ -44,7 +44,7 @@ MESSAGE_COLUMNS: Final = (
 
 
 class StoredMessage(NamedTuple):
-    """A message as the log had it.
+    """A message as it was in the log.
 
     Attributes:
         time: Append time in milliseconds of Unix time.
@@ -130,7 +130,7 @@ class SegmentReader:
             raise _read_error(url, error) from error
 
     def _verify(self, expected: Segment) -> BinaryIO | pa.BufferReader:
-        """Verify the checksum of what Arrow does not check itself; return the file, or its content if it is small."""
+        """Verify the parts that Arrow does not check. Returns the file, or its content if it is small."""
         size = self._file.seek(0, os.SEEK_END)
         if size != expected.octets:
             raise _mismatch(self.url, "size", size, expected.octets)
@@ -276,7 +276,7 @@ class SegmentReader:
 
 
 def rebuild(batch: pa.RecordBatch) -> list[StoredMessage]:
-    """Restore the messages of a batch with MESSAGE_COLUMNS. Raises ValueError if the columns do not fit together."""
+    """Restore the messages of a batch with MESSAGE_COLUMNS. Raises ValueError if the columns are inconsistent."""
     columns: dict[str, list[Any]] = {
         name: batch.column(name).to_pylist() for name in MESSAGE_COLUMNS if name != "append_time"
     }

@@ -1,4 +1,4 @@
-"""Decoding of record batches, which a reader gets with `x-packed`.
+"""Decoding of record batches, which a consumer requests with `x-packed`.
 
 `leveret.broker.queues.packing` encodes them and documents their layout.
 """
@@ -21,7 +21,7 @@ _ROW: Final = 8 + 8 + 1 + 4 + 4 * 4
 
 
 class InvalidRecordBatch(ValueError):
-    """Not a valid record batch."""
+    """The data is not a valid record batch."""
 
 
 class DeliveredBatch:

@@ -42,9 +42,9 @@ def merge(sources: Sequence[SegmentReader], writer: SegmentWriter) -> Segment:
 def rewrite(
     source: SegmentReader, rules: Sequence[CompiledRule], writer: SegmentWriter | None
 ) -> tuple[Segment | None, Counts]:
-    """Apply rules to a segment, to each row the first rule that it meets.
+    """Apply rules to a segment. Only the first matching rule applies to a row.
 
-    The new file covers the offsets of the source, whichever rows remain.
+    The new file covers all offsets of the source, even if rows were removed.
 
     Args:
         source: The segment.
@@ -83,7 +83,7 @@ def rewrite(
 def _apply_rules(
     batch: pa.RecordBatch, rules: Sequence[CompiledRule], counts: Counts, url: str
 ) -> list[StoredMessage] | None:
-    """Return the rows as the rules leave them, None if no rule matches any row."""
+    """Return the rows after applying the rules, or None if no rule matches any row."""
     counts.rows += batch.num_rows
     by_row: dict[int, CompiledRule] = {}
     for rule in rules:

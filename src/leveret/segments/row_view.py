@@ -1,4 +1,4 @@
-"""A segment's row as selectors see a message."""
+"""View of a segment's row as a message for selectors."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ COLUMNS: Final = (
     "amqp10",
 )
 
-# A row by the names of its columns, as Arrow gives it: `schema` says what type each of them has.
+# A row as Arrow returns it, by column name; `schema` defines the types.
 Row: TypeAlias = dict[str, Any]
 
 

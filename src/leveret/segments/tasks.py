@@ -22,7 +22,7 @@ from leveret.storage import disk
 REWRITE: Final = "rewrite"
 SYNC_TABLE: Final = "sync-table"
 DROP_TABLE: Final = "drop-table"
-# Files that only older snapshots use are removed by then, unless they are pinned.
+# Retention removes files that only older snapshots use, unless they are pinned.
 SNAPSHOTS_KEPT: Final = timedelta(hours=1)
 
 

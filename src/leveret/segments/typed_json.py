@@ -115,7 +115,7 @@ _DECIMALS: Final[dict[str, type[Decimal32] | type[Decimal64] | type[Decimal128]]
 
 Json: TypeAlias = Union[bool, int, float, str, list["Json"], dict[str, "Json"], None]
 JsonObject: TypeAlias = dict[str, Json]
-# A document that has been parsed, or a part of one, before its reader has looked at its shape.
+# A parsed document, or a part of one, before its types are checked.
 Document: TypeAlias = Any
 
 
@@ -230,7 +230,7 @@ def _to_field(name: str, value: Json, depth: int) -> bytes:
         number = _integer(name, key, inner)
         tag, form = _AMQP0_PACKING[key]
         if number >= 1 << 63:
-            return encode_value(str(number), RABBITMQ)  # as docs/conversion.md has it
+            return encode_value(str(number), RABBITMQ)  # see docs/conversion.md
         return tag + struct.pack(form, number)
     if key == "$float":
         return b"f" + struct.pack(">f", _number(name, key, inner))

@@ -1,4 +1,4 @@
-"""Writing segments: rows in the order of their offsets become a Parquet file, which appears completely or not at all."""
+"""Writing segments: rows in offset order go to a Parquet file, which appears atomically."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _DICTIONARY_COLUMNS: Final = [
     "headers_json",
     "raw_header",
 ]
-# Columns that readers skip row groups by. For others, bounds would only put message data into the footer.
+# Columns whose bounds let readers skip row groups. Bounds of others would only put message data into the footer.
 _STATISTICS_COLUMNS: Final = ["offset", "append_time", "exchange", "routing_key"]
 
 
@@ -116,7 +116,7 @@ class SegmentWriter:
     synced and renamed, and the directories up to `root` are synced. For a URL the file is written to `spool` and uploaded.
 
     Args:
-        directory: Where the segment goes.
+        directory: Directory of the segment.
         stream: Name of the stream.
         options: Options for fsspec.
         spool: Local directory for files to upload; None for that of temporary files.
@@ -165,7 +165,7 @@ class SegmentWriter:
         self._writer: pq.ParquetWriter | None = None
 
     def append(self, rows: Rows) -> None:
-        """Add rows, whose offsets must follow those before.
+        """Add rows. Their offsets must be higher than all previous ones.
 
         After an error the writer can only be aborted.
 
@@ -360,7 +360,7 @@ def _footer_size_and_crc(path: str) -> tuple[int, int]:
 
 
 def _widen_directories(directory: str, root: str, mode: int) -> None:
-    """Give the directories up to the root the mode that readers of the files need; they may predate the setting."""
+    """Set the mode that readers of the files need on the directories up to the root, which may predate the setting."""
     path = os.path.abspath(directory)
     while True:
         disk.widen(path, mode)

@@ -42,7 +42,7 @@ class EntryError(SelectorError):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The maximum size of a filter. Each message pays for it, once per consumer with a filter."""
+    """The maximum size of a filter, which is evaluated for each message and consumer."""
 
     length: int = 16_384
     """Characters of the text."""

@@ -1,7 +1,7 @@
 """Evaluators of selectors: trees of small objects, one class per operation, created by `leveret.selectors.compilation`.
 
 `value(view)` returns a value of the message, a computed number, or True, False or None (unknown) for a condition.
-Comparisons with a constant have specialized classes, because most conditions are such.
+Comparisons with a constant, the most common conditions, have specialized classes.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ class NumberCompares(Term):
 
 
 class Within(Term):
-    """BETWEEN, which only JMS has."""
+    """BETWEEN, in JMS only."""
 
     __slots__ = ("high", "low", "negated", "operand")
 

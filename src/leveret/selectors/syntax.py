@@ -38,7 +38,7 @@ class Identifier:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of a function without arguments. There is only UTC."""
+    """A call of a function without arguments. UTC is the only function."""
 
     function: str
     height: int = field(default=1, init=False, compare=False, repr=False)
@@ -94,7 +94,7 @@ class In:
 
 @dataclass(frozen=True, slots=True)
 class Like:
-    """LIKE. `escape` is "" if there is none."""
+    """LIKE. `escape` is "" without an ESCAPE clause."""
 
     operand: Node
     pattern: str

@@ -1,9 +1,9 @@
 """Comparison and arithmetic of values by the rules of both dialects.
 
-None is NULL, and unknown. JMS has Java's numbers: integers wrap at 64 bits, `/` of two integers is an integer, and an
-integer with a floating-point number becomes a double. In SQL filters, as in RabbitMQ, integers have any size, `/` is
-always floating-point, and binaries, uuids and strings compare as bytes. In both, strings and numbers are not comparable: in
-JMS the comparison is false; in RabbitMQ they are unequal.
+None is NULL, and unknown. JMS uses Java's numbers: integers wrap at 64 bits, `/` of two integers is an integer, and an
+integer combined with a floating-point number becomes a double. In SQL filters, as in RabbitMQ, integers have any size, `/`
+is always floating-point, and binaries, uuids and strings compare as bytes. In both, strings and numbers are not comparable:
+in JMS the comparison is false; in RabbitMQ they are unequal.
 """
 
 from __future__ import annotations

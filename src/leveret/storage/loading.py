@@ -72,7 +72,7 @@ class LoadPlan:
 
 
 def plan_load(trimmer: Trimmer, rows: array[int], slots: array[int], done: Callable[[list[Loaded]], None]) -> LoadPlan:
-    """Plan the reads for the entries at these positions, one piece per row. The rows stay on disk until the load is done."""
+    """Plan the reads for the entries at these positions, one piece per row. The rows stay on disk until it is done."""
     plan = LoadPlan(len(rows), done)
     pieces: dict[int, Piece] = {}
     for index, row_id in enumerate(rows):

@@ -1,4 +1,4 @@
-"""SASL mechanisms without I/O (RFC 4422): responses of the client in, an outcome out."""
+"""Sans-I/O SASL mechanisms (RFC 4422): client responses in, outcomes out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeAlias
 from leveret.broker.values import FieldTable
 from leveret.security.scram import ScramKeys
 
-# As `ssl` gives it: names with strings, numbers and nested tuples.
+# The form that `ssl` returns: names with strings, numbers and nested tuples.
 Certificate: TypeAlias = dict[str, Any]
 
 
@@ -63,11 +63,11 @@ class Context:
     """Properties of a connection that mechanisms use.
 
     certificate     the peer's verified certificate as `ssl.SSLObject.getpeercert()` returns it, None without one
-    external_name   the part of it that is the user name: "common-name" or "subject"
+    external_name   the part of the certificate to use as the user name: "common-name" or "subject"
     anonymous_user  the user of clients without credentials
     decode_table    decodes a field table without its length; raises ValueError if it is malformed
     scram_keys      returns the keys of a user for a mechanism, or fake ones; blocking
-    scram_ready     whether every user with a password has keys: otherwise SCRAM is not offered beside PLAIN
+    scram_ready     whether every user with a password has keys; if not, SCRAM is not offered alongside PLAIN
     """
 
     certificate: Certificate | None = None
@@ -81,8 +81,8 @@ class Context:
 class Mechanism:
     """A SASL exchange with one client. A mechanism is one file that subclasses this and one line in the registry.
 
-    `speaks_first` is set if the client sends the first message. If that was not sent with the name of the mechanism, an
-    empty challenge asks for it (RFC 4422 section 3).
+    `speaks_first` is set if the client sends the first message. If the client did not send it with the name of the
+    mechanism, an empty challenge requests it (RFC 4422 section 3).
     """
 
     name: ClassVar[str]
@@ -93,13 +93,13 @@ class Mechanism:
 
     @classmethod
     def available(cls, context: Context) -> bool:
-        """Return whether this mechanism can be offered on such a connection."""
+        """Return whether the server can offer this mechanism on a connection with these properties."""
         return True
 
     def step(self, response: bytes) -> Outcome:
-        """Process the client's next response; the first one is that of `start-ok` or `sasl-init`.
+        """Process the client's next response; the first one comes with `start-ok` or `sasl-init`.
 
-        Never raises because of the content.
+        Never raises, whatever the content.
         """
         raise NotImplementedError
 

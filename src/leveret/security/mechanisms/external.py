@@ -1,4 +1,4 @@
-"""EXTERNAL (RFC 4422 appendix A): the user is named by the verified client certificate."""
+"""EXTERNAL (RFC 4422 appendix A): the verified client certificate names the user."""
 
 from __future__ import annotations
 

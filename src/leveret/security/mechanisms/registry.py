@@ -38,5 +38,5 @@ def offered(enabled: Sequence[str], context: Context) -> list[str]:
 
 
 def create(name: str, names: Sequence[str], context: Context) -> Mechanism | None:
-    """Create the mechanism that the client chose; None if it was not offered."""
+    """Create the mechanism that the client chose. Returns None if the server did not offer it."""
     return MECHANISMS[name](context) if name in names and MECHANISMS[name].available(context) else None

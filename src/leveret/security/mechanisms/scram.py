@@ -88,7 +88,7 @@ def _finder(mechanism: str, context: Context, names: list[str]) -> Callable[[str
 
 
 class _Header:
-    """A header with an authorization identity, which the library does not support: the proof covers the header."""
+    """A header with an authorization identity. The library does not support one, but the proof covers the header."""
 
     def __init__(self, header: bytes) -> None:
         self._header = header
@@ -100,8 +100,8 @@ class _Header:
 def _without_authzid(text: str) -> tuple[str, _Header | None]:
     """Remove an authorization identity that equals the user name from the client's first message.
 
-    Clients of Cyrus SASL send one; the library refuses all. Returns the message, and the header it had, None if
-    unchanged.
+    Clients of Cyrus SASL send one, which the library rejects. Returns the message and its original header, or None as
+    the header if the message is unchanged.
     """
     flag, _, rest = text.partition(",")
     authzid, _, bare = rest.partition(",")
