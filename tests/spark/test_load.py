@@ -217,7 +217,7 @@ def test_a_stream_that_was_declared_again(
         (
             {"stream": "s", "maxMessagesPerTrigger": 5},
             OptionError,
-            "maxMessagesPerTrigger: only readStream takes it, not read",
+            "maxMessagesPerTrigger: not valid in read, only in readStream",
         ),
         ({"stream": "s", "pin_for": "long"}, OptionError, "pin_for: 'long' is invalid; expected a time"),
         ({"stream": "s", "pin_for": "2d"}, OptionError, "at most 1d"),

@@ -46,7 +46,7 @@ RECONNECT_TIMEOUT: Final = 60.0
 REQUEST_TIMEOUT: Final = 30.0
 AnyConnection = Connection | Amqp10Connection
 _RETRY_DELAYS: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
-# Errors that a retry does not resolve, unless the broker hung up during the login: it may be restarting.
+# Errors that a retry does not resolve, unless the broker closed the socket during the login: it may be restarting.
 _PERMANENT_ERRORS: Final = (AuthenticationFailed, VhostRefused, TlsFailed)
 
 Reply = TypeVar("Reply")
@@ -57,7 +57,7 @@ class Endpoint:
     """Address of the broker and credentials; pickled into tasks.
 
     Attributes:
-        url: The URL with everything in it.
+        url: The complete URL.
         display_url: The URL without the password.
     """
 
@@ -144,7 +144,7 @@ def open_connection(endpoint: Endpoint, name: str, reconnect_timeout: float = RE
         reconnect_timeout: Seconds to keep trying.
 
     Raises:
-        BrokerUnreachable: The time is up; at once if the broker refuses the login, the vhost or TLS.
+        BrokerUnreachable: The timeout expired; raised at once if the broker refuses the login, the vhost or TLS.
     """
     deadline = time.monotonic() + reconnect_timeout
     attempt = 0
@@ -165,7 +165,7 @@ def open_connection(endpoint: Endpoint, name: str, reconnect_timeout: float = RE
 
 
 def open_amqp091_connection(endpoint: Endpoint, name: str, reconnect_timeout: float = RECONNECT_TIMEOUT) -> Connection:
-    """Open a connection over 0-9-1, which the broker accepts on the same port; otherwise as `open_connection`."""
+    """Like `open_connection`, but over AMQP 0-9-1, which the broker accepts on the same port."""
     connection = open_connection(replace(endpoint, protocol="0-9-1"), name, reconnect_timeout)
     assert isinstance(connection, Connection)
     return connection

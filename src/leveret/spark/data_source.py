@@ -85,7 +85,7 @@ class AmqpDataSource(DataSource):
         return read_options({name: value for name, value in self.options.items() if name.lower() not in _SPARK_OPTIONS})
 
     def _find(self, schema: StructType, streaming: bool) -> tuple[Settings, Target]:
-        """Return what to read. Closes its connection: readers are pickled and open their own."""
+        """Return the settings and the target. Closes its connection: readers are pickled and open their own."""
         settings = read_options(self.options)
         check_schema(schema, settings.columns)
         control = ControlClient(endpoint_of(settings), reconnect_timeout=INITIAL_CONNECT_TIMEOUT)

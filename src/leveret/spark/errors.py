@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class SparkError(Exception):
-    """Base class."""
+    """Base class of the errors of the Spark integration."""
 
 
 class OptionError(SparkError, ValueError):
@@ -12,7 +12,7 @@ class OptionError(SparkError, ValueError):
 
 
 class BrokerUnreachable(SparkError):
-    """No connection to the broker in time."""
+    """The broker could not be reached in time."""
 
 
 class RequestRefused(SparkError):

@@ -1,7 +1,7 @@
 """Commits the last batch of a query that has ended.
 
-Spark commits a batch to its sources when it plans the next one. After a run with `availableNow` that is at the next start;
-until then the broker keeps what was read: a lease stays active, a consumer lags, a spool keeps its last files.
+Spark commits a batch to its sources when it plans the next one. After a run with `availableNow`, that is the next start.
+Until then the last batch is uncommitted: a lease stays active, a consumer lags, a spool keeps its last files.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 def finish(query: StreamingQuery) -> int:
     """Commit the offsets in the query's checkpoint to its sources of format `amqp`.
 
-    Leases are settled, consumer offsets of streams advance, and files of a spool are removed. What the query did not commit
-    is not affected. Repeating the call is harmless.
+    Leases are settled, consumer offsets of streams advance, and files of a spool are removed. Batches that the query did
+    not commit are not affected. Repeating the call is harmless.
 
     Returns:
         The number of sources.
@@ -34,7 +34,7 @@ def finish(query: StreamingQuery) -> int:
     execution = getattr(query, "_jsq", None)
     if execution is None:
         raise SparkError(
-            "the query runs in Spark Connect, which gives no access to its plan and checkpoint; expected a "
+            "the query runs in Spark Connect, which does not expose its plan and checkpoint; expected a "
             "query of a session in this process"
         )
     execution = execution.streamingQuery()

@@ -4,9 +4,9 @@
 query uses and skips row groups that its filters exclude, and only messages that are not sealed come over AMQP. A Python
 data source can do neither, and Spark processes Arrow batches more slowly than Parquet.
 
-The checks that tasks of the data source make while they read are made here in advance: the driver opens every file,
-compares it with the manifest (size, rows, first and last offset) and checks that segments are contiguous. Files are
-immutable and pinned; Spark fails if it cannot read one.
+The driver runs in advance the checks that tasks of the data source run while they read: it opens every file, compares it
+with the manifest (size, rows, first and last offset) and checks that segments are contiguous. Files are immutable and
+pinned; Spark fails if it cannot read one.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def load(spark: SparkSession, /, *, pin_for: str = "1h", **options: Any) -> Data
     rest = [replace(part, first=files.stop, segments=()) for part, files in zip(parts, sealed, strict=True)]
     frames = [_from_files(spark, files, settings, columns) for files in sealed if files.segments]
     if not frames or any(part.count for part in rest):
-        # Planning this read takes Spark a good part of a second, so it is skipped if there is nothing to read.
+        # Planning this read takes Spark most of a second, so it is skipped if there is nothing to read.
         frames.append(_from_data_source(spark, given, rest, columns))
     return reduce(_union, frames)
 
@@ -150,7 +150,7 @@ def _readable_prefix(part: Slice, settings: Settings) -> Slice:
 
 
 def _contiguous(part: Slice) -> Iterator[Segment]:
-    """Yield the segments from the start of a slice up to the first offset that is in none."""
+    """Yield the segments from the start of a slice up to the first offset that is not in a segment."""
     position = part.first
     for segment in part.segments:
         if segment.first > position or GLOB_CHARACTERS & set(segment.path):
@@ -203,7 +203,7 @@ def _path(url: str) -> str:
 
 
 class FixedRangesSource(AmqpDataSource):
-    """The data source with ranges that are determined already."""
+    """The data source with fixed ranges."""
 
     @classmethod
     def name(cls) -> str:

@@ -33,7 +33,7 @@ def table_schema(columns: Sequence[str] | None = None) -> StructType:
 
 
 def check_schema(schema: StructType, columns: Sequence[str] | None) -> None:
-    """Raise OptionError if a schema that the user sets differs from that of the columns."""
+    """Raise OptionError if the user's schema differs from that of the columns."""
     expected = table_schema(columns)
     for got, wanted in zip(schema.fields, expected.fields, strict=False):
         if got.name != wanted.name or not _same(got.dataType, wanted.dataType):

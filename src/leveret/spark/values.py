@@ -21,7 +21,7 @@ Reader = Callable[[str], Any]
 
 
 class InvalidValue(ValueError):
-    """An invalid value. `args[0]` says what was expected."""
+    """An invalid value. `args[0]` describes the expected values."""
 
 
 def text(value: str) -> str:

@@ -114,7 +114,7 @@ def test_foreign_checkpoints_are_rejected(broker: LeveretProcess, queue: str, co
     source.stop()
     again = reader(broker, queue)
     limit = again.getDefaultReadLimit()
-    with pytest.raises(OffsetError, match="the checkpoint went back: it ends with batch 1"):
+    with pytest.raises(OffsetError, match="the checkpoint is outdated: it ends with batch 1"):
         again.latestOffset(one, limit)
     with pytest.raises(OffsetError, match="is of lease 'other' of queue"):
         again.latestOffset({**two, "lease": "other"}, limit)

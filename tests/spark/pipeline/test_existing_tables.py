@@ -56,8 +56,8 @@ def table(spark: SparkSession, broker: LeveretProcess, connection: sync.Connecti
     [
         ("id BIGINT, amount STRING", ["day(append_time)"], r"data\.amount has type double, but the rows have string"),
         ("id INT", ["day(append_time)"], r"data\.id has type bigint, but the rows have int"),
-        (SCHEMA, [], "partitioned by day, but the key partition says nothing"),
-        (SCHEMA, ["hour(append_time)"], "partitioned by day, but the key partition says hour"),
+        (SCHEMA, [], "partitioned by day, but the key partition has nothing"),
+        (SCHEMA, ["hour(append_time)"], "partitioned by day, but the key partition has hour"),
     ],
     ids=["text", "int", "without", "hours"],
 )

@@ -58,7 +58,7 @@ def test_options(broker: LeveretProcess, connection: sync.Connection, name: str)
         ({"stream": name, "spoolDir": "/tmp"}, "option spoolDir: not valid in mode stream"),
         (
             {"stream": name, "maxMessagesPerTrigger": "5"},
-            "option maxMessagesPerTrigger: only readStream takes it, not read",
+            "option maxMessagesPerTrigger: not valid in read, only in readStream",
         ),
         ({"stream": name, "columns": "body,routingkey"}, "column 'routingkey' does not exist; expected routing_key"),
         ({"stream": name, "startingOffsets": f'{{"{name}": 11}}'}, "offset 11 is out of range"),
@@ -94,7 +94,7 @@ def test_latest_needs_a_consumer_name(broker: LeveretProcess, connection: sync.C
     for options in ({"startingOffsets": "latest"}, {}):
         with pytest.raises(OptionError, match="option consumerName: required"):
             initial(**options)
-    with pytest.raises(OptionError, match="option endingOffsets: only read takes it, not readStream"):
+    with pytest.raises(OptionError, match="option endingOffsets: not valid in readStream, only in read"):
         initial(consumerName="c", endingOffsets="latest")
     initial(consumerName="c", startingOffsets=f'{{"{name}": 0}}')
     publish(connection, name, numbers(0, 10))

@@ -84,7 +84,7 @@ def test_the_spool_of_another_queue_is_rejected(tmp_path: Path, other: dict[str,
 def test_a_spool_in_use_is_rejected(tmp_path: Path) -> None:
     spool = Spool(str(tmp_path), SOURCE)
     with pytest.raises(OptionError, match="in use by another query"):
-        Spool(str(tmp_path), SOURCE, patience=0)
+        Spool(str(tmp_path), SOURCE, lock_timeout=0)
     spool.close()
 
 
@@ -124,7 +124,7 @@ def test_missing_files_and_removed_offsets(tmp_path: Path) -> None:
     with pytest.raises(OffsetError, match="ends at offset 6, but the checkpoint has read up to 7"):
         spool.files_between(4, 7)
     spool.remove_before(4)
-    with pytest.raises(OffsetError, match="begins at offset 4, but the checkpoint asks for 1"):
+    with pytest.raises(OffsetError, match="begins at offset 4, but the checkpoint begins at 1"):
         spool.files_between(1, 5)
 
 

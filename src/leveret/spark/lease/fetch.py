@@ -136,7 +136,7 @@ def _read_once(
 
 
 def _check(endpoint: Endpoint, part: LeaseSlice) -> None:
-    """Check that the lease exists with our epoch. If so, the broker is only slow."""
+    """Raise ReadFailed if the lease was lost. Otherwise the broker is only slow."""
     control = ControlClient(endpoint, f"leveret-spark lease {part.lease}")
     try:
         leases = control.request("lease.list", queue=part.queue)["leases"]

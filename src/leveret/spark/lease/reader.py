@@ -42,7 +42,7 @@ class LeaseOffset:
 
     Attributes:
         batch: The broker's number of the last lease batch that was read.
-        count: The number of its messages.
+        count: The number of messages in it.
     """
 
     lease: str
@@ -55,12 +55,12 @@ class LeaseOffset:
 
 
 def from_json(value: Document) -> LeaseOffset:
-    """Parse an offset. Raises OffsetError if it is not one of a lease."""
+    """Parse an offset. Raises OffsetError if it is not the offset of a lease."""
     try:
         if value["version"] != VERSION:
             raise OffsetError(
                 f"the checkpoint has offsets of version {value['version']}; expected {VERSION}: another "
-                "version of Leveret has written it"
+                "version of Leveret wrote it"
             )
         return LeaseOffset(str(value["lease"]), str(value["queue"]), int(value["batch"]), int(value["count"]))
     except (KeyError, TypeError, ValueError):
@@ -96,8 +96,8 @@ class LeasePartition(InputPartition):
 class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """`readStream` of a classic or quorum queue.
 
-    Spark keeps one instance per query in a process of its own, which acquires the lease on first use; the instances in
-    tasks only read.
+    Spark keeps one instance per query in a separate process, which acquires the lease on first use; instances in tasks only
+    read.
     """
 
     def __init__(self, settings: Settings, queue: str) -> None:
@@ -147,8 +147,8 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         if offset.batch < self._committed:
             raise OffsetError(
-                f"the checkpoint went back: it ends with batch {offset.batch} of lease {self.lease!r}, and "
-                f"messages up to batch {self._committed} are settled already; expected the latest "
+                f"the checkpoint is outdated: it ends with batch {offset.batch} of lease {self.lease!r}, but "
+                f"messages up to batch {self._committed} are already settled; expected the latest "
                 "checkpoint, or a new one, which starts with the current messages of the queue"
             )
         if offset.batch > self._committed and offset.batch not in self._uncommitted:
@@ -251,9 +251,9 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return parts
 
     def _replace_batch(self, number: int, stop: LeaseOffset) -> int:
-        """Form a batch again that is in the checkpoint but was never read, and that the broker returned to the queue.
+        """Replace a batch of the checkpoint that was never read and that the broker returned to the queue.
 
-        That happens when leaseTimeout passes; the new batch has other messages.
+        The broker does so when leaseTimeout passes. The new batch has other messages.
         """
         if number < stop.batch or not stop.count:
             raise OffsetError(

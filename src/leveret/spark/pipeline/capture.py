@@ -17,7 +17,7 @@ _OPTIONS = {"queue": "queue", "stream": "stream", "super_stream": "superStream",
 
 
 def stream_of(capture: Capture, flow: str) -> str:
-    """Return the name of the stream that is declared for a captured exchange."""
+    """Return the name of the stream to declare for a captured exchange."""
     return capture.into or f"{flow}.{capture.exchange}"
 
 
@@ -45,11 +45,11 @@ def source_options(capture: Capture, broker: Broker, flow: str) -> dict[str, str
 
 
 def declare(capture: Capture, broker: Broker, flow: str) -> None:
-    """Declare the stream of a captured exchange and bind it; other captures need nothing.
+    """Declare and bind the stream of a captured exchange. Does nothing for other captures.
 
     Raises:
-        PipelineError: The broker refused.
-        BrokerUnreachable: There is no connection.
+        PipelineError: The broker refused the request.
+        BrokerUnreachable: The broker could not be reached.
     """
     if capture.exchange is None:
         return

@@ -1,4 +1,4 @@
-"""What a flow is: what it captures, how it decodes and transforms it, and where it writes."""
+"""Definition of a flow: its capture, decoding, transformation and outputs."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class Flow:
-    """What a flow does.
+    """The definition of a flow.
 
     Attributes:
         name: Names of pipeline and flow; used at the broker and for the query.
         mark: Sets `decode_error` of more messages, and may add columns.
         transform: Function of a DataFrame; None leaves messages unchanged.
-        stream: Whether it is applied to the stream as a whole.
+        stream: Whether the transformation applies to the stream as a whole.
         after: Called with the session after each batch.
     """
 
@@ -61,7 +61,7 @@ class Flow:
         return decoded_rows(both, f'{self.name}: on_error is "fail", and a message was rejected' if fails else None)
 
     def check(self, messages: DataFrame) -> None:
-        """Plan the flow over a DataFrame, which may be empty. Raises PipelineError if something does not fit."""
+        """Plan the flow over a DataFrame, which may be empty. Raises PipelineError if that fails."""
         rows = self.accepted(self.decode_and_mark(messages))
         if self.transform is not None:
             rows = self.transform(rows)

@@ -1,7 +1,7 @@
-"""Error of pipelines."""
+"""The error that pipelines raise."""
 
 from __future__ import annotations
 
 
 class PipelineError(Exception):
-    """A pipeline cannot run. The message names the setting, what is wrong and what is expected."""
+    """A pipeline cannot run. The message names the setting, the problem and the expected value."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-# Seconds to wait for the count of rejected messages after a write; without it they are searched for.
+# Seconds to wait for the count of rejected messages after a write. Without the count, a query searches for them.
 OBSERVATION_TIMEOUT = 5.0
 
 
@@ -45,7 +45,7 @@ def start_flow(
         source: Streaming DataFrame to use instead of the capture.
 
     Raises:
-        PipelineError: Something does not fit.
+        PipelineError: The flow is invalid.
     """
     register(spark)
     if flow.can_reject and flow.decode.on_error == "quarantine" and not flow.has_quarantine:
@@ -193,7 +193,7 @@ def _rejected_count(observation: Any) -> int | None:
     """Return the number of rejected messages; None if it is unknown because the output needed no row."""
     counted = observation._jo.future()
     deadline = time.monotonic() + OBSERVATION_TIMEOUT
-    # It arrives on another thread, shortly after the write.
+    # The count arrives on another thread, shortly after the write.
     while not counted.isCompleted():
         if time.monotonic() > deadline:
             return None

@@ -1,4 +1,4 @@
-"""Reads a pipeline.toml. Every error names the file, the line, the key, what is wrong and what is expected."""
+"""Reads a pipeline.toml. Every error names the file, the line, the key, the problem and the expected value."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Capture(Section, frozen=True):
     keys: list[str] = field(default_factory=lambda: ["#"])
     into: str | None = None
     arguments: dict[str, str | int | bool] = {}
-    # Where a flow without a checkpoint begins: "earliest", "latest", or offsets as JSON.
+    # Start of a flow without a checkpoint: "earliest", "latest", or offsets as JSON.
     starting_offsets: str = "earliest"
     # Consumer name or name of the lease at the broker; by default the names of pipeline and flow.
     consumer: str | None = None
@@ -94,12 +94,12 @@ class Transform(Section, frozen=True):
     """A transformation by the user: a function, or SQL over the table `messages`."""
 
     function: str | None = None
-    # Where to look for the function's module, besides the directory of pipeline.toml.
+    # Search path for the function's module, in addition to the directory of pipeline.toml.
     path: list[str] = []
     sql: str | None = None
-    # Whether it gets each batch separately, or the stream as a whole: watermarks, windows, deduplication.
+    # Whether it receives each batch separately, or the stream as a whole: watermarks, windows, deduplication.
     scope: Literal["batch", "stream"] = "batch"
-    # For a stream with windows: whether a window is written once it is closed, or updated before.
+    # For a stream with windows: whether to write a window once it is closed, or to update it before.
     output: Literal["append", "update"] = "append"
     # Tables that SQL can use under these names.
     tables: dict[str, StaticTable] = {}

@@ -1,4 +1,4 @@
-"""Packages a pipeline for a cluster: a directory with everything of the project that spark-submit needs.
+"""Packages a pipeline for a cluster: a directory with all files of the project that spark-submit needs.
 
 The Python of the workers needs the other packages (pyarrow, and fastavro, protobuf or pyiceberg if the pipeline uses them),
 because compiled code cannot be shipped. requirements.txt lists them.
@@ -31,7 +31,7 @@ if __name__ == "__main__":
     sys.exit(0 if good else 1)
 '''
 
-# Spark sends the archive to its workers. Python processes that plan run beside the driver and need it in PYTHONPATH.
+# Spark sends the archive to its workers. Python processes that plan run next to the driver and need it in PYTHONPATH.
 SUBMIT = """#!/bin/sh
 # Needs the packages of requirements.txt in the Python of the driver and of the workers.
 here=$(cd "$(dirname "$0")" && pwd)

@@ -50,7 +50,7 @@ def run_pipeline(
         Whether the pipeline ended without an error.
 
     Raises:
-        PipelineError: The file is invalid; nothing was started.
+        PipelineError: The file is invalid; no flow was started.
     """
     return run_loaded(load_pipeline(path, replacements(master, url)), once=once, submitted=submitted, echo=echo)
 
@@ -73,10 +73,10 @@ def run_loaded(
 
 
 def check_pipeline(path: str, *, master: str | None = None, url: str | None = None) -> list[str]:
-    """Plan a pipeline over empty input, in a local session and without the broker; return a line per flow.
+    """Plan a pipeline over empty input, in a local session and without the broker. Returns a line per flow.
 
     Raises:
-        PipelineError: Something does not fit.
+        PipelineError: The pipeline is invalid.
     """
     pipeline = load_pipeline(path, replacements(master, url))
     flows = flows_of(pipeline)
@@ -135,7 +135,7 @@ def flow_of(pipeline: str, name: str, flow: model.AnyFlow) -> Flow:
 
 
 def plan(spark: SparkSession, flows: Mapping[str, Flow], check_tables: bool = False) -> list[str]:
-    """Let Spark plan every flow over empty input; return a description of each.
+    """Plan every flow over empty input with Spark. Returns a description of each.
 
     Args:
         spark: The session.

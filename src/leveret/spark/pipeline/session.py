@@ -31,7 +31,7 @@ LOCAL = {
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
 }
 
-# What a setting of Spark can be.
+# Types of Spark settings.
 SettingValue: TypeAlias = str | int | float | bool
 
 

@@ -36,7 +36,7 @@ class FlowState:
     updated: float = 0.0
 
     def update(self, progress: Document) -> None:
-        """Update from a progress report of Spark's; it may have been used before."""
+        """Update from a Spark progress report, which may be a repeated one."""
         sources = progress["sources"]
         batch = int(progress["batchId"])
         if batch > self.batch:
@@ -107,7 +107,7 @@ def read_state(directory: str) -> dict[str, Document] | None:
 
 def _is_alive(value: Mapping[str, Document]) -> bool:
     if value["host"] != socket.gethostname():
-        # The process is on another machine: only the age of the file is known.
+        # The process is on another machine, so only the age of the file is known.
         return bool(time.time() - value["updated"] < 60)
     try:
         os.kill(int(value["pid"]), 0)

@@ -1,4 +1,4 @@
-"""Runs all flows of a pipeline as one application: restarts flows that fail, and stops them in an orderly way.
+"""Runs all flows of a pipeline as one application: restarts flows that fail, and stops flows gracefully.
 
 A failed flow is restarted from its checkpoint after a delay that doubles; after too many consecutive failures the
 application ends with an error, and with it the other flows. When stopped, each flow completes its current batch.
@@ -54,7 +54,7 @@ class Supervisor:
         self._stopping.set()
 
     def run(self) -> bool:
-        """Run until the end; return whether it was successful."""
+        """Run until all flows have ended. Returns whether they succeeded."""
         written = shown = 0.0
         state = states.RUNNING
         for running in self._running:
@@ -130,7 +130,7 @@ class _RunningFlow:
             self._record_failure(error)
 
     def poll(self) -> None:
-        """Update the status from the queries, and restart a failed flow when it is time."""
+        """Update the status from the queries, and restart a failed flow after its delay."""
         if self.state.state == states.WAITING:
             if time.monotonic() >= self._restart_at:
                 self.start()
@@ -181,7 +181,7 @@ class _RunningFlow:
         return ", ".join(parts)
 
     def _take_progress(self) -> None:
-        # Spark keeps enough progress reports that polls only miss some of very short batches.
+        # Spark keeps enough progress reports that polls miss only some of very short batches.
         for progress in self._queries[0].recentProgress if self._queries else ():
             if int(progress["batchId"]) >= self.state.batch:
                 self.state.update(progress)
@@ -206,7 +206,7 @@ class _RunningFlow:
         self._failed_at = time.monotonic()
         self.state.error = _reason(error)
         self.state.updated = time.time()
-        # With `once` nothing waits for a missing queue or exchange to be declared.
+        # With `once`, a flow does not wait until a missing queue or exchange is declared.
         invalid = self._once and self.state.error.startswith(_OPTION_ERROR)
         if self._failures > self._supervision.restarts or invalid or isinstance(error, PipelineError):
             self.state.state = states.FAILED

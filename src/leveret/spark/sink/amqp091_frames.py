@@ -1,7 +1,7 @@
 """Frames of `basic.publish` for many rows at a time (0-9-1 section 4.2.3).
 
-What does not change between rows is encoded once: the method frame of each address and, if all rows have equal properties,
-the header frame and the start of the body frame for each body size.
+Parts that several rows share are encoded once: the method frame of each address and, if all rows have equal properties, the
+header frame and the start of the body frame for each body size.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Framer:
         channel: Channel number.
         payload_max: Maximum payload of a frame, in bytes.
         prefix: Prefix for exchange names.
-        mandatory: Whether the broker returns messages that no queue takes.
+        mandatory: Whether the broker returns unroutable messages.
     """
 
     def __init__(self, channel: int, payload_max: int, prefix: str = "", mandatory: bool = False) -> None:

@@ -1,6 +1,6 @@
-"""Publishes rows over AMQP 0-9-1: whole batches of frames at a time, with confirms that are only counted.
+"""Publishes rows over AMQP 0-9-1, a batch of frames at a time, and counts confirms.
 
-Rows in flight are kept until they are confirmed, so that one that the broker refuses or returns can be dead-lettered.
+Rows stay in memory until they are confirmed, so that rows that the broker nacks or returns can be dead-lettered.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class RefusedMessage(NamedTuple):
     Attributes:
         rows: The message, as a batch of one row.
         reason: The broker's reason.
-        unroutable: Whether no queue takes it; otherwise it was nacked.
+        unroutable: Whether it was returned as unroutable; otherwise it was nacked.
     """
 
     rows: Rows
@@ -179,7 +179,7 @@ class Amqp091Publisher:
         return found
 
     def publish(self, rows: Rows) -> None:
-        """Send rows, waiting while too many are in flight. After an error of the client, rows may be lost."""
+        """Send rows, waiting while too many are in flight. If the client raises an error, rows may be lost."""
         total = len(rows)
         start = 0
         step = max(1, min(self._max_in_flight, CHUNK_BYTES * total // (rows.size + 200 * total + 1) or 1))

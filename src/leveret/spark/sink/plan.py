@@ -18,7 +18,7 @@ DEAD_LETTER: Final = "dead-letter"
 
 @dataclass(frozen=True, slots=True)
 class SinkPlan:
-    """What a write does.
+    """The plan of a write.
 
     Attributes:
         guarantee: As requested; None for exactly once if possible.
@@ -65,7 +65,7 @@ def plan_sink(settings: Settings, streaming: bool, overwrite: bool) -> SinkPlan:
     if not streaming and settings.guarantee == EXACTLY_ONCE and app is None:
         raise OptionError(
             "option guarantee: exactly-once needs txnAppId and txnVersion in batch writes and foreachBatch, "
-            "because Spark does not tell repeated writes apart"
+            "because Spark does not identify repeated writes"
         )
     for name, text, max_length in (("txnAppId", app, 255), ("sinkName", settings.sink_name, 200)):
         if text is not None and len(text) > max_length:

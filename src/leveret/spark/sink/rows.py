@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 MAX_SHORT_STRING: Final = 255
 _MAX_TEXT: Final = 4096
 
-# A value of a row, as `to_pylist` gives it: the schema, which is checked first, says its type.
+# A value of a row as `to_pylist` returns it. Its type follows from the schema, which is checked first.
 Cell: TypeAlias = Any
 
 
@@ -26,7 +26,7 @@ class Rows:
         properties: Encoded properties, one object for all messages or a list: the payload of a header frame after the body
             size (0-9-1), or the sections before the body (1.0).
         bodies: The bodies; for 1.0 the encoded sections from the body on.
-        contents: What the broker counts as bodies: for 1.0 the contents of the sections, otherwise `bodies`.
+        contents: The bytes that the broker counts as bodies: for 1.0 the contents of the sections, otherwise `bodies`.
         size: Total size of `bodies` in bytes.
     """
 

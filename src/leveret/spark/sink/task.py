@@ -34,7 +34,7 @@ _QUERY: Final = "sql.streaming.queryId"
 
 
 class PublishError(SparkError):
-    """A row could not be published, or no queue takes it."""
+    """A row could not be published or routed."""
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class Counts:
         published: Rows that the broker accepted (or that are in a sink transaction), without dead letters.
         body_bytes: Total size of their bodies.
         failed_dropped, failed_dead_lettered: Rows that could not be published (onError).
-        unroutable_dropped, unroutable_dead_lettered: Rows that no queue takes (onUnroutable).
+        unroutable_dropped, unroutable_dead_lettered: Unroutable rows (onUnroutable).
     """
 
     published: int = 0
@@ -118,7 +118,7 @@ def resolve_guarantee(plan: SinkPlan, app: str | None, control: ControlClient) -
     """Return the guarantee of a write. Raises OptionError if the requested one is not possible."""
     requested = plan.guarantee
     if requested == EXACTLY_ONCE and app is None:
-        raise SparkError("the task does not know its query, and therefore cannot write exactly once")
+        raise SparkError("the task has no query id, which an exactly-once write needs")
     if requested == AT_LEAST_ONCE or (requested is None and app is None):
         return AT_LEAST_ONCE
     if control.is_leveret():
@@ -189,7 +189,7 @@ class _Task:
             prefix = f"{TRANSACTION_PREFIX}{self._transaction}:"
         channel = self._control.channel()
         if not prefix and plan.exchange and isinstance(channel, Channel):
-            # Fail early rather than in the middle.
+            # Fail before rows are published.
             try:
                 channel.declare_exchange(plan.exchange, passive=True)
             except NotFound as error:

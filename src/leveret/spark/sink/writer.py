@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger("leveret.spark.sink")
 
-# Seconds for a commit: for the broker to come back meanwhile, and for the request.
+# Seconds for a commit: to wait for an unreachable broker, and for the request.
 COMMIT_RECONNECT_TIMEOUT: Final = 120.0
 COMMIT_TIMEOUT: Final = 600.0
 
@@ -50,11 +50,11 @@ def batch_writer(settings: Settings, schema: StructType, overwrite: bool) -> Amq
         assert version is not None
         if last is not None and version < last:
             raise SparkError(
-                f"option txnVersion: {version} of txnAppId {plan.app!r} is lower than {last}, which is "
-                "written already; expected a greater one, or the same one to repeat that write"
+                f"option txnVersion: {version} of txnAppId {plan.app!r} is lower than {last}, which was "
+                f"already written; expected a higher version, or {last} to repeat that write"
             )
         if last is not None and version == last:
-            log.warning("txnVersion %d of txnAppId %r is written already; nothing is published", version, plan.app)
+            log.warning("txnVersion %d of txnAppId %r was already written; publishing nothing", version, plan.app)
             plan = replace(plan, written=True)
         return AmqpBatchWriter(plan)
     finally:
@@ -103,7 +103,7 @@ def commit(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None], batch
     """Commit the sink transactions of all tasks atomically. Returns the counts of the write, which are also logged."""
     written = _written(messages)
     if len(written) != len(messages):
-        raise SparkError("a task of the write has returned no commit message; nothing was committed")
+        raise SparkError("a task of the write returned no commit message; nothing was committed")
     counts = Counts()
     for one in written:
         counts.add(one.counts)
@@ -143,7 +143,7 @@ def _written(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
 
 
 def _commit_transactions(plan: SinkPlan, app: str, batch: int, transactions: list[str]) -> int:
-    """Commit sink transactions; return how many messages no queue took."""
+    """Commit sink transactions. Returns the number of unroutable messages."""
     control = ControlClient(plan.endpoint, reconnect_timeout=COMMIT_RECONNECT_TIMEOUT)
     dead_letter = plan.on_unroutable == DEAD_LETTER
     try:
@@ -158,16 +158,16 @@ def _commit_transactions(plan: SinkPlan, app: str, batch: int, transactions: lis
             dead_letter_routing_key=plan.dead_letter_routing_key if dead_letter else None,
         )
         if reply.get("already"):
-            # The tasks of a replayed batch have opened new sink transactions.
+            # The tasks of a replayed batch opened new sink transactions.
             _abort_transactions(control, transactions)
             return 0
         return int(reply.get("unroutable", 0))
     except RequestRefused as error:
         _abort_transactions(control, transactions)
         raise SparkError(
-            f"batch {batch} of {app!r} was not committed, and none of it is visible: {error} (if no queue "
-            "takes a row, see option onUnroutable; if the batch is older than the last one, the checkpoint "
-            "went back, or two queries write under one name: see options sinkName, txnAppId)"
+            f"batch {batch} of {app!r} was not committed, and none of it is visible: {error} (if a row is "
+            "unroutable, see option onUnroutable; if the batch is older than the last one, the checkpoint is "
+            "outdated, or two queries write under one name: see options sinkName, txnAppId)"
         ) from None
     finally:
         control.close()

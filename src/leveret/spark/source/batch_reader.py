@@ -27,7 +27,7 @@ def check_batch(settings: Settings) -> None:
     """Raise OptionError for options of `readStream`, and for a read that would skip lost messages silently."""
     triggered = [option.name for option in OPTIONS if option.name in settings.given and option.name in _TRIGGER_OPTIONS]
     if triggered:
-        raise OptionError(f"option {triggered[0]}: only readStream takes it, not read")
+        raise OptionError(f"option {triggered[0]}: not valid in read, only in readStream")
     if not settings.fail_on_data_loss and settings.loss_directory is None:
         raise OptionError(
             "option failOnDataLoss: in read, false needs lossDirectory, because a batch read has no progress "

@@ -114,7 +114,7 @@ class StreamFetch:
                 if isinstance(error, NotFound) or now - failing_since > self.reconnect_timeout:
                     raise ReadFailed(f"stream {self.stream!r}, offsets {self._position} to {stop - 1}: {error}") from None
                 log.warning("stream %r: resuming at offset %d after: %s", self.stream, self._position, error)
-                # Pause in case the broker refuses immediately.
+                # Pause in case the broker refuses connections immediately.
                 time.sleep(0.05)
 
     def _read_once(self, stop: int) -> Iterator[DeliveredBatch]:
@@ -214,7 +214,7 @@ class StreamFetch:
         self._position = stop
 
     def _report_loss(self, first: int, stop: int) -> None:
-        """Report a loss to the broker, where the query gets its count: a task has no other channel to the driver."""
+        """Report a loss to the broker, from which the query reads the count. A task has no other channel to the driver."""
         if self.loss_holder is None:
             return
         control = ControlClient(self.endpoint, "leveret-spark-read", self.reconnect_timeout)

@@ -1,8 +1,7 @@
 """File pins: retention keeps the segment files of a batch while tasks read them.
 
-A pin expires, so a query that has died keeps nothing. Tasks renew it, because a batch read has no process of its own that
-lives as long as they do. Each task renews the pin of the whole batch, including ranges of other tasks, which may still
-wait for a slot.
+A pin expires, so a query that died keeps no files. Tasks renew it, because a batch read has no process that lives as long
+as they do. Each task renews the pin of the whole batch, including ranges of other tasks, which may still wait for a slot.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class FilePin:
         holder: Name of the pin at the broker, unique per batch reader and query.
         seconds: How long it lasts from now, or from the last renewal.
         ranges: The pinned ranges.
-        counts_losses: Whether releasing the pin returns how many messages tasks have lost.
+        counts_losses: Whether releasing the pin returns the number of messages that tasks lost.
     """
 
     holder: str

@@ -58,7 +58,7 @@ def from_json(value: Document) -> Offsets:
         if value["version"] != VERSION:
             raise OffsetError(
                 f"the checkpoint has offsets of version {value['version']}; expected {VERSION}: another "
-                "version of Leveret has written it"
+                "version of Leveret wrote it"
             )
         streams = {
             str(name): Position(str(position["id"]), int(position["next"])) for name, position in value["streams"].items()

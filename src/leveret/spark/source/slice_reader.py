@@ -1,7 +1,7 @@
 """Reading slices in tasks: from segment files where they exist, otherwise over AMQP.
 
-Either way every slice is counted: it begins with its first offset, ends with its last one, and has all messages in between
-except those that the manifest lists as erased.
+Either way, every slice is verified: it begins with its first offset, ends with its last one, and has all messages in
+between except those that the manifest lists as erased.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = logging.getLogger("leveret.spark")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How to read slices: the options that tasks need."""
+    """The options that tasks need to read slices."""
 
     endpoint: Endpoint
     columns: tuple[str, ...] | None
@@ -246,7 +246,7 @@ def topic_expression(pattern: str) -> str:
         if number and not (number == 1 and words[0] == "#"):
             expression += r"\."
         elif number:
-            # After a `#`, which may match no word.
+            # After a `#`, which may match zero words.
             expression = r"([^.]*\.)*"
         expression += piece
     return f"^{expression}$"

@@ -1,4 +1,4 @@
-"""Offsets from the options: where a query without a checkpoint begins, and where a batch read ends."""
+"""Offsets from the options: the start of a query without a checkpoint, and the end of a batch read."""
 
 from __future__ import annotations
 

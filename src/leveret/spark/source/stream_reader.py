@@ -31,12 +31,12 @@ log = logging.getLogger("leveret.spark")
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """`readStream` of a stream, a super stream, or streams by pattern.
 
-    Spark keeps one instance per query in a process of its own, and pickles others into tasks, which only use `read`.
+    Spark keeps one instance per query in a separate process, and pickles others into tasks, which only use `read`.
     """
 
     def __init__(self, settings: Settings, target: Target) -> None:
         if settings.given & {"endingOffsets"}:
-            raise OptionError("option endingOffsets: only read takes it, not readStream")
+            raise OptionError("option endingOffsets: not valid in readStream, only in read")
         self.settings = settings
         self.target = target
         self.reading = reading_of(settings)
@@ -75,7 +75,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offsets.to_json()
 
     def _register(self, info: StreamInfo, begin: int) -> int:
-        """Return where the consumer of this name begins, which a previous start may have determined."""
+        """Register the start of the consumer. Returns its offset, which a previous start may have registered."""
         consumer = self.settings.consumer_name
         try:
             offset = int(self.control.request("stream.start", stream=info.name, consumer=consumer, offset=begin)["offset"])
@@ -84,7 +84,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if offset != begin and isinstance(self.settings.starting_offsets, dict):
             raise OffsetError(
                 f"option startingOffsets: offset {begin} of stream {info.name!r} differs from offset "
-                f"{offset}, where consumer {consumer!r} began; use another consumerName, or first run "
+                f"{offset}, at which consumer {consumer!r} began; use another consumerName, or first run "
                 f"`leveret streams forget {info.name} {consumer}`"
             )
         return offset

@@ -1,4 +1,4 @@
-"""What a query reads, and in which mode: from its options and the type of the queue."""
+"""The target and the mode of a read, from its options and the type of the queue."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from leveret.spark.options import BROWSE, LEASE, SPOOL, STREAM, Settings
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What to read.
+    """The queue or streams to read.
 
     Attributes:
         mode: STREAM, LEASE, SPOOL or BROWSE.
-        kind: The option that names it: queue, stream, superStream or streamPattern.
+        kind: The option that selects it: queue, stream, superStream or streamPattern.
         name: The option's value.
     """
 
@@ -29,7 +29,7 @@ class Target:
 
 
 def find_target(settings: Settings, control: ControlClient, streaming: bool) -> Target:
-    """Determine what to read.
+    """Return the target of a read.
 
     Args:
         settings: The options.
@@ -102,7 +102,7 @@ def streams_of(target: Target, control: ControlClient) -> dict[str, int]:
     """Return the streams that a target of mode STREAM selects now, with their partition numbers (0 if not partitioned).
 
     Raises:
-        OptionError: There are none; not raised for a pattern.
+        OptionError: There are no streams; not raised for a pattern.
     """
     try:
         if target.kind == "superStream":

@@ -33,7 +33,7 @@ class StreamInfo:
 
 
 def describe(control: ControlClient, name: str, first: int | None = None, last: int | None = None) -> StreamInfo:
-    """Describe a stream; with the segments that have offsets from `first` to `last` if these are given.
+    """Describe a stream, including its segments with offsets from `first` to `last` if these are set.
 
     Raises:
         OptionError: The stream does not exist.

@@ -23,12 +23,12 @@ log = logging.getLogger("leveret.spark")
 # Seconds without a message after which the queue counts as drained, and for the first message after a start.
 IDLE_TIMEOUT: Final = 0.05
 FIRST_MESSAGE_TIMEOUT: Final = 1.0
-# Seconds to wait for a message that is known to be there.
+# Seconds to wait for a message that is known to be available.
 EXPECTED_MESSAGE_TIMEOUT: Final = 10.0
 
 
 class Unacked:
-    """Consumed messages that are not acknowledged yet, in order. `size` is the total of their bodies, in bytes."""
+    """Unacked messages, in order. `size` is the total size of their bodies in bytes."""
 
     def __init__(self, channel: BaseChannel, messages: list[Message], size: int) -> None:
         self._channel = channel
@@ -66,7 +66,7 @@ class Unacked:
         return make_batch(rows, queue=queue)
 
     def acknowledge(self) -> None:
-        """Acknowledge the messages. If the broker does not receive it, it redelivers them."""
+        """Acknowledge the messages. If the acknowledgement is lost, the broker redelivers them."""
         try:
             self._messages[-1].ack(multiple=True)
         except (ConnectionClosed, Error) as error:
@@ -79,7 +79,7 @@ class SpoolConsumer:
     Args:
         endpoint: The broker.
         queue: Name of the queue.
-        prefetch: Maximum unacknowledged messages in flight.
+        prefetch: Maximum number of unacked messages.
     """
 
     def __init__(self, endpoint: Endpoint, queue: str, prefetch: int) -> None:
@@ -106,7 +106,7 @@ class SpoolConsumer:
         return self._consumer
 
     def pending(self) -> int:
-        """Return how many messages are available, including those in flight.
+        """Return the number of available messages, including those in flight.
 
         Over AMQP 1.0 to a broker without a management node, only messages that have arrived are counted.
         """
@@ -125,7 +125,7 @@ class SpoolConsumer:
             return here
 
     def _wait_until_idle(self, first: float) -> None:
-        """Wait until no message has arrived for a moment, or `prefetch` messages are here."""
+        """Wait until no message has arrived for a moment, or `prefetch` messages have arrived."""
         core = self._consumer._core
         deadline = time.monotonic() + first
         count = -1
@@ -142,7 +142,7 @@ class SpoolConsumer:
         Args:
             max_messages: Maximum number of messages.
             max_bytes: Approximate maximum of the total body size.
-            wait: Whether messages are known to be there, so that waiting for them is worthwhile.
+            wait: Whether messages are known to be available, so that waiting for them is worthwhile.
 
         Raises:
             BrokerUnreachable: The queue cannot be consumed.

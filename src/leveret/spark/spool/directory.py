@@ -4,8 +4,8 @@
     lock              locked by the process that writes
     00000000000000000000-00000000000000000999.parquet    messages by offset; the spool assigns the offsets
 
-A file appears completely or not at all: it is written under another name, synced and renamed, and the directory is synced
-before the messages are acknowledged.
+Files appear atomically: a file is written under another name, synced and renamed, and the directory is synced before the
+messages are acknowledged.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from leveret.spark.errors import OffsetError, OptionError
 VERSION: Final = 1
 _STATE: Final = "spool.json"
 _LOCK: Final = "lock"
-# Seconds that a query waits for the process of a query that has just ended, which still holds the lock.
-_PATIENCE: Final = 10.0
+# Seconds to wait for the lock, which the process of a query that has just ended still holds.
+_LOCK_TIMEOUT: Final = 10.0
 _PAUSE: Final = 0.05
 _NAME: Final = re.compile(r"([0-9]{20})-([0-9]{20})\.parquet")
 
@@ -52,13 +52,13 @@ class Spool:
         next: Offset of the next message.
     """
 
-    def __init__(self, directory: str, source: dict[str, str], patience: float = _PATIENCE) -> None:
+    def __init__(self, directory: str, source: dict[str, str], lock_timeout: float = _LOCK_TIMEOUT) -> None:
         """Open the spool, creating it if necessary.
 
         Args:
             directory: The directory.
-            source: What it mirrors: `queue`, `vhost`, `broker`.
-            patience: Seconds to wait while another process holds the lock.
+            source: The mirrored queue: `queue`, `vhost`, `broker`.
+            lock_timeout: Seconds to wait while another process holds the lock.
 
         Raises:
             OptionError: The directory is unusable, in use, or the spool of another queue.
@@ -76,7 +76,7 @@ class Spool:
                 f"option spoolDir: {directory!r} cannot be used ({error.strerror}); expected a directory "
                 "that the driver can write and all workers can read"
             ) from None
-        if not self._acquire_lock(patience):
+        if not self._acquire_lock(lock_timeout):
             os.close(self._lock)
             raise OptionError(
                 f"option spoolDir: {directory!r} is in use by another query; expected a separate directory for each query"
@@ -87,9 +87,9 @@ class Spool:
             self.close()
             raise
 
-    def _acquire_lock(self, patience: float) -> bool:
-        """Acquire the lock; return False if another process holds it for longer than `patience` seconds."""
-        deadline = time.monotonic() + patience
+    def _acquire_lock(self, lock_timeout: float) -> bool:
+        """Acquire the lock; return False if another process holds it for longer than `lock_timeout` seconds."""
+        deadline = time.monotonic() + lock_timeout
         while True:
             try:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -124,7 +124,7 @@ class Spool:
         if version != VERSION:
             raise OptionError(
                 f"option spoolDir: {str(self.directory)!r} has version {version}; expected {VERSION}: "
-                "another version of Leveret has written it"
+                "another version of Leveret wrote it"
             )
         if source != self._source:
             raise OptionError(
@@ -146,7 +146,7 @@ class Spool:
 
     @property
     def first(self) -> int:
-        """The offset of the first message that is kept."""
+        """The offset of the oldest message."""
         return self._first
 
     def append(self, batch: pa.RecordBatch) -> None:
@@ -166,8 +166,8 @@ class Spool:
         """Return the files with these offsets. Raises OffsetError if some are missing."""
         if first < self._first:
             raise OffsetError(
-                f"the spool {str(self.directory)!r} begins at offset {self._first}, but the checkpoint asks "
-                f"for {first}: the checkpoint went back, and these messages are committed and removed; "
+                f"the spool {str(self.directory)!r} begins at offset {self._first}, but the checkpoint begins "
+                f"at {first}: the checkpoint is outdated, and its messages are committed and removed; "
                 "expected the latest checkpoint"
             )
         if stop > self.next:

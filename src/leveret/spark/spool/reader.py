@@ -1,8 +1,8 @@
 """Streaming reads of any AMQP broker's queue, through a spool.
 
-The driver's process that plans batches consumes the messages and acknowledges them once they are on disk. So no message is
-lost, but one that the broker redelivers (because the acknowledgement did not reach it) is in the spool twice: at least once
-from the broker to the spool, exactly once from the spool to Spark.
+The process that plans batches for the driver consumes the messages and acknowledges them once they are on disk. So no
+message is lost, but a message that the broker redelivers because the acknowledgement was lost is in the spool twice: at
+least once from the broker to the spool, exactly once from the spool to Spark.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ VERSION: Final = 1
 MAX_MESSAGES_PER_TRIGGER: Final = 1_000_000
 MAX_FILE_MESSAGES: Final = 50_000
 MAX_FILE_BYTES: Final = 64 << 20
-# Unacknowledged messages in flight.
+# Maximum number of unacked messages.
 PREFETCH: Final = 5000
 # Messages per task.
 MESSAGES_PER_TASK: Final = 50_000
@@ -116,8 +116,7 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ) from None
         if version != VERSION:
             raise OffsetError(
-                f"the checkpoint has offsets of version {version}; expected {VERSION}: another version of "
-                "Leveret has written it"
+                f"the checkpoint has offsets of version {version}; expected {VERSION}: another version of Leveret wrote it"
             )
         if owner != spool.id:
             raise OffsetError(

@@ -1,4 +1,4 @@
-"""Triage of dead letters: why, where and when messages died, as a table and as a page."""
+"""Triage of dead letters: why, where and when messages died, as a table and as an HTML page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # Maximum rows of a table on the page, and bytes of a body that it shows.
 MAX_ROWS = 15
 BODY_BYTES = 80
-# Classes of ages: upper limits in seconds.
+# Age classes by their upper limit in seconds.
 AGES = ((60, "1 min"), (600, "10 min"), (3600, "1 h"), (6 * 3600, "6 h"), (86400, "1 d"), (7 * 86400, "7 d"))
 OLDER = "older"
 # For messages without x-death.

@@ -1,8 +1,8 @@
 """Re-drive: publishes dead letters to their original exchange again, exactly once.
 
-The queue's messages are leased in batches. Of each lease batch the selected messages are published under the re-drive's
-name and the batch's number, and the batch is committed with the others as exceptions, which returns these to the queue. A
-re-drive that is interrupted at any point can be resumed: nothing is published twice, and nothing is lost.
+The queue's messages are leased in batches. The selected messages of a lease batch are published under the re-drive's name
+and the batch's number. Then the batch is committed with the other messages as exceptions, which returns them to the queue.
+A re-drive can be interrupted and resumed at any point: no message is published twice or lost.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def redrive(
         echo: Called with lines of progress.
 
     Returns:
-        How many messages were published, and how many stay in the queue.
+        The number of published messages, and the number of messages that stay in the queue.
     """
     output = to if to is not None else ExchangeOutput()
     name = _name(where, output, resume)

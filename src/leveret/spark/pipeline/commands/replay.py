@@ -28,7 +28,7 @@ MIN_STEP_MESSAGES = 50
 
 # Bits of a version that contain the digest; the count is above them.
 _BITS = 20
-# Messages from queues have no append time, so a range of offsets takes the place of a second. They precede all others.
+# Messages from queues have no append time, so a range of offsets replaces a second. They precede all others.
 _OFFSETS_PER_SECOND = 10_000
 _UNTIMED_BASE = -(1 << 40)
 
@@ -56,7 +56,7 @@ def replay(
         broker: The broker.
         messages: Directory of a table that `archive` wrote, or a DataFrame with the columns of messages.
         to: Where to publish. Without exchange or routing key, each message's original one is used.
-        name: Name of the replay; what was published under it is not published again.
+        name: Name of the replay. Messages that were published under it are not published again.
         where: SQL expression over the columns of messages.
         since, until: Append times, such as "2026-11-22 10:00:00", in UTC; `until` is exclusive.
         rate: Messages per second over all partitions; must not change when the replay is resumed.
@@ -64,7 +64,7 @@ def replay(
         echo: Called with lines of progress.
 
     Returns:
-        How many messages were published, including those of earlier runs.
+        The number of published messages, including those of earlier runs.
     """
     from pyspark.sql import functions as F
 
@@ -126,7 +126,7 @@ def _versions(groups: list[list[Any]], to: ExchangeOutput) -> list[int]:
 
 
 def _completed_steps(broker: Broker, application: str, name: str, versions: list[int]) -> int:
-    """Return how many steps were published under the replay's name. PipelineError if they differ from these."""
+    """Return the number of steps published under the replay's name. PipelineError if they differ from these."""
     client = control_client(broker, application)
     try:
         last = client.request("stage.last", app=application)["batch"]

@@ -1,4 +1,4 @@
-"""Spark functions of columns from functions of Arrow arrays."""
+"""Spark column functions from functions of Arrow arrays."""
 
 from __future__ import annotations
 
@@ -37,6 +37,6 @@ def arrow_function(function: Callable[..., pa.Array], result: str | DataType, in
 
     chosen: Callable[..., pa.Array] = of_one if inputs == 1 else of_two
     chosen.__annotations__ = dict.fromkeys(("first", "second")[:inputs], pa.Array) | {"return": pa.Array}
-    # Its annotations know no function whose parameters are in a variable.
+    # The annotations of `arrow_udf` do not accept a function that is passed in a variable.
     make: Callable[..., ArrowFunction] = getattr(functions, "arrow_udf")  # noqa: B009
     return make(chosen, result)

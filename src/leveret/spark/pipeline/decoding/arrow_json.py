@@ -1,8 +1,7 @@
 """Decodes JSON bodies into a typed column with Arrow's reader, in a fraction of the time of Spark's `from_json`.
 
-Results must equal those of Spark. So only schemas of types that both read alike are supported (`arrow_type`), times are
-read as text and their format is checked, and a body that Arrow does not read, for whatever reason, stays undecided for
-Spark to decode.
+Results must equal those of Spark. So it supports only types that both read alike (`arrow_type`), and reads times as text to
+check their format. A body that Arrow cannot read, for whatever reason, stays undecided, and Spark decodes it.
 """
 
 from __future__ import annotations
@@ -111,7 +110,7 @@ class JsonDecoder:
         self._read = pa.schema([(field.name, text if _is_time(field.type) else field.type) for field in fields])
 
     def decode(self, batch: pa.RecordBatch) -> tuple[pa.StructArray, pa.BooleanArray | None]:
-        """Return the decoded bodies, and which of them are decided; None if all are."""
+        """Return the decoded bodies and a mask of the decided ones, None if all are decided."""
         values = self._values(batch.column("body"))
         arrays = [self._typed(values, field) for field in self._fields]
         whole = pa.StructArray.from_arrays(arrays, fields=list(self._type))

@@ -1,6 +1,6 @@
 """Decodes the bodies of messages into typed columns.
 
-`decoded(df, ...)` adds a struct with the content of the body, and the column `decode_error`: null, or why it could not be
+`decoded(df, ...)` adds a struct with the content of the body, and the column `decode_error`, which is null if the body was
 decoded. `decoded_rows` and `rejected_rows` separate the two; the latter keeps every column of the message, with the
 original body.
 """

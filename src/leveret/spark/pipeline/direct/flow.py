@@ -1,9 +1,9 @@
 """Direct flows, whose tasks write the table's files themselves while they read the messages.
 
 For an archive Spark would only copy rows, from Arrow columns into rows and back into columns, and parse JSON with Java. So
-if nothing else is to be done with the rows, the tasks do not pass them to Spark but write files; Spark still manages
+if a flow does nothing else with its rows, the tasks write files instead of passing rows to Spark; Spark still manages
 batches, checkpoints and retries. The driver moves the files that the tasks report into the table, together with those that
-Spark writes for messages that the tasks left undecided, like `TableWriter` does for every batch: each file is in the table
+Spark writes for messages that the tasks left undecided, as `TableWriter` does for every batch: each file is in the table
 exactly once, whichever process dies.
 """
 
@@ -44,7 +44,7 @@ class Direct:
         directory: Directory of the files, relative to the table's.
         columns: Columns of the messages.
         options: Options of the data source.
-        task: How tasks write.
+        task: Writes the files of a task.
     """
 
     root: str
@@ -71,12 +71,12 @@ class Direct:
         return ready, messages.parquet(*map(escape_glob, undecided))
 
     def clear(self, spark: SparkSession) -> None:
-        """Remove the task's files: no batch is running, so they are left from completed, failed or duplicate tasks."""
+        """Remove the files of tasks. No batch is running, so they come from completed, failed or duplicate tasks."""
         Files(spark, self.root).remove(self.directory)
 
 
 def direct_of(spark: SparkSession, flow: Flow, broker: Broker, checkpoint: str) -> Direct | None:
-    """Return how the tasks of a flow write; None if Spark must, because the flow does more than they can."""
+    """Return the direct source of a flow, or None if the flow does more than tasks can, so that Spark must write."""
     if (
         flow.stream
         or flow.mark is not None
@@ -111,7 +111,7 @@ def _partitions(table: TableOutput, columns: list[str], timezone: str) -> list[t
         return None
     try:
         ZoneInfo(timezone)
-    except (KeyError, ValueError, OSError):  # Java knows more names
+    except (KeyError, ValueError, OSError):  # Java accepts more names
         return None
     return [(name, transform) for name, (transform, _) in found.items()]
 

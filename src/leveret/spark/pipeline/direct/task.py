@@ -1,7 +1,7 @@
 """Tasks that write a table's files themselves: messages are read, decoded and written as Arrow batches.
 
-Spark gets one row per message, nearly all of them empty, so that its counts are right; the last rows of a task name its
-files. Undecided messages go unchanged into files of their own, for Spark to decode.
+Spark receives one row per message, nearly all of them empty, so that its counts are right; the last rows of a task name its
+files. Undecided messages go unchanged to separate files, for Spark to decode.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ FORMATS: Final = {"day": "%Y-%m-%d", "hour": "%Y-%m-%d-%H", "month": "%Y-%m"}
 
 @dataclass(frozen=True)
 class DirectTask:
-    """How files are written.
+    """Writes the files of a task.
 
     Attributes:
-        directory: Where the files are until they are moved into the table; shared if tasks run on several machines.
+        directory: Directory of the files until they are moved into the table; shared if tasks run on several machines.
         column: Name of the decoded column.
         schema: Its schema as JSON, "" if nothing is decoded.
         partitions: (name, "day", "hour" or "month") of `append_time`.
@@ -53,11 +53,11 @@ class DirectTask:
     timezone: str = "UTC"
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write the messages and yield the rows that Spark gets instead."""
+        """Write the messages and yield the rows for Spark."""
         os.makedirs(self.directory, exist_ok=True)
         decoder = json_decoder(StructType.fromJson(json.loads(self.schema)), self.timezone) if self.schema else None
         files, undecided = _Files(self.directory), _Files(self.directory)
-        # Rows that Spark has not been given yet; at least one per file, and each file has at least one message.
+        # Rows not yet passed to Spark; at least one per file, and each file has at least one message.
         pending_rows = 0
         for batch in batches:
             pending_rows += batch.num_rows

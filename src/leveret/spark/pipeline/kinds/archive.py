@@ -35,7 +35,7 @@ def archive(
     Args:
         spark: The session.
         broker: The broker.
-        capture: Where the messages come from.
+        capture: Source of the messages.
         table: The table.
         checkpoint: Directory of the query's state; a new one starts from the beginning.
         decode: Adds a typed column with the decoded body; messages that cannot be decoded go to its quarantine.

@@ -62,11 +62,11 @@ def enrich(
     Args:
         spark: The session.
         broker: The broker.
-        capture: Where the messages come from.
+        capture: Source of the messages.
         decode: How bodies are decoded.
         table: The table.
         on: Fields of the body to columns of the table. If several rows match a message, the first one is used.
-        to: Where the messages go.
+        to: Target of the messages.
         checkpoint: Directory of the query's state.
         add: Columns to add; by default all that are not joined on.
         unmatched: "keep", "quarantine" or "drop" messages without a row in the table.

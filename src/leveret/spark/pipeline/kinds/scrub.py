@@ -60,10 +60,10 @@ def scrub(
     Args:
         spark: The session.
         broker: The broker.
-        capture: Where the messages come from.
-        rules: What to mask.
+        capture: Source of the messages.
+        rules: Masking rules.
         checkpoint: Directory of the query's state.
-        tables, exchanges: Where the messages go.
+        tables, exchanges: Targets of the messages.
         key_file: File with the key of the hashes in its first line.
         quarantine: Table of messages whose bodies cannot be masked; it contains their personal data.
         name: Name of the query.
@@ -84,7 +84,7 @@ def scrub(
 
 
 def scrubbed(df: DataFrame, rules: Sequence[Rule], key: bytes = b"") -> DataFrame:
-    """Mask the messages of a DataFrame; `decode_error` is set where that was not possible."""
+    """Mask the messages of a DataFrame. Sets `decode_error` if a body cannot be masked."""
     from pyspark.sql import functions as F
 
     masked = _mask_messages(df.withColumn(ERROR, F.lit(None).cast("string")), rules, key)

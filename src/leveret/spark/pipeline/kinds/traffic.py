@@ -97,12 +97,12 @@ def traffic(
     once: bool = False,
     trigger: float = 5.0,
 ) -> list[StreamingQuery]:
-    """Start counting the broker's events by windows, to a table, a topic exchange, or both.
+    """Start writing counts of the broker's events by windows to a table, a topic exchange, or both.
 
     Args:
         spark: The session.
         broker: The broker.
-        table, exchange: Where the windows go.
+        table, exchange: Targets of the windows.
         checkpoint: Directory of the query's state.
         capture: Stream of events; by default one is declared and bound to the exchange of events.
         window: Length of a window, in seconds.

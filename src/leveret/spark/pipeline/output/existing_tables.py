@@ -1,7 +1,7 @@
 """Checks that the rows of a flow fit an existing table, before any message is read.
 
-Files are added to a table without looking at the others: a file with other types, or in other directories, would make the
-table unreadable for Spark.
+Adding a file to a table does not check the others: a file with other types, or in other directories, would make the table
+unreadable for Spark.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import DataType, StructType
 
-# Directory in which Spark's own file sink lists its files; where it exists, Spark reads no other files.
+# Directory in which Spark's own file sink lists its files. If it exists, Spark reads no other files.
 _SPARK_METADATA = "_spark_metadata"
 
 
@@ -45,7 +45,7 @@ def check_table(spark: SparkSession, output: TableOutput, rows: StructType) -> N
     if before != now and output.format == "parquet":
         raise PipelineError(
             f"table {output.path}: it is partitioned by {', '.join(before) or 'nothing'}, but the key "
-            f"partition says {', '.join(now) or 'nothing'}; use the same partitions, or another directory"
+            f"partition has {', '.join(now) or 'nothing'}; use the same partitions, or another directory"
         )
     mismatch = _type_mismatch(spark.read.parquet(escape_glob(files.url(found))).schema, rows, "")
     if mismatch is not None:

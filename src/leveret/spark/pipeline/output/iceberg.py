@@ -33,7 +33,7 @@ def add_to_table(
     Args:
         output: The table.
         files: Access to its directory.
-        batch: Gives the schema.
+        batch: Source of the schema.
         partitions: Result of `partition_columns`.
         paths: The files, relative to the table's directory.
         which: Application and number of the batch.

@@ -1,11 +1,11 @@
 """Tables of Parquet files that receive each batch exactly once, for any reader.
 
 A batch is written to a directory that readers ignore; then its plan is written, which lists the target of each file; then
-the files are renamed into the table. The plan decides: a batch with a plan is not computed again, its moves are completed;
-a batch without a plan is written again from scratch. So the files are durable before the plan, and their targets before the
-batch is done, and a power failure loses nothing. Readers other than Spark see no row twice either, unlike with Spark's own
-file sink, which guarantees that only to readers of its `_spark_metadata`. While a batch is being renamed, readers see some
-of its files.
+the files are renamed into the table. A batch with a plan is not computed again: only its moves are completed. A batch
+without a plan is written again from scratch. The files are durable before the plan, and their targets before the batch is
+done, so a power failure loses nothing. Readers other than Spark see no row twice either, unlike with Spark's own file sink,
+which guarantees that only to readers of its `_spark_metadata`. While a batch is being renamed, readers see some of its
+files.
 
     TABLE/day=2026-11-22/<application>-<batch>-<n>.parquet
     TABLE/_leveret/<application>/<batch>.json       the plan
@@ -28,7 +28,7 @@ from leveret.spark.pipeline.output.files import Files
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-# Plans that are kept: a repeated batch is the last one or, if a commit file was lost, the one before.
+# Number of plans to keep: a repeated batch is the last one or, if a commit file was lost, the one before.
 KEPT_PLANS = 16
 
 _FORMATS = {"day": "yyyy-MM-dd", "hour": "yyyy-MM-dd-HH", "month": "yyyy-MM"}
@@ -148,7 +148,7 @@ class TableWriter:
         return [target for _, target in planned]
 
     def _write_parquet(self, batch: DataFrame, url: str) -> None:
-        """Let Spark write the files of a batch."""
+        """Write the files of a batch with Spark."""
         # Spark's default INT96 has no statistics, and other readers see nanoseconds.
         batch.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         # A batch that spans a few days keeps that many files open; otherwise Spark would first sort the batch in memory.
