@@ -19,13 +19,13 @@ SOURCES = [BENCH / "artemis" / name for name in ("pom.xml", "Embedded.java")]
 
 @functools.cache
 def program() -> Path | None:
-    """Return its classes and libraries, downloaded and compiled at first use; None if that fails."""
+    """Return the directory of its classes and libraries, downloaded and compiled at first use; None if that fails."""
     if any(shutil.which(tool) is None for tool in ("java", "javac", "mvn")):
         return None
     digest = hashlib.blake2b(b"".join(path.read_bytes() for path in SOURCES), digest_size=6).hexdigest()
     target = OUTPUT / f"artemis-{digest}"
     if not target.exists():
-        print("Fetching Artemis, once", file=sys.stderr)
+        print("Downloading Artemis (first use only)", file=sys.stderr)
         partial = target.with_suffix(".partial")
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
@@ -44,7 +44,7 @@ def program() -> Path | None:
         ):
             done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
             if done.returncode != 0:
-                print(f"Artemis is left out: {(done.stdout + done.stderr).strip()[-1000:]}", file=sys.stderr)
+                print(f"Artemis is unavailable: {(done.stdout + done.stderr).strip()[-1000:]}", file=sys.stderr)
                 return None
         partial.rename(target)
     return target

@@ -1,7 +1,7 @@
 """The brokers to compare: Leveret with compiled and with plain modules, RabbitMQ if it is installed, and for AMQP 1.0
 Artemis if Java and Maven are installed.
 
-The classes of the tests start them, each with its own directories under a temporary one.
+The tests' process classes start them, each with its own directories under a temporary one.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ permissions."/" = { configure = ".*", write = ".*", read = ".*" }
 
 
 def names(wanted: list[str] | None = None, amqp10: bool = False) -> list[str]:
-    """Return which of the wanted brokers can be compared on this machine, RabbitMQ first.
+    """Return the wanted brokers that are available on this machine, RabbitMQ first.
 
-    With `amqp10` this includes brokers that speak only AMQP 1.0.
+    With `amqp10`, include brokers that speak only AMQP 1.0.
     """
     from leveret import build_info
 
@@ -55,7 +55,7 @@ def names(wanted: list[str] | None = None, amqp10: bool = False) -> list[str]:
 
 @contextlib.contextmanager
 def preloaded(slow: bool) -> Iterator[None]:
-    """Give processes that are started inside the slow disk."""
+    """Preload the slow disk into processes that start inside the `with` block."""
     before = os.environ.get("LD_PRELOAD")
     if slow:
         os.environ["LD_PRELOAD"] = str(slow_sync())
@@ -102,7 +102,7 @@ class Contender:
             # The sources may have been edited since they were compiled.
             build = "(pure" if self.name == PURE else "(compiled"
             if build not in self.broker.log().splitlines()[0]:
-                raise SystemExit(f"{TITLES[self.name]} was asked for, and started is: {self.broker.log().splitlines()[0]}")
+                raise SystemExit(f"requested {TITLES[self.name]}, but started {self.broker.log().splitlines()[0]}")
 
     def stop(self) -> None:
         if isinstance(self.broker, LeveretProcess):
@@ -128,7 +128,7 @@ class Contender:
 
 @contextlib.contextmanager
 def alone(measured: Contender, contenders: list[Contender]) -> Iterator[None]:
-    """Suspend the other brokers meanwhile: even an idle one has work now and then."""
+    """Suspend the other brokers, since even an idle broker runs now and then."""
     others = [contender for contender in contenders if contender is not measured]
     for other in others:
         os.kill(other.pid, signal.SIGSTOP)
@@ -141,7 +141,7 @@ def alone(measured: Contender, contenders: list[Contender]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def running(wanted: list[str], directory: Path, slow: bool = False) -> Iterator[list[Contender]]:
-    """Start these brokers, and stop them at the end."""
+    """Run these brokers during the `with` block."""
     with contextlib.ExitStack() as stack:
         started = []
         for name in wanted:

@@ -38,7 +38,7 @@ BLOCKING = "leveret.sync"
 PIKA = "pika"
 AIO_PIKA = "aio-pika"
 
-# The work to measure; and the targets: work, client, the client to compare with, and the ratio.
+# Workloads; and targets: workload, client, the client to compare with, and the ratio.
 WINDOWED = "publish, 200 confirms in flight"
 AWAITED = "publish, each confirm awaited"
 CONSUME = "consume, an ack every 50"
@@ -56,7 +56,7 @@ TARGETS: list[tuple[str, str, str, float]] = [
 
 
 class Clock:
-    """Counts until the time is over. The first fifth is a warm-up and does not count."""
+    """Counts items until the time is up, except during the first fifth, which is a warm-up."""
 
     def __init__(self, seconds: float) -> None:
         now = time.perf_counter()
@@ -67,7 +67,7 @@ class Clock:
         self._before = 0
 
     def going(self, number: int) -> bool:
-        """Whether to continue, after `number` items. Looks at the clock every 50."""
+        """Return whether to continue after `number` items. Reads the clock every 50 items."""
         if number % ACK_EVERY:
             return True
         now = time.perf_counter()
@@ -211,7 +211,7 @@ def consume_blocking(url: str, seconds: float) -> float:
 
 
 def run_here(work: str, client: str, url: str, seconds: float) -> float:
-    """Return the messages per second of one client doing one kind of work, in this process."""
+    """Return the messages per second of one client on one workload, in this process."""
     asynchronous: dict[tuple[str, str], Callable[[], Awaitable[float]]] = {
         (WINDOWED, AIO_PIKA): lambda: publish_aio_pika(url, seconds, WINDOW),
         (AWAITED, AIO_PIKA): lambda: publish_aio_pika(url, seconds, 1),
@@ -239,7 +239,7 @@ def run_here(work: str, client: str, url: str, seconds: float) -> float:
 
 
 def measure(work: str, client: str, port: int, seconds: float) -> float:
-    """The same in a separate process, with the queue that the work needs."""
+    """Like `run_here`, in a separate process, with the queue of the workload."""
     url = f"amqp://guest:guest@127.0.0.1:{port}/"
     if work == CONSUME:
         generator.run(
@@ -272,7 +272,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make bench-clients", description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--broker", choices=brokers.SPEAK_0_9_1, help="compiled if there is a compiled build")
+    parser.add_argument("--broker", choices=brokers.SPEAK_0_9_1, help="default: compiled if available")
     parser.add_argument("--output", type=Path, default=generator.OUTPUT)
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
@@ -306,7 +306,7 @@ def compare(console: Console, rounds: int, seconds: float, output: Path, broker:
 
 def table(rates: dict[str, dict[str, list[float]]], caption: str) -> Table:
     shown = Table(title="Clients", caption=caption)
-    for heading in ("work", "client", "messages/s", "beside aio-pika", "beside pika", "targets"):
+    for heading in ("work", "client", "messages/s", "vs aio-pika", "vs pika", "targets"):
         shown.add_column(heading, justify="left" if heading in ("work", "client", "targets") else "right")
     for work, by_client in rates.items():
         for client, mine in by_client.items():

@@ -2,11 +2,11 @@
 
     python bench/fuzz.py --protocol 0-9-1 --stage after --minutes 5 --seed 7
 
-The seed decides a pool of valid and invalid frames. The fuzzer draws frames from the pool, changes some of their bytes,
-and feeds them to a session in pieces of a few frames: at once (before authentication), or after a correct login. The
-broker must not log an internal error, and no exception may leave a session. A turn is one piece and everything that the
-broker does about it immediately, in CPU time of the thread. Turns over 20 ms are counted, the longest one is printed,
-and one over 100 ms is an error.
+The seed determines a pool of valid and invalid frames. The fuzzer draws frames from the pool, changes some of their
+bytes, and feeds them to a session in pieces of a few frames: at once (before authentication), or after a correct login.
+The broker must not log an internal error, and no exception may escape from a session. A turn is the immediate processing
+of one piece, in CPU time of the thread. The fuzzer counts turns over 20 ms and prints the longest one; a turn over 100 ms
+is an error.
 
 Only frames that a session received before the broker closed the connection count.
 """
@@ -62,7 +62,7 @@ AMQP_1_0, SASL_1_0 = b"AMQP\x00\x01\x00\x00", b"AMQP\x03\x01\x00\x00"
 
 
 class FuzzPeer(FuzzedPeer):
-    """The broker's side of a socket. If the broker closes a channel or a session, the client opens it again.
+    """The broker's side of a socket. If the broker closes a channel or a session, the client reopens it.
 
     answers: the client's next input.
     """
@@ -514,7 +514,7 @@ def run(protocol: str, stage: str, seed: int, until: float, most: float = float(
 
 
 def _survives(protocol: str, site: Site, data: bytes, opening: list[bytes]) -> bool:
-    """Whether a new connection survives a piece."""
+    """Return whether a new connection survives a piece."""
     peer = FuzzPeer(site, protocol)
     session = connect(protocol, "after", site, peer, random.Random(0))
     site.run()
@@ -551,7 +551,7 @@ def _connection(
         if taken > SLOW:
             found.slow += 1
             if taken > TOO_SLOW:
-                found.wrong.append(f"connection {name}: a turn of {taken * 1000:.0f} ms")
+                found.wrong.append(f"connection {name}: a turn took {taken * 1000:.0f} ms")
         if taken > found.longest:
             found.longest, found.at = taken, name
 
@@ -589,7 +589,7 @@ def main() -> int:
     parser.add_argument("--protocol", nargs="+", choices=PROTOCOLS, default=list(PROTOCOLS))
     parser.add_argument("--stage", nargs="+", choices=STAGES, default=list(STAGES))
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
-    parser.add_argument("--minutes", type=float, default=1.0, help="of each")
+    parser.add_argument("--minutes", type=float, default=1.0, help="minutes per protocol and stage")
     given = parser.parse_args()
     print(f"seed {given.seed}", flush=True)
     failed = False
@@ -600,8 +600,8 @@ def main() -> int:
             rate = found.frames / (time.monotonic() - begun)
             print(
                 f"{protocol} {stage} authentication: {found.frames} frames on {found.connections} connections,"
-                f" {rate:.0f} a second, {found.slow} turns over 20 ms, the longest {found.longest * 1000:.1f} ms"
-                f" ({found.at}), {len(found.wrong)} wrong",
+                f" {rate:.0f} per second, {found.slow} turns over 20 ms, longest {found.longest * 1000:.1f} ms"
+                f" ({found.at}), {len(found.wrong)} errors",
                 flush=True,
             )
             for text in found.wrong[:5]:

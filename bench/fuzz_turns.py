@@ -2,9 +2,9 @@
 
     PYTHONPATH=src:. python -m bench.fuzz_turns --seed 1 --minutes 10
 
-A script is a list of operations with numbers. It runs against a broker of its own, over AMQP 0-9-1, 0-9 and 1.0. Each
-round changes the best script so far a little, and keeps the change if a turn became longer. Prints every new best, and at
-the end the script, so that `--replay SCRIPT.json` measures it again. Exits with 1 above --bound.
+A script is a list of operations with numbers. It runs against its own broker, over AMQP 0-9-1, 0-9 and 1.0. Each round
+changes the best script so far a little, and keeps the change if the longest turn became longer. Prints every new best
+time, and at the end the script, which `--replay SCRIPT.json` measures again. Exits with 1 if a turn exceeds --bound.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Player:
         for name, number in script:
             try:
                 ACTIONS[name](self, number)
-            except (OSError, RuntimeError, ValueError):  # ValueError: the client refuses to send it, such as a second open
+            except (OSError, RuntimeError, ValueError):  # ValueError: the client refuses to send, such as a second open
                 self.drop(self)
         for client in self.clients.values():
             with contextlib.suppress(OSError, RuntimeError):
@@ -164,7 +164,7 @@ def _channels(player: Player, number: int) -> None:
 
 
 def _frames(player: Player, number: int) -> None:
-    """AMQP 1.0: sessions, links, credit and dispositions over wide ranges."""
+    """Send AMQP 1.0 sessions, links, credit and dispositions over wide ranges."""
     output = Output(1 << 16)
     frames: list[Performative] = [Open("fuzz"), Begin(0, 1 << 31, 1 << 31)]
     for index in range(number % 500):
@@ -216,7 +216,7 @@ ACTIONS: dict[str, Callable[[Player, int], None]] = {
 
 
 def mutate(script: list[Step], chance: random.Random) -> list[Step]:
-    """Return the script with one change: a step more or less, another number, or two steps exchanged."""
+    """Return the script with one change: a step added, removed or renumbered, or two steps swapped."""
     changed = list(script)
     kind = chance.randrange(4) if changed else 0
     at = chance.randrange(len(changed) + 1)
@@ -236,7 +236,7 @@ def score(script: list[Step]) -> float:
     """Return the longest turn of a broker that plays a script, in milliseconds."""
     with running() as lab:
         lab.settle()
-        lab.reset()  # without what the start takes
+        lab.reset()  # exclude the start
         Player(lab).play(script)
         lab.settle()
         return lab.longest()
@@ -260,8 +260,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=2.0)
-    parser.add_argument("--length", type=int, default=8, help="operations of the first script")
-    parser.add_argument("--bound", type=float, default=20.0, help="milliseconds that a turn may take")
+    parser.add_argument("--length", type=int, default=8, help="number of operations in the first script")
+    parser.add_argument("--bound", type=float, default=20.0, help="maximum milliseconds of a turn")
     parser.add_argument("--replay", type=Path, help="a file with a script")
     chosen = parser.parse_args()
     if chosen.replay is not None:

@@ -15,14 +15,14 @@ OUTPUT = BENCH.parent / "build" / "bench"
 
 
 class GeneratorFailed(Exception):
-    """The load generator failed; the message is its own."""
+    """The load generator failed. The message is that of the generator."""
 
 
 def compile_c(name: str, sources: list[Path], *options: str) -> Path:
     """Compile C sources into `build/bench/NAME-HASH` unless that file exists."""
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
-        raise SystemExit("The benchmark needs a C compiler for its load generator (Debian: gcc libc6-dev).")
+        raise SystemExit("the benchmark needs a C compiler for its load generator (Debian: apt install gcc libc6-dev)")
     digest = hashlib.blake2b(digest_size=6)
     for path in sorted(sources):
         digest.update(path.read_bytes())
@@ -74,13 +74,13 @@ class Load:
         return self.result(60)
 
     def line(self) -> str:
-        """Return the next line that it prints."""
+        """Return the next line of output."""
         assert self.process.stdout is not None
         return self.process.stdout.readline()
 
 
 def floor(rate: int, *options: str) -> dict[str, Any]:
-    """Measure the machine's own latency at a rate per second: an echo between two processes, counted from the due time."""
+    """Measure the machine's own latency at a rate per second: that of an echo between two processes, from its due time."""
     return run(0, "floor", "--rate", str(rate), *options)
 
 

@@ -1,8 +1,8 @@
-"""Compare the instructions of a message between this checkout and another one: `python -m bench.instructions ../other`.
+"""Compare the instructions per message of this checkout with another one: `python -m bench.instructions ../other`.
 
 Valgrind counts the instructions of each broker, which serves the same messages in batches that wait for each other. The
-count hardly depends on the machine or on its load, so it shows a difference of 1 %, which `bench.pairs` cannot. It leaves
-out the kernel, cache misses and the effects of larger batches. Compile both checkouts first (`make compiled`).
+count hardly depends on the machine or its load, so it shows a difference of 1 %, which `bench.pairs` cannot. It excludes
+the kernel, cache misses and the effects of larger batches. Compile both checkouts first (`make compiled`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ COUNTED: Final = re.compile(r"I\s+refs\s*:\s*([\d,]+)")
 def publish_and_acknowledge(
     address: Address, count: int, *, queues: int = 1, durable: bool = False, single: bool = False
 ) -> None:
-    """Publish messages over 0-9-1; after each batch, wait for its confirms and deliveries, and acknowledge these."""
+    """Publish messages over 0-9-1. After each batch, wait for its confirms and acknowledge its deliveries."""
     publisher = Client(address)
     publisher.open_channel()
     names = [f"q{number}" for number in range(queues)]
@@ -74,7 +74,7 @@ def publish_and_acknowledge(
 
 
 def transfer_and_settle(address: Address, count: int) -> None:
-    """Send messages over 1.0; after each batch, wait for its dispositions and deliveries, and settle these."""
+    """Send messages over 1.0. After each batch, wait for its dispositions and settle its deliveries."""
     owner = Client(address)
     owner.open_channel()
     owner.declare("q0")
@@ -117,7 +117,7 @@ LOADS: Final[dict[str, Callable[[Address, int], None]]] = {
 
 
 def count_instructions(checkout: Path, load: Callable[[Address, int], None], count: int) -> int:
-    """Return the instructions of a broker of a checkout, from its start to its end, that serves so many messages."""
+    """Return the instructions of a checkout's broker from start to end, serving `count` messages."""
     with tempfile.TemporaryDirectory(prefix="leveret-instructions-") as name:
         directory = Path(name)
         (directory / "leveret.toml").write_text(CONFIG)
@@ -169,7 +169,7 @@ def counted(report: str) -> int:
 
 
 def for_message(checkout: Path, load: Callable[[Address, int], None], count: int) -> float:
-    """Return the instructions of a message, without the start and the end of the broker."""
+    """Return the instructions per message, without the start and the end of the broker."""
     return (count_instructions(checkout, load, FEW + count) - count_instructions(checkout, load, FEW)) / count
 
 
@@ -178,14 +178,14 @@ def main() -> int:
         prog="python -m bench.instructions", description="Compare the instructions of two checkouts."
     )
     parser.add_argument("other", type=Path, help="the checkout to compare with; ratios are this one's to that one's")
-    parser.add_argument("--messages", type=int, default=30_000, help="of each load (default 30,000)")
+    parser.add_argument("--messages", type=int, default=30_000, help="messages per load (default 30,000)")
     parser.add_argument("--only", action="append", choices=LOADS, help="default: all loads")
     chosen = parser.parse_args()
     if shutil.which("valgrind") is None:
-        parser.error("valgrind is needed (Debian: apt install valgrind)")
+        parser.error("valgrind is not installed (Debian: apt install valgrind)")
     if chosen.messages < BATCH or chosen.messages % BATCH:
-        parser.error(f"--messages is a multiple of {BATCH}")
-    table = Table("load", "instructions a message", "of the other", "ratio")
+        parser.error(f"--messages must be a multiple of {BATCH}")
+    table = Table("load", "instructions per message", "other checkout", "ratio")
     for name in chosen.only or LOADS:
         here, other = (for_message(checkout, LOADS[name], chosen.messages) for checkout in (ROOT, chosen.other.resolve()))
         table.add_row(name, f"{here:,.0f}", f"{other:,.0f}", f"{here / other:.3f} x")

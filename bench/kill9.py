@@ -3,7 +3,7 @@
     python bench/kill9.py                     200 rounds
     python bench/kill9.py --rounds 20 --seed 7 --seconds 0.1 3
 
-Prints one line of totals and exits with 0; or prints what went wrong and the directory with the data, and exits with 1.
+Prints one line of totals and exits with 0; or prints the error and the directory with the data, and exits with 1.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main() -> int:
     parser.add_argument("--graceful", type=float, default=0.1, help="share of rounds that end by SIGTERM instead")
     parser.add_argument("--again", type=float, default=0.25, help="share of kills followed by one during recovery")
     parser.add_argument("--directory", type=Path, help="directory for the data, which is kept; a temporary one by default")
-    parser.add_argument("--power", action="store_true", help="cut the power: what was not synced is lost or torn")
+    parser.add_argument("--power", action="store_true", help="cut the power: unsynced writes are lost or torn")
     parser.add_argument("--broker", choices=("leveret", "rabbitmq"), default="leveret")
     arguments = parser.parse_args()
     directory = arguments.directory or Path(tempfile.mkdtemp(prefix="leveret-kill9-"))
@@ -66,7 +66,7 @@ def main() -> int:
     except (Violation, AssertionError, RuntimeError) as error:
         broker.kill()
         broker.stop()
-        print(f"FAILED with seed {arguments.seed}; the data stays in {directory}\n{error}", file=sys.stderr)
+        print(f"FAILED with seed {arguments.seed}; the data is in {directory}\n{error}", file=sys.stderr)
         return 1
     except BaseException:
         broker.kill()

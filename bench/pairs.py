@@ -1,8 +1,8 @@
 """Compare the build of this checkout with that of another one: `python -m bench.pairs ../other`.
 
-Both brokers run the same loads of the same generator in turn, in alternating order, while the broker that is not
-measured is suspended. The result is the median of the pairs' ratios with a 95 % interval, for throughput and for the
-processor time of a message. Compile both checkouts first (`make compiled`).
+The same generator runs the same loads against both brokers in turn, in alternating order; the other broker is suspended
+meanwhile. The result is the median of the pairs' ratios with a 95 % interval, for throughput and for processor time per
+message. Compile both checkouts first (`make compiled`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Build(Contender):
 
 
 def interval(ratios: list[float]) -> tuple[float, float]:
-    """Return the 95 % interval of the median of some ratios, by resampling. The same ratios give the same interval."""
+    """Return the 95 % interval of the median, by resampling. It is deterministic."""
     draw = random.Random(0)
     medians = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(RESAMPLES))
     return medians[RESAMPLES // 40], medians[-(RESAMPLES // 40) - 1]
@@ -84,7 +84,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("other", type=Path, help="the checkout to compare with; ratios are this one's to that one's")
     parser.add_argument("--pairs", type=int, default=12)
     parser.add_argument("--seconds", type=float, default=2.0, help="measured time of each load (default 2)")
-    parser.add_argument("--warmup", type=float, default=1.0, help="time before that (default 1)")
+    parser.add_argument("--warmup", type=float, default=1.0, help="warm-up before each load (default 1)")
     parser.add_argument(
         "--only",
         action="append",

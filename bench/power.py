@@ -3,15 +3,15 @@
     python bench/power.py                                      each workload, 100 points under each set of rules
     python bench/power.py --workload streams --rules posix --points 1000 --seed 7
 
-A run of clients against a broker process is recorded: every file operation of the broker and its children, and between them
-what the clients sent and what was confirmed. For random points of the recording, the files are rebuilt as a disk might hold
-them after a power cut: without unsynced data, or with arbitrary parts of it. A broker starts on these files and is compared
-with what its clients knew at that point: nothing confirmed is lost, nothing is invented, and order is kept.
+A run of clients against a broker process is recorded: every file operation of the broker and its children, interleaved with
+the messages and confirms of the clients. For random points of the recording, the files are rebuilt as they might be on disk
+after a power cut: without unsynced data, or with arbitrary parts of it. A broker starts on these files and is compared with
+the clients' knowledge at that point: nothing confirmed is lost, nothing is invented, and order is kept.
 
 Points are checked in forked processes, several at a time. A point with the same files and the same events as an earlier one
 of its recording is skipped and does not count.
 
-Prints totals for each workload and exits with 0; or prints what went wrong and where the files are, and exits with 1.
+Prints totals for each workload and exits with 0; or prints the errors and the directories of the files, and exits with 1.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tests.faults.power.points import check, take, unrecorded  # noqa: E402
 
 # Maximum number of points per recording.
 PER_RECORDING = 250
-# How long the clients work in each phase of a recording. More messages make the check of a point slower.
+# Duration of each phase of a recording in seconds. More messages make the check of a point slower.
 SECONDS = 0.4
 FAILURES = 20
 # Minimum time for checking the points of a recording.
@@ -55,7 +55,7 @@ def run(
     """Check `points` points of a workload under each set of rules, or fewer if the time runs out.
 
     Returns:
-        The number of points that were checked under each set of rules, and what was wrong.
+        The number of points that were checked under each set of rules, and the errors.
     """
     done: Counter[Rules] = Counter()
     wrong: list[str] = []
@@ -94,7 +94,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workload", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     parser.add_argument("--rules", nargs="+", choices=list(Rules), default=list(Rules), type=Rules)
-    parser.add_argument("--points", type=int, default=100, help="of each workload under each set of rules")
+    parser.add_argument("--points", type=int, default=100, help="points per workload and set of rules")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     parser.add_argument("--seconds", type=float, default=SECONDS, help="approximate duration of each phase of a recording")
     parser.add_argument("--directory", type=Path, help="directory for the data, which is kept; a temporary one by default")
@@ -103,7 +103,7 @@ def main() -> int:
     directory.mkdir(parents=True, exist_ok=True)
     library = build_library(directory)
     if library is None:
-        parser.error("a C compiler is needed")
+        parser.error("no C compiler found")
     print(f"seed {given.seed}, data in {directory}", flush=True)
     failed = False
     for name in given.workload:
@@ -113,7 +113,7 @@ def main() -> int:
         took = time.monotonic() - begun
         counts = ", ".join(f"{done[rules]} points under {rules}" for rules in given.rules)
         print(
-            f"{name}: {counts}, {len(wrong)} wrong, {took:.0f} s, {done.total() / took * 60:.0f} points a minute",
+            f"{name}: {counts}, {len(wrong)} errors, {took:.0f} s, {done.total() / took * 60:.0f} points per minute",
             flush=True,
         )
         for text in wrong[:FAILURES]:

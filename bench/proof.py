@@ -7,7 +7,7 @@
 
 Proofs: power (bench/power.py), syscalls (bench/syscalls.py), kill9 (bench/kill9.py), fuzz (bench/fuzz.py), soak
 (bench/soak.py), spark (bench/spark_kills.py). Each piece appends a line of JSON to `build/proof/results.jsonl`. Exits
-with 1 if something was wrong; the line has the errors and the seed.
+with 1 if a piece found errors; its line has the errors and the seed.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def prove_power(seed: int, until: float, directory: Path) -> Found:
     turn = 0
     while time.monotonic() < until and not wrong:
         for number, name in enumerate(WORKLOADS):
-            # A short piece must reach all of them.
+            # A short piece must reach all workloads.
             begun = time.monotonic()
             share = min((until - begun) / (len(WORKLOADS) - number), SECONDS_PER_WORKLOAD)
             done, found = power.run(
@@ -83,7 +83,7 @@ def prove_power(seed: int, until: float, directory: Path) -> Found:
 def prove_syscalls(seed: int, until: float, directory: Path) -> Found:
     library = build_library(directory)
     assert library is not None, "a C compiler is needed"
-    # The store alone and whole brokers get half of the time each.
+    # Half of the time for the store alone, half for whole brokers.
     half = (until - time.monotonic()) / 2
     counts, wrong = syscalls.run(seed, 1, library, half / 60)
     more, found = syscalls.fail_in_brokers(1 << 30, seed, library, directory, until)
@@ -181,13 +181,13 @@ PROOFS: dict[str, Callable[[int, float, Path], Found]] = {
     "soak": prove_soak,
     "spark": prove_spark,
 }
-# Those that prove something in two minutes, all at the same time, because most of them wait for disks and processes. A soak
-# needs longer to tell whether memory grows, and Spark to start.
+# Proofs that are meaningful within two minutes. They run concurrently, because most of them wait for disks and processes. A
+# soak needs longer to detect growing memory, and Spark needs longer to start.
 CI_PROOFS = (("power", "fuzz", "kill9", "syscalls"),)
 
 
 def results() -> list[dict[str, Any]]:
-    """Return the results that are checked in, then those of this checkout."""
+    """Return the checked-in results, then those of this checkout."""
     kept = lines_of(KEPT)
     return [json.loads(line) for line in (*kept, *(line for line in lines_of(RESULTS) if line not in kept))]
 
@@ -197,13 +197,13 @@ def lines_of(path: Path) -> list[str]:
 
 
 def keep() -> None:
-    """Add the results of this checkout to those that are checked in; leave out those of uncommitted changes."""
+    """Add the results of this checkout to the checked-in ones, except results of uncommitted changes."""
     lines = [json.dumps(result) + "\n" for result in results() if not result["commit"].endswith("+")]
     KEPT.write_text("".join(lines), encoding="utf-8")
 
 
 def commit() -> str:
-    """The current commit; with `+` if tracked files differ from it."""
+    """Return the current commit, with `+` if tracked files differ from it."""
 
     def git(*arguments: str) -> str:
         done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True)
@@ -214,7 +214,7 @@ def commit() -> str:
 
 
 def prove(name: str, minutes: float, seed: int | None) -> bool:
-    """Run one piece; return whether it found no error."""
+    """Run one piece. Returns whether it found no error."""
     at = commit()
     piece = sum(1 for line in results() if line["proof"] == name and line["commit"] == at)
     if seed is None:
@@ -241,7 +241,7 @@ def prove(name: str, minutes: float, seed: int | None) -> bool:
     for text in wrong[:20]:
         print(f"  WRONG: {text[:2000]}")
     if wrong:
-        print(f"  what it left: {directory}")
+        print(f"  data: {directory}")
     else:
         shutil.rmtree(directory)
     return not wrong

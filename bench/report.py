@@ -25,7 +25,7 @@ class Row:
     """Medians over the rounds of one workload on one broker. Times in milliseconds, memory in MB.
 
     ratio: median of the rounds' ratios to RabbitMQ, or None. reached: whether the ratio meets the target, or None. beside:
-    the same for further comparisons: the other workload or broker, and the ratio.
+    further comparisons, each with the other workload or broker and the ratio.
     """
 
     workload: Workload
@@ -121,19 +121,19 @@ def cells(row: Row) -> list[str]:
 
 
 def missed(row: Row) -> bool:
-    """Whether the row misses one of its targets."""
+    """Return whether the row misses one of its targets."""
     return row.reached is False or any(ratio < other.target for other, ratio in row.beside)
 
 
 def caption(floors: list[Floor]) -> str:
-    """Return the share of the machine in the latency at a rate, or "" if no such load was measured."""
+    """Return a text about the machine's own latency at a rate, or "" if no such load was measured."""
     if not floors:
         return ""
     p50, p99 = (sorted(one["latency_us"][name] / 1e3 for one in floors) for name in ("p50", "p99"))
     return (
-        f"Latency at {RATE:,} messages/s without any broker, an echo between two processes on this machine:"
+        f"Latency at {RATE:,} messages/s without a broker, of an echo between two processes on this machine:"
         f" p50 {statistics.median(p50):.2f} ms, p99 {statistics.median(p99):.2f} ms"
-        f" ({p99[0]:.2f} to {p99[-1]:.2f} in {len(p99)} measurements). A p99 near that is the machine's own."
+        f" ({p99[0]:.2f} to {p99[-1]:.2f} in {len(p99)} measurements). A p99 close to this is that of the machine."
     )
 
 

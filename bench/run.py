@@ -1,10 +1,9 @@
-"""`make bench`: Leveret (compiled and pure), RabbitMQ and for AMQP 1.0 Artemis in turn, in several rounds of one run, with
-the same loads.
+"""`make bench`: run the same loads on Leveret (compiled and pure), RabbitMQ and, for AMQP 1.0, Artemis, in several rounds.
 
-    make bench                                       everything, about twenty minutes
-    make bench ARGS="--quick"                        one short round of everything
-    make bench ARGS="--only transient --only topic"  some of it
-    make bench ARGS="--brokers compiled"             without comparison
+make bench                                       everything, about twenty minutes
+make bench ARGS="--quick"                        one short round of everything
+make bench ARGS="--only transient --only topic"  some workloads
+make bench ARGS="--brokers compiled"             without a comparison
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench", description="Compare Leveret with other brokers on this machine.")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=4.0, help="measured time of each load (default 4)")
-    parser.add_argument("--warmup", type=float, default=1.5, help="time before that (default 1.5)")
+    parser.add_argument("--warmup", type=float, default=1.5, help="warm-up before each load (default 1.5)")
     parser.add_argument("--quick", action="store_true", help="one round of 2 seconds each")
     parser.add_argument("--only", action="append", choices=[workload.name for workload in WORKLOADS])
     parser.add_argument("--brokers", action="append", choices=list(brokers.TITLES))
-    parser.add_argument("--output", type=Path, default=generator.OUTPUT, help="where results.json, .md and .svg go")
+    parser.add_argument("--output", type=Path, default=generator.OUTPUT, help="directory for results.json, .md and .svg")
     chosen = parser.parse_args()
     if chosen.quick:
         chosen.rounds, chosen.seconds, chosen.warmup = 1, 2.0, 0.5
@@ -47,8 +46,8 @@ def measure(
     floors: list[report.Floor],
     console: Console,
 ) -> None:
-    """All rounds of these workloads; adds to the results, and before each load of latency what the machine has of its own
-    to the floors."""
+    """Run all rounds of these workloads. Adds to `results`, and before each latency load, the machine's own latency to
+    `floors`."""
     span = ("--seconds", str(chosen.seconds), "--warmup", str(chosen.warmup))
     for turn in range(chosen.rounds):
         for workload in workloads:
@@ -59,7 +58,7 @@ def measure(
                     f"p99 {floors[-1]['latency_us']['p99'] / 1e3:>9.2f} ms",
                     highlight=False,
                 )
-            # Each broker is first in turn, so that the after-effects of the previous load affect all alike.
+            # Each broker takes its turn as the first, so that after-effects of the previous load affect all alike.
             for contender in contenders[turn % len(contenders) :] + contenders[: turn % len(contenders)]:
                 if contender.name == brokers.ARTEMIS and not workload.only_amqp10:
                     continue
@@ -112,10 +111,10 @@ def main() -> int:
     workloads = [workload for workload in WORKLOADS if not chosen.only or workload.name in chosen.only]
     wanted = brokers.names(chosen.brokers, amqp10=any(workload.only_amqp10 for workload in workloads))
     if not wanted:
-        console.print("None of these brokers is available here.")
+        console.print("None of these brokers is available on this machine.")
         return 1
     if os.getloadavg()[0] > 0.5:
-        console.print(f"[yellow]The machine is busy (load {os.getloadavg()[0]:.1f}): the figures will be rough.[/]")
+        console.print(f"[yellow]The machine is busy (load {os.getloadavg()[0]:.1f}): the figures will be imprecise.[/]")
     results: report.Results = {}
     floors: list[report.Floor] = []
     began = time.time()
@@ -145,7 +144,7 @@ def main() -> int:
     (chosen.output / "results.json").write_text(json.dumps(facts, indent=1) + "\n")
     (chosen.output / "results.md").write_text(report.markdown(rows, caption))
     (chosen.output / "results.svg").write_text(report.chart(rows))
-    console.print(f"Also in {chosen.output}: results.json, results.md, results.svg")
+    console.print(f"Wrote results.json, results.md and results.svg to {chosen.output}")
     if not chosen.only:
         clients.compare(console, chosen.rounds, chosen.seconds / 2, chosen.output)
         staged.compare(console, chosen.rounds, chosen.output)

@@ -1,6 +1,6 @@
 """`make bench-scale`: many connections, many queues, and one deep queue.
 
-    make bench-scale                              all of it, about fifteen minutes
+    make bench-scale                              all commands, about fifteen minutes
     make bench-scale ARGS="idle --connections 1000"
     make bench-scale ARGS="deep --messages 10000000"
     make bench-scale ARGS="declares --queues 100000"
@@ -23,7 +23,7 @@ from typing import Any
 
 from bench import brokers, generator
 
-# The other queue, whose latency must not suffer: few messages, durable, with confirms.
+# The load of the other queue, whose latency must not suffer: few messages, durable, with confirms.
 BYSTANDER = ("--rate", "1000", "--durable", "--ack-every", "1", "--prefix", "bystander", "--warmup", "1")
 BYSTANDER_SECONDS = 8
 
@@ -61,7 +61,7 @@ def settled_memory(pid: int, seconds: float = 10) -> float:
 
 def idle(chosen: argparse.Namespace, contender: brokers.Contender) -> dict[str, Any]:
     """Measure the memory of idle connections with a channel each."""
-    # Open one connection first: the modules that it loads are not the cost of a connection.
+    # Open one connection first, so that the modules that it loads do not count as the cost of a connection.
     generator.run(contender.port, "run", "--seconds", "0.5", "--warmup", "0", "--prefix", "idle")
     bare = settled_memory(contender.pid)
     began = time.monotonic()
@@ -71,7 +71,7 @@ def idle(chosen: argparse.Namespace, contender: brokers.Contender) -> dict[str, 
     took = time.monotonic() - began
     full = settled_memory(contender.pid)
     load.result()
-    say(f"  {chosen.connections} connections with a channel each, opened in {took:.1f} s; {bare:.0f} MB before")
+    say(f"  opened {chosen.connections} connections with a channel each in {took:.1f} s; {bare:.0f} MB before")
     return {
         "connections": chosen.connections,
         "seconds": took,
@@ -81,27 +81,27 @@ def idle(chosen: argparse.Namespace, contender: brokers.Contender) -> dict[str, 
 
 
 def declares(chosen: argparse.Namespace, contender: brokers.Contender) -> dict[str, Any]:
-    """Declare durable queues one after the other, awaiting each."""
+    """Declare durable queues one by one, awaiting each reply."""
     found = generator.run(contender.port, "declare", "--durable", "--messages", str(chosen.queues), timeout=3600)
     thousands = found["milliseconds_per_thousand"]
     say(
-        f"  {chosen.queues} queues in {found['seconds']:.1f} s, {chosen.queues / found['seconds']:,.0f} a second; "
+        f"  {chosen.queues} queues in {found['seconds']:.1f} s, {chosen.queues / found['seconds']:,.0f} per second; "
         f"first thousand {thousands[0]:.0f} ms, last {thousands[-1]:.0f} ms; {status(contender.pid, 'VmRSS'):.0f} MB"
     )
     began = time.monotonic()
     contender.stop()
     contender.start()
     took = time.monotonic() - began
-    say(f"  stopped and back in {took:.1f} s")
+    say(f"  restarted in {took:.1f} s")
     return {
         **found,
         "restart_seconds": took,
-        "slow_down": judge("last thousand over the first", thousands[-1] / thousands[0], 2, "x"),
+        "slow_down": judge("last thousand relative to the first", thousands[-1] / thousands[0], 2, "x"),
     }
 
 
 def beside(contender: brokers.Contender, work: Callable[[], dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Do some work while the bystander runs. Returns the results of both."""
+    """Run `work` while the other queue has its load. Returns the results of both."""
     load = generator.Load(contender.port, "run", *BYSTANDER, "--seconds", "1000000")
     try:
         done = work()
@@ -111,7 +111,7 @@ def beside(contender: brokers.Contender, work: Callable[[], dict[str, Any]]) -> 
 
 
 def deep(chosen: argparse.Namespace, contender: brokers.Contender) -> dict[str, Any]:
-    """Measure a queue of very many persistent messages: memory, restart, drain, and the effect on another queue."""
+    """Measure a queue with millions of persistent messages: memory, restart, drain, and the effect on another queue."""
     count = chosen.messages
     port = contender.port
     bare = settled_memory(contender.pid)
@@ -156,7 +156,7 @@ def deep(chosen: argparse.Namespace, contender: brokers.Contender) -> dict[str, 
 
     base = max(alone["latency_us"]["p99"], 1)
     say(
-        f"  memory: {resting:.0f} MB full and at rest, peaks {peak_filling:.0f} MB filling, {restarted:.0f} MB starting, "
+        f"  memory: {resting:.0f} MB full and idle; peaks {peak_filling:.0f} MB filling, {restarted:.0f} MB starting, "
         f"{peak_draining:.0f} MB draining"
     )
     scale = count / 10_000_000
@@ -168,8 +168,8 @@ def deep(chosen: argparse.Namespace, contender: brokers.Contender) -> dict[str, 
         "resting_mb": resting,
         "during_fill": during_fill,
         "during_drain": during_drain,
-        "memory": judge("most memory", max(peak_filling, restarted, peak_draining), 1024, "MB"),
-        "restart": judge("back after a restart in", restart, max(60 * scale, 2), "s"),
+        "memory": judge("peak memory", max(peak_filling, restarted, peak_draining), 1024, "MB"),
+        "restart": judge("restart", restart, max(60 * scale, 2), "s"),
         "p99_fill": judge("other queue's p99 while filling", during_fill["latency_us"]["p99"] / base, 2, "x"),
         "p99_drain": judge("other queue's p99 while draining", during_drain["latency_us"]["p99"] / base, 2, "x"),
     }
@@ -180,7 +180,7 @@ COMMANDS = {"idle": idle, "declares": declares, "deep": deep}
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make bench-scale", description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("commands", nargs="*", choices=[*COMMANDS, []], help="what to measure (all of it)")
+    parser.add_argument("commands", nargs="*", choices=[*COMMANDS, []], help="what to measure (default: everything)")
     parser.add_argument("--broker", action="append", choices=brokers.SPEAK_0_9_1)
     parser.add_argument("--connections", type=int, default=1000)
     parser.add_argument("--queues", type=int, default=100_000)

@@ -1,8 +1,7 @@
 """Measure the cost of sealing for publishers, and whether it keeps up: `python -m bench.sealing [--seconds 30] [--rate N]`.
 
-Publishers append messages of 256 bytes to a stream, with confirms, first as fast as they can and then at the rate, each
-once with sealing off and once with it on. Sealing keeps up if the unsealed part does not grow beyond the size of two
-segments.
+Publishers append messages of 256 bytes to a stream, with confirms, first as fast as possible and then at the rate, each
+with sealing off and with sealing on. Sealing keeps up if the unsealed part does not exceed the size of two segments.
 """
 
 from __future__ import annotations
@@ -111,7 +110,7 @@ def main() -> None:
                 print(json.dumps(found), flush=True)
         off, on = median(rates[False]), median(rates[True])
         print(
-            f"{'as fast as it goes' if not rate else f'at {rate:,.0f} a second'}: {off:,.0f} confirmed a second without"
+            f"{'at full speed' if not rate else f'at {rate:,.0f} per second'}: {off:,.0f} confirms per second without"
             f" sealing, {on:,.0f} with it: {1 - on / off:.0%} less",
             flush=True,
         )

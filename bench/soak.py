@@ -1,12 +1,12 @@
-"""Run mixed load for a while, and report whether the broker's memory stays flat.
+"""Run mixed load, and report whether the broker's memory stays flat.
 
     python bench/soak.py                    ten minutes
     python bench/soak.py --seconds 60 --rate 500
 
 The load: persistent publishes with confirms, acknowledgements in any order, requeues, transactions, fan-out, dead letters
-by expiry and rejection, priorities, bodies from nothing to two megabytes, short-lived queues, consumers, channels and
+by expiry and rejection, priorities, bodies from zero to two megabytes, short-lived queues, consumers, channels and
 connections, direct reply-to, and clients that vanish. Memory, disk, queue depths and rates are sampled; the verdict
-compares the memory of the last third with that of the middle third (the first warms up). Ends with code 1 when memory
+compares the memory of the last third with that of the middle third (the first third is a warm-up). Exits with 1 if memory
 grew by more than `--growth` percent, a client was refused, a body was damaged, or the broker logged an exception.
 """
 
@@ -80,7 +80,7 @@ class Soak:
         return connection, await connection.channel()
 
     async def pause(self, share: float = 1.0) -> None:
-        """Keep to the rate: each client does its share of `rate` steps per second."""
+        """Pause to limit the client to its share of `rate` steps per second."""
         await asyncio.sleep(self.random.expovariate(self.rate * share))
 
     async def declare(self) -> None:
@@ -158,7 +158,7 @@ class Soak:
                 arrived.clear()
                 await channel.call(commands.Tx.Commit())
             else:
-                # The acknowledgements are undone, too; they are sent again with the next transaction.
+                # The rollback undoes the acknowledgements, too; the next transaction sends them again.
                 await channel.call(commands.Tx.Rollback())
             self.count("transactions")
             await self.pause(0.1)
@@ -193,7 +193,7 @@ class Soak:
             delivery = await channel.get("large")
             while delivery is None:
                 delivery = await channel.get("large")
-            assert delivery.body == body, "a large body came back otherwise"
+            assert delivery.body == body, "a large body was delivered with other content"
             self.count("large")
             await asyncio.sleep(0.2)
         await connection.close()
@@ -237,7 +237,7 @@ class Soak:
             question = self.random.randbytes(20)
             asking.publish("", queue, question, commands.Basic.Properties(reply_to=REPLY))
             answer = await asyncio.wait_for(answers.get(), 20)
-            assert answer == question, "another answer"
+            assert answer == question, "the reply differs from the request"
             self.count("requests")
             await self.pause(0.1)
         await client.close()
@@ -266,7 +266,7 @@ class Soak:
             protocol = PROTOCOLS[number]
             pieces = [self.random.choice(headers)]
             if self.random.random() < 0.6:
-                # Late enough to reach the code after the login, with or without a user.
+                # Often late enough to reach the code after the login.
                 pieces = [{"0-9": headers[1], "0-9-1": headers[0], "1.0": AMQP_1_0}[protocol]]
                 pieces += [data.replace(b"user", self.random.choice((b"guest", b"nobdy"))) for data in login(protocol)]
             pieces += [
@@ -324,7 +324,7 @@ class Soak:
         await connection.close()
 
     def verdict(self, growth: float) -> bool:
-        """Print whether memory is flat; the thirds are compared by their medians."""
+        """Print whether memory is flat, comparing the medians of the thirds."""
         third = len(self.memory) // 3
         middle = statistics.median(size for _, size in self.memory[third : 2 * third])
         last = statistics.median(size for _, size in self.memory[2 * third :])
@@ -343,12 +343,12 @@ class Soak:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=600)
-    parser.add_argument("--rate", type=float, default=500, help="steps a second of each of the busy clients")
-    parser.add_argument("--growth", type=float, default=5, help="percent that memory may grow")
+    parser.add_argument("--rate", type=float, default=500, help="steps per second of each busy client")
+    parser.add_argument("--growth", type=float, default=5, help="maximum growth of memory in percent")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
-    parser.add_argument("--attacks", action="store_true", help="strangers attack the broker meanwhile")
-    parser.add_argument("--only", nargs="*", default=(), help="names of the clients to run, to find who makes memory grow")
-    parser.add_argument("--directory", type=Path, help="where the data goes; a temporary one by default")
+    parser.add_argument("--attacks", action="store_true", help="also attack the broker with invalid input")
+    parser.add_argument("--only", nargs="*", default=(), help="names of the clients to run, to find what makes memory grow")
+    parser.add_argument("--directory", type=Path, help="directory for the data; a temporary one by default")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="leveret-soak-") as temporary:
         broker = LeveretProcess(arguments.directory or Path(temporary))

@@ -1,6 +1,6 @@
-"""Measure the cost of a socket before its client has opened a connection: `python -m bench.sockets [COUNT]`.
+"""Measure the memory of a socket before its client opens a connection: `python -m bench.sockets [COUNT]`.
 
-Resident memory of a broker process over COUNT sockets (1,000) that stop at four stages.
+Divides the growth of the broker's resident memory by COUNT sockets (1,000), which stop at different stages.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ tail     unsealed messages over AMQP: wall clock, and seconds of the Python work
 archive  a sealed stream of JSON into a table with a typed column
 sink     a table into a durable queue, persistent and exactly once, until committed and until consumed
 latency  from a stream to an exactly-once sink
-memory   messages that are published, sealed, archived and counted; memory of the processes
+memory   memory of the processes while messages are published, sealed, archived and counted
 
 All default columns and random bodies of 200 bytes (archive: JSON of that size), and for sealed and tail the sink `noop`.
 """
@@ -66,7 +66,7 @@ def session(directory: Path) -> SparkSession:
 
 
 def fill(broker: LeveretProcess, name: str, rows: int, bodies: list[bytes] | None = None) -> None:
-    """Fill a stream with this many messages, from a pool of bodies or with random ones."""
+    """Publish `rows` messages to a stream, from a pool of bodies or with random ones."""
     pool = bodies or [os.urandom(SIZE) for _ in range(10_000)]
     with sync.connect(broker.url()) as connection, connection.channel() as channel:
         channel.declare_queue(name, durable=True, arguments={"x-queue-type": "stream"})
@@ -88,7 +88,7 @@ def seal(broker: LeveretProcess, name: str, rows: int) -> list[str]:
 
 
 def worker_rate(broker: LeveretProcess, name: str, rows: int, protocol: str) -> int:
-    """Measure the rows per second of CPU time of a task that reads and encodes them for Spark."""
+    """Return the rows per second of CPU time that a task reads and encodes for Spark."""
     settings = read_options(
         {"url": broker.url(), "stream": name, "protocol": protocol, "history": "amqp", "minPartitions": "1"}
     )
@@ -127,7 +127,7 @@ def sealed(spark: SparkSession, broker: LeveretProcess, rows: int, rounds: int) 
         "spark.read.parquet": partial(spark.read.parquet, *files),
     }
     for name, make in ways.items():
-        print(f"sealed, in {len(files)} files, {name}: {rate(rounds, rows, make):,} rows a second", flush=True)
+        print(f"sealed, in {len(files)} files, {name}: {rate(rounds, rows, make):,} rows per second", flush=True)
 
 
 def tail(spark: SparkSession, broker: LeveretProcess, rows: int, rounds: int) -> None:
@@ -135,7 +135,7 @@ def tail(spark: SparkSession, broker: LeveretProcess, rows: int, rounds: int) ->
     for protocol in ("0-9-1", "1.0"):
         found = rate(rounds, rows, partial(_stream, spark, broker, "tail", protocol=protocol))
         worker = median(worker_rate(broker, "tail", rows, protocol) for _ in range(rounds))
-        print(f"tail over {protocol}: {found:,} rows a second, {worker:,} a second of the worker's processor", flush=True)
+        print(f"tail over {protocol}: {found:,} rows per second, {worker:,} per CPU second of the worker", flush=True)
 
 
 def _stream(spark: SparkSession, broker: LeveretProcess, name: str, **options: str) -> DataFrame:

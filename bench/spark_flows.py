@@ -71,8 +71,8 @@ def archived(spark: SparkSession, broker: LeveretProcess, stream: str, rows: int
         if number < 0:
             continue
         rates.append(rows / took)
-        say(f"archive, round {number + 1} of {rounds}: {rates[-1]:,.0f} rows a second")
-    say(f"archive with typed decoding: {median(rates):,.0f} rows a second")
+        say(f"archive, round {number + 1} of {rounds}: {rates[-1]:,.0f} rows per second")
+    say(f"archive with typed decoding: {median(rates):,.0f} rows per second")
 
 
 def sunk(spark: SparkSession, broker: LeveretProcess, rows: int, rounds: int, directory: Path) -> None:
@@ -124,12 +124,14 @@ def sunk(spark: SparkSession, broker: LeveretProcess, rows: int, rounds: int, di
         consumed.append(rows / (time.perf_counter() - began))
         result = load.stop()
         say(
-            f"sink, round {number + 1} of {rounds}: {written[-1]:,.0f} rows a second until promoted, {consumed[-1]:,.0f} "
-            "until consumed"
+            f"sink, round {number + 1} of {rounds}: {written[-1]:,.0f} rows per second until committed, "
+            f"{consumed[-1]:,.0f} until consumed"
         )
         assert result["delivered"] == rows
     control.close()
-    say(f"exactly-once sink: {median(written):,.0f} rows a second until promoted, {median(consumed):,.0f} until consumed")
+    say(
+        f"exactly-once sink: {median(written):,.0f} rows per second until committed, {median(consumed):,.0f} until consumed"
+    )
 
 
 def _until_declared(broker: LeveretProcess, queue: str) -> None:
@@ -204,8 +206,8 @@ def delayed(spark: SparkSession, broker: LeveretProcess, seconds: float, rate: i
     query.stop()
     ordered = sorted(delays)
     say(
-        f"latency from stream to exactly-once sink at {rate} a second: median {median(ordered) * 1000:.0f} ms, "
-        f"99 of 100 within {ordered[len(ordered) * 99 // 100] * 1000:.0f} ms"
+        f"latency from stream to exactly-once sink at {rate} per second: median {median(ordered) * 1000:.0f} ms, "
+        f"p99 {ordered[len(ordered) * 99 // 100] * 1000:.0f} ms"
     )
 
 
@@ -270,7 +272,7 @@ def remembered(spark: SparkSession, broker: LeveretProcess, rows: int, directory
     found = spark.read.parquet(str(table))
     count, offsets = found.count(), found.select("offset").distinct().count()
     assert count == offsets == rows, f"{count} rows with {offsets} offsets are in the table, of {rows}"
-    say(f"memory: {rows:,} messages published, archived and counted in {took:.0f} s; MB in the median of each quarter:")
+    say(f"memory: {rows:,} messages published, archived and counted in {took:.0f} s; median MB of each quarter:")
     quarter = max(len(samples) // 4, 1)
     for name in samples[0]:
         values = [
@@ -299,7 +301,7 @@ def _below(pid: int, word: str = "") -> list[int]:
 
 
 def _resident(pids: list[int]) -> int:
-    """Return their memory in MB, counting shared pages proportionally."""
+    """Return the memory of processes in MB, counting shared pages proportionally."""
     total = 0
     for pid in pids:
         try:

@@ -1,14 +1,15 @@
-"""Kills at random moments, for every row of the table of guarantees between Leveret and Spark.
+"""Kill processes at random moments, for each guarantee between Leveret and Spark.
 
     python bench/spark_kills.py [--kills 50] [--rows lease sink ...] [--messages 20000] [--seed 1] [--cluster]
 
-For each row, a broker receives numbered messages, and a query moves them in small batches while something
-is repeatedly killed with -9 at a random moment: the query with its JVM and its workers, a Python worker, or the broker,
-which is restarted; sometimes the last commit of the checkpoint is deleted while the query is down. Finally the query runs
-undisturbed, and the messages that arrived are compared with those that were sent, including how often each arrived.
+For each row of the table below, a broker receives numbered messages, and a query moves them in small batches. Meanwhile the
+program repeatedly kills with SIGKILL, at random moments, the query with its JVM and its workers, a Python worker, or the
+broker, which restarts; sometimes it deletes the last commit of the checkpoint while the query is down. Finally the query
+runs undisturbed, and the program compares the messages that arrived with those that were sent, including how often each
+arrived.
 
-With `--cluster` the query runs on a standalone cluster of two workers on loopback, executors are lost in place of Python
-workers, and Spark runs slow tasks a second time beside the first (speculation), for which every third task is slow.
+With `--cluster` the query runs on a standalone cluster of two workers on loopback, executors are killed instead of Python
+workers, and Spark runs a second attempt of slow tasks (speculation); every third task is slow.
 
 | row | from | to | required |
 | --- | --- | --- | --- |
@@ -58,7 +59,7 @@ ON_A_CLUSTER = {
 
 
 class Row(NamedTuple):
-    """One row of the table. `once`: each message arrives once, otherwise at least once."""
+    """A row of the table. `once`: each message must arrive once, otherwise at least once."""
 
     source: dict[str, str]
     to_queue: bool
@@ -115,7 +116,7 @@ class Query:
         return self.process is not None and self.process.poll() is None
 
     def members(self, word: str = "") -> list[int]:
-        """Return its processes whose command lines contain the word."""
+        """Return the processes of the query whose command lines contain the word."""
         assert self.process is not None
         found = []
         for entry in Path("/proc").iterdir():
@@ -129,7 +130,7 @@ class Query:
         return found
 
     def kill(self) -> None:
-        """Kill all of it at once."""
+        """Kill all processes of the query at once."""
         for member in self.members():
             _kill(member)
         if self.process is not None:
@@ -152,7 +153,7 @@ def _kill(process: int) -> None:
 
 
 def feed(broker: LeveretProcess, first: int, count: int) -> list[str]:
-    """Publish numbered messages with confirms. Those sent while nothing is killed arrive once."""
+    """Publish numbered messages with confirms. Without a kill meanwhile, each arrives once."""
     sent = [str(number) for number in range(first, first + count)]
     with (
         sync.connect(broker.url()) as connection,
@@ -252,7 +253,7 @@ def _run(
         if query.finish() == 0:
             break
     else:
-        print(f"{name}: the query does not end:\n{(directory / 'query.log').read_text(errors='replace')[-4000:]}")
+        print(f"{name}: the query did not end:\n{(directory / 'query.log').read_text(errors='replace')[-4000:]}")
         return False
     query.start()
     query.finish()
@@ -264,7 +265,7 @@ def _run(
     good = not lost and not invented and not (twice and row.once)
     print(
         f"{name}: {'good' if good else 'WRONG'}: {len(sent)} messages, {sum(found.values())} arrived, {len(lost)} lost, "
-        f"{len(invented)} invented, {len(twice)} more than once ({'once' if row.once else 'at least once'} demanded); "
+        f"{len(invented)} invented, {len(twice)} more than once (required: {'once' if row.once else 'at least once'}); "
         f"kills {dict(done)}, {twice_at_a_time} tasks run twice at a time, {failed} runs ended by themselves, "
         f"{time.monotonic() - began:.0f} s",
         flush=True,
@@ -304,11 +305,11 @@ def _drained(broker: LeveretProcess) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--kills", type=int, default=50, help="of each row")
+    parser.add_argument("--kills", type=int, default=50, help="kills per row")
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=ROWS)
     parser.add_argument("--messages", type=int, default=20000, help="number of messages before the query starts")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
-    parser.add_argument("--cluster", action="store_true", help="of two workers")
+    parser.add_argument("--cluster", action="store_true", help="run the query on a cluster of two workers")
     given = parser.parse_args()
     print(f"seed {given.seed}", flush=True)
     with ExitStack() as stack:

@@ -1,9 +1,9 @@
-"""A query to be killed, in a process of its own: `python bench/spark_query.py JSON`, run by `bench/spark_kills.py`.
+"""A query to kill: `python bench/spark_query.py JSON`, run by `bench/spark_kills.py` in a separate process.
 
-It reads all available messages (AvailableNow) and ends. `source` and `sink` are options, of format `amqp` and of the
-format that the sink names, which may be an archive's table. With `dump`, a file, the bodies of the table that the sink
-has written go there in the end, one a line. With `slow`, a directory, the first attempt of every third task waits until
-another one of it runs, some seconds at most, and leaves a file there if that happened.
+It reads all available messages (AvailableNow) and ends. `source` has options of format `amqp`, and `sink` options of the
+format that it names, which may be an archive's table. With `dump`, a file, it finally writes the bodies of the sink's table
+there, one per line. With `slow`, a directory, the first attempt of every third task waits some seconds for another attempt
+of the task, and creates a file there if one runs.
 """
 
 from __future__ import annotations

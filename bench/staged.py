@@ -1,11 +1,11 @@
 """Upload a file over AMQP 0-9, publish and deliver it: transfer rates, and the memory of the broker.
 
-    make bench-staged                              1 GiB, three rounds, beside one of 64 MiB
+    make bench-staged                              1 GiB and, as the baseline, 64 MiB, three rounds
     make bench-staged ARGS="--mib 4096 --rounds 1"
 
-Staged: from `file.open` until the broker has all bytes. In: until the commit of its `file.publish` is answered, that is
-until it is on disk in the log. Out: from `file.open-ok` until `file.deliver`. The client encodes its frames beforehand, and
-parses only the lengths of incoming frames.
+Staged: from `file.open` until the broker has all bytes. In: from `file.open` until the reply to the commit of
+`file.publish`, when the file is in the log on disk. Out: from `file.open-ok` until `file.deliver`. The client encodes its
+frames beforehand, and parses only the lengths of incoming frames.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ FILE_DELIVER = b"\x00\x46\x00\x50"
 
 @dataclass(frozen=True)
 class Result:
-    """One file. Rates in MB/s; `peak`: MB of the broker's process at most, `before`: before it began; `disk`: the rate of
-    writing and syncing as many bytes without a broker."""
+    """The result of one file. Rates in MB/s. `peak`: the peak memory of the broker in MB; `before`: its memory before;
+    `disk`: the rate of writing and syncing as many bytes without a broker."""
 
     mib: int
     rate_staged: float
@@ -57,7 +57,7 @@ class Result:
 
 
 def disk_rate(directory: Path, length: int) -> float:
-    """Return the MB/s of the disk itself."""
+    """Return the MB/s of the disk without a broker."""
     block = bytes(MIB)
     path = directory / "floor"
     begin = time.perf_counter()
@@ -85,7 +85,7 @@ def send_file(client: Client, identifier: str, length: int) -> float:
     client.socket.sendall(frame * (whole % 8))
     if rest:
         client.socket.sendall(head + rest.to_bytes(4, "big") + bytes(rest) + FRAME_END)
-    client.call("tx.select", "tx.select-ok")  # answered after everything before it
+    client.call("tx.select", "tx.select-ok")  # the reply follows all previous work
     seconds = time.perf_counter() - begin
     client.send("file.publish", routing_key=QUEUE, identifier=identifier)
     client.call("tx.commit", "tx.commit-ok")
@@ -93,7 +93,7 @@ def send_file(client: Client, identifier: str, length: int) -> float:
 
 
 def receive_file(client: Client, length: int) -> None:
-    """Read everything up to the `file.deliver`."""
+    """Read up to the `file.deliver`."""
     client.send("file.open-ok", staged_size=0)
     data = bytearray(4 * MIB)
     view = memoryview(data)
@@ -212,7 +212,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make bench-staged", description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--mib", type=int, default=MIBS)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--broker", choices=[brokers.COMPILED, brokers.PURE], help="compiled if there is a compiled build")
+    parser.add_argument("--broker", choices=[brokers.COMPILED, brokers.PURE], help="default: compiled if available")
     parser.add_argument("--output", type=Path, default=generator.OUTPUT)
     chosen = parser.parse_args()
     console = Console(width=None if sys.stdout.isatty() else 150)

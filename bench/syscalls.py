@@ -1,17 +1,17 @@
-"""Make every system call of the store fail once, in every way, and check that nothing confirmed is lost.
+"""Make each system call of the store fail, with each fault, and check that nothing confirmed is lost.
 
     python bench/syscalls.py                                   each call of one run of the store, each fault
     python bench/syscalls.py --seed 7 --every 5                every fifth call
     python bench/syscalls.py --broker 50                       50 calls of whole brokers under load
 
-A run of the store (batches with messages, settlements, updates, large bodies, copies of rows, checkpoints) is counted,
-then repeated with the n-th call failing, for each n: EIO once and permanently, ENOSPC and EDQUOT for a while, a short
-write or a slow sync, and EIO of a read. Then the store is reopened. It must have everything that was confirmed, and
-nothing else except whole batches that were in flight. The store may continue, or stop with a message; it must not
-confirm what it has not stored, hang, or end in any other way.
+The program counts the calls of a run of the store (batches with messages, settlements, updates, large bodies, copies of
+rows, checkpoints), then repeats the run with the n-th call failing, for each n: EIO once and permanently, ENOSPC and EDQUOT
+for a while, a short write or a slow sync, and EIO of a read. Then it reopens the store, which must have everything that was
+confirmed, and nothing else except whole batches that were in flight. The store may continue, or stop with a message; it
+must not confirm a batch before it is stored, hang, or end in any other way.
 
-With `--broker` a broker process runs under the clients of `bench/power.py` while one of its calls, or of its sealer's,
-fails. Then it is killed, and another broker starts on its files, and on what a power cut would have left of them.
+With `--broker`, the clients of `bench/power.py` use a broker process while one of its calls, or of its sealer's, fails.
+Then the broker is killed, and another one starts on its files, and on the files that a power cut would have left.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ WRITES = "owtsurk"
 
 
 class Fault(NamedTuple):
-    """How calls fail: the error (0: short writes, slow syncs), how many of them, and the kinds of calls."""
+    """A fault of calls: the error (0: short writes, slow syncs), the number of calls, and their kinds."""
 
     name: str
     number: int
@@ -100,7 +100,7 @@ class Faulty:
 
 
 def write(path: Path, seed: int, said: list[str]) -> str:
-    """Write batches until all are written or the store has failed; return its reason."""
+    """Write batches until all are written or the store fails. Returns the reason of the failure, "" if there is none."""
     try:
         writer = Writer(path, seed, said.append)
     except StorageFailed as error:
@@ -122,7 +122,7 @@ def write(path: Path, seed: int, said: list[str]) -> str:
 
 
 def attempt(faulty: Faulty, path: Path, seed: int, at: int, fault: Fault) -> tuple[str, str]:
-    """Run once with a fault; return how it ended, and what is wrong ("" if nothing is)."""
+    """Run once with a fault. Returns how the run ended, and the error ("" if there is none)."""
     said: list[str] = []
     path.mkdir(parents=True)
     faulty.watch(path)
@@ -155,14 +155,14 @@ def attempt(faulty: Faulty, path: Path, seed: int, at: int, fault: Fault) -> tup
 
 
 def checkpoint_often() -> None:
-    """Make a short run have checkpoints, both beside commits and blocking them."""
+    """Make a short run have checkpoints, both concurrent with commits and blocking them."""
     sqlite_store.CHECKPOINT_PAGES = 48  # type: ignore[misc]
     sqlite_store.MAX_WAL_PAGES = 192  # type: ignore[misc]
     checkpointer.FEW_PAGES = 8  # type: ignore[misc]
 
 
 def sweep(library: str, seed: int, every: int, until: float) -> Iterator[tuple[str, int, str, str]]:
-    """Yield fault, call, how it ended and what was wrong, for each call and each fault in random order."""
+    """Yield fault, call, end of the run and error, for each call and each fault in random order."""
     faulty = Faulty(library)
     checkpoint_often()
     with tempfile.TemporaryDirectory(prefix="leveret-syscalls-") as place:
@@ -186,7 +186,7 @@ def sweep(library: str, seed: int, every: int, until: float) -> Iterator[tuple[s
 
 
 def run(seed: int, every: int, library: Path, minutes: float) -> tuple[Counter[str], list[str]]:
-    """Run a sweep in a separate process with the library preloaded; return counts and errors."""
+    """Run a sweep in a separate process with the library preloaded. Returns counts and errors."""
     command = [
         sys.executable,
         __file__,
@@ -214,7 +214,7 @@ def run(seed: int, every: int, library: Path, minutes: float) -> tuple[Counter[s
 
 
 def fail_in_broker(name: str, seed: int, library: Path, directory: Path) -> tuple[str, list[str]]:
-    """Run a broker with a fault; return how it ended, and what is wrong."""
+    """Run a broker with a fault. Returns how it ended, and the errors."""
     chance = random.Random(seed)
     fault = chance.choice([fault for fault in FAULTS if fault.letters == WRITES])
     at = int(10 ** chance.uniform(0, 3.5))
@@ -252,7 +252,7 @@ def fail_in_broker(name: str, seed: int, library: Path, directory: Path) -> tupl
     if "fault: call" not in text:
         ended = "not reached"
     elif ended == "stopped with a message" and "the store has failed" not in text:
-        wrong.append(f"it ended its connections, and {directory}/broker.log does not say why")
+        wrong.append(f"it closed its connections without a reason in {directory}/broker.log")
     elif "Traceback" in text and not wrong:
         wrong.append(f"an exception in {directory}/broker.log")
     events = [json.loads(record.data) for record in Recording(journal_of) if record.operation == MARK]
@@ -289,9 +289,9 @@ def fail_in_brokers(
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
-    parser.add_argument("--every", type=int, default=1, help="try every so-many-th call")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="fail only every N-th call")
     parser.add_argument("--minutes", type=float, default=60)
-    parser.add_argument("--broker", type=int, default=0, metavar="RUNS", help="runs of whole brokers instead")
+    parser.add_argument("--broker", type=int, default=0, metavar="RUNS", help="run whole brokers this many times instead")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.worker:
@@ -299,7 +299,7 @@ def main() -> int:
             print(json.dumps(found), flush=True)
         return 0
     with tempfile.TemporaryDirectory(prefix="leveret-preload-") as place:
-        library = build_library(Path(place)) or parser.error("a C compiler is needed")
+        library = build_library(Path(place)) or parser.error("no C compiler found")
         if given.broker:
             runs = Path(tempfile.mkdtemp(prefix="leveret-syscalls-"))
             counts, wrong = fail_in_brokers(given.broker, given.seed, library, runs)

@@ -1,7 +1,7 @@
 """A broker that reports the cost of its turns: `python bench/turn_clock.py FILE serve ...` runs `leveret serve ...`.
 
-FILE is mapped by both sides. It holds two floats: the longest turn since the last reset to 0, as processor time of the
-event loop's thread in seconds, and the number of turns.
+Both sides map FILE, which contains two floats: the longest turn since the last reset to 0, as processor time of the event
+loop's thread in seconds, and the number of turns.
 """
 
 from __future__ import annotations

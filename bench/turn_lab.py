@@ -87,7 +87,7 @@ class Client:
                 self.received.append(command)
 
     def take(self, name: str, channel: int | None = None) -> dict[str, Any]:
-        """Wait for a method. Raises RuntimeError if something is refused instead."""
+        """Wait for a method. Raises RuntimeError if the broker closes the channel or the connection instead."""
         self.flush()
         while True:
             for index, command in enumerate(self.received):
@@ -206,7 +206,7 @@ class Client10:
                 self.received.append(frame)
 
     def take(self, kind: type[T]) -> T:
-        """Wait for a frame. Raises RuntimeError if something is refused instead."""
+        """Wait for a frame. Raises RuntimeError if the broker reports an error instead."""
         self.flush()
         while True:
             for index, frame in enumerate(self.received):
@@ -319,7 +319,7 @@ class Lab:
             before = now
 
     def _used(self) -> int:
-        """Ticks of the processor."""
+        """Return the processor time of the broker in ticks."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return int(fields[11]) + int(fields[12])
 

@@ -1,11 +1,11 @@
 """Measure the longest turn of the event loop by operation, as processor time of its thread.
 
-    PYTHONPATH=src:. python -m bench.turns                    every operation, over 100,000 of something
+    PYTHONPATH=src:. python -m bench.turns                    every operation, over 100,000 objects
     PYTHONPATH=src:. python -m bench.turns --count 1000000 purge delete
     PYTHONPATH=src:. python -m bench.turns --list
 
-Build the compiled modules first: the bound is 20 ms for them. Each operation gets its own broker. The preparation is
-measured too, in the column "before".
+Build the compiled modules first: the bound of 20 ms is for them. Each operation runs on its own broker. The column "before"
+has the longest turn of the preparation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BOUND = 20.0
 def measure(name: str, count: int) -> dict[str, object]:
     with running() as lab:
         lab.settle()
-        lab.reset()  # without the start
+        lab.reset()  # exclude the start
         act = OPERATIONS[name](lab, count)
         lab.settle()
         before = lab.longest()
@@ -45,9 +45,9 @@ def measure(name: str, count: int) -> dict[str, object]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("operations", nargs="*", help="which ones; all by default")
-    parser.add_argument("--count", type=int, default=100_000, help="messages, bindings, ... of each")
-    parser.add_argument("--json", action="store_true", help="one object a line")
+    parser.add_argument("operations", nargs="*", help="operations to measure; all by default")
+    parser.add_argument("--count", type=int, default=100_000, help="messages, bindings, ... per operation")
+    parser.add_argument("--json", action="store_true", help="print one object per line")
     parser.add_argument("--list", action="store_true", help="print the names of the operations")
     chosen = parser.parse_args()
     if chosen.list:

@@ -226,7 +226,7 @@ LAST_VALUE = {"x-queue-type": "last-value", "x-last-value-key": "k"}
 
 @operation
 def last_value_publishes(lab: Lab, count: int) -> Callable[[], None]:
-    """Replacements in the middle of a long last-value queue."""
+    """Replace messages in the middle of a long last-value queue."""
     client = _last_values(lab, count)
 
     def act() -> None:
@@ -258,7 +258,7 @@ def _last_values(lab: Lab, count: int) -> Client:
 
 @operation
 def last_value_fanout(lab: Lab, count: int) -> Callable[[], None]:
-    """A message with large headers for many last-value queues."""
+    """Publish a message with large headers to many last-value queues."""
     client = new_client(lab)
     for number in range(min(count, 10_000)):
         client.send(1, "queue.declare", queue=f"q{number}", no_wait=True, arguments=LAST_VALUE)
@@ -425,7 +425,7 @@ def stream_filters(lab: Lab, count: int) -> Callable[[], None]:
 
 @operation
 def drop_head_by_size(lab: Lab, count: int) -> Callable[[], None]:
-    """One large message drops all small ones from a queue with `x-max-length-bytes`."""
+    """Publish a large message that drops all small ones from a queue with `x-max-length-bytes`."""
     client = new_client(lab)
     client.declare("q", arguments={"x-max-length-bytes": count})
     for _ in range(count):
@@ -473,7 +473,7 @@ def max_length_zero(lab: Lab, count: int) -> Callable[[], None]:
 
 @operation
 def requeue_to_a_full_queue(lab: Lab, count: int) -> Callable[[], None]:
-    """Requeued messages find their queue full of newer ones."""
+    """Requeue messages to a queue that is full of newer ones."""
     client = new_client(lab)
     client.declare("q", arguments={"x-max-length": count})
     client.fill("q", count)
@@ -491,7 +491,7 @@ def requeue_to_a_full_queue(lab: Lab, count: int) -> Callable[[], None]:
 
 @operation
 def overflow_chain(lab: Lab, count: int) -> Callable[[], None]:
-    """Each queue keeps nothing, and its dead letters go to the next queue."""
+    """Publish to a chain of queues of length 0, each of which dead-letters to the next."""
     client = new_client(lab)
     many = min(count, 300)
     for number in range(many):
@@ -531,7 +531,7 @@ def overflow_with_priorities(lab: Lab, count: int) -> Callable[[], None]:
 
 @operation
 def refused_during_a_commit(lab: Lab, count: int) -> Callable[[], None]:
-    """Publishes to a full queue that rejects them, while a large transaction of it is being committed."""
+    """Publish to a full queue that rejects publishes, while a large transaction to it commits."""
     client = new_client(lab)
     client.declare("q", durable=True, arguments={"x-max-length-bytes": 1 << 30, "x-overflow": "reject-publish"})
     client.call(1, "tx.select", "tx.select-ok")
@@ -553,7 +553,7 @@ def refused_during_a_commit(lab: Lab, count: int) -> Callable[[], None]:
 
 @operation
 def dead_letter_fanout(lab: Lab, count: int) -> Callable[[], None]:
-    """A dead letter to the maximum number of queues."""
+    """Dead-letter a message to the maximum number of queues."""
     client = new_client(lab)
     for number in range(min(count, 10_000)):
         client.send(1, "queue.declare", queue=f"d{number}", no_wait=True)
@@ -613,7 +613,7 @@ def close_consumer_priorities(lab: Lab, count: int) -> Callable[[], None]:
 
 @operation
 def no_local_priorities(lab: Lab, count: int) -> Callable[[], None]:
-    """Messages that none of many consumers, each with another priority, accepts."""
+    """Publish messages that none of many consumers accepts, each with another priority."""
     client = new_client(lab)
     client.declare("q")
     for number in range(min(count, 20_000)):
@@ -641,7 +641,7 @@ def no_local_priorities(lab: Lab, count: int) -> Callable[[], None]:
 
 @operation
 def requeue_to_many_connections(lab: Lab, count: int) -> Callable[[], None]:
-    """Consumers of many connections wait for the messages that one requeues."""
+    """Requeue messages for which consumers of many connections wait."""
     client = unacked(lab, count)
     for _ in range(100):
         other = new_client(lab)
@@ -707,7 +707,7 @@ def fanout_durable(lab: Lab, count: int) -> Callable[[], None]:
 
 @operation
 def browsers(lab: Lab, count: int) -> Callable[[], None]:
-    """Many consumers that browse a queue."""
+    """Browse a queue with many consumers."""
     client = deep(lab, min(count, 20_000))
     channels = [new_client(lab) for _ in range(50)]
 
@@ -737,7 +737,7 @@ def browsers(lab: Lab, count: int) -> Callable[[], None]:
 
 @operation
 def many_decimals(lab: Lab, count: int) -> Callable[[], None]:
-    """Frames full of the values that are slowest to parse."""
+    """Send frames full of the values that are slowest to parse."""
     client = new_client(lab)
     arguments = {"x": [Decimal("0.05")] * 21_000}
 
@@ -803,7 +803,7 @@ def many_empty_acks(lab: Lab, count: int) -> Callable[[], None]:
 
 @operation
 def exchange_chain(lab: Lab, count: int) -> Callable[[], None]:
-    """New keys, at an exchange from which many others are reached."""
+    """Publish with new keys to an exchange that is bound to many others."""
     client = new_client(lab)
     many = min(count, 9000)
     for number in range(many + 1):
@@ -822,7 +822,7 @@ def exchange_chain(lab: Lab, count: int) -> Callable[[], None]:
 
 @operation
 def refused_routes(lab: Lab, count: int) -> Callable[[], None]:
-    """Messages on many channels, each of which exceeds the limit of routing steps."""
+    """Publish messages that exceed the limit of routing steps, on many channels."""
     client = lab.connect()
     client.open_channel()
     client.declare("q")
@@ -882,7 +882,7 @@ def stream_at_offset(lab: Lab, count: int) -> Callable[[], None]:
 
 @operation
 def stream_readers(lab: Lab, count: int) -> Callable[[], None]:
-    """One message for many readers of a stream."""
+    """Append one message for many readers of a stream."""
     client = _stream(lab, 100)
     for number in range(min(count, 20_000)):
         client.send(
@@ -925,7 +925,7 @@ def dtx_prepare(lab: Lab, count: int) -> Callable[[], None]:
 
 
 def _work(lab: Lab, count: int) -> Client:
-    """A client with a branch of class dtx-demarcation, with this many acknowledgements and publishes."""
+    """Return a client with a branch of class dtx-demarcation, with this many acknowledgements and publishes."""
     deep(lab, count, durable=True, delivery_mode=2)
     client = lab.connect(version=V0_9)
     client.open_channel()
@@ -1006,7 +1006,7 @@ def dtx_rollback_acks(lab: Lab, count: int) -> Callable[[], None]:
 
 @operation
 def staged_uploads(lab: Lab, count: int) -> Callable[[], None]:
-    """The maximum number of uploads of a user, then their list and the end of their connection."""
+    """Open the maximum number of uploads of a user, list them, and close their connection."""
     client = lab.connect(version=V0_9)
     client.open_channel()
     for number in range(min(count, 1000)):
@@ -1024,7 +1024,7 @@ def staged_uploads(lab: Lab, count: int) -> Callable[[], None]:
 
 @operation
 def spec_window(lab: Lab, count: int) -> Callable[[], None]:
-    """A window of the connection, over many channels with a consumer each (`amqp.qos_global = "spec"`)."""
+    """Use a window of the connection, over many channels with a consumer each (`amqp.qos_global = "spec"`)."""
     client = lab.connect(version=V0_9)
     channels = min(count, 5000)
     for number in range(1, channels + 1):

@@ -34,7 +34,7 @@ SELECTOR = Symbol("apache.org:selector-filter:string")
 
 
 def receiver(lab: Lab, count: int) -> Client10:
-    """A client with unsettled messages of a deep queue."""
+    """Return a client with unsettled messages of a deep queue."""
     deep(lab, count)
     client = lab.connect10()
     client.begin()
@@ -104,7 +104,7 @@ def close_unsettled_10(lab: Lab, count: int) -> Callable[[], None]:
 
 
 def _transaction(lab: Lab, count: int, fail: bool) -> Callable[[], None]:
-    """A transaction that accepts messages of a deep queue and posts as many."""
+    """Discharge a transaction that accepts messages of a deep queue and posts as many."""
     client = receiver(lab, count)
     held = min(count, UNSETTLED)
     client.attach("t", 1, receives=False, source=Source("t"), target=Coordinator())
@@ -193,7 +193,7 @@ def end_session_acquired(lab: Lab, count: int) -> Callable[[], None]:
 
 @operation
 def end_session_surviving(lab: Lab, count: int) -> Callable[[], None]:
-    """The maximum number of unsettled deliveries, of as many links that outlive their session."""
+    """End a session with the maximum number of unsettled deliveries, on as many links that outlive it."""
     deep(lab, count)
     client = attach_links(lab, SESSION_LINKS, Source("/queues/q", expiry_policy="never"))
     each = min(count, UNSETTLED) // SESSION_LINKS
@@ -222,7 +222,7 @@ def release_suspended(lab: Lab, count: int) -> Callable[[], None]:
 
 
 def attach_links(lab: Lab, count: int, source: Source) -> Client10:
-    """A connection with the maximum number of links, over as many sessions as necessary."""
+    """Return a connection with the maximum number of links, on as many sessions as necessary."""
     client = lab.connect10()
     many = min(count, LINKS)
     for channel in range((many + SESSION_LINKS - 1) // SESSION_LINKS):
@@ -289,7 +289,7 @@ def drop_links(lab: Lab, count: int) -> Callable[[], None]:
 
 @operation
 def filtered_consumers(lab: Lab, count: int) -> Callable[[], None]:
-    """One message for a queue with many receivers whose filters do not match."""
+    """Publish one message to a queue with many receivers whose filters do not match."""
     publisher = new_client(lab)
     publisher.declare("q")
     many = min(count, 40 * SESSION_LINKS)
@@ -317,7 +317,7 @@ def filtered_consumers(lab: Lab, count: int) -> Callable[[], None]:
 
 
 def _delayed(lab: Lab, count: int, *, durable: bool = False) -> tuple[Client10, float]:
-    """A queue with delayed messages, all due at the same moment."""
+    """Fill a queue with delayed messages, all due at the same moment."""
     new_client(lab).declare("q", durable=durable)
     client = lab.connect10()
     client.begin()

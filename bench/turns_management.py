@@ -118,7 +118,7 @@ def list_links_of_another_vhost(lab: Lab, count: int) -> Callable[[], None]:
 
 @operation
 def list_consumers(lab: Lab, count: int) -> Callable[[], None]:
-    """Many queues without consumers."""
+    """List the consumers of many queues without consumers."""
     _queues(lab, min(count, 50_000))
     return _listing(lab, "consumers.list")
 

@@ -1,4 +1,4 @@
-"""The workloads and their target ratios to RabbitMQ. Every broker gets the same options."""
+"""The workloads and their target ratios to RabbitMQ. All brokers run with the same options."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ RATE = 2000
 
 @dataclass(frozen=True)
 class Beside:
-    """A further comparison of Leveret's throughput, with something other than RabbitMQ.
+    """A comparison of Leveret's throughput with another broker than RabbitMQ, or with another workload.
 
     title     the row's title in the table
-    target    the ratio to reach, at least
+    target    the minimum ratio
     broker    another broker with the same load, or
     workload  the same broker with another load
     """
@@ -39,11 +39,11 @@ class Beside:
 class Workload:
     """A row of the table.
 
-    measure  THROUGHPUT (delivered messages a second, more is better), APPENDED (the same, confirmed ones) or LATENCY
+    measure  THROUGHPUT (messages delivered per second, more is better), APPENDED (messages confirmed per second) or LATENCY
              (p99 from the publisher to the consumer, less is better)
-    targets  by broker: the ratio to RabbitMQ to reach, at least for throughput and at most for latency; where there is
-             none the ratio is just shown
-    slow     on a disk that takes 2 ms longer for every sync
+    targets  by broker: the minimum ratio to RabbitMQ for throughput, the maximum for latency; a ratio without a target is
+             only shown
+    slow     run on a disk with 2 ms more per sync
     beside   further comparisons
     before   a load that fills the queues, which is not measured
     """
@@ -59,12 +59,12 @@ class Workload:
 
     @property
     def counted(self) -> str:
-        """Return what is counted, in the generator's terms."""
+        """Return the field of the generator's result to count."""
         return "confirmed" if self.measure == APPENDED else "delivered"
 
     @property
     def only_amqp10(self) -> bool:
-        """Whether brokers that speak only AMQP 1.0 can run it."""
+        """Return whether brokers that speak only AMQP 1.0 can run the workload."""
         return set(AMQP1) <= set(self.options)
 
     def value(self, result: dict[str, Any]) -> float:

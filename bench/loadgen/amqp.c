@@ -184,7 +184,7 @@ int amqp_open(const struct address *to)
     put(&b, to->old ? "AMQP\x01\x01\0\x09" : "AMQP\0\0\x09\x01", 8);
     amqp_call(fd, &b, METHOD(10, 10), NULL);
     size_t at = method_begin(&b, 0, 10, 11);
-    put32(&b, 0); /* no client properties: no notifications that we would have to deal with */
+    put32(&b, 0); /* no client properties, so the broker sends no notifications */
     put_str(&b, "PLAIN");
     int len = snprintf(response, sizeof response, "%c%s%c%s", 0, to->user, 0, to->password);
     put_long_str(&b, response, (size_t)len);

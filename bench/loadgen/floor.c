@@ -51,10 +51,10 @@ void load_floor(const struct load *load)
     int ends[2];
     uint8_t *body = calloc(1, load->size);
     if (!body || socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0)
-        die("no pair of sockets: %s", strerror(errno));
+        die("cannot create a socket pair: %s", strerror(errno));
     pid_t child = fork();
     if (child < 0)
-        die("no second process: %s", strerror(errno));
+        die("cannot fork: %s", strerror(errno));
     if (child == 0) {
         close(ends[0]);
         while (read_all(ends[1], body, load->size) && write_all(ends[1], body, load->size)) {

@@ -135,9 +135,9 @@ int main(int argc, char **argv)
     }
     const char *mode = optind < argc ? argv[optind] : "";
     if (load.size < 16)
-        die("a body has at least 16 bytes");
+        die("--size must be at least 16");
     if (load.queues < 1 || load.ack_every < 1 || load.batch < 1)
-        die("--queues, --ack-every and --batch are at least 1");
+        die("--queues, --ack-every and --batch must be at least 1");
     if (load.old && (load.confirm || load.publish1 || load.consume1))
         die("AMQP 0-9 has no confirms, and publishers and consumers that speak it do not speak 1.0");
     if (load.stream && (load.consume1 || load.no_ack || (load.consumers && load.consumers < load.queues)))
@@ -152,7 +152,7 @@ int main(int argc, char **argv)
         load_idle(&load, (unsigned)load.messages);
     else if (strcmp(mode, "floor") == 0) {
         if (load.rate <= 0)
-            die("floor needs a --rate");
+            die("floor needs --rate");
         load_floor(&load);
     }
     else {

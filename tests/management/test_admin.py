@@ -271,7 +271,7 @@ def test_permissions(harness: Harness) -> None:
     assert harness.call("permissions.list", user="bob") == []
     with pytest.raises(NotFound, match="no vhost"):
         harness.call("permissions.set", user="alice", vhost="nowhere", configure="", write="", read="")
-    with pytest.raises(PreconditionFailed, match="not a regular expression"):
+    with pytest.raises(PreconditionFailed, match="is not a valid RE2 regular expression"):
         harness.call("permissions.set", user="alice", configure="(", write="", read="")
     harness.call("permissions.delete", user="alice")
     assert harness.call("permissions.list") == []

@@ -368,7 +368,7 @@ def test_permissions_hold_for_one_vhost_and_one_operation(store: UserStore) -> N
 
 def test_invalid_expressions_change_nothing(store: UserStore) -> None:
     add(store, "alice")
-    with pytest.raises(PreconditionFailed, match=r"user 'alice', vhost '/': write permission '\(' is not a regular"):
+    with pytest.raises(PreconditionFailed, match=r"user 'alice', vhost '/': write permission '\(' is not a valid RE2"):
         store.set_permission("alice", "/", Permission(".*", "(", ".*"))
     assert not store.may_open("alice", "/")
     with pytest.raises(PreconditionFailed, match="user 'bob'"):
