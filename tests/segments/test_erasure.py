@@ -296,7 +296,7 @@ def test_the_first_matching_rule_applies(tmp_path: Path) -> None:
     ("rule", "words"),
     [
         ({"action": "remove"}, "rule 1: expected a condition"),
-        ({"action": "mask", "routing_key": "#"}, "mask lists what the action 'mask' replaces"),
+        ({"action": "mask", "routing_key": "#"}, "mask lists the values that the action 'mask' replaces"),
         ({"action": "remove", "routing_key": "#", "mask": ["$.a"]}, "set both or neither"),
         ({"action": "mask", "routing_key": "#", "mask": ["a.b"]}, r"JSON path 'a.b': expected '\$'"),
         ({"action": "mask", "routing_key": "#", "mask": ["property:colour"]}, "property 'colour' cannot be masked"),
