@@ -1,4 +1,4 @@
-"""The counts of Cachegrind."""
+"""Instruction counts from Cachegrind reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The statistics of a comparison of two builds, from made-up ratios."""
+"""The statistics of a comparison of two builds, over synthetic ratios."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The counts of long proofs: those that are checked in and those of this checkout."""
+"""The counts of long proofs: checked-in results and those of this checkout."""
 
 from __future__ import annotations
 

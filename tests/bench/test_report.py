@@ -1,4 +1,4 @@
-"""The tables of the benchmark, from made-up results."""
+"""The tables of the benchmark, over synthetic results."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Authority:
     def issue(
         self, name: str, subject: list[tuple[x509.ObjectIdentifier, str]] | None = None, password: bytes | None = None
     ) -> tuple[Path, Path]:
-        """A certificate for localhost with the common name `name` (or a whole subject), and its key."""
+        """Return a certificate for localhost with the common name `name` (or a whole subject), and its key."""
         key = ec.generate_private_key(ec.SECP256R1())
         parts = subject if subject is not None else [(NameOID.COMMON_NAME, name)]
         san = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])

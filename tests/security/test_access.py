@@ -1,7 +1,7 @@
-"""Which operation of a client needs which permission: the table of docs/security.md against a real broker.
+"""The permissions that client operations need: the table of docs/security.md against a real broker.
 
-There is a user for every combination of the three permissions. Each operation works for the users that have at least what
-it needs, and closes the channel with 403 for all others.
+There is a user for every combination of the three permissions. Each operation works for users with at least the required
+permissions, and closes the channel with 403 for all others.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def config() -> str:
 
 @pytest.fixture(scope="module")
 def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeveretProcess]:
-    leveret_only("it has users of its own")
+    leveret_only("it has its own users")
     process = LeveretProcess(tmp_path_factory.mktemp("access"), config=config())
     process.password = "x"
     process.start()
@@ -50,7 +50,7 @@ def connect(process: LeveretProcess, user: str) -> pika.BlockingConnection:
 
 @pytest.fixture
 def root(process: LeveretProcess) -> Iterator[BlockingChannel]:
-    """A channel with all permissions, with `res.q` bound to `res.e` by "k", and `res.f` bound to `res.e` by "k"."""
+    """Yield a channel with all permissions, with `res.q` and `res.f` bound to `res.e` by "k"."""
     with connect(process, "root") as connection:
         channel = connection.channel()
         channel.queue_declare("res.q")
@@ -131,7 +131,7 @@ def test_names_outside_the_expressions_are_refused(process: LeveretProcess, root
 
 
 def test_missing_entities_are_refused_like_existing_ones(process: LeveretProcess) -> None:
-    """A user without permission for a name does not learn whether it exists."""
+    """A user without permission for a name cannot find out whether it exists."""
     with connect(process, "nothing") as connection:
         operations: tuple[Callable[[BlockingChannel], object], ...] = (
             lambda channel: channel.queue_delete("nowhere"),
@@ -146,7 +146,7 @@ def test_missing_entities_are_refused_like_existing_ones(process: LeveretProcess
 
 
 def test_a_server_named_queue_belongs_to_its_declarer_alone(process: LeveretProcess) -> None:
-    """Declaring it gives no right to it that the expressions do not give."""
+    """Declaring it grants no permission that the expressions do not grant."""
     with connect(process, "configure") as connection:
         channel = connection.channel()
         queue = channel.queue_declare("", exclusive=True).method.queue

@@ -1,4 +1,4 @@
-"""The users of the configuration."""
+"""Users declared in the configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SASL mechanisms: which ones are offered, and how responses are parsed."""
+"""SASL mechanisms: the offer, and the parsing of responses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SUBJECT = ((("countryName", "DE"),), (("organizationName", "Example, Inc."),), (
 
 
 def decode(octets: bytes) -> dict[str, Any]:
-    """Replaces the wire's decoder of field tables."""
+    """Decode a field table in place of the wire's decoder."""
     if octets == b"bad":
         raise ValueError("bad")
     pairs = (part.partition("=") for part in octets.decode("latin-1").split(";"))

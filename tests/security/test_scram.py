@@ -18,7 +18,7 @@ from leveret.security.users import DeclaredUser, User, UserStore
 from tests.support.scram import ScramClient
 
 BOTH = ["SCRAM-SHA-512", "SCRAM-SHA-256"]
-# The minimum of the library, for quick tests.
+# The minimum of the library, for fast tests.
 FEW = 4096
 
 
@@ -72,7 +72,7 @@ def first(mechanism: Any, message: bytes) -> Any:
 
 
 def log_in(store: UserStore, name: str, password: str, mechanism: str = "SCRAM-SHA-256", **options: str) -> Any:
-    """Return the outcome of a complete exchange; on success, the server has proved itself."""
+    """Return the outcome of a complete exchange. On success, the server's signature is verified."""
     client = ScramClient(mechanism, name, password, **options)
     server = begin(store, mechanism)
     challenge = first(server, client.first())
@@ -141,7 +141,7 @@ def test_clients_without_channel_binding(store: UserStore, flag: str) -> None:
 @pytest.mark.parametrize("name", ["alice", "a=b,c"])
 @pytest.mark.parametrize("flag", ["n", "y"])
 def test_a_client_that_acts_as_itself(store: UserStore, flag: str, name: str) -> None:
-    """As Cyrus SASL sends both names. They are part of the proof."""
+    """Cyrus SASL sends both names. They are part of the proof."""
     add(store, name)
     escaped = name.replace("=", "=3D").replace(",", "=2C")
     assert isinstance(log_in(store, name, "secret", flag=f"{flag},a={escaped},"), Success)
@@ -193,7 +193,7 @@ def test_a_nonce_that_exceeds_a_frame_is_refused(store: UserStore) -> None:
 
 
 def test_an_oversized_message_is_refused() -> None:
-    """Nothing of it is prepared, looked up or stored."""
+    """The server does not prepare, look up or store any part of it."""
     server = create("SCRAM-SHA-256", BOTH, Context(scram_keys=lambda name, mechanism: pytest.fail(name)))
     assert server is not None
     assert isinstance(server.step(b"n,,n=" + b"\xc2\xa0" * 4000 + b",r=nonce"), Failure)
@@ -213,7 +213,7 @@ def test_the_final_message_of_another_exchange(store: UserStore) -> None:
     message=st.one_of(st.binary(max_size=80), st.text("nyp,=ar\0am1é", max_size=40).map(str.encode)),
     last=st.one_of(st.binary(max_size=80), st.text("crp,=biws1\0é", max_size=40).map(str.encode)),
 )
-def test_no_message_breaks_it(message: bytes, last: bytes) -> None:
+def test_no_message_raises_an_exception(message: bytes, last: bytes) -> None:
     store = open_store(Metadata())
     server = begin(store, "SCRAM-SHA-256")
     assert isinstance(first(server, message), (Challenge, Failure))
@@ -237,7 +237,7 @@ def test_scram_is_offered_if_all_users_have_keys() -> None:
 
 @pytest.mark.parametrize("mechanism", BOTH)
 def test_an_unknown_name_looks_like_a_user(store: UserStore, metadata: Metadata, mechanism: str) -> None:
-    """The same salt each time, also after a restart, and from before the user was added to after it was deleted."""
+    """The salt is always the same: after a restart, and before, while and after the user exists."""
 
     def challenge(of: UserStore, name: str) -> tuple[bytes, int]:
         client = ScramClient(mechanism, name, "x")
@@ -304,7 +304,7 @@ def test_a_new_password_ends_the_old_keys(store: UserStore) -> None:
 
 @pytest.fixture
 def old(metadata: Metadata) -> UserStore:
-    """A store whose one user is as in the format without SCRAM."""
+    """Return a store with one user in the format without SCRAM."""
     metadata["user", "alice"] = (
         b'{"name":"alice","password_hash":"hash:terces","tags":["administrator"],'
         b'"permissions":{"/":{"configure":".*","write":"a","read":""}},"limits":{"max_connections":3,"max_channels":0}}'

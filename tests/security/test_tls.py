@@ -31,7 +31,7 @@ def client_context(trusted: Authority, certificate: tuple[Path, Path] | None = N
 def handshake(
     server: ServerTls, client: ssl.SSLContext, name: str | None = "localhost"
 ) -> tuple[ssl.SSLObject, ssl.SSLObject]:
-    """Both ends of a connection in memory, after the handshake; the error of either end otherwise."""
+    """Return both ends of a connection in memory after the handshake, or the error of either end."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     if name is None:
         client.check_hostname = False

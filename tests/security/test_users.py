@@ -1,4 +1,4 @@
-"""Users: passwords, sources of users, and who may change them."""
+"""Users: passwords, sources, and changes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from leveret.security.users import DeclaredUser, User, UserLimits, UserStore
 
 
 class CountingHasher(Hasher):
-    """Hashes by reversing, and counts."""
+    """Hashes by reversing, and counts hashes."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -252,7 +252,7 @@ def test_other_users_may_be_bound_to_loopback() -> None:
 def test_the_default_user_stays_off_after_the_loss_of_a_definition(
     metadata: Metadata, hasher: CountingHasher, dropped: tuple[str, str]
 ) -> None:
-    """The definition of the only user may be the lost one, whatever remains of its kind and name."""
+    """The lost definition may be that of the only user, whatever remains of its kind and name."""
     store = UserStore(metadata.put, hasher=hasher)
     store.load(metadata, [dropped])
     assert not store.verify("guest", b"guest")
@@ -390,7 +390,7 @@ def test_the_owner_may_do_everything_everywhere(hasher: CountingHasher) -> None:
 def test_unsupported_stored_expressions_allow_nothing(
     store: UserStore, metadata: Metadata, hasher: CountingHasher, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They allow nothing, which is logged; everything else about the user works."""
+    """They allow nothing, and a warning is logged; everything else about the user works."""
     add(store, "alice")
     store.set_permission("alice", "/", Permission("kept", "kept", "^shop"))
     store.set_permission("alice", "b", Permission(".*", ".*", ".*"))

@@ -1,4 +1,4 @@
-"""Any message of either protocol becomes columns, which restore it byte for byte."""
+"""Any message of either protocol converts to columns, which restore it byte for byte."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_malformed_messages_are_restored_too(messages: list[tuple[int, bytes, by
     check(messages)
 
 
-def test_a_malformed_header_gives_nulls() -> None:
+def test_columns_of_a_malformed_header_are_null() -> None:
     bad = encode_header(60, 5, {"content_type": "a/b", "headers": {"a": 1}, "message_id": "m"})[:-1]
     [row] = check([(FORMAT_AMQP0, bad, b"hello", b"")]).to_pylist()
     assert row["body"] == b"hello" and row["content_type"] is None and row["headers"] is None and row["durable"] is None

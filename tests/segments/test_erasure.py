@@ -1,4 +1,4 @@
-"""Rules of erasure apply to rows of both protocols; rewriting and merging files keeps offsets."""
+"""Erasure rules apply to rows of both protocols; rewriting and merging files preserves offsets."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def written(directory: Path, messages: list[tuple[int, int, str, bytes, bytes]])
 
 
 def erased(tmp_path: Path, *rules: Rule) -> tuple[dict[int, StoredMessage], Counts]:
-    """Apply rules; return the remaining messages by offset, and the counts."""
+    """Apply rules. Returns the remaining messages by offset, and the counts."""
     source = written(tmp_path, MESSAGES)
     with open_segment(str(tmp_path / source.path), expected=source) as reader:
         target, counts = rewrite(reader, compile_rules(list(rules)), SegmentWriter(str(tmp_path), "events"))

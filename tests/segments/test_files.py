@@ -124,7 +124,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Segment]:
     return directory / segment.path, segment
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["footer in the manifest", "manifest of before"])
+@pytest.mark.parametrize("known", [True, False], ids=["footer in the manifest", "earlier manifest"])
 @pytest.mark.parametrize("behind", [0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0])
 def test_a_changed_footer_never_reaches_arrow(
     large: tuple[Path, Segment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behind: float, known: bool
@@ -146,7 +146,7 @@ def test_a_changed_footer_never_reaches_arrow(
 
 def test_a_large_file_opens_by_its_footer(large: tuple[Path, Segment], monkeypatch: pytest.MonkeyPatch) -> None:
     path, segment = large
-    monkeypatch.setattr(files, "checksum", lambda *_: pytest.fail("all of it is read"))
+    monkeypatch.setattr(files, "checksum", lambda *_: pytest.fail("the whole file was read"))
     with open_segment(str(path), expected=segment) as opened:
         assert opened.count == 300
         assert sum(batch.num_rows for batch in opened.read(["offset"])) == 300
@@ -164,7 +164,7 @@ def test_a_file_is_verified_before_it_is_read_completely(large: tuple[Path, Segm
 
 
 def rewritten(path: Path, version: int, dropped: tuple[str, ...] = ()) -> None:
-    """Rewrite the file as a Leveret with another schema version would have written it."""
+    """Rewrite the file as a version of Leveret with another schema version would."""
     table = pq.read_table(path)
     metadata = {**pq.read_metadata(path).metadata, schema.VERSION_KEY: str(version).encode()}
     pq.write_table(table.drop_columns(list(dropped)).replace_schema_metadata(metadata), path)

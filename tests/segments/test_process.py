@@ -1,4 +1,4 @@
-"""The sealer process: a real process over a real log, driven like by the broker."""
+"""The sealer process: a real process over a real log, with the broker's calls."""
 
 from __future__ import annotations
 

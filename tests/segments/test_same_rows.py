@@ -1,4 +1,4 @@
-"""A message becomes the same row from the log, from a sealed file via the broker, and from the file itself."""
+"""A message has the same row from the log, from a sealed file via the broker, and from the file itself."""
 
 from __future__ import annotations
 

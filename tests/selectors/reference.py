@@ -1,5 +1,5 @@
-"""Selectors evaluated in the plainest way, to compare the evaluators with: straight from the tree, by the tables of the
-specification, with patterns matched by trying every way.
+"""A reference evaluator of selectors: directly from the tree, by the tables of the specification, with exhaustive matching
+of patterns.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def evaluate(node: Node, lookup: Lookup, now: int, sql: bool) -> bool | None:
 
 
 def like(value: str, pattern: str, escape: str) -> bool:
-    """LIKE by definition: exponential, and obviously right."""
+    """Return the result of LIKE by definition: exponential, and obviously correct."""
     if not pattern:
         return not value
     first, rest = pattern[0], pattern[1:]

@@ -36,7 +36,7 @@ numbers = st.one_of(integers, doubles)
 values: st.SearchStrategy[Any] = st.one_of(
     st.none(), st.booleans(), integers, st.floats(), texts, st.binary(max_size=3), st.uuids(), st.just([1])
 )
-# Other values, which evaluators must only survive.
+# Other values, for which evaluators must only not raise.
 odd_values: st.SearchStrategy[Any] = st.one_of(
     values,
     st.integers(),
@@ -91,7 +91,7 @@ def _joined(conditions: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
 
 
 def jms_trees(names: st.SearchStrategy[Identifier]) -> st.SearchStrategy[Node]:
-    """Trees whose known types are correct, so that they parse."""
+    """Return trees whose known types are correct, so that they parse."""
     sums: st.SearchStrategy[Node] = st.recursive(
         st.one_of(names, numbers.map(Literal)),
         lambda inner: st.one_of(
@@ -116,7 +116,7 @@ def jms_trees(names: st.SearchStrategy[Identifier]) -> st.SearchStrategy[Node]:
 
 
 def sql_trees(names: st.SearchStrategy[Identifier]) -> st.SearchStrategy[Node]:
-    """Trees of any types."""
+    """Return trees of any types."""
     constants = st.one_of(numbers, st.integers(0, 2**64 - 1), texts, st.booleans(), st.binary(min_size=1, max_size=3))
     leaves: st.SearchStrategy[Node] = st.one_of(names, constants.map(Literal), st.just(Call("UTC")))
 

@@ -1,4 +1,4 @@
-"""The examples of docs/selectors.md are filters of their languages."""
+"""The examples of docs/selectors.md compile in their languages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any input yields a filter, or an error with its position. And no value makes a filter raise."""
+"""Any input yields a filter, or an error with its position, and no value makes a filter raise."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_limits() -> None:
 
 
 @pytest.mark.parametrize("operand", ["NOT a", "(a)", "a = -(1)", "a = -b", "a = -1", "NOT (a = -(-b))"])
-def test_levels_that_are_over_do_not_count(operand: str) -> None:
+def test_closed_levels_do_not_count(operand: str) -> None:
     assert jms_selector(" OR ".join([operand] * 200)).evaluate(View()) is None
 
 

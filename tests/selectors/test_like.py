@@ -1,4 +1,4 @@
-"""LIKE: patterns against the definition, and patterns that take others for ever."""
+"""LIKE: patterns against the definition, and patterns that are exponential elsewhere."""
 
 from __future__ import annotations
 
@@ -99,8 +99,8 @@ def test_every_pattern_matches_as_defined(pattern: str, value: str) -> None:
     ],
 )
 def test_the_time_grows_only_with_the_value(pattern: str) -> None:
-    """Each would take longer than the world has been there if places were tried in turn, or minutes if only lengths
-    multiplied; the timeout is far from either."""
+    """With backtracking, each would take longer than the age of the universe; with time proportional to the product of the
+    lengths, minutes. The timeout is far below either."""
     assert not Pattern(pattern).matches("a" * 200_000)
     assert Pattern(pattern + "%").matches("a" * 200_000 + "b")
 
@@ -115,7 +115,7 @@ def test_a_piece_with_any_character_fits_into_a_machine_word(pattern: str) -> No
     "pattern",
     ["%" + "_" * 15_000 + "%", "a" + "_" * 15_000 + "%", "%" + "_" * 15_000 + "a", "a" + "_" * 7000 + "b%" + "_" * 7000],
 )
-def test_at_the_ends_there_may_be_any_number(pattern: str) -> None:
+def test_pieces_at_the_ends_have_any_length(pattern: str) -> None:
     assert not Pattern(pattern).matches("a" * 5_000)
 
 

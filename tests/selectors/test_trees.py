@@ -37,13 +37,13 @@ def test_the_text_of_an_sql_tree_parses_to_the_tree(tree: Node) -> None:
 
 
 @given(strategies.jms_trees(strategies.simple_names), messages)
-def test_jms_trees_have_the_value_that_the_reference_gives(tree: Node, message: dict[str, Any]) -> None:
+def test_jms_trees_evaluate_like_the_reference(tree: Node, message: dict[str, Any]) -> None:
     found = Selector("", compiled(tree, JMS)).evaluate(View(message))
     assert found is reference.evaluate(tree, lambda name: message.get(name.name), NOW, False)
 
 
 @given(strategies.sql_trees(strategies.simple_names), messages)
-def test_sql_trees_have_the_value_that_the_reference_gives(tree: Node, message: dict[str, Any]) -> None:
+def test_sql_trees_evaluate_like_the_reference(tree: Node, message: dict[str, Any]) -> None:
     found = Selector("", compiled(tree, SQL)).evaluate(View(message))
     assert found is reference.evaluate(tree, lambda name: message.get(name.name), NOW, True)
 

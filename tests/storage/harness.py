@@ -1,4 +1,4 @@
-"""Shared by the tests of the engines: queues that are only an id, a loop that is only a list."""
+"""A harness for the tests of the engines, with fake queues and a fake event loop."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VHOST = Broker(MemoryLog()).add_vhost("/", VhostSettings())
 
 
 class FakeQueue:
-    """All that the log knows of a queue: an id, and entries with sequence numbers."""
+    """A queue as the log sees it: an id, and entries with sequence numbers."""
 
     def __init__(self, id: int) -> None:
         self.id = id
@@ -63,8 +63,7 @@ class Loop:
 
 
 class Waiter:
-    """Records the number of the batch that a wait was for. (An empty transaction is a waiter that compiled code
-    accepts.)"""
+    """Records the number of the awaited batch. (Compiled code accepts an empty transaction as a waiter.)"""
 
     def __init__(self, log: Log) -> None:
         self.batches: list[int] = []
@@ -83,7 +82,7 @@ def content(item: Message) -> bytes:
 
 
 class Harness:
-    """A log and its loop; `reopen` closes the log and opens it again."""
+    """A log and its event loop; `reopen` closes and reopens the log."""
 
     def __init__(self, make: Callable[[], Log]) -> None:
         self.make = make
@@ -137,12 +136,12 @@ class Harness:
         return loaded
 
     def bodies(self, queue_id: int) -> list[bytes]:
-        """Bodies of a recovered queue, in order."""
+        """Return the bodies of a recovered queue, in order."""
         return [content(item.message) for item in self.load_queue(queue_id)]
 
 
 def entry_of(queue: FakeQueue, loaded: Loaded) -> Entry:
-    """Return the entry that a broker creates from what it loaded."""
+    """Return the entry that a broker creates from a loaded one."""
     entry = Entry(queue.queue, loaded.message, loaded.seq)
     entry.row = loaded.row
     entry.slot = loaded.slot

@@ -1,4 +1,4 @@
-"""Checkpoint rounds concurrent with commits: none may begin on a log that the next commit resets."""
+"""Checkpoint rounds concurrent with commits: no round may begin on a log that the next commit resets."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ def test_a_round_begins_only_after_a_complete_commit(
     writer.execute("INSERT INTO log VALUES (2)")
     assert not checkpointer.advance(2 * PAGES) and not checkpointer.busy
     wait_until(lambda: slow.begun == 1)
-    # The next one begins and ends after the commit.
+    # The next round begins and ends after the commit.
     commit()
     assert not checkpointer.advance(3 * PAGES) and checkpointer.busy
     end_round()
     assert slow.begun == 2
-    # A round that copied everything into the file, and no commit since: the next commit resets the log.
+    # The round copied everything, and there was no commit since: the next commit resets the log.
     assert not checkpointer.advance(4 * PAGES) and not checkpointer.busy
     assert slow.begun == 2
     commit()

@@ -1,4 +1,4 @@
-"""Changed bytes anywhere in the log are found, named, and never delivered; dropping them is the operator's decision."""
+"""Changed bytes anywhere in the log are detected, reported and never delivered; the operator decides to drop them."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def harness_of(path: Path, salvage: Salvage | None = None) -> Harness:
 
 
 def queue_named(harness: Harness, id: int, name: str) -> FakeQueue:
-    """A queue that the log knows by its name."""
+    """Return a queue whose definition is in the log."""
     harness.log.put(metadata.QUEUE, metadata.make_key("/", name), metadata.pack({"id": id}))
     return FakeQueue(id)
 
 
 def filled(path: Path, rows: int = 3) -> list[bytes]:
-    """A log with a message in each of its rows, of a queue `orders`."""
+    """Create a log with one message of the queue `orders` in each row. Returns the bodies."""
     harness = harness_of(path)
     queue = queue_named(harness, 1, "orders")
     bodies = [b"%d " % number + BODY for number in range(rows)]
@@ -185,7 +185,7 @@ def test_a_changed_body_is_not_delivered(tmp_path: Path, at: int) -> None:
     assert "it contained 1 message of queue 'orders' in vhost '/' (sequence 2 to 2)" in harness.log.reason
     with pytest.raises(StorageFailed):
         harness.log.close()
-    # The damage is recorded: the next start refuses, whether it would have read the body or not.
+    # The damage is recorded: the next start is refused, even if it would not read the body.
     message = refusal(tmp_path)
     assert "row 2 of the log is damaged: the checksum of its data is wrong" in message
     assert "--drop-damaged" in message and f"leveret check {tmp_path}" in message
@@ -196,7 +196,7 @@ def test_a_changed_body_is_found_after_an_unclean_stop(tmp_path: Path) -> None:
     flip(tmp_path, "data", 2, 100)
     log = sqlite_log(tmp_path)
     log.open()
-    log._release()  # as a kill would
+    log._release()  # like a kill
     assert "queue 'orders' in vhost '/' (sequence 2 to 2)" in refusal(tmp_path)
 
 
@@ -270,7 +270,7 @@ def test_settlements_in_a_dropped_row_stay(tmp_path: Path) -> None:
 
 
 def test_entries_of_a_dropped_message_are_dropped(tmp_path: Path) -> None:
-    """A fan-out whose message is lost: no queue keeps an entry without a message."""
+    """If the message of a fan-out is lost, no queue keeps its entry."""
     harness = harness_of(tmp_path)
     left, right = FakeQueue(1), FakeQueue(2)
     shared = harness.publish(left, b"shared" * 10)[0]

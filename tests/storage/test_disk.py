@@ -1,4 +1,4 @@
-"""What must be synced, in which order, and who may read it, on a file system that forgets entries as POSIX allows."""
+"""Files and directories are synced in the required order, and have the required modes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.storage.harness import FakeQueue, Harness, sqlite_log
 
 
 class Calls:
-    """Records the calls that decide what is on disk, in order: (name, path)."""
+    """Records syncs and renames in order: (name, path)."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.made: list[tuple[str, Path]] = []
@@ -41,7 +41,7 @@ class Calls:
         patch.setattr(os, "rename", renamed)
 
     def synced_after(self, name: str) -> list[Path]:
-        """Return what was synced after the last call of this name."""
+        """Return the paths synced after the last call of this name."""
         last = max(at for at, (called, _) in enumerate(self.made) if called == name)
         return [path for _, path in self.made[last + 1 :]]
 
@@ -155,7 +155,7 @@ def test_existing_directories_become_accessible_to_the_group(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(("mask", "parents"), [(0o000, 0o777), (0o022, 0o755), (0o077, 0o700), (0o377, 0o700)])
 def test_only_the_data_directory_itself_is_private(tmp_path: Path, mask: int, parents: int) -> None:
-    """Missing parents have the permissions that `mkdir -p` gives them."""
+    """Missing parents have the permissions that `mkdir -p` sets."""
     before = os.umask(mask)
     try:
         disk.make_directories(tmp_path / "srv" / "broker" / "data")

@@ -23,7 +23,7 @@ def process(tmp_path: Path) -> LeveretProcess:
 
 def change(process: LeveretProcess, statement: str) -> None:
     database = process.data_dir / "log-0.sqlite"
-    # SQLite would delete the write-ahead log with its last connection, if that can write.
+    # SQLite would delete the write-ahead log with its last connection if that can write.
     keeper = sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)
     keeper.execute("SELECT count(*) FROM log").fetchone()
     with sqlite3.connect(database) as connection:
@@ -33,7 +33,7 @@ def change(process: LeveretProcess, statement: str) -> None:
 
 
 def fill(process: LeveretProcess, queue: str, kind: str) -> None:
-    """Three messages in three rows."""
+    """Publish three messages, each in its own row."""
     connection = pika.BlockingConnection(pika.URLParameters(process.url()))
     channel = connection.channel()
     channel.confirm_delivery()
@@ -102,7 +102,7 @@ def test_segment_files_without_a_definition_are_never_deleted(process: LeveretPr
         process.wait_for_log("1 files of segments have no definition and are kept")
         process.stop()
         assert "1 files beside the segments are in no manifest: the broker keeps them" in check(process)
-        # Another queue is garbage: once it is deleted, the broker has removed what it removes.
+        # Once the broker deletes the garbage of another queue, it has removed all files that it removes.
         garbage = files[0].with_name("00000000000000000099-garbage.parquet")
         for _ in range(2):
             garbage.touch()

@@ -1,4 +1,4 @@
-"""The behaviour of every engine for the records of a log, as the broker sees it."""
+"""The behaviour that the broker expects of every engine."""
 
 from __future__ import annotations
 

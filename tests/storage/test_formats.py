@@ -1,7 +1,7 @@
-"""A data directory of an earlier version can be opened completely, and gets checksums.
+"""A data directory of an earlier version opens without loss and gets checksums.
 
-`data/format-1.tar.xz` was made by the last version of format 1: a broker killed with SIGKILL, with a user, a fan-out, a
-body in chunks, priorities, acknowledgements, and a stream with a sealed segment.
+The last version of format 1 created `data/format-1.tar.xz`: the directory of a broker killed with SIGKILL, with a user, a
+fan-out, a body in chunks, priorities, acknowledgements, and a stream with a sealed segment.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ def test_an_interrupted_migration_restarts(old: Path, monkeypatch: pytest.Monkey
     ],
 )
 def test_values_of_another_type_are_damage_in_format_1_too(old: Path, statement: str, named: str) -> None:
-    """Nothing is migrated before the operator decides; then damaged records are dropped as in format 2."""
-    # SQLite would delete the write-ahead log with its last connection, if that can write.
+    """The log is not migrated before the operator decides; then damaged records are dropped as in format 2."""
+    # SQLite would delete the write-ahead log with its last connection if that can write.
     keeper = sqlite3.connect(f"{(old / 'log-0.sqlite').as_uri()}?mode=ro", uri=True)
     keeper.execute("SELECT count(*) FROM log").fetchone()
     with sqlite3.connect(old / "log-0.sqlite") as connection:
@@ -135,7 +135,7 @@ def test_values_of_another_type_are_damage_in_format_1_too(old: Path, statement:
 
 
 def test_a_broker_continues_with_a_migrated_log(old: Path) -> None:
-    leveret_only("it starts on a directory that is there")
+    leveret_only("it starts on an existing directory")
     with LeveretProcess(old.parent / "broker", config="", data_dir=old) as process:
         process.start()
         parameters = pika.URLParameters(process.url(user="ana", password="secret"))

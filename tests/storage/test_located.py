@@ -1,4 +1,4 @@
-"""Another process reads the same records from a log's file as the log itself, even if they were moved."""
+"""Another process reads the same records from the file of a log as the log itself, even if they were moved."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def harness(tmp_path: Path) -> Any:
 
 
 def read(harness: Harness, entries: list[Entry]) -> Columns:
-    """Return what a reader finds once everything is on disk."""
+    """Return the messages that a reader finds once everything is on disk."""
     rows: array[int] = array("Q", [entry.row.id for entry in entries if entry.row is not None])
     slots: array[int] = array("I", [entry.slot for entry in entries])
     located = harness.log.locate(rows, slots)
@@ -42,7 +42,7 @@ def read(harness: Harness, entries: list[Entry]) -> Columns:
 
 
 def shown(item: Loaded) -> tuple[Any, ...]:
-    """Return everything in a message that a reader of the stream may see."""
+    """Return all parts of a message that a reader of the stream may see."""
     found = item.message
     overlay = item.overlay
     return (
@@ -204,7 +204,7 @@ def test_rows_being_copied_cannot_be_located(harness: Harness) -> None:
     harness.commit()
     for entry in garbage:
         harness.log.settle(entry)
-    harness.log.flush()  # under way, with the copy in it
+    harness.log.flush()  # in progress, including the copy
     row = kept[0].row
     assert row is not None
     assert harness.log.locate(array("Q", (row.id,)), array("I", (kept[0].slot,))) is None

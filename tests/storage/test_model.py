@@ -204,7 +204,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule()
     def flush(self) -> None:
-        """A commit is under way while the next batch is filled."""
+        """Begin a commit, which is in progress while the next batch is filled."""
         if self.log._in_flight is None:
             self.log.flush()
 
@@ -240,7 +240,7 @@ class LogMachine(RuleBasedStateMachine):
         self.fresh.clear()
 
     def configure(self) -> None:
-        """Copy and merge rows far sooner than usual."""
+        """Copy and merge rows much earlier than usual."""
         self.log.trimmer.floor = self.floor
         self.log.trimmer.merges.limit = self.small
 
@@ -259,7 +259,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        """The process is killed: committed changes survive, the others do not."""
+        """Kill the process: committed changes survive, the others do not."""
         log = self.log
         if log._in_flight is not None:
             self.harness.loop.run_until(lambda: log._in_flight is None)

@@ -1,4 +1,4 @@
-"""Opening a data directory: refused starts, and whether the error names the remedy."""
+"""Opening a data directory: refused starts, with an error that names the remedy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.storage.harness import FakeQueue, Harness, sqlite_log
 
 
 def filled(path: Path, count: int = 50) -> Path:
-    """A data directory with some messages in it; returns the database file."""
+    """Create a data directory with some messages. Returns the database file."""
     harness = Harness(lambda: sqlite_log(path))
     queue = FakeQueue(1)
     for number in range(count):
@@ -227,7 +227,7 @@ def test_the_reserve_is_allocated_and_released(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_creation_restarts(tmp_path: Path) -> None:
-    """A power cut, or a full disk, in the middle of creating the database leaves its rollback journal."""
+    """A power cut or a full disk while the database is created leaves its rollback journal."""
     source = tmp_path / "source.sqlite"
     connection = sqlite3.connect(source, isolation_level=None)
     connection.execute("PRAGMA cache_size = 1")

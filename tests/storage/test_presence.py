@@ -21,7 +21,7 @@ ACCEPTING = Salvage(accept_missing=True)
 
 
 def stopped(path: Path, clean: bool) -> Path:
-    """A data directory with one message; after `kill -9` if it was not stopped properly."""
+    """Create a data directory with one message, of a broker that was stopped properly or killed."""
     harness = Harness(lambda: sqlite_log(path / "live"))
     harness.publish(FakeQueue(1), b"kept")
     harness.commit()
@@ -113,7 +113,7 @@ def test_each_orphaned_write_ahead_log_is_kept(tmp_path: Path) -> None:
 
 
 def test_an_orphaned_write_ahead_log_has_its_new_name_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SQLite creates a file under the old name: a power cut must not undo the rename after that."""
+    """SQLite creates a file under the old name; after that, a power cut must not undo the rename."""
     path = stopped(tmp_path, clean=False)
     (path / "log-0.sqlite").unlink()
     calls: list[str] = []
@@ -133,7 +133,7 @@ def test_an_orphaned_write_ahead_log_has_its_new_name_on_the_disk(tmp_path: Path
 def test_files_without_a_definition_are_kept_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str, crash: bool
 ) -> None:
-    """The lost definitions may have named the files: that is recorded in the log, and survives a crash of that start."""
+    """The lost definitions may have named the files. The log records that, even if the start crashes."""
     path = stopped(tmp_path, clean=False)
     (path / lost).unlink()
     if crash:
@@ -186,7 +186,7 @@ def test_a_crash_before_the_marker_starts_normally(tmp_path: Path, monkeypatch: 
 
 
 def test_a_store_that_failed_is_opened_again(tmp_path: Path) -> None:
-    """SQLite deletes the write-ahead log with its last connection: not if the store was not closed properly."""
+    """The write-ahead log, which SQLite deletes with its last connection, stays if the store was not closed properly."""
     harness = Harness(lambda: sqlite_log(tmp_path))
     harness.publish(FakeQueue(1), b"kept")
     harness.commit()

@@ -64,7 +64,7 @@ def test_kinds_have_unique_numbers_and_lifetimes() -> None:
 
 
 def same(left: Any, right: Any) -> bool:
-    """Equal in value and in type, all the way down."""
+    """Return whether two values are equal, with equal types at every level."""
     if type(left) is not type(right):
         return False
     if isinstance(left, dict):
@@ -155,7 +155,7 @@ def test_damaged_columns_are_detected() -> None:
             IndexReader(bad)
     words = array("I", (5, 0, 2, 1, 3))
     assert decode_settled(encode_settled(words) + bytes(4)) == words
-    # Of format 1, without checksums.
+    # Format 1 has no checksums.
     assert decode_settled(b"\x01\0\0\0" + words_to_bytes(words)) == words
     assert IndexReader(b"\x01" + good[1:-8]).identities.tolist() == [0, 9]
     with pytest.raises(ValueError):

@@ -18,7 +18,7 @@ def harness(tmp_path: Path) -> Harness:
 
 
 def check(harness: Harness, entries: list[Entry]) -> None:
-    """After a restart there is exactly this, in order, with the right columns."""
+    """Check that a restart recovers exactly these entries, in order, with the right columns."""
     expected: dict[int, list[tuple[int, int, int]]] = {}
     for entry in sorted(entries, key=lambda entry: entry.seq):
         expected.setdefault(entry.queue.id, []).append((entry.seq, entry.message.size, entry.message.priority))
@@ -50,7 +50,7 @@ def test_mixed_rows(harness: Harness, queues: int, settled: float) -> None:
 
 
 def test_entries_out_of_order_on_disk(harness: Harness) -> None:
-    """Copies of old entries follow young ones, and overlap with other copies."""
+    """Copies of old entries follow new ones, and overlap with other copies."""
     log: Any = harness.log
     log.trimmer.floor = 0
     chance = random.Random(11)
@@ -76,7 +76,7 @@ def test_a_record_that_is_settled_only_on_disk_stays_settled(harness: Harness) -
     deep = harness.publish(queue, *[b"deep" * 100] * 50)
     harness.commit()
     for number in range(40):
-        # The settlement of a deep entry is in a row that is otherwise soon garbage.
+        # The settlement of a deep entry is in a row whose other records are soon garbage.
         if number < 10:
             log.settle(deep.pop(0))
         entries = harness.publish(fast, *[b"fast" * 20] * 5)

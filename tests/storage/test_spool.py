@@ -1,4 +1,4 @@
-"""The file of large bodies."""
+"""The spool of large bodies."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def octets(body: object) -> bytes:
 
 
 def is_empty(spool: FileSpool) -> bool:
-    """Return whether no body is left, once its thread has finished its work."""
+    """Return whether no body is left, once the spool's thread has freed returned blocks."""
     spool.close()
     return not spool.blocks
 

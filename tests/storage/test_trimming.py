@@ -1,4 +1,4 @@
-"""Trimming of the SQLite engine: what is removed from disk, when, and at what cost."""
+"""Trimming of the SQLite engine: records removed from disk, the time of their removal, and its cost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def harness(tmp_path: Path) -> Harness:
 
 
 def on_disk(harness: Harness) -> dict[str, Any]:
-    """Ids of the rows and chunks on disk. Ends the log."""
+    """Close the log. Returns the ids of the rows and chunks on disk."""
     log: Any = harness.log
     log.close()
     connection = sqlite3.connect(log.file)
@@ -64,7 +64,7 @@ def test_settlements_are_deleted_with_the_rows_that_they_settle(harness: Harness
     assert on_disk(harness) == {"log": [], "chunk": []}
 
 
-def test_a_row_that_holds_settlements_outlives_its_own_records(harness: Harness) -> None:
+def test_a_row_with_settlements_outlives_its_own_records(harness: Harness) -> None:
     queue = FakeQueue(1)
     old = harness.publish(queue, b"a", b"b")
     harness.commit()
@@ -191,7 +191,7 @@ def test_a_large_batch_is_one_commit_of_several_rows(harness: Harness) -> None:
 
 
 def test_many_settlements_at_once_stay_in_rows_of_bounded_size(harness: Harness) -> None:
-    """A purge of one of two interleaved queues: no row is removed, all must record which entries were."""
+    """A purge of one of two interleaved queues removes no row, so every row needs its settlements recorded."""
     left, right = FakeQueue(1), FakeQueue(2)
     entries = []
     for _ in range(330_000):
@@ -351,7 +351,7 @@ def test_short_lived_queues_leave_no_marks(harness: Harness) -> None:
         harness.log.forget(number)
     assert log._marks == log._last == {}
     harness.commit()
-    harness.log.forget(100)  # which never had a message
+    harness.log.forget(100)  # a queue that never had a message
     assert not log.pending()
     assert harness.reopen().last_seq == {}
     harness.log.close()
@@ -365,12 +365,12 @@ def test_rows_of_single_messages_are_merged(harness: Harness) -> None:
     for number in range(1000):
         entries += harness.publish(queue, b"%d" % number)
         harness.commit()
-    # 100 small rows, and those that 900 others became.
+    # 100 small rows, and the merged rows of 900 others.
     assert log.statistics()["rows"] <= 120
     assert len(log.rows) <= 130
     positions = [(entry.row.id, entry.slot) for entry in entries if entry.row is not None]
     assert [content(item.message) for item in harness.load_entries(entries)] == [b"%d" % at for at in range(1000)]
-    # By object, by number, and some of them twice moved.
+    # By object and by number; some were moved twice.
     log.trimmer.floor = 0
     settle(harness, *entries[::2])
     harness.commit()
