@@ -148,7 +148,7 @@ def test_a_queue_that_is_kept_is_drained_by_the_next_run(broker: Broker) -> None
 def test_a_rate_is_kept(broker: Broker) -> None:
     result = run(broker, "--rate", "500", "--messages", "100", "--ack-every", "1")
     assert result["delivered"] == 100
-    # 100 messages at 500 per second are due after 0.2 s, not before.
+    # The last of 100 messages at 500 per second is due after 0.2 s.
     assert result["seconds"] >= 0.19
 
 

@@ -19,7 +19,7 @@ TIMEOUT = 90.0
 
 
 class Cluster:
-    """A context manager that runs the cluster. `url` is the master's."""
+    """A context manager that runs the cluster. `url` is the URL of the master."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

@@ -42,7 +42,7 @@ def java() -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session with two task slots. Its Python workers run this checkout."""
+    """Yield a session with two task slots. Its Python workers run this checkout."""
     from pyspark.sql import SparkSession
 
     os.environ.update(environment())
@@ -87,7 +87,7 @@ def own_broker(tmp_path: Path) -> Iterator[LeveretProcess]:
 
 @pytest.fixture
 def own_password(own_broker: LeveretProcess) -> LeveretProcess:
-    """A broker with a password that appears in no text by chance."""
+    """Return a broker with a password that appears in no text by chance."""
     own_broker.stop()
     own_broker.password = "pa55word"
     own_broker.config = own_broker.config.replace('password = "guest"', 'password = "pa55word"')

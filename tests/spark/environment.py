@@ -18,7 +18,7 @@ PYTHONPATH = os.pathsep.join([str(ROOT / "tests" / "spark" / "workers"), str(ROO
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """Return our environment with the variables that make drivers and Python workers run this checkout."""
+    """Return the environment of this process with variables that make drivers and Python workers run this checkout."""
     return {
         **os.environ,
         "PYTHONPATH": PYTHONPATH,

@@ -57,14 +57,14 @@ def start(
 
 
 def run(spark: SparkSession, url: str, directory: Path, **options: Any) -> StreamingQuery:
-    """Run such a query over the available messages, to its end."""
+    """Run a query like `start` over the available messages, to its end."""
     query = start(spark, url, directory, **options)
     assert query.awaitTermination(TIMEOUT)
     return query
 
 
 def written(spark: SparkSession, directory: Path, sink: str = "out") -> list[str]:
-    """Return the bodies that the query has written, by stream and offset."""
+    """Return the bodies that the query wrote, by stream and offset."""
     rows = spark.read.parquet(str(directory / sink)).select("queue", "offset", "body").collect()
     return [row.body.decode() for row in sorted(rows)]
 

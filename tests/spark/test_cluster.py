@@ -1,4 +1,4 @@
-"""Queries on a cluster of two workers: a lost executor, a task that runs twice, a packaged pipeline."""
+"""Queries on a cluster of two workers: a lost executor, a speculative task, a packaged pipeline."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def stream(broker: LeveretProcess, connection: sync.Connection, name: str) -> st
 
 @pytest.fixture(scope="module")
 def unchanged(shared_broker: LeveretProcess) -> str:
-    """Such a stream, shared by tests that only read it."""
+    """Return a stream for tests that only read it."""
     with sync.connect(shared_broker.url()) as connection:
         return make(shared_broker, connection, "unchanged")
 
@@ -100,7 +100,7 @@ def test_a_range_of_offsets(spark: SparkSession, broker: LeveretProcess, unchang
 def test_later_messages_are_not_included(
     spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, stream: str
 ) -> None:
-    """The range is determined by the call, whatever is sealed."""
+    """The call determines the range, however much is sealed."""
     frame = load(spark, broker, stream=stream)
     publish(connection, stream, numbers(TOTAL, 300))
     seal(broker, connection, stream, 300)
@@ -143,7 +143,7 @@ def test_erased_messages(spark: SparkSession, broker: LeveretProcess, connection
 def test_a_file_that_does_not_match_the_manifest(
     spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, stream: str, fault: str
 ) -> None:
-    """The driver notices; with `auto` the data source reads the rest, once the broker has the file again."""
+    """The driver detects it; with `auto` the data source reads the rest, once the broker has the file again."""
     with connection.channel() as channel:
         file, other = file_of(channel, stream, 1), file_of(channel, stream, 0)
     kept = file.read_bytes()
@@ -169,7 +169,7 @@ def test_a_file_that_does_not_match_the_manifest(
 def test_a_file_with_a_damaged_page(
     spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, stream: str
 ) -> None:
-    """Only the page's checksum shows it, which Spark verifies; for a small file the driver does so, too."""
+    """Only the page's checksum detects it, which Spark verifies; for a small file, the driver verifies it, too."""
     with connection.channel() as channel:
         file = file_of(channel, stream, 1)
     kept = file.read_bytes()
@@ -237,7 +237,7 @@ def test_invalid_options(
     error: type[SparkError],
     text: str,
 ) -> None:
-    """The error comes before anything is read."""
+    """The error is raised before data is read."""
     kind = "queue" if "queue" in options else "stream"
     if kind == "stream":
         declare_stream(connection, name)

@@ -51,7 +51,7 @@ def test_enriched(
     with connection.channel() as channel:
         channel.declare_queue(name, durable=True, arguments=STREAM)
         channel.declare_queue(f"{name}-out", durable=True)
-    # c1 has two rows: its messages stay single ones.
+    # c1 has two rows, but its messages are not duplicated.
     customers = [("c0", "Ada", 1), ("c1", "Bob", 2), ("c1", "Bob", 2)]
     spark.createDataFrame(customers, "code STRING, who STRING, level INT").write.parquet(str(tmp_path / "customers"))
     publish(connection, "", orders(9), name, message_id="m", headers={"kept": 1}, type="t")
@@ -168,7 +168,7 @@ def test_an_archive_is_replayed_in_order_and_once(
             echo=lines.append,
         )
         assert count == 250
-    # The second replay had nothing left to do.
+    # The second replay published nothing.
     assert lines[0].startswith("125 messages, until ") and lines[-1].startswith("250 messages, until ")
     assert sum(line.startswith("250 ") for line in lines) == 1
     found = taken(connection, f"{name}-again")
@@ -331,7 +331,7 @@ def test_an_interrupted_redrive_is_resumed(
     request = ControlClient.request
 
     def failing(self: ControlClient, operation: str, /, *given: Any, **arguments: Any) -> dict[str, Any]:
-        # Published but not committed: the worst moment.
+        # The worst moment: published, but not committed.
         if operation == "lease.commit":
             raise KeyboardInterrupt
         return request(self, operation, *given, **arguments)

@@ -1,4 +1,4 @@
-"""A flow that does not fit an existing table fails before anything is read or written."""
+"""A flow that does not fit an existing table fails before it reads or writes messages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def flow(path: Path, broker: LeveretProcess, name: str, schema: str | None = Non
 
 @pytest.fixture
 def table(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path) -> Path:
-    """An archive that is partitioned by day."""
+    """Return an archive that is partitioned by day."""
     declare_stream(connection, name)
     publish(connection, "", orders(20), name)
     run_to_end(

@@ -28,7 +28,7 @@ SCHEMA = "id BIGINT NOT NULL, customer STRING, amount DOUBLE"
 
 
 def plain_files(path: Path) -> list[dict[str, Any]]:
-    """Return the rows as a reader without Spark sees them."""
+    """Return the rows that a reader without Spark sees."""
     rows = []
     for directory, inner, files in os.walk(path):
         inner[:] = [name for name in inner if not name.startswith("_")]
@@ -119,7 +119,7 @@ def test_a_repeated_batch_is_in_the_table_once(
     seen = [row["id"] for row in plain_files(tmp_path / "table")]
     assert set(range(100)) < set(seen) < set(range(200))
 
-    # A batch with a plan is not computed again; that would give other rows.
+    # A batch with a plan is not computed again, which would produce other rows.
     TableWriter(table, "app").write(rows.withColumn("id", F.col("id") + 1000), 1)
     TableWriter(table, "app").write(rows, 0)
     assert sorted(row["id"] for row in plain_files(tmp_path / "table")) == list(range(200))

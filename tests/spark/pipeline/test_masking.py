@@ -1,4 +1,4 @@
-"""Rules mask the data that they match, and nothing else."""
+"""Rules mask only the data that they match."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def doubled(messages):
 
 
 class Run:
-    """The process and its JVM, in a session of their own."""
+    """The process and its JVM, in a separate session."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

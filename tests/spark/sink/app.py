@@ -1,4 +1,4 @@
-"""A query in a process of its own, to be killed: from a source of `amqp` to a sink of `amqp`, exactly once.
+"""A query in a separate process, for tests to kill: from a source of `amqp` to a sink of `amqp`, exactly once.
 
     python -m tests.spark.sink.app JSON
 

@@ -329,7 +329,7 @@ def test_the_error_for_a_body_that_the_broker_rejects_names_the_option(tmp_path:
             write(small.url(), batch_of(body=[b"x" * 2000]), routingKey=name)
 
 
-# Rows that no queue takes
+# Unroutable rows
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -1,4 +1,4 @@
-"""The sink with sink transactions: when messages become visible, and how often. Tasks run without Spark."""
+"""The sink with sink transactions: the visibility and uniqueness of messages. Tasks run without Spark."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_repeated_write_takes_effect_once(broker: LeveretProcess, queue: str, 
     assert bodies(drain(connection, queue)) == [b"1", b"2", b"5"]
     with pytest.raises(SparkError, match=r"option txnVersion: 4 of txnAppId .* is lower than 5"):
         write_and_commit(broker.url(), [batch_of(body=[b"4"])], txnVersion=4, **options)
-    # Two drivers make the same write: both have prepared it, one commits.
+    # Two drivers perform the same write: both prepare it, one commits.
     batch = batch_of(body=[b"6"])
     one, other = [writer_of(broker.url(), batch, txnVersion=6, **options) for _ in range(2)]
     first, second = one.write(iter([batch])), other.write(iter([batch]))
@@ -284,7 +284,7 @@ def test_a_broker_that_is_killed_while_it_commits_has_everything_once(own_broker
 
 
 def _in_thread(work: Callable[[], Any]) -> Callable[[], None]:
-    """Start work in a thread; the result waits for its end and raises its error."""
+    """Run work in a thread. The returned function waits for its end and raises its error."""
     raised: list[BaseException] = []
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""Sinks in Spark: every type round-trips, the documented examples run, invalid input fails before anything is published."""
+"""Sinks in Spark: all types round-trip, the documented examples run, and invalid input fails before a publish."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def rows_of(frame: DataFrame) -> list[Row]:
 
 
 def through(spark: SparkSession, url: str, source: str, target: str, protocol: str) -> tuple[list[Row], list[Row]]:
-    """Copy a stream to another one; return the rows of both."""
+    """Copy a stream to another one. Returns the rows of both."""
     frame = read(spark, url, stream=source)
     (
         frame.write.format("amqp")
@@ -179,7 +179,7 @@ def test_a_stream_of_1_0_is_converted_to_0_9_1(
 def test_a_replayed_batch_takes_effect_once(
     spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path
 ) -> None:
-    """As if the query had been killed after committing a batch at the broker and before its checkpoint."""
+    """Replay a batch as if the query was killed after committing it at the broker and before the checkpoint."""
     with connection.channel() as channel:
         channel.declare_queue(f"{name}-in", durable=True)
         channel.declare_queue(f"{name}-out", durable=True)

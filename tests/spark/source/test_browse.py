@@ -1,4 +1,4 @@
-"""Batch reads of classic queues by browsing, which removes nothing."""
+"""Batch reads of classic queues by browsing, which does not remove messages."""
 
 from __future__ import annotations
 

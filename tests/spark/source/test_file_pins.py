@@ -77,7 +77,7 @@ def test_a_batch_that_is_read_for_longer_than_its_pin(
 ) -> None:
     made, part = planned
     with sync.connect(broker_without_grace.url()) as connection, connection.channel() as channel:
-        # The broker may start sealing before all messages are there; then there are more, shorter files.
+        # The broker may start sealing before all messages have arrived; then there are more, smaller files.
         sealed = segments(channel, name)
         read = [path_of(segment) for segment in sealed if segment["last"] <= 9]
         unread = [path_of(segment) for segment in sealed if segment["first"] >= 10]
@@ -85,7 +85,7 @@ def test_a_batch_that_is_read_for_longer_than_its_pin(
         batches = made.read(part)
         found = next(batches).column("offset").to_pylist()
         assert found and found[-1] < 9
-        # Pinned later than the files of the batch, and not renewed: when this pin has expired, theirs would have, too.
+        # Pinned after the files of the batch and not renewed. When this pin has expired, theirs would have, too.
         ask(channel, "stream.hold", stream=name, holder="other", first=10, last=14, seconds=2)
         publish(connection, name, [os.urandom(SIZE) for _ in range(22)])
         wait_until(lambda: ask(channel, "stream.describe", stream=name)["first_offset"] >= 15)

@@ -44,7 +44,7 @@ def test_skipped_messages_are_recorded(
     with pytest.raises(DataLoss, match="1 messages, from offset 0 to 0, were removed"):
         list(strict.read(planned[0]))
     assert not losses.exists()
-    for _ in range(2):  # a task that is repeated says it once
+    for _ in range(2):  # a repeated task records the loss once
         assert list(lenient.read(leniently[0])) == []
     (file,) = losses.iterdir()
     record = json.loads(file.read_text())

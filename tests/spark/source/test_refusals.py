@@ -1,4 +1,4 @@
-"""Invalid input fails with a clear error before any data is read."""
+"""Invalid input fails with a clear error before data is read."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_latest_needs_a_consumer_name(broker: LeveretProcess, connection: sync.C
         initial(consumerName="c", endingOffsets="latest")
     initial(consumerName="c", startingOffsets=f'{{"{name}": 0}}')
     publish(connection, name, numbers(0, 10))
-    with pytest.raises(OffsetError, match="offset 0, where consumer 'c' began; use another consumerName") as refusal:
+    with pytest.raises(OffsetError, match="offset 0, at which consumer 'c' began; use another consumerName") as refusal:
         initial(consumerName="c", startingOffsets=f'{{"{name}": 5}}')
     # The command in the message works and helps.
     command = str(refusal.value).split("`")[1].split()

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 def test_a_lost_commit_file(
     spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path
 ) -> None:
-    """Batches without a commit in the checkpoint are repeated identically."""
+    """Spark repeats batches without a commit in the checkpoint identically."""
     declare_stream(connection, name)
     publish(connection, name, numbers(0, 30))
     run(spark, broker.url(), tmp_path, stream=name, startingOffsets="earliest", maxMessagesPerTrigger="10")
@@ -58,7 +58,7 @@ def test_a_first_batch_with_latest_loses_nothing(broker: LeveretProcess, connect
     publish(connection, name, numbers(0, 10))
     options = {"startingOffsets": "latest", "consumerName": "c"}
     _reader(broker, name, **options).initialOffset()
-    # The query dies before its first checkpoint, but the broker knows where it began.
+    # The query dies before its first checkpoint, but the broker has stored its start.
     publish(connection, name, numbers(10, 20))
     first = _reader(broker, name, **options)
     end = first.latestOffset(first.initialOffset(), _all())
@@ -167,7 +167,7 @@ def test_a_worker_is_killed_while_it_reads(
         declare_stream(connection, name)
         publish(connection, name, numbers(0, total))
     with Proxy(own_broker) as proxy:
-        # Only a worker receives so much, and what it still waits for never arrives.
+        # Only a worker receives this much, and the rest of its messages never arrives.
         proxy.stall_after = 100_000
         query = start(
             spark, proxy.url(), tmp_path, stream=name, startingOffsets="earliest", prefetch="1", minPartitions="1"
@@ -253,7 +253,7 @@ def test_retention_removes_messages_before_a_task_reads_them(
     _wait_removed(connection, name)
     with pytest.raises(DataLoss, match="1 messages, from offset 0 to 0, were removed"):
         list(strict.read(planned[0]))
-    # Lost in the task, which is a process of its own and retried; the query counts the loss once, with the next batch.
+    # The task, a separate process that is retried, reports the loss; the query counts it once, with the next batch.
     task = pickle.loads(pickle.dumps(lenient))
     for _ in range(2):
         assert list(task.read(leniently[0])) == []

@@ -1,4 +1,4 @@
-"""Batch and streaming reads of streams: what is read, from where, and how much at a time."""
+"""Batch and streaming reads of streams: content, start and end, and batch sizes."""
 
 from __future__ import annotations
 
