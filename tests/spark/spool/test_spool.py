@@ -229,7 +229,7 @@ def test_messages_on_disk_are_read_once_after_a_kill_of_the_driver(
         assert again.initialOffset() == start
         again.prepareForTriggerAvailableNow()
         end = again.latestOffset(start, again.getDefaultReadLimit())
-        # At least once from the broker: the three redelivered messages are there twice.
+        # At least once from the broker: the three redelivered messages are in the spool twice.
         assert end["next"] == 6
         rows = [
             body
