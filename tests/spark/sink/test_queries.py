@@ -296,7 +296,7 @@ def test_the_documented_examples(
 
 
 def test_the_options_of_sinks_are_documented() -> None:
-    page = PAGE.read_text()
+    page = (DOCS / "spark-options.md").read_text()
     for option in OPTIONS:
         if option.modes == (SINK,):
             default = f"`{option.default}`" if option.default is not None else ""
