@@ -458,7 +458,7 @@ class World:
             entry = queue.get(True)
             if entry is not None:
                 return text_of(entry)
-            if not queue.needs_loading():
+            if not queue.paging.must_load():
                 return None
             assert self.posted, "nothing is on its way, but the queue says so"
             self.run()

@@ -276,13 +276,13 @@ class Broker:
                 for vhost in list(self.vhosts.values()):
                     for queue in vhost.queue_list.walk():
                         if queue.memory > self.page_above:
-                            yield from logged(queue.paging_down(self.page_above))
+                            yield from logged(queue.paging.page_down(self.page_above))
                         yield 1
             for vhost in list(self.vhosts.values()):
                 yield from logged(vhost.sink_transactions.paging_down())
             for queue in self.paging.walk():
-                yield from logged(queue.paging_more())
-                if not queue.is_paging():
+                yield from logged(queue.paging.page_more())
+                if not queue.paging.is_active():
                     self.paging.discard(queue)
                 yield 1
         finally:

@@ -117,7 +117,7 @@ class DeadLetters:
             routed = [
                 target
                 for target in self._route(exchange, keys, merged, message)
-                if target.name not in passed and not target.refuses(message)
+                if target.name not in passed and not target.limits.would_reject(message)
             ]
             if len(routed) > 1:
                 self._note_copies(queue, len(routed))
@@ -125,7 +125,7 @@ class DeadLetters:
                     self._prune(queue)
                     routed = []
             for target in routed:
-                if self.overflow >= self.max_overflow and target.is_overflowing():
+                if self.overflow >= self.max_overflow and target.limits.is_overflowing():
                     self._drop(target)
                     continue
                 overlay = Overlay(address, dict(changes), True, 0)
@@ -136,7 +136,7 @@ class DeadLetters:
                     self.prepared.append(dead_letter)
                     continue
                 target.insert_new(dead_letter)
-                if target.is_overflowing():
+                if target.limits.is_overflowing():
                     self.overflow += len(deaths)
                     self._overflows[target.id] = self._overflows.get(target.id, 0) + len(deaths)
         finally:

@@ -217,7 +217,7 @@ class TestWork:
         queue = declare(world)
         world.broker.work = MAX_AT_ONCE
         quote(world, queue, "a1", "a2")
-        assert queue.get(True) is None and queue.needs_loading()
+        assert queue.get(True) is None and queue.paging.must_load()
         world.run()
         assert world.contents(queue) == ["a2"]
 

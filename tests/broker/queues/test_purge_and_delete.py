@@ -94,9 +94,9 @@ def test_purge_answers_gets_that_wait_for_loading() -> None:
     queue = paged(world)
     while queue.ready.backlog.head:
         assert queue.get(True) is not None
-    assert queue.get(True) is None and queue.needs_loading()
+    assert queue.get(True) is None and queue.paging.must_load()
     waiter = Waiter(queue)
-    queue.wait_loaded(waiter)
+    queue.paging.wait_loaded(waiter)
     queue.purge()
     world.run()
     assert waiter.calls == 1
@@ -109,7 +109,7 @@ def test_delete_answers_them_too() -> None:
         assert queue.get(True) is not None
     assert queue.get(True) is None
     waiter = Waiter(queue)
-    queue.wait_loaded(waiter)
+    queue.paging.wait_loaded(waiter)
     world.vhost.remove_queue(queue)
     world.run()
     assert waiter.calls == 1
@@ -265,9 +265,9 @@ class TestStrictDeletion:
         while queue.get(True) is not None:
             pass
         waiter = Waiter(queue)
-        queue.wait_loaded(waiter)
+        queue.paging.wait_loaded(waiter)
         strict.vhost.delete_queue("q", None)
         assert waiter.calls == 1
-        assert queue.get(True) is None and not queue.needs_loading()
+        assert queue.get(True) is None and not queue.paging.must_load()
         strict.run()
         assert strict.vhost.queues["amq.dead"].ready_count > 50 and strict.vhost.pending_dead_letters.queues == {}

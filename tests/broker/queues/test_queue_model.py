@@ -178,7 +178,7 @@ class QueueMachine(RuleBasedStateMachine):
                 for item in behind:
                     self.given_up(*item)
                 return text_of(entry)
-            if not self.queue.needs_loading():
+            if not self.queue.paging.must_load():
                 assert not any(not other.due or other.due > self.world.clock.now() for other in self.ready.values())
                 return ""
             assert self.world.posted

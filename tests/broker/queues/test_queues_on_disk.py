@@ -70,7 +70,7 @@ class DiskWorld(World):
     def acquire(self, queue: Queue) -> Entry | None:
         while True:
             entry = queue.get(False)
-            if entry is not None or not queue.needs_loading():
+            if entry is not None or not queue.paging.must_load():
                 return entry
             self.run()
 

@@ -85,7 +85,7 @@ class BatchBuilder:
         broker = self.queue.broker
         self.max_work = broker.work + STEP_WORK
         if not self._take():
-            self.queue.wait_loaded(_Loading(self))
+            self.queue.paging.wait_loaded(_Loading(self))
         elif broker.work > self.max_work and not self._is_full(0):
             _Later(broker.jobs, self).resume()
         else:

@@ -281,7 +281,7 @@ class LastValueQueue(ClassicQueue):
             if level.chunks:
                 if not level.loading:
                     self.ready.load(self, level)
-                self.wait_loaded(_Reading(self))
+                self.paging.wait_loaded(_Reading(self))
                 return
         self.broker.jobs.run_steps(self._index())
 

@@ -17,6 +17,8 @@ from leveret.broker.destination import Destination
 from leveret.broker.errors import NotImplementedByBroker, PreconditionFailed
 from leveret.broker.message import AUDIENCE_SHIFT, Entry
 from leveret.broker.queues.capabilities import GET, LEASE, PURGE
+from leveret.broker.queues.limits import NO_LIMITS
+from leveret.broker.queues.paging import NO_PAGING
 from leveret.broker.values import FieldTable
 
 if TYPE_CHECKING:
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
     from leveret.broker.log import Loaded, Log, Recovery
     from leveret.broker.message import Message, Overlay
     from leveret.broker.metadata import Record
-    from leveret.broker.queues.loading import Waiting
     from leveret.broker.queues.rings import Rings
     from leveret.broker.streams.recovery import StreamRecords
     from leveret.broker.vhost import Vhost
@@ -103,6 +104,8 @@ class Queue(Destination):
         self.active = False
         # Entries that wait for the commit of their transaction.
         self.hidden = Hidden()
+        self.limits = NO_LIMITS
+        self.paging = NO_PAGING
         # The leases of the queue; None until the first one is acquired.
         self.leases: Leases | None = None
         # Watch on events of the queue; usually None.
@@ -198,22 +201,6 @@ class Queue(Destination):
         """Bytes of the entries in memory."""
         return 0
 
-    def paged_memory(self) -> int:
-        """Return the bytes that the paged-out entries would take in memory."""
-        return 0
-
-    def paging_down(self, share: int) -> Iterator[int]:
-        """Page out entries of a queue that has more than `share` bytes in memory, in steps."""
-        return iter(())
-
-    def paging_more(self) -> Iterator[int]:
-        """Page out entries that were committed meanwhile, in steps."""
-        return iter(())
-
-    def is_paging(self) -> bool:
-        """Return whether entries of the queue are still to be paged out."""
-        return False
-
     # In
 
     @abstractmethod
@@ -241,9 +228,6 @@ class Queue(Destination):
         for entry in entries:
             self.insert_new(entry)
 
-    def note_droppable(self) -> None:
-        """Note that a message was pushed which overflow drops first."""
-
     def make_entry(self, item: Loaded, publisher: int, delivered_until: int) -> Entry:
         """Make the entry of a loaded item.
 
@@ -263,36 +247,6 @@ class Queue(Destination):
             entry.acquired_count = 1
         entry.delivery_count = item.delivery_count
         return entry
-
-    # Limits
-
-    def turns_away(self, message: Message, due: int = 0) -> bool:
-        """Return whether the queue refuses a publish now; if its arguments say so, the message becomes a dead letter."""
-        return False
-
-    def refuses(self, message: Message, due: int = 0) -> bool:
-        """Return whether the queue would refuse a message now that becomes visible at `due`, 0 for at once."""
-        return False
-
-    def takes_always(self, message: Message, due: int) -> bool:
-        """Return whether the queue takes a message however full it is."""
-        return True
-
-    def exceeds(self, size: int, count: int = 1) -> bool:
-        """Return whether so many more messages, with so many bytes, would exceed a limit."""
-        return False
-
-    def refuses_publish(self, size: int) -> bool:
-        """Return whether the queue would refuse a message of `size` bytes now."""
-        return False
-
-    def is_over(self) -> bool:
-        """Return whether the queue holds more than its limits allow."""
-        return False
-
-    def is_overflowing(self) -> bool:
-        """Return whether the queue is about to drop what exceeds its limits."""
-        return False
 
     # Out
 
@@ -337,17 +291,6 @@ class Queue(Destination):
         """
         self.check_supports(GET)
         return None
-
-    def needs_loading(self, audience: int = 0, scope: object | None = None) -> bool:
-        """Return whether the next entry (as in `get`) exists but is not in memory: call `wait_loaded`, then ask again."""
-        return False
-
-    def wait_loaded(self, waiting: Waiting) -> None:
-        """Call back when more entries are in memory, after `needs_loading` or `is_reading_for` returned True."""
-
-    def is_reading_for(self, consumer: Consumer) -> bool:
-        """Return whether entries that a consumer may want are being loaded."""
-        return False
 
     @abstractmethod
     def can_deliver_now(self, message: Message) -> bool:

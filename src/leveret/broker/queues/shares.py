@@ -63,7 +63,7 @@ class MemoryShares:
                 for queue in vhost.queue_list.walk():
                     demand = queue.memory
                     if queue.id in paging:
-                        demand += queue.paged_memory()
+                        demand += queue.paging.paged_memory()
                     if demand:
                         demand = min(demand, self.max_share)
                         found = _class_of(demand)

@@ -211,7 +211,7 @@ class BatchCommit(Job):
 
     def _check_room(self, queue: Queue, message: Message | None, due: int) -> None:
         """Raise PreconditionFailed if a queue is full, unless the message is known and replaces another one."""
-        if self._is_full(queue) and (message is None or not queue.replacing or queue.refuses(message, due)):
+        if self._is_full(queue) and (message is None or not queue.replacing or queue.limits.would_reject(message, due)):
             raise PreconditionFailed(
                 f"queue '{queue.name}' in vhost '{self.vhost.name}' is full and rejects messages"
                 " (x-overflow): the batch is not committed"
@@ -219,7 +219,7 @@ class BatchCommit(Job):
 
     def _is_full(self, queue: Queue) -> bool:
         """Return whether a queue is full, and neither drops nor dead-letters messages for that."""
-        return not self._takes_over(queue) and queue.refuses_publish(1)
+        return not self._takes_over(queue) and queue.limits.would_reject_size(1)
 
     def _dead_letter_queues(self, address: bytes) -> list[Queue]:
         exchange = self.vhost.exchanges.get(self.exchange or "")
@@ -426,14 +426,14 @@ class BatchCommit(Job):
     def _enqueue(self, message: Message, queues: list[Queue], due: int, entries: list[Entry]) -> bool:
         """Put a message into all of its queues; return False, and put it into none, if one has no room."""
         for queue in queues:
-            if not self._takes_over(queue) and queue.refuses(message, due):
+            if not self._takes_over(queue) and queue.limits.would_reject(message, due):
                 self.waits_for = f"room in queue '{queue.name}'"
                 return False
         plain = not (due or message.expires_at) and not (
             message.format != FORMAT_AMQP1 and message.headers_at >= 0 and b"BCC" in message.header
         )
         for queue in queues:
-            if queue.turns_away(message, due):
+            if queue.limits.reject_publish(message, due):
                 continue  # the queue dead-letters it
             entry = queue.prepare(message, None if plain else self._overlay(message, due))
             queue.hidden.add(entry.seq, message.size)
@@ -461,7 +461,7 @@ class BatchCommit(Job):
         message = leaving.message
         queues = self._dead_letter_queues(message.address) if self.rule == DEAD_LETTER else []
         for queue in queues:
-            if queue.refuses(message):
+            if queue.limits.would_reject(message):
                 self.waits_for = f"room in queue '{queue.name}'"
                 return False
         self.unroutable += 1

@@ -88,7 +88,7 @@ class _Prepare:
             return
         for message, queues in branch.publishes:
             for queue in queues:
-                if not queue.deleted and queue.refuses(message):
+                if not queue.deleted and queue.limits.would_reject(message):
                     self.refusing = queue
                     return
             yield 1

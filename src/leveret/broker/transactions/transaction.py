@@ -180,7 +180,7 @@ class Transaction(CommitWaiter):
 
     def _write(self, message: Message, queues: list[Queue], due: int) -> None:
         for queue in queues:
-            if queue.deleted or (not self.forced and queue.turns_away(message, due)):
+            if queue.deleted or (not self.forced and queue.limits.reject_publish(message, due)):
                 continue
             overlay: Overlay | None = None
             if due:

@@ -226,7 +226,7 @@ def test_it_is_rolled_back_in_steps(site: Site, log: FailingLog, settled: bool) 
 def test_it_is_rejected_if_a_queue_is_full(site: Site, log: FailingLog) -> None:
     started = Started(site)
     queue = site.vhost.queues["to"]
-    classic(queue).limits.max_length, classic(queue).limits.rejects_publish = MANY - 1, True
+    classic(queue).limits.max_length, classic(queue).limits.rejects_when_full = MANY - 1, True
     outcome = started.outcome()
     assert isinstance(outcome, Rejected) and outcome.error is not None
     assert (outcome.error.condition, outcome.error.description) == ("amqp:transaction:rollback", "a queue is full")

@@ -410,7 +410,7 @@ class Dispatcher(Rings):
                 return None
         return None
 
-    def needs_loading(self, queue: ClassicQueue, audience: int, scope: object | None) -> bool:
+    def must_load(self, queue: ClassicQueue, audience: int, scope: object | None) -> bool:
         """Return whether the next entry (as in `get`) exists but is not in memory: call `wait_loaded`, then ask again."""
         if queue.deleted:
             return False

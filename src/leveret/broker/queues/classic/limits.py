@@ -1,4 +1,4 @@
-"""The limits of a queue: what a full one refuses, what it drops (`x-max-length`, `x-max-length-bytes`, `x-overflow`)."""
+"""The length limits of a classic queue: `x-max-length`, `x-max-length-bytes` and `x-overflow`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from leveret.broker.content_policy import DROP_FIRST, DROP_NEVER
 from leveret.broker.jobs import STEP_WORK
 from leveret.broker.message import Entry, Message
 from leveret.broker.queues.classic.backlog import SEQ, Backlog
+from leveret.broker.queues.limits import QueueLimits
 
 if TYPE_CHECKING:
     from leveret.broker.queues.classic.queue import ClassicQueue
@@ -21,56 +22,50 @@ LEVELS_SHIFT: Final = 4
 ANY_LEVEL: Final = 256
 
 
-class Limits:
-    """The length limits of one classic queue.
+class ClassicLimits(QueueLimits):
+    """The length limits of one classic queue."""
 
-    max_length, max_bytes  -1 for none
-    rejects_publish        a full queue refuses messages instead of dropping the oldest ones
-    overfull               the queue may exceed its limits, which `drain` checks
-    droppable              there may be messages in memory that overflow drops first, by their content policy
-    """
-
-    def __init__(self, settings: QueueSettings) -> None:
+    def __init__(self, queue: ClassicQueue, settings: QueueSettings) -> None:
+        super().__init__()
+        self.queue = queue
         self.max_length = -1 if settings.max_length is None else settings.max_length
         self.max_bytes = -1 if settings.max_length_bytes is None else settings.max_length_bytes
-        self.rejects_publish = settings.overflow != DROP_HEAD
-        self.overfull = False
-        self.droppable = False
+        self.rejects_when_full = settings.overflow != DROP_HEAD
 
     @property
     def is_set(self) -> bool:
         return self.max_length >= 0 or self.max_bytes >= 0
 
-    def note(self, queue: ClassicQueue, entry: Entry) -> None:
-        """Note an entry that is now in memory."""
-        if queue.broker.overflow_rule(entry.message) == DROP_FIRST:
+    def note(self, entry: Entry) -> None:
+        if self.queue.broker.overflow_rule(entry.message) == DROP_FIRST:
             self.droppable = True
 
-    def turns_away(self, queue: ClassicQueue, message: Message, due: int = 0) -> bool:
-        """Return whether the queue refuses a publish now; if its arguments say so, the message is dead-lettered."""
-        if not self.rejects_publish:
+    def reject_publish(self, message: Message, due: int = 0) -> bool:
+        if not self.rejects_when_full:
             return False
+        queue = self.queue
         rule = queue.broker.overflow_rule(message)
-        if rule == DROP_NEVER or not self.refuses(queue, message, due):
+        if rule == DROP_NEVER or not self.would_reject(message, due):
             return False
         if self.droppable:
             below = queue.ready.priority_of(message.priority) if rule == DROP_FIRST else ANY_LEVEL
-            while self.drop_first(queue, below):
-                if not self.refuses_publish(queue, message.size):
+            while self.drop_first(below):
+                if not self.would_reject_size(message.size):
                     return False
         if queue.settings.overflow == REJECT_PUBLISH_DLX:
             queue.vhost.dead_letters.publish(Entry(queue, message, 0), MAXLEN)
         return True
 
-    def drop_first(self, queue: ClassicQueue, below: int = ANY_LEVEL) -> bool:
+    def drop_first(self, below: int = ANY_LEVEL) -> bool:
         """Drop the least valuable message with the rule DROP_FIRST: the oldest in memory of the lowest priority level.
 
         Only levels below `below` count. Returns False if there is none.
         """
+        queue = self.queue
         for backlog in reversed(queue.ready.all_levels()):
             if below != ANY_LEVEL and queue.ready.priority_of(backlog.priority) >= below:
                 return False
-            entry = self._take_droppable(queue, backlog)
+            entry = self._take_droppable(backlog)
             if entry is not None:
                 queue.ready.count_out(entry)
                 queue.dead_letter(entry, MAXLEN)
@@ -79,65 +74,78 @@ class Limits:
             self.droppable = False
         return False
 
-    def drop_droppable(self, queue: ClassicQueue) -> None:
-        """Drop messages with the rule DROP_FIRST while there are more entries than a queue with such messages may hold."""
+    def drop_droppable(self) -> None:
+        queue = self.queue
         most = queue.broker.droppable_backlog
         begun = queue.broker.work
         while self.droppable and queue.ready_bytes > most:
             if queue.broker.work - begun > STEP_WORK:
                 queue.broker.jobs.again.add(queue)
                 return
-            if not self.drop_first(queue):
+            if not self.drop_first():
                 return
 
-    def is_over(self, queue: ClassicQueue) -> bool:
-        """Return whether the queue exceeds its limits."""
+    def is_exceeded(self) -> bool:
+        if not self.is_set:
+            return False
+        queue = self.queue
         if queue.ready.levels is not None:
             queue.broker.work += len(queue.ready.levels) >> LEVELS_SHIFT
         return (0 <= self.max_length < queue.ready_count) or (0 <= self.max_bytes < queue.ready_bytes)
 
-    def refuses(self, queue: ClassicQueue, message: Message, due: int = 0) -> bool:
-        """Return whether the queue would refuse a message now, unless the message replaces another one. A message that
-        becomes visible later, at `due`, does not."""
-        return self.refuses_publish(queue, message.size) and (due != 0 or not self.replaces(queue, message))
+    def would_reject(self, message: Message, due: int = 0) -> bool:
+        # A message that becomes visible later replaces no other one.
+        return self.would_reject_size(message.size) and (due != 0 or not self._replaces(message))
 
-    def replaces(self, queue: ClassicQueue, message: Message) -> bool:
-        """Return whether a message takes the room of the one that it replaces, so that a full queue keeps to its limits."""
+    def _replaces(self, message: Message) -> bool:
+        """Return whether a message replaces another one and needs no more room than the limits leave."""
+        queue = self.queue
         before = queue.replaced_by(message)
         if before is None:
             return False
         growth = message.size - before.message.size
         return growth <= 0 or self.max_bytes < 0 or queue.ready_bytes + growth <= self.max_bytes
 
-    def refuses_publish(self, queue: ClassicQueue, size: int) -> bool:
-        """Return whether the queue would refuse a message of `size` bytes now."""
-        return self.rejects_publish and self._is_full(queue, size)
+    def would_reject_size(self, size: int) -> bool:
+        return self.rejects_when_full and self._is_full(size)
 
-    def _is_full(self, queue: ClassicQueue, size: int) -> bool:
+    def always_accepts(self, message: Message, due: int) -> bool:
+        return not self.rejects_when_full or (not due and self._replaces(message))
+
+    def _is_full(self, size: int) -> bool:
         """Return whether one more message of `size` bytes would exceed a limit after all possible deliveries."""
-        if not self.exceeds(queue, size):
+        if not self.would_exceed(size):
             return False
+        queue = self.queue
         if queue.vhost.dead_letters.publishing:
             return True  # a delivery may dead-letter expired entries, through any number of queues
         queue.drain()
-        return self.exceeds(queue, size)
+        return self.would_exceed(size)
 
-    def exceeds(self, queue: ClassicQueue, size: int, count: int = 1) -> bool:
-        """Return whether `count` more messages with `size` bytes in total would exceed a limit."""
+    def would_exceed(self, size: int, count: int = 1) -> bool:
+        queue = self.queue
         delays = queue.delays
         later = 0 if delays is None else delays.bytes
         return (0 <= self.max_length < queue.ready_count + queue.delayed_count + len(queue.hidden) + count) or (
             0 <= self.max_bytes < queue.ready_bytes + later + queue.hidden.bytes + size
         )
 
-    def shorten(self, queue: ClassicQueue) -> None:
+    def is_overflowing(self) -> bool:
+        return self.overfull and self.is_exceeded()
+
+    def note_droppable(self) -> None:
+        self.droppable = True
+
+    def enforce(self) -> None:
         """Drop from the head until the queue is within its limits, after delivering to consumers with credit.
 
-        A queue that refuses publishes drops nothing. Drops that exceed the work of a turn continue in the next ones. Drops
+        A queue that rejects publishes drops nothing. Drops that exceed the work of a turn continue in the next ones. Drops
         because of a dead letter from another queue start at the end of the turn, since they may cause dead letters
         through any number of queues.
         """
-        if self.rejects_publish:
+        queue = self.queue
+        self.overfull = False
+        if self.rejects_when_full:
             return
         if queue.vhost.dead_letters.publishing:
             self.overfull = True
@@ -145,7 +153,7 @@ class Limits:
         broker = queue.broker
         begun = broker.work
         drained = False
-        while self.is_over(queue):
+        while self.is_exceeded():
             if broker.work - begun > STEP_WORK:
                 self.overfull = True
                 broker.jobs.again.add(queue)
@@ -155,9 +163,9 @@ class Limits:
                 if queue.dispatcher.ring:
                     queue.drain()
                     continue
-            if self.droppable and self.drop_first(queue):
+            if self.droppable and self.drop_first():
                 continue
-            backlog = self._next_level(queue)
+            backlog = self._next_level()
             if not backlog.head:
                 if backlog.chunks:
                     if not backlog.loading:
@@ -168,7 +176,7 @@ class Limits:
                     return
             entry = backlog.head[0]
             if broker.overflow_rule(entry.message) == DROP_NEVER:
-                found = self._take_in_order(queue, backlog)
+                found = self._take_in_order(backlog)
                 if found is None:
                     break
                 entry = found
@@ -178,8 +186,9 @@ class Limits:
             queue.dead_letter(entry, MAXLEN)
         queue.vhost.dead_letters.end_overflow(queue)
 
-    def _take_droppable(self, queue: ClassicQueue, backlog: Backlog) -> Entry | None:
+    def _take_droppable(self, backlog: Backlog) -> Entry | None:
         """Remove and return the first entry in memory with the rule DROP_FIRST."""
+        queue = self.queue
         for entries in (backlog.head, backlog.young):
             if entries is None:
                 continue
@@ -193,8 +202,9 @@ class Limits:
                 position += 1
         return None
 
-    def _take_in_order(self, queue: ClassicQueue, backlog: Backlog) -> Entry | None:
+    def _take_in_order(self, backlog: Backlog) -> Entry | None:
         """Remove and return the first entry in memory that may be dropped."""
+        queue = self.queue
         for entry in backlog.head:
             if queue.broker.overflow_rule(entry.message) != DROP_NEVER:
                 backlog.head.remove(entry)
@@ -207,8 +217,9 @@ class Limits:
                     return entry
         return None
 
-    def _next_level(self, queue: ClassicQueue) -> Backlog:
+    def _next_level(self) -> Backlog:
         """Return the backlog that overflow drops from: as in RabbitMQ, the one whose head is delivered next."""
+        queue = self.queue
         levels = queue.ready.levels
         if levels is None:
             return queue.ready.backlog

@@ -5,8 +5,9 @@ entries to the consumers in its ring. Unused features cost nothing: `guarded` is
 limit require a check of each push.
 
 The state is in the parts, and each part is the only writer of its own: `ready` (levels, paging, bytes in memory),
-`dispatcher` (consumers), `expiry`, `limits`, `browsing` and `delays`. Parts have no reference to the queue and get it as an
-argument if they need it, so a deleted queue is freed without a garbage collection.
+`dispatcher` (consumers), `expiry`, `limits`, `browsing` and `delays`. A part that only the queue calls gets it as an
+argument. `limits` and `paging`, which other modules call, have a reference to it. A deleted queue replaces them, so that it
+is freed without a garbage collection.
 
 An entry is AVAILABLE (in a backlog), ACQUIRED (unacked) or ARCHIVED (removed); `settle`, `requeue` and `dead_letter` end an
 acquisition. The module `settlement` has the transitions.
@@ -32,8 +33,11 @@ from leveret.broker.queues.classic.browsing import Browsing
 from leveret.broker.queues.classic.delayed import Delays
 from leveret.broker.queues.classic.dispatcher import Dispatcher
 from leveret.broker.queues.classic.expiry import Expiry
-from leveret.broker.queues.classic.limits import Limits
-from leveret.broker.queues.classic.ready_list import PAGE_SHIFT, ReadyList
+from leveret.broker.queues.classic.limits import ClassicLimits
+from leveret.broker.queues.classic.paging import ClassicPaging
+from leveret.broker.queues.classic.ready_list import ReadyList
+from leveret.broker.queues.limits import NO_LIMITS
+from leveret.broker.queues.paging import NO_PAGING
 from leveret.broker.queues.queue import Queue
 from leveret.broker.queues.removal import removal_key
 from leveret.broker.values import FieldTable
@@ -45,7 +49,6 @@ if TYPE_CHECKING:
     from leveret.broker.leases.recovery import Restoring
     from leveret.broker.log import Recovery
     from leveret.broker.metadata import Record
-    from leveret.broker.queues.loading import Waiting
     from leveret.broker.queues.rings import Rings
     from leveret.broker.streams.recovery import StreamRecords
     from leveret.broker.vhost import Vhost
@@ -81,7 +84,8 @@ class ClassicQueue(Queue):
         self.ready = ReadyList(vhost, -1 if settings.max_priority is None else settings.max_priority, self.pageable)
         self.dispatcher = Dispatcher(self.broker, settings.single_active_consumer)
         self.expiry = Expiry(-1 if ttl is None else ttl, settings.expires or 0)
-        self.limits = Limits(settings)
+        self.limits = ClassicLimits(self, settings)
+        self.paging = ClassicPaging(self)
         self.browsing = Browsing()
         # Delayed entries; None while there are none.
         self.delays: Delays | None = None
@@ -162,27 +166,6 @@ class ClassicQueue(Queue):
     def memory(self) -> int:
         return self.ready.memory
 
-    def paged_memory(self) -> int:
-        return self.ready.paged_memory
-
-    def paging_down(self, share: int) -> Iterator[int]:
-        if self.pageable:
-            yield from self._paging_delayed()
-            yield from self.ready.paging_down(self, share)
-
-    def paging_more(self) -> Iterator[int]:
-        yield from self.ready.paging_more()
-        yield from self._paging_delayed()
-
-    def _paging_delayed(self) -> Iterator[int]:
-        delays = self.delays
-        if delays is not None:
-            yield 1 + (delays.page() >> PAGE_SHIFT)
-
-    def is_paging(self) -> bool:
-        delays = self.delays
-        return self.ready.is_paging() or (delays is not None and bool(delays.recent))
-
     # In
 
     def replaced_by(self, message: Message) -> Entry | None:
@@ -208,11 +191,8 @@ class ClassicQueue(Queue):
             self.broker.active.append(self)
         return True
 
-    def note_droppable(self) -> None:
-        self.limits.droppable = True
-
     def delay(self, message: Message, due: int) -> bool:
-        if self.turns_away(message, due):
+        if self.limits.reject_publish(message, due):
             return False
         overlay = Overlay()
         overlay.visible_at = due
@@ -220,7 +200,7 @@ class ClassicQueue(Queue):
         return True
 
     def _push_guarded(self, message: Message) -> bool:
-        if self.turns_away(message):
+        if self.limits.reject_publish(message):
             return False
         entry = self.prepare(message)
         self.insert_new(entry)
@@ -299,37 +279,14 @@ class ClassicQueue(Queue):
         expiry = self.expiry
         expiry.offered_until = min(expiry.offered_until, entry.seq)
         expiry.note(entry)
-        self.limits.note(self, entry)
+        self.limits.note(entry)
         if self.browsing.browsers:
             self.browsing.came_late(self, entry)
 
     def _end_insertion(self) -> None:
         if self.limits.is_set:
-            self.limits.shorten(self)
+            self.limits.enforce()
         self.activate()
-
-    # Limits
-
-    def turns_away(self, message: Message, due: int = 0) -> bool:
-        return self.limits.rejects_publish and self.limits.turns_away(self, message, due)
-
-    def refuses(self, message: Message, due: int = 0) -> bool:
-        return self.limits.refuses(self, message, due)
-
-    def takes_always(self, message: Message, due: int) -> bool:
-        return not self.limits.rejects_publish or (not due and self.limits.replaces(self, message))
-
-    def exceeds(self, size: int, count: int = 1) -> bool:
-        return self.limits.exceeds(self, size, count)
-
-    def refuses_publish(self, size: int) -> bool:
-        return self.limits.refuses_publish(self, size)
-
-    def is_over(self) -> bool:
-        return self.guarded and self.limits.is_over(self)
-
-    def is_overflowing(self) -> bool:
-        return self.limits.overfull and self.limits.is_over(self)
 
     # Out
 
@@ -338,8 +295,7 @@ class ClassicQueue(Queue):
             return
         limits = self.limits
         if limits.overfull:
-            limits.overfull = False
-            limits.shorten(self)
+            limits.enforce()
         if self.browsing.browsers:
             self.browsing.serve(self)
         if self.leases is not None:
@@ -348,7 +304,7 @@ class ClassicQueue(Queue):
         expiry = self.expiry
         expiry.offered_until = self.next_seq
         if limits.droppable:
-            limits.drop_droppable(self)
+            limits.drop_droppable()
         if expiry.expiring:
             expiry.schedule(self)
 
@@ -392,29 +348,11 @@ class ClassicQueue(Queue):
     def get(self, no_ack: bool, audience: int = 0, scope: object | None = None) -> Entry | None:
         return self.dispatcher.get(self, no_ack, audience, scope)
 
-    def needs_loading(self, audience: int = 0, scope: object | None = None) -> bool:
-        return self.dispatcher.needs_loading(self, audience, scope)
-
-    def wait_loaded(self, waiting: Waiting) -> None:
-        self.ready.waiting.append(waiting)
-
-    def is_reading_for(self, consumer: Consumer) -> bool:
-        if consumer.seen is not None:
-            return self.browsing.is_reading(consumer)
-        if consumer.apart:
-            return self.leases is not None and self.leases.is_reading(consumer)
-        if consumer.selective and not self.deleted and self._is_loading():
-            return True
-        return self.needs_loading()
-
-    def _is_loading(self) -> bool:
-        return any(level.loading for level in self.ready.all_levels())
-
     def can_deliver_now(self, message: Message) -> bool:
         if self.ready_count:
             self.drain()
             # No consumer with credit wants the rest of a selective queue, unless it is being read.
-            if self.ready_count and not (self.dispatcher.selective and not self._is_loading()):
+            if self.ready_count and not (self.dispatcher.selective and not self.ready.is_loading()):
                 return False
         lines = self.dispatcher.lines()
         begun = self.broker.work
@@ -472,7 +410,7 @@ class ClassicQueue(Queue):
         settlement.requeue(entry)
         self.ready.put_back(entry)
         self.expiry.note(entry)
-        self.limits.note(self, entry)
+        self.limits.note(entry)
         self._end_insertion()
 
     def _show_deliveries(self, entry: Entry) -> None:
@@ -628,7 +566,7 @@ class ClassicQueue(Queue):
         # Other operations may wait for entries that were paged out here.
         self.ready.notify_waiting()
         if self.limits.is_set:
-            self.limits.shorten(self)
+            self.limits.enforce()
         self.activate()
 
     # The end
@@ -714,3 +652,6 @@ class ClassicQueue(Queue):
         self._forget_leases()
         self.vhost.dead_letters.end_overflow(self)
         self.expiry.detach(self)
+        # Without these references to itself, the queue is freed at once.
+        self.limits = NO_LIMITS
+        self.paging = NO_PAGING

@@ -295,7 +295,7 @@ class ReadyList:
         """Return whether there are entries that are to be paged out, or will be followed by some."""
         return any(backlog.young is not None for backlog in self.all_levels())
 
-    def paging_more(self) -> Iterator[int]:
+    def page_more(self) -> Iterator[int]:
         """Page out young entries that were committed meanwhile, in steps."""
         for backlog in self.all_levels():
             yield from self._paging_young(backlog)
@@ -317,7 +317,7 @@ class ReadyList:
         if young and young[0].row is None and self.epoch == epoch:
             yield from self._storing(young, 0)
 
-    def paging_down(self, queue: ClassicQueue, share: int) -> Iterator[int]:
+    def page_down(self, queue: ClassicQueue, share: int) -> Iterator[int]:
         """If the queue has more than `share` bytes in memory, page out the tail of each level, down to half the share.
 
         In steps; the queue may change in between.
@@ -408,7 +408,7 @@ class ReadyList:
         backlog.add_loaded(entries)
         self.memory += memory
         if queue.vhost.mixed:
-            queue.note_droppable()
+            queue.limits.note_droppable()
         if queue.deleted:
             queue.vhost.pending_dead_letters.move(queue)
             self.broker.end_turn()
@@ -416,10 +416,14 @@ class ReadyList:
         if not backlog.chunks:
             backlog.settle_young()
         if queue.limits.is_set:
-            queue.limits.shorten(queue)
+            queue.limits.enforce()
         self.notify_waiting()
         queue.activate()
         self.broker.end_turn()
+
+    def is_loading(self) -> bool:
+        """Return whether entries are being loaded."""
+        return any(level.loading for level in self.all_levels())
 
     def notify_waiting(self) -> None:
         """Notify the callbacks that wait for the head: it is in memory, or removed."""

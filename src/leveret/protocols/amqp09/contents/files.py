@@ -256,7 +256,7 @@ class Files:
 
     def slow_down(self, queues: list[Queue]) -> None:
         """Ask the client to pause if a queue is over its limits, because files are never dropped."""
-        full = [queue for queue in queues if queue.is_over()]
+        full = [queue for queue in queues if queue.limits.is_exceeded()]
         if full:
             self.full.extend(queue for queue in full if queue not in self.full)
             self.channel.ask_to_pause()
@@ -264,7 +264,7 @@ class Files:
             timers.at(timers.now() + OVERFLOW_CHECK_INTERVAL, self.overflow)
 
     def check_overflow(self, now: int) -> None:
-        self.full = [queue for queue in self.full if not queue.deleted and queue.is_over()]
+        self.full = [queue for queue in self.full if not queue.deleted and queue.limits.is_exceeded()]
         channel = self.channel
         if channel.closing:
             return

@@ -218,7 +218,7 @@ class _Get(Waiting):
         if self.answer():
             channel.resume()
         else:
-            self.queue.wait_loaded(self)
+            self.queue.paging.wait_loaded(self)
 
     def answer(self) -> bool:
         """Reply and transfer the message. Return False if it must be read from disk first."""
@@ -226,7 +226,7 @@ class _Get(Waiting):
         queue = self.queue
         entry = queue.get(self.no_ack, MESSAGE, channel.scope)
         if entry is None:
-            if queue.needs_loading(MESSAGE, channel.scope):
+            if queue.paging.must_load(MESSAGE, channel.scope):
                 return False
             channel.messages.answers.add(Answer("message.empty", {}, channel.request))
             return True
@@ -256,7 +256,7 @@ def get(channel: Channel, ticket: int, queue: str, destination: str, no_ack: boo
         answers.when_empty(waiting.loaded)
     elif not waiting.answer():
         channel.stall()
-        found.wait_loaded(waiting)
+        found.paging.wait_loaded(waiting)
 
 
 def recover(channel: Channel, requeue: bool) -> None:

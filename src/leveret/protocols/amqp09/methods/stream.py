@@ -90,7 +90,7 @@ def publish(channel: Channel, command: ContentMethod) -> None:
         channel.tx_publishes.append(PendingPublish(message, route, flags, channel.broker.timers.now()))
     else:
         for queue in contents.publish(channel, route, message, flags):
-            queue.note_droppable()
+            queue.limits.note_droppable()
     connection.published(channel)
 
 

@@ -210,7 +210,7 @@ class _Get(Waiting):
         if _answer_get(channel, self.queue, self.no_ack, self.kind):
             channel.resume()
         else:
-            self.queue.wait_loaded(self)
+            self.queue.paging.wait_loaded(self)
 
 
 def get(channel: Channel, queue: str, no_ack: bool, kind: int = 0) -> None:
@@ -223,7 +223,7 @@ def get(channel: Channel, queue: str, no_ack: bool, kind: int = 0) -> None:
     found.touch()
     if not _answer_get(channel, found, no_ack, kind):
         channel.stall()
-        found.wait_loaded(_Get(channel, found, no_ack, kind))
+        found.paging.wait_loaded(_Get(channel, found, no_ack, kind))
 
 
 def _answer_get(channel: Channel, queue: Queue, no_ack: bool, kind: int) -> bool:
@@ -232,7 +232,7 @@ def _answer_get(channel: Channel, queue: Queue, no_ack: bool, kind: int) -> bool
     entry = queue.get(no_ack, kind, scope)
     connection = channel.connection
     if entry is None:
-        if not queue.deleted and queue.needs_loading(kind, scope):
+        if not queue.deleted and queue.paging.must_load(kind, scope):
             return False
         connection.engine.send(channel.number, "basic.get-empty", {})
         connection.mark()

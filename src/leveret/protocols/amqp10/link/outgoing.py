@@ -409,7 +409,7 @@ class OutgoingLink(Link):
                 session.draining.append(self)  # more deliveries will follow
                 return
             if self._is_reading():
-                self.consumer.queue.wait_loaded(_Drained(self))
+                self.consumer.queue.paging.wait_loaded(_Drained(self))
                 return
             self.delivery_count = (self.delivery_count + self.credit) % MODULUS
             self.credit = 0
@@ -418,7 +418,7 @@ class OutgoingLink(Link):
 
     def _is_reading(self) -> bool:
         """Return whether the queue is reading messages from disk for this link."""
-        return self.consumer.queue.is_reading_for(self.consumer)
+        return self.consumer.queue.paging.is_loading_for(self.consumer)
 
     def drop_unsent(self, numbers: list[int]) -> None:
         self.unsent.extend(numbers)

@@ -315,10 +315,10 @@ class _Committing:
     def _exceeds(self, message: Message, queues: list[Queue], due: int) -> bool:
         """Return whether a queue that rejects publishes at its limit has no room for this message."""
         for queue in queues:
-            if queue.takes_always(message, due):
+            if queue.limits.always_accepts(message, due):
                 continue
             count, size = self.added.get(queue, (0, 0))
-            if queue.exceeds(size + message.size, count + 1):
+            if queue.limits.would_exceed(size + message.size, count + 1):
                 return True
             self.added[queue] = (count + 1, size + message.size)
         return False
