@@ -11,7 +11,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from mypy_extensions import mypyc_attr
 
@@ -34,7 +34,6 @@ from leveret.broker.queues.removal import Leftovers
 from leveret.broker.queues.requests import RequestHandler
 from leveret.broker.queues.shares import MemoryShares
 from leveret.broker.segments import Segments, SegmentSettings, SegmentStore
-from leveret.broker.streams.queue import StreamQueue
 from leveret.broker.streams.recovery import StreamRecords
 from leveret.broker.timers import Timers
 from leveret.broker.transactions import branch_recovery
@@ -43,9 +42,6 @@ from leveret.broker.transactions.sink_transactions import SinkTransactionSetting
 from leveret.broker.uploads import Uploads
 from leveret.broker.values import FieldTable
 from leveret.broker.vhost import MIXED, Vhost
-
-if TYPE_CHECKING:
-    from leveret.broker.queues.last_value import LastValueQueue
 
 logger = logging.getLogger("leveret.broker")
 
@@ -153,12 +149,10 @@ class Broker:
         self.active: deque[Queue] = deque()
         self.outputs: list[Output] = []
         # Queues with entries that are still to be paged out.
-        self.paging = QueueList()
+        self.paging: QueueList[Queue] = QueueList()
         self._paging_out = False
         self.shares = MemoryShares(self)
         self.holders: dict[Holder, None] = {}
-        # Last-value queues with entries that become visible in steps.
-        self.inserting: deque[LastValueQueue] = deque()
         self.header_readers: dict[int, HeaderReader] = {}
         self.content_policies: list[ContentPolicy | None] = [None] * len(PROTOCOLS)
         self.page_above = DEFAULT_PAGE_ABOVE
@@ -531,29 +525,21 @@ class Broker:
     def start(self) -> None:
         """Start timers and the first reads of recovered queues, once the log commits."""
         self._leftovers.remove(self.log, self.jobs.removals)
-        streams: list[StreamQueue] = []
+        self._sweep_segments()
         for vhost in self.vhosts.values():
             vhost.events.rebind()
             for queue in vhost.queues.values():
                 queue.start()
-                stream = queue.as_stream()
-                if stream is not None:
-                    streams.append(stream)
             vhost.pending_dead_letters.start()
             vhost.sink_transactions.start()
             vhost.branches.start()
+
+    def _sweep_segments(self) -> None:
+        """Delete files that belong to no segment, unless there is no stream: then definitions may have been lost."""
+        streams = [stream for vhost in self.vhosts.values() for stream in vhost.streams.walk()]
         if self.segments is not None and streams:
-            known = set()
-            for stream in streams:
-                known.update([segment.path for segment in stream.segments])
+            known = {segment.path for stream in streams for segment in stream.segments}
             self.segments.sweep(known, self.kept_files)
-        now = self.timers.now()
-        for stream in streams:
-            if self.segments is not None:
-                self.segments.changed(stream)
-            stream.retain(now)
-            if stream.sealing is not None:
-                stream.sealing.check(now)
 
     def new_lease_epoch(self) -> int:
         """Return an epoch that no lease has had: a lease that is released and acquired again fences off old owners."""

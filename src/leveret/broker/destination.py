@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 if TYPE_CHECKING:
     from leveret.broker.exchanges.base import Exchange
     from leveret.broker.queues.queue import Queue
-    from leveret.broker.streams.queue import StreamQueue
 
 
 class Destination(ABC):
@@ -38,7 +37,3 @@ class Destination(ABC):
     @abstractmethod
     def unbound_from(self, source: Exchange) -> None:
         """Note that the last binding from an exchange was removed."""
-
-    def as_stream(self) -> StreamQueue | None:
-        """Return the stream if it is one: a queue with offsets, segments and tracked consumers."""
-        return None

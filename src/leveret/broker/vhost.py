@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from leveret.broker.broker import Broker, VhostSettings
     from leveret.broker.leases.recovery import Restoring
     from leveret.broker.log import Recovery
+    from leveret.broker.streams.queue import StreamQueue
     from leveret.broker.streams.recovery import StreamRecords
 
 log = logging.getLogger("leveret.broker")
@@ -90,7 +91,9 @@ class Vhost:
         self.exchanges: dict[str, Exchange] = {}
         self.queues: dict[str, Queue] = {}
         # All of them, for what is done in steps.
-        self.queue_list = QueueList()
+        self.queue_list: QueueList[Queue] = QueueList()
+        # Those of the queues that are streams.
+        self.streams: QueueList[StreamQueue] = QueueList()
         self.pending_dead_letters = PendingDeadLetters()
         self.routes: dict[bytes, Route] = {}
         # Cache: whether routes of an exchange depend on more than the address.

@@ -251,7 +251,7 @@ class TestWork:
         message = world.message("a1", headers={"symbol": "a"})
         for queue in queues:
             queue.push(message)
-        assert len(world.broker.inserting) == len(queues) and len(world.broker.jobs.removals.pending) == 1
+        assert sum(len(queue.hidden) for queue in queues) == len(queues)
         world.vhost.remove_queue(queues[1])
         world.end_turn()
         counts = []
@@ -259,7 +259,7 @@ class TestWork:
             world.posted.pop(0)()
             counts.append(sum(queue.ready_count + queue.unacked for queue in queues))
         assert len(counts) >= 2 and all(after - before <= STEP_WORK / INSERT_WORK for before, after in pairwise(counts))
-        assert counts[-1] == 2999 and not world.broker.inserting
+        assert counts[-1] == 2999
         assert takers[0].history == ["a1"] and takers[1].history == []
         assert not any(queue.frozen or len(queue.hidden) for queue in queues)
         quote(world, queues[5], "a2")

@@ -12,10 +12,10 @@ from tests.broker.support import World
 ADD, REMOVE, STEP = range(3)
 
 
-def make(count: int) -> tuple[QueueList, list[Queue]]:
+def make(count: int) -> tuple[QueueList[Queue], list[Queue]]:
     world = World()
     queues: list[Queue] = [world.queue(f"q{number}") for number in range(count)]
-    listed = QueueList()
+    listed: QueueList[Queue] = QueueList()
     for queue in queues:
         listed.add(queue)
     return listed, queues

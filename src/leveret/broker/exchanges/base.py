@@ -92,12 +92,16 @@ class Exchange(Destination):
     needs_key       whether `match` uses the routing key; otherwise one match serves all keys of a message
     needs_property  the content property ("message-id", "correlation-id", "timestamp") whose value `match` takes as its
                     third argument, "" for none (routes cannot be cached by address otherwise)
+    match_all_key   the routing key of a binding that matches as many messages as the type allows
+    partitions      the type spreads messages over its destinations, which may be the partitions of a super stream
 
     A subclass implements `match` and, if it has an index, `added` and `removed`.
     """
 
     kind: ClassVar[Literal["queue", "exchange"]] = "exchange"
     type: ClassVar[str] = ""
+    match_all_key: ClassVar[str] = ""
+    partitions: ClassVar[bool] = False
 
     def __init__(
         self,

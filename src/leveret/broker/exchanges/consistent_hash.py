@@ -48,6 +48,7 @@ def _weight(routing_key: str) -> int:
 
 class ConsistentHashExchange(Exchange):
     type: ClassVar[str] = "x-consistent-hash"
+    partitions: ClassVar[bool] = True
 
     def __init__(
         self,

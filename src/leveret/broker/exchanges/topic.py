@@ -46,6 +46,7 @@ def _enter(node: Node, reached: dict[Node, None]) -> None:
 
 class TopicExchange(Exchange):
     type: ClassVar[str] = "topic"
+    match_all_key: ClassVar[str] = "#"
 
     def __init__(
         self,

@@ -10,6 +10,7 @@ nothing until it has read all of them for their keys.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Iterator
 from hashlib import sha256
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from leveret.broker.arguments import TEXT, Argument, QueueSettings
 from leveret.broker.exchanges.base import freeze
-from leveret.broker.jobs import STEP_WORK, logged
+from leveret.broker.jobs import STEP_WORK
 from leveret.broker.message import ARCHIVED, AVAILABLE, Entry, Message
 from leveret.broker.queues.capabilities import LEASE
 from leveret.broker.queues.classic.queue import ClassicQueue
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from leveret.broker.log import Recovery
     from leveret.broker.streams.recovery import StreamRecords
     from leveret.broker.vhost import Vhost
+
+logger = logging.getLogger("leveret.broker")
 
 LAST_VALUE: Final = "last-value"
 KEY: Final = "x-last-value-key"
@@ -160,18 +163,20 @@ class LastValueQueue(ClassicQueue):
         if len(self.coming) == 1:
             # Nothing is delivered before the last one is there.
             self.freeze()
-            inserting = self.broker.inserting
-            inserting.append(self)
-            if len(inserting) == 1:
-                self.broker.jobs.removals.add(_inserting(inserting))
+            self.broker.jobs.removals.add(self._insert_coming())
 
-    def insert_coming(self) -> Iterator[int]:
+    def _insert_coming(self) -> Iterator[int]:
         """Insert the coming entries in steps."""
         while self.coming:
             entry = self.coming.popleft()
             self.hidden.discard(entry.seq)
-            self._insert(entry)
+            try:
+                self._insert(entry)
+            except Exception:  # the other entries must become visible
+                logger.exception("cannot insert a message into queue '%s'", self.name)
             yield 0
+        self.thaw()
+        yield SERVE_WORK
 
     def _insert(self, entry: Entry) -> None:
         self.broker.work += INSERT_WORK
@@ -295,14 +300,3 @@ class LastValueQueue(ClassicQueue):
                     yield 2
         finally:
             self.thaw()
-
-
-def _inserting(queues: deque[LastValueQueue]) -> Iterator[int]:
-    """Insert the coming entries of all queues in steps. There may be thousands of queues with one entry each."""
-    while queues:
-        queue = queues[0]
-        while queue.coming:
-            yield from logged(queue.insert_coming())
-        queues.popleft()
-        queue.thaw()
-        yield SERVE_WORK

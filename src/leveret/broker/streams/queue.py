@@ -155,6 +155,7 @@ class StreamQueue(Queue):
         elif hub.settings.sealing:
             self.sealing = Sealing(self, hub)
             self.chunk_time = SEALED_CHUNK_TIME
+        vhost.streams.add(self)
 
     def recover(self, recovery: Recovery, leases: Restoring, streams: StreamRecords) -> None:
         super().recover(recovery, leases, streams)
@@ -211,8 +212,14 @@ class StreamQueue(Queue):
         if chunk is not None:
             self.newest_time = max(self.newest_time, chunk.time)
 
-    def as_stream(self) -> StreamQueue | None:
-        return self
+    def start(self) -> None:
+        hub = self.broker.segments
+        if hub is not None:
+            hub.changed(self)
+        now = self.broker.timers.now()
+        self.retain(now)
+        if self.sealing is not None:
+            self.sealing.check(now)
 
     # Figures
 
@@ -718,6 +725,7 @@ class StreamQueue(Queue):
 
     def delete(self, keep_pending: bool = False) -> int:
         count = self.ready_count
+        self.vhost.streams.discard(self)
         if self.sealing is not None:
             self.sealing.stop()
         self.sealed.drop_all()

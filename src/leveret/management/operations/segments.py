@@ -166,8 +166,7 @@ def _tables(context: Context) -> StreamTables:
 def _chosen(context: Context, request: Streams) -> list[StreamQueue]:
     if request.name is not None:
         return [find(context, NamedInVhost(name=request.name, vhost=request.vhost or "/"))]
-    found = (queue.as_stream() for vhost in context.vhosts(request.vhost) for queue in vhost.queues.values())
-    return [stream for stream in found if stream is not None]
+    return [stream for vhost in context.vhosts(request.vhost) for stream in vhost.streams.walk()]
 
 
 def tables(context: Context, request: Streams) -> Iterator[TableInfo]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from msgspec import UNSET, Meta, UnsetType, field
 
 from leveret.broker.errors import INTERNAL_ERROR, BrokerError, NotFound, PreconditionFailed
+from leveret.broker.exchanges.consistent_hash import ConsistentHashExchange
 from leveret.broker.jobs import Job
 from leveret.broker.streams.queue import StreamQueue
 from leveret.management.json_values import ClientTable, plain
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from leveret.broker.segments import Segment
     from leveret.broker.vhost import Vhost
 
-HASH: Final = "x-consistent-hash"
 # Partitions to declare in one turn of the event loop.
 PARTITIONS_A_TURN: Final = 100
 # Maximum number of names to match with a pattern.
@@ -305,20 +305,20 @@ def _why_unsealed(stream: StreamQueue) -> str | None:
 
 def find(context: Context, request: NamedInVhost) -> StreamQueue:
     """Return the stream with this name. Raises `NotFound`."""
-    queue = context.vhost(request.vhost).find_queue(request.name)
-    stream = None if queue is None else queue.as_stream()
+    vhost = context.vhost(request.vhost)
+    queue = vhost.find_queue(request.name)
+    stream = None if queue is None else vhost.streams.get(queue.id)
     if stream is None:
         what = "no stream" if queue is None else "queue, but no stream,"
         raise NotFound(f"{what} '{request.name}' in vhost '{request.vhost}'")
     return stream
 
 
-def list_streams(context: Context, request: InVhost) -> Iterator[StreamInfo | None]:
+def list_streams(context: Context, request: InVhost) -> Iterator[StreamInfo]:
     """List streams."""
     for vhost in context.vhosts(request.vhost):
-        for queue in vhost.queue_list.walk():
-            stream = queue.as_stream()
-            yield None if stream is None else describe(stream)
+        for stream in vhost.streams.walk():
+            yield describe(stream)
 
 
 def show(context: Context, request: NamedInVhost) -> StreamInfo:
@@ -331,7 +331,7 @@ def list_supers(context: Context, request: InVhost) -> Iterator[SuperStreamInfo 
     for vhost in context.vhosts(request.vhost):
         for exchange in list(vhost.exchanges.values()):
             yield None
-            streams = partitions(vhost, exchange.name) if exchange.type == HASH else []
+            streams = partitions(vhost, exchange.name) if exchange.partitions else []
             if streams:
                 yield SuperStreamInfo(
                     vhost=vhost.name,
@@ -349,7 +349,7 @@ def consumers(context: Context, request: NamedInVhost) -> Iterator[StreamConsume
     vhost = context.vhost(request.vhost)
     exchange = vhost.exchanges.get(request.name)
     streams: list[StreamQueue] = []
-    if request.name not in vhost.queues and exchange is not None and exchange.type == HASH:
+    if request.name not in vhost.queues and exchange is not None and exchange.partitions:
         streams = sorted(partitions(vhost, request.name), key=lambda stream: stream.name)
     if not streams:
         streams = [find(context, request)]
@@ -384,9 +384,9 @@ def set_offset(context: Context, request: Offset) -> None:
 def partitions(vhost: Vhost, name: str) -> list[StreamQueue]:
     """Return the partitions of a super stream. Raises `NotFound`."""
     exchange = vhost.exchanges.get(name)
-    if exchange is None or exchange.type != HASH:
+    if exchange is None or not exchange.partitions:
         raise NotFound(f"no super stream '{name}' in vhost '{vhost.name}'")
-    found = [binding.destination.as_stream() for binding in exchange.bindings()]
+    found = [vhost.streams.get(binding.destination.id) for binding in exchange.bindings()]
     return [stream for stream in found if stream is not None]
 
 
@@ -397,7 +397,7 @@ async def add_super(context: Context, request: AddSuper) -> SuperStream:
     """
     vhost = context.vhost(request.vhost)
     name = request.name
-    vhost.declare_exchange(name, HASH, durable=True)
+    vhost.declare_exchange(name, ConsistentHashExchange.type, durable=True)
     wanted = {**request.arguments, "x-queue-type": "stream"}
     names = [f"{name}-{number}" for number in range(request.partitions)]
     bound = {stream.name for stream in partitions(vhost, name)}
@@ -421,7 +421,7 @@ def delete_super(context: Context, request: NamedInVhost) -> Messages:
 def find_readable(context: VhostContext, name: str) -> StreamQueue:
     """Return a stream. Raises `NotFound` or `PreconditionFailed`."""
     queue = context.vhost.queue(name, context.session)
-    stream = queue.as_stream()
+    stream = context.vhost.streams.get(queue.id)
     if stream is None:
         raise PreconditionFailed(
             f"queue '{plain(name)}' in vhost '{context.vhost.name}' is not a stream, but a {queue.settings.type} queue"
@@ -496,9 +496,8 @@ def _matching(context: VhostContext, pattern: Pattern, later: Later[StreamNames]
     """Find the streams of the vhost in steps, then match their names."""
     vhost = context.vhost
     names: list[str] = []
-    for queue in vhost.queue_list.walk():
-        if queue.replayable:
-            names.append(queue.name)
+    for stream in vhost.streams.walk():
+        names.append(stream.name)
         yield 1
     if len(names) > MAX_MATCHED:
         later.fail(

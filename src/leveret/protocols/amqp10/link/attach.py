@@ -416,7 +416,7 @@ def _subscribe(
         raise AccessRefused("queues cannot be bound to the default exchange")
     key = node.key if wanted.binding is None else wanted.binding
     if key is None:
-        key = "#" if exchange.type == "topic" else ""
+        key = exchange.match_all_key
     exchange.check_binding(key, wanted.arguments)
     made = _add_queue(session, name, source.durable > 0)
     try:
