@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from leveret.broker import metadata
-from leveret.broker.exchanges.base import freeze
+from leveret.broker.values import freeze
 from leveret.cli.logs import JsonFormatter
 from leveret.management.json_values import encode_json, plain
 from leveret.protocols.amqp10.management.messages import shown

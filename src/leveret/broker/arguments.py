@@ -10,9 +10,7 @@ from __future__ import annotations
 from typing import Any, Final, TypeAlias
 
 from leveret.broker.errors import PreconditionFailed
-from leveret.broker.exchanges.base import Frozen, freeze
-from leveret.broker.streams.offsets import interval_of
-from leveret.broker.values import FieldTable, FieldValue
+from leveret.broker.values import FieldTable, FieldValue, Frozen, freeze, interval_of
 
 WHOLE: Final = 0
 FLAG: Final = 1
@@ -26,7 +24,6 @@ REJECT_PUBLISH_DLX: Final = 2
 OVERFLOWS: Final = {"drop-head": DROP_HEAD, "reject-publish": REJECT_PUBLISH, "reject-publish-dlx": REJECT_PUBLISH_DLX}
 
 CLASSIC: Final = "classic"
-STREAM: Final = "stream"
 BROWSE: Final = "x-browse"
 
 # Ten years including leap days, in milliseconds: more than any useful TTL, and sums with it stay within 64 bits.

@@ -183,6 +183,14 @@ class Entry:
         self.overlay: Overlay | None = None
 
 
+def expires_at(entry: Entry) -> int:
+    """Return when the entry expires, 0 for never."""
+    overlay = entry.overlay
+    if overlay is not None and overlay.expires_at >= 0:
+        return overlay.expires_at
+    return entry.message.expires_at
+
+
 def _make_offset_overlay() -> Overlay:
     overlay = Overlay()
     overlay.shows_offset = True

@@ -1,4 +1,4 @@
-"""The states of an entry and the transitions between them: the only writer of `Entry.state`.
+"""The states of an entry and the transitions between them: the only writer of `Entry.state`, its holder and its counts.
 
     AVAILABLE ── acquire ──► ACQUIRED ── settle ──► ARCHIVED
         ▲                       │
@@ -20,10 +20,70 @@ if TYPE_CHECKING:
 
 
 def acquire(entry: Entry, holder: Consumer | None) -> None:
-    """Acquire an entry for a consumer, or for None in a `get`."""
+    """Acquire an entry for a consumer, or for None in a `get`. The consumer does not count it as unacked."""
     entry.state = ACQUIRED
     entry.holder = holder
     entry.acquired_count += 1
+
+
+def acquire_unacked(entry: Entry, consumer: Consumer) -> None:
+    """Acquire an entry for a consumer, which counts it as unacked."""
+    entry.state = ACQUIRED
+    entry.holder = consumer
+    entry.acquired_count += 1
+    consumer.unacked += 1
+
+
+def assign(entry: Entry, consumer: Consumer) -> None:
+    """Make a consumer the holder of an entry; it counts it as unacked."""
+    entry.holder = consumer
+    consumer.unacked += 1
+
+
+def detach(entry: Entry) -> None:
+    """Take an entry from its holder, if there is one, which no longer counts it as unacked."""
+    holder = entry.holder
+    if holder is not None:
+        holder.unacked -= 1
+        entry.holder = None
+
+
+def release(entry: Entry) -> None:
+    """Take a requeued entry from its holder, which no longer counts it as unacked.
+
+    An active holder stays known. Another one is forgotten, because the entry may outlive its channel and connection.
+    """
+    holder = entry.holder
+    if holder is not None:
+        holder.unacked -= 1
+        if not holder.active:
+            entry.holder = None
+
+
+def set_holder(copy: Entry, consumer: Consumer) -> None:
+    """Make a browser the holder of a copy of an entry, which it does not count as unacked."""
+    copy.holder = consumer
+
+
+def forget_holder(entry: Entry) -> None:
+    """Take an entry from a holder that does not count it."""
+    entry.holder = None
+
+
+def count_delivery(entry: Entry) -> None:
+    """Count another delivery of an acquired entry to its holder."""
+    entry.acquired_count += 1
+
+
+def count_failure(entry: Entry) -> None:
+    """Count a failed delivery."""
+    entry.delivery_count += 1
+
+
+def restore_counts(entry: Entry, acquired: int, failed: int) -> None:
+    """Restore the numbers of deliveries and of failed ones from the log."""
+    entry.acquired_count = acquired
+    entry.delivery_count = failed
 
 
 def restore(entry: Entry) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Hashable
 from datetime import datetime
 from decimal import Decimal
-from typing import TypeAlias, Union
+from typing import Final, TypeAlias, Union
 
 # What a field table can hold, whatever protocol it came by: a value of AMQP 1.0 is converted to one of these first.
 FieldValue: TypeAlias = Union[
@@ -23,3 +25,34 @@ FieldValue: TypeAlias = Union[
     None,
 ]
 FieldTable: TypeAlias = dict[str, FieldValue]
+
+# A value as part of a key: hashable, and equal only to an equal value of a comparable type.
+Frozen: TypeAlias = Hashable
+
+_INTERVAL: Final = re.compile(r"([0-9]{1,9})([YMDhms])", re.ASCII)
+_SECONDS: Final = {"Y": 31_536_000, "M": 2_592_000, "D": 86_400, "h": 3600, "m": 60, "s": 1}
+
+
+def freeze(value: FieldValue) -> Frozen:
+    """Return a hashable key for a field value: equal for equal values, but different for a bool and an equal number."""
+    if isinstance(value, dict):
+        return ("F", tuple(sorted([(str(name), freeze(item)) for name, item in value.items()], key=_by_name)))
+    if isinstance(value, (list, tuple)):
+        return ("A", tuple([freeze(item) for item in value]))
+    if isinstance(value, bool):
+        return ("t", value)
+    if isinstance(value, (bytearray, memoryview)):
+        return bytes(value)
+    if isinstance(value, float) and value != value:
+        return ("d", "nan")  # NaN does not equal itself, so such a binding could never be removed
+    return value
+
+
+def _by_name(pair: tuple[str, Frozen]) -> str:
+    return pair[0]
+
+
+def interval_of(text: str) -> int | None:
+    """Return the milliseconds of an interval such as `7D` (units Y, M, D, h, m and s), or None."""
+    found = _INTERVAL.fullmatch(text)
+    return None if found is None else int(found.group(1)) * _SECONDS[found.group(2)] * 1000

@@ -30,7 +30,7 @@ from leveret.broker.errors import (
     ResourceLocked,
 )
 from leveret.broker.events import Events, EventsExchange
-from leveret.broker.exchanges.base import Binding, Exchange, Frozen
+from leveret.broker.exchanges.base import Binding, Exchange
 from leveret.broker.exchanges.control import CONTROL, RESERVED, ControlExchange, check_not_control
 from leveret.broker.exchanges.direct import DirectExchange
 from leveret.broker.exchanges.registry import exchange_class, make_exchange
@@ -46,7 +46,7 @@ from leveret.broker.queues.requests import RequestQueue
 from leveret.broker.routing import Route, check_keys, depends_on_message, resolve
 from leveret.broker.transactions.branches import Branches
 from leveret.broker.transactions.sink_transactions import SinkTransactions
-from leveret.broker.values import FieldTable
+from leveret.broker.values import FieldTable, Frozen
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker, VhostSettings

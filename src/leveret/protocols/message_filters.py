@@ -5,8 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import TYPE_CHECKING, Final
 
-from leveret.broker.message import AT_ONCE, Entry, Message, Overlay
-from leveret.broker.queues.classic.expiry import expires_at
+from leveret.broker.message import AT_ONCE, Entry, Message, Overlay, expires_at
 from leveret.protocols.amqp10.messages import sections_of
 from leveret.selectors import APPLICATION_PROPERTIES, HEADER, MESSAGE_ANNOTATIONS, Filter, MessageView
 from leveret.wire.amqp10.composites import decode_composite

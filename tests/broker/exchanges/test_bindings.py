@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from leveret.broker.errors import CommandInvalid
-from leveret.broker.exchanges.base import Exchange, freeze
+from leveret.broker.exchanges.base import Exchange
 from leveret.broker.exchanges.registry import TYPES, make_exchange
+from leveret.broker.values import freeze
 from tests.broker.exchanges.support import make_target, matched
 
 

@@ -7,21 +7,16 @@ index that makes `match` fast.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from leveret.broker.destination import Destination
 from leveret.broker.errors import PreconditionFailed
-from leveret.broker.values import FieldTable, FieldValue
+from leveret.broker.values import FieldTable, Frozen, freeze
 
 if TYPE_CHECKING:
     from leveret.broker.queues.queue import Queue
 
 DEFAULT_ROUTING_STEPS: Final = 100_000
-
-
-# A value as part of a key: hashable, and equal only to an equal value of a comparable type.
-Frozen: TypeAlias = Hashable
 
 
 class Binding:
@@ -33,25 +28,6 @@ class Binding:
         self.destination = destination
         self.routing_key = routing_key
         self.arguments = arguments
-
-
-def freeze(value: FieldValue) -> Frozen:
-    """Return a hashable key for a field value: equal for equal values, but different for a bool and an equal number."""
-    if isinstance(value, dict):
-        return ("F", tuple(sorted([(str(name), freeze(item)) for name, item in value.items()], key=_by_name)))
-    if isinstance(value, (list, tuple)):
-        return ("A", tuple([freeze(item) for item in value]))
-    if isinstance(value, bool):
-        return ("t", value)
-    if isinstance(value, (bytearray, memoryview)):
-        return bytes(value)
-    if isinstance(value, float) and value != value:
-        return ("d", "nan")  # NaN does not equal itself, so such a binding could never be removed
-    return value
-
-
-def _by_name(pair: tuple[str, Frozen]) -> str:
-    return pair[0]
 
 
 def text_argument(arguments: FieldTable, name: str) -> str | None:

@@ -15,9 +15,9 @@ from typing import ClassVar, Final, TypeAlias
 
 from leveret.broker.destination import Destination
 from leveret.broker.errors import PreconditionFailed
-from leveret.broker.exchanges.base import Binding, Effort, Exchange, freeze
+from leveret.broker.exchanges.base import Binding, Effort, Exchange
 from leveret.broker.exchanges.index import add, discard
-from leveret.broker.values import FieldTable, FieldValue
+from leveret.broker.values import FieldTable, FieldValue, freeze
 
 MATCH_ARGUMENT: Final = "x-match"
 MODES: Final = ("all", "any", "all-with-x", "any-with-x")

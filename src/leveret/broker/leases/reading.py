@@ -99,7 +99,7 @@ class Reader(CommitWaiter):
             delivered += 1
             settlement.acquire(entry, consumer)
             consumer.deliver(entry)
-            entry.holder = None
+            settlement.forget_holder(entry)
             if queue.watch is not None:
                 queue.watch.delivered(entry, consumer.protocol(), True)
         queue.count_deliveries(delivered, 0, 0)
@@ -134,7 +134,7 @@ class Reader(CommitWaiter):
             packed = Entry(queue, record_batch.message(queue.name, first, self.next), 0)
             settlement.acquire(packed, consumer)
             consumer.deliver(packed)
-            packed.holder = None
+            settlement.forget_holder(packed)
         return delivered
 
     def _read(self) -> None:

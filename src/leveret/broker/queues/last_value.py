@@ -17,13 +17,13 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from leveret.broker.arguments import TEXT, Argument, QueueSettings
-from leveret.broker.exchanges.base import freeze
 from leveret.broker.jobs import STEP_WORK
 from leveret.broker.message import ARCHIVED, AVAILABLE, Entry, Message
 from leveret.broker.queues.capabilities import LEASE
 from leveret.broker.queues.classic.queue import ClassicQueue
 from leveret.broker.queues.loading import Waiting
-from leveret.broker.values import FieldTable
+from leveret.broker.queues.queue_type import QueueType
+from leveret.broker.values import FieldTable, freeze
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
@@ -34,10 +34,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("leveret.broker")
 
-LAST_VALUE: Final = "last-value"
 KEY: Final = "x-last-value-key"
 DEFAULT_KEY: Final = "qpid.LVQ_key"
-ARGUMENTS: Final = (Argument(KEY, TEXT, default=DEFAULT_KEY),)
 # The reason in events.
 REPLACED: Final = "replaced"
 # Keys that a drain checks for entries that have left.
@@ -300,3 +298,6 @@ class LastValueQueue(ClassicQueue):
                     yield 2
         finally:
             self.thaw()
+
+
+TYPE: Final = QueueType("last-value", LastValueQueue, (Argument(KEY, TEXT, default=DEFAULT_KEY),))

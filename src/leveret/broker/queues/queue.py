@@ -242,10 +242,10 @@ class Queue(Destination):
         entry.row = item.row
         entry.slot = item.slot
         entry.overlay = item.overlay
-        entry.acquired_count = item.acquired_count
-        if item.seq <= delivered_until and not entry.acquired_count:
-            entry.acquired_count = 1
-        entry.delivery_count = item.delivery_count
+        acquired = item.acquired_count
+        if item.seq <= delivered_until and not acquired:
+            acquired = 1
+        settlement.restore_counts(entry, acquired, item.delivery_count)
         return entry
 
     # Out

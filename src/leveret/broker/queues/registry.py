@@ -1,4 +1,4 @@
-"""The queue types by the name that `x-queue-type` gives them. A new type is one file and one line here."""
+"""The queue types by their names in `x-queue-type`. A new type is one file and one line here."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker.arguments import (
     CLASSIC,
-    INTERVAL,
     SHARED_QUEUE_ARGUMENTS,
-    STREAM,
     TEXT,
-    WHOLE,
     Argument,
     QueueSettings,
     declared_by_name,
@@ -18,75 +15,17 @@ from leveret.broker.arguments import (
 )
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.queues import last_value
-from leveret.broker.queues.classic.queue import ClassicQueue
-from leveret.broker.queues.classic.quorum import QuorumQueue
+from leveret.broker.queues.classic import queue as classic
+from leveret.broker.queues.classic import quorum
 from leveret.broker.queues.queue import Queue
-from leveret.broker.streams.queue import StreamQueue
+from leveret.broker.streams import queue as stream
 from leveret.broker.values import FieldTable
 
 if TYPE_CHECKING:
     from leveret.broker.vhost import Vhost
 
 
-class QueueType:
-    """A queue type: its class and its argument schema.
-
-    make      the class
-    own       arguments that only this type has
-    defaults  values of arguments that a declaration leaves out
-    refused   shared arguments that it refuses, and `because` why: what follows the name of the type in the error
-    durable   its queues are durable, and neither exclusive nor auto-delete
-    """
-
-    __slots__ = ("because", "defaults", "durable", "make", "own", "refused")
-
-    def __init__(
-        self,
-        make: type[Queue],
-        own: tuple[Argument, ...] = (),
-        *,
-        defaults: FieldTable | None = None,
-        durable: bool = False,
-        refused: tuple[str, ...] = (),
-        because: str = "",
-    ) -> None:
-        self.make = make
-        self.own = own
-        self.defaults = defaults or {}
-        self.durable = durable
-        self.refused = refused
-        self.because = because
-
-
-STREAM_TYPE: Final = QueueType(
-    StreamQueue,
-    (
-        Argument("x-max-age", INTERVAL, hint="; 'x-message-ttl' is that of other queues"),
-        Argument("x-stream-max-segments", WHOLE, 1, unit="segments"),
-    ),
-    durable=True,
-    refused=(
-        "x-message-ttl",
-        "x-expires",
-        "x-max-length",
-        "x-overflow",
-        "x-dead-letter-exchange",
-        "x-dead-letter-routing-key",
-        "x-dead-letter-strategy",
-        "x-max-priority",
-        "x-delivery-limit",
-        "x-single-active-consumer",
-        "x-queue-mode",
-    ),
-    because="whose messages leave it by 'x-max-length-bytes', 'x-max-age' and 'x-stream-max-segments' only",
-)
-
-TYPES: Final[dict[str, QueueType]] = {
-    CLASSIC: QueueType(ClassicQueue),
-    "quorum": QueueType(QuorumQueue, defaults={"x-delivery-limit": 20}, durable=True),
-    STREAM: STREAM_TYPE,
-    last_value.LAST_VALUE: QueueType(last_value.LastValueQueue, last_value.ARGUMENTS),
-}
+TYPES: Final = {queue_type.name: queue_type for queue_type in (classic.TYPE, quorum.TYPE, stream.TYPE, last_value.TYPE)}
 
 # All arguments of queue.declare; which of them the queue type takes is checked afterwards.
 QUEUE_ARGUMENTS: Final = declared_by_name(

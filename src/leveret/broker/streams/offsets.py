@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from leveret.broker.errors import PreconditionFailed
-from leveret.broker.values import FieldValue
+from leveret.broker.values import FieldValue, interval_of
 
 FIRST: Final = "first"
 LAST: Final = "last"
@@ -16,8 +15,6 @@ EXPECTED: Final = "first, last, next, an offset, a timestamp, or an interval suc
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
-_INTERVAL: Final = re.compile(r"([0-9]{1,9})([YMDhms])", re.ASCII)
-_SECONDS: Final = {"Y": 31_536_000, "M": 2_592_000, "D": 86_400, "h": 3600, "m": 60, "s": 1}
 
 
 class StartingPoint:
@@ -33,12 +30,6 @@ class StartingPoint:
         self.name = name
         self.offset = offset
         self.time = time
-
-
-def interval_of(text: str) -> int | None:
-    """Return the milliseconds of an interval such as `7D` (units Y, M, D, h, m and s), or None."""
-    found = _INTERVAL.fullmatch(text)
-    return None if found is None else int(found.group(1)) * _SECONDS[found.group(2)] * 1000
 
 
 def starting_point(value: FieldValue, now: int) -> StartingPoint:

@@ -17,7 +17,7 @@ from collections import deque
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from leveret.broker import metadata, settlement
-from leveret.broker.arguments import QueueSettings, parse_consumer_arguments
+from leveret.broker.arguments import INTERVAL, WHOLE, Argument, QueueSettings, parse_consumer_arguments
 from leveret.broker.consumer import Consumer
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.jobs import STEP_WORK
@@ -28,6 +28,7 @@ from leveret.broker.message import ENTRY_OVERHEAD, Entry, Message, Overlay
 from leveret.broker.outcomes import ACCEPTED, REJECTED, RELEASED, protocol_of
 from leveret.broker.queues.capabilities import BROWSE, GET, LEASE, PURGE
 from leveret.broker.queues.queue import Queue
+from leveret.broker.queues.queue_type import QueueType
 from leveret.broker.queues.record_batches import PACKED, UNTIL
 from leveret.broker.queues.rings import Rings
 from leveret.broker.streams.chunks import CHUNK_TIME, SEALED_CHUNK_TIME, StreamChunk
@@ -707,8 +708,7 @@ class StreamQueue(Queue):
         if self.watch is not None and entry.overlay is not None:
             self.watch.settled(entry, outcome, protocol_of(holder))
         if holder is not None:
-            holder.unacked -= 1
-            entry.holder = None
+            settlement.detach(entry)
             if not holder.active and not holder.unacked:
                 self._forget_reader(holder)
         self.unacked -= 1
@@ -747,3 +747,28 @@ class StreamQueue(Queue):
         self.detach(self.rings.clear())
         self.broker.forget_queue(self)
         return count
+
+
+TYPE: Final = QueueType(
+    "stream",
+    StreamQueue,
+    (
+        Argument("x-max-age", INTERVAL, hint="; 'x-message-ttl' is that of other queues"),
+        Argument("x-stream-max-segments", WHOLE, 1, unit="segments"),
+    ),
+    durable=True,
+    refused=(
+        "x-message-ttl",
+        "x-expires",
+        "x-max-length",
+        "x-overflow",
+        "x-dead-letter-exchange",
+        "x-dead-letter-routing-key",
+        "x-dead-letter-strategy",
+        "x-max-priority",
+        "x-delivery-limit",
+        "x-single-active-consumer",
+        "x-queue-mode",
+    ),
+    because="whose messages leave it by 'x-max-length-bytes', 'x-max-age' and 'x-stream-max-segments' only",
+)

@@ -114,8 +114,7 @@ class Reader:
                         watch.settled(entry, ACCEPTED, consumer.protocol())
                     stream.acknowledged(self, seq - 2)
                 else:
-                    entry.holder = consumer
-                    consumer.unacked += 1
+                    settlement.assign(entry, consumer)
                     unacked += 1
                     consumer.deliver(entry)
         finally:
@@ -171,9 +170,8 @@ class Reader:
                 if not record_batch.count and not 0 <= self.until <= seq:
                     continue
             entry = Entry(stream, record_batch.message(stream.name, self.covered - 1, self.next - 1), self.next)
-            settlement.acquire(entry, consumer)
+            settlement.acquire_unacked(entry, consumer)
             self.covered = self.next
-            consumer.unacked += 1
             stream.count_deliveries(record_batch.count, 1, 0)
             consumer.deliver(entry)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import msgspec
 
-from leveret.broker import metadata
+from leveret.broker import metadata, settlement
 from leveret.broker.arguments import QueueSettings
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.jobs import logged
@@ -137,10 +137,7 @@ class Branch:
 
     def settle(self, entry: Entry, outcome: int) -> None:
         """Acquire an entry in place of its consumer."""
-        holder = entry.holder
-        if holder is not None:
-            holder.unacked -= 1
-            entry.holder = None
+        settlement.detach(entry)
         self.settlements.append((entry, outcome))
 
     def join(self, worker: Worker) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from leveret.broker import settlement
 from leveret.broker.jobs import Jobs, logged
 from leveret.broker.log import CommitWaiter, Log
 from leveret.broker.message import ARCHIVED, Entry, Message, Overlay
@@ -116,7 +117,7 @@ class Transaction(CommitWaiter):
             self.settling = False
             entry = left[0][0]
             entry.queue.restore_interrupted(entry, self.unacked)
-            entry.delivery_count = self.attempts.get(entry, entry.delivery_count)
+            settlement.restore_counts(entry, entry.acquired_count, self.attempts.get(entry, entry.delivery_count))
         while settlements:
             yield from logged(self._restoring(settlements, left))
         self.settled = 0
@@ -129,7 +130,7 @@ class Transaction(CommitWaiter):
             left.append((entry, outcome))
             if entry.state == ARCHIVED:
                 entry.queue.restore_settled(entry)
-                entry.delivery_count = self.attempts.get(entry, entry.delivery_count)
+                settlement.restore_counts(entry, entry.acquired_count, self.attempts.get(entry, entry.delivery_count))
             yield 2
 
     def returning(self) -> Iterator[int]:

@@ -9,7 +9,8 @@ from msgspec import field
 
 from leveret.broker.destination import Destination
 from leveret.broker.errors import NotFound
-from leveret.broker.exchanges.base import Binding, freeze
+from leveret.broker.exchanges.base import Binding
+from leveret.broker.values import freeze
 from leveret.broker.vhost import Vhost
 from leveret.management.json_values import ClientTable, plain
 from leveret.management.operations.operation import Context, Operation, Operations

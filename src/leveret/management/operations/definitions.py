@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol
 from msgspec import field
 
 from leveret.broker.errors import AccessRefused, NotFound, PreconditionFailed
-from leveret.broker.exchanges.base import Binding, Exchange, Frozen, freeze
+from leveret.broker.exchanges.base import Binding, Exchange
 from leveret.broker.queues.queue import Queue
-from leveret.broker.values import FieldTable
+from leveret.broker.values import FieldTable, Frozen, freeze
 from leveret.management.json_values import ClientTable
 from leveret.management.operations.operation import EACH, Right, VhostContext, VhostOperation, VhostOperations
 from leveret.management.structs import Arguments, Messages, Reply, Request

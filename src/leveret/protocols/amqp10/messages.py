@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.bodies import Body
-from leveret.broker.message import AT_ONCE, FORMAT_AMQP1, ONLY_OFFSET, Entry, Message, Overlay
-from leveret.broker.queues.classic import expiry
+from leveret.broker.message import AT_ONCE, FORMAT_AMQP1, ONLY_OFFSET, Entry, Message, Overlay, expires_at
 from leveret.protocols.amqp10.errors import LinkRefused
 from leveret.protocols.amqp10.message_times import expiry_of
 from leveret.protocols.convert import origins, to_amqp10
@@ -185,7 +184,7 @@ def header_section(entry: Entry, timers: Timers) -> bytes:
     message = entry.message
     due = 0
     if message.expires_at or entry.overlay is not None:
-        due = expiry.expires_at(entry)
+        due = expires_at(entry)
     first = entry.acquired_count <= 1
     priority = message.priority
     if not due and not entry.delivery_count and priority < 10:

@@ -17,9 +17,9 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from leveret.broker.message import Entry
+from leveret.broker import settlement
+from leveret.broker.message import Entry, expires_at
 from leveret.broker.queues.classic.backlog import SEQ, Backlog, Chunk
-from leveret.broker.queues.classic.expiry import expires_at
 from leveret.broker.queues.record_batches import PACKED, RecordBatch
 
 if TYPE_CHECKING:
@@ -183,10 +183,9 @@ class Browser:
             return False
         copy = Entry(entry.queue, message, entry.seq)
         copy.overlay = entry.overlay
-        copy.delivery_count = entry.delivery_count
         # The counts that it would have if this consumer acquired it now.
-        copy.acquired_count = entry.acquired_count + 1
-        copy.holder = consumer
+        settlement.restore_counts(copy, entry.acquired_count + 1, entry.delivery_count)
+        settlement.set_holder(copy, consumer)
         watch = self.queue.watch
         if watch is not None:
             watch.delivered(entry, consumer.protocol(), True)
@@ -201,8 +200,8 @@ class Browser:
         self.record_batch = RecordBatch()
         queue = self.queue
         copy = Entry(queue, record_batch.message(queue.name, 0, queue.next_seq - 1), queue.next_seq)
-        copy.acquired_count = 1
-        copy.holder = self.consumer
+        settlement.restore_counts(copy, 1, 0)
+        settlement.set_holder(copy, self.consumer)
         self.consumer.deliver(copy)
 
     def _end(self) -> None:

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker import settlement
 from leveret.broker.jobs import STEP_WORK
-from leveret.broker.message import AT_ONCE, ENTRY_OVERHEAD, Entry, is_for
+from leveret.broker.message import AT_ONCE, ENTRY_OVERHEAD, Entry, expires_at, is_for
 from leveret.broker.outcomes import ACCEPTED, GET_PROTOCOL
 from leveret.broker.queues.classic.backlog import CHUNK_BYTES, SEQ, Backlog
-from leveret.broker.queues.classic.expiry import expires_at
 from leveret.broker.queues.classic.limits import LEVELS_SHIFT
 from leveret.broker.queues.rings import Rings
 
@@ -173,14 +172,14 @@ class Dispatcher(Rings):
                 head.popleft()
                 freed += message.size + ENTRY_OVERHEAD
                 delivered += 1
-                settlement.acquire(entry, consumer)
                 if not consumer.no_ack:
-                    consumer.unacked += 1
+                    settlement.acquire_unacked(entry, consumer)
                     unacked += 1
                     consumer.deliver(entry)
                 else:
+                    settlement.acquire(entry, consumer)
                     consumer.deliver(entry)
-                    entry.holder = None
+                    settlement.forget_holder(entry)
                     settlement.settle(entry)
                     settled += 1
         finally:

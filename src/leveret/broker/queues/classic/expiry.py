@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.jobs import STEP_WORK
-from leveret.broker.message import AT_ONCE, Entry, own_overlay
+from leveret.broker.message import AT_ONCE, Entry, expires_at, own_overlay
 from leveret.broker.queues.classic.backlog import Backlog
 from leveret.broker.timers import Timed
 
@@ -47,14 +47,6 @@ class _UnusedTimer(Timed):
             queue.touch()
         else:
             queue.vhost.remove_queue(queue)
-
-
-def expires_at(entry: Entry) -> int:
-    """Return when the entry expires, 0 for never."""
-    overlay = entry.overlay
-    if overlay is not None and overlay.expires_at >= 0:
-        return overlay.expires_at
-    return entry.message.expires_at
 
 
 class Expiry:

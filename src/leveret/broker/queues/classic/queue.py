@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from leveret.broker import metadata, settlement
-from leveret.broker.arguments import QueueSettings
+from leveret.broker.arguments import CLASSIC, QueueSettings
 from leveret.broker.consumer import Consumer, Scope
 from leveret.broker.errors import AccessRefused, PreconditionFailed
 from leveret.broker.jobs import STEP_WORK
@@ -39,6 +39,7 @@ from leveret.broker.queues.classic.ready_list import ReadyList
 from leveret.broker.queues.limits import NO_LIMITS
 from leveret.broker.queues.paging import NO_PAGING
 from leveret.broker.queues.queue import Queue
+from leveret.broker.queues.queue_type import QueueType
 from leveret.broker.queues.removal import removal_key
 from leveret.broker.values import FieldTable
 
@@ -330,20 +331,21 @@ class ClassicQueue(Queue):
         """Acquire an entry, which was removed from its backlog, for a consumer."""
         self.ready.count_out(entry)
         self.delivered += 1
-        settlement.acquire(entry, consumer)
+        no_ack = consumer.no_ack
+        if no_ack:
+            settlement.acquire(entry, consumer)
+        else:
+            settlement.acquire_unacked(entry, consumer)
+            self.unacked += 1
         watch = self.watch
         if watch is not None:
             watch.delivered(entry, consumer.protocol())
-        if consumer.no_ack:
-            consumer.deliver(entry)
-            entry.holder = None
+        consumer.deliver(entry)
+        if no_ack:
+            settlement.forget_holder(entry)
             self.archive(entry)
             if watch is not None:
                 watch.settled(entry, ACCEPTED, consumer.protocol())
-        else:
-            consumer.unacked += 1
-            self.unacked += 1
-            consumer.deliver(entry)
 
     def get(self, no_ack: bool, audience: int = 0, scope: object | None = None) -> Entry | None:
         return self.dispatcher.get(self, no_ack, audience, scope)
@@ -368,12 +370,9 @@ class ClassicQueue(Queue):
     # Settlement
 
     def settle(self, entry: Entry) -> None:
-        holder = entry.holder
         if self.watch is not None:
-            self.watch.settled(entry, ACCEPTED, protocol_of(holder))
-        if holder is not None:
-            holder.unacked -= 1
-            entry.holder = None
+            self.watch.settled(entry, ACCEPTED, protocol_of(entry.holder))
+        settlement.detach(entry)
         self.unacked -= 1
         settlement.settle(entry)
         self.settled += 1
@@ -387,22 +386,18 @@ class ClassicQueue(Queue):
         return limit is not None and limit <= entry.delivery_count and not self.deleted
 
     def requeue(self, entry: Entry, failed: bool = True) -> None:
-        holder = entry.holder
         if self.watch is not None:
-            self.watch.settled(entry, RELEASED, protocol_of(holder))
-        if holder is not None:
-            holder.unacked -= 1
-            if not holder.active:
-                entry.holder = None  # the entry may outlive its channel and connection
+            self.watch.settled(entry, RELEASED, protocol_of(entry.holder))
+        settlement.release(entry)
         self.unacked -= 1
         if self.deleted:
             settlement.settle(entry)
             return
         if failed:
-            entry.delivery_count += 1
+            settlement.count_failure(entry)
             limit = self.settings.delivery_limit
             if limit is not None and limit < entry.delivery_count:
-                entry.holder = None
+                settlement.forget_holder(entry)
                 self.dead_letter(entry, DELIVERY_LIMIT)
                 return
             if self.counts_deliveries:
@@ -430,12 +425,9 @@ class ClassicQueue(Queue):
             dispatcher.offer_again(self)
 
     def reject(self, entry: Entry, reason: str = REJECTED) -> None:
-        holder = entry.holder
         if self.watch is not None:
-            self.watch.settled(entry, REJECTED, protocol_of(holder))
-        if holder is not None:
-            holder.unacked -= 1
-            entry.holder = None
+            self.watch.settled(entry, REJECTED, protocol_of(entry.holder))
+        settlement.detach(entry)
         self.unacked -= 1
         if self.deleted:
             settlement.settle(entry)
@@ -655,3 +647,6 @@ class ClassicQueue(Queue):
         # Without these references to itself, the queue is freed at once.
         self.limits = NO_LIMITS
         self.paging = NO_PAGING
+
+
+TYPE: Final = QueueType(CLASSIC, ClassicQueue)

@@ -1,13 +1,14 @@
 """Quorum queues (`x-queue-type: quorum`): classic queues that behave towards clients as RabbitMQ's quorum queues do.
 
-They are not replicated. The registry gives them a delivery limit by default.
+They are not replicated.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from leveret.broker.queues.classic.queue import ClassicQueue
+from leveret.broker.queues.queue_type import QueueType
 
 
 class QuorumQueue(ClassicQueue):
@@ -15,3 +16,6 @@ class QuorumQueue(ClassicQueue):
 
     counts_deliveries: ClassVar[bool] = True
     announces_activity: ClassVar[bool] = True
+
+
+TYPE: Final = QueueType("quorum", QuorumQueue, defaults={"x-delivery-limit": 20}, durable=True)

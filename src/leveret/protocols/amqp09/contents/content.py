@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from leveret.broker.broker import HeaderReader
-from leveret.broker.message import AT_ONCE, FORMAT_CLASS_AMQP09, Entry, Message
-from leveret.broker.queues.classic.expiry import expires_at
+from leveret.broker.message import AT_ONCE, FORMAT_CLASS_AMQP09, Entry, Message, expires_at
 from leveret.broker.values import FieldTable
 from leveret.protocols.amqp091 import content
 from leveret.protocols.convert import to_amqp0

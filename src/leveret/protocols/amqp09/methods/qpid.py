@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from leveret.broker.exchanges.base import Binding, Exchange, freeze
+from leveret.broker.exchanges.base import Binding, Exchange
 from leveret.broker.queues.queue import Queue
-from leveret.broker.values import FieldTable
+from leveret.broker.values import FieldTable, freeze
 from leveret.protocols.amqp09.channel.channel import Channel
 from leveret.protocols.amqp09.methods.queue import find
 from leveret.protocols.amqp09.realms import PASSIVE

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
+from leveret.broker import settlement
 from leveret.broker.arguments import BROWSE, parse_consumer_arguments
 from leveret.broker.dead_letter import split_address
 from leveret.broker.errors import AccessRefused, NotAllowed, NotImplementedByBroker, PreconditionFailed, ResourceError
@@ -304,7 +305,7 @@ def _recovering(channel: Channel, requeue: bool) -> Iterator[int]:
         if isinstance(holder, ChannelConsumer) and channel.consumers.get(holder.tag) is holder:
             del unacked[tag]
             channel.uncount(tag, entry)
-            entry.acquired_count += 1
+            settlement.count_delivery(entry)
             holder.deliver(entry)
         else:
             back.append(tag)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from leveret.broker import settlement
 from leveret.broker.log import CommitWaiter
 from leveret.broker.queues import entry_return
 from leveret.protocols.amqp10.link import resume_actions, section_offsets
@@ -147,8 +148,7 @@ class Resumption:
         sending.resume = True
         sending.at = at
         sending.state = state if at else None
-        entry.holder = consumer
-        consumer.unacked += 1
+        settlement.assign(entry, consumer)
         if consumer.no_ack:
             entry.queue.settle(entry)
         else:

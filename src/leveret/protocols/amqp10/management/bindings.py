@@ -12,8 +12,7 @@ import hashlib
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import quote
 
-from leveret.broker.exchanges.base import freeze
-from leveret.broker.values import FieldTable
+from leveret.broker.values import FieldTable, freeze
 from leveret.management.operations.definitions import (
     BINDING_ADD,
     BINDING_COMPARE,

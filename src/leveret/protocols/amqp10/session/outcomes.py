@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from leveret.broker import settlement
 from leveret.broker.message import Entry, own_overlay
 from leveret.broker.queues import entry_return
 from leveret.protocols.convert.values import plain
@@ -47,7 +48,7 @@ def apply_one(entry: Entry, state: Checked) -> None:
     if kind == descriptors.ACCEPTED:
         entry.queue.settle(entry)
     elif kind == descriptors.REJECTED:
-        entry.delivery_count += 1
+        settlement.count_failure(entry)
         entry.queue.reject(entry)
     elif kind == descriptors.RELEASED:
         entry.queue.requeue(entry, False)
@@ -97,7 +98,7 @@ def _modify(entry: Entry, state: Modified) -> None:
     if state.undeliverable_here:
         if queue.settings.dead_letter_exchange is not None:
             if state.delivery_failed:
-                entry.delivery_count += 1
+                settlement.count_failure(entry)
             queue.reject(entry)
             return
         holder = entry.holder

@@ -12,7 +12,7 @@ from array import array
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
-from leveret.broker import metadata
+from leveret.broker import metadata, settlement
 from leveret.broker.log import Loaded, RecoveredQueue, Recovery
 from leveret.broker.message import Entry
 from leveret.protocols.amqp10.terminus import terminus_store
@@ -189,8 +189,7 @@ class _Load:
             entry.row = item.row
             entry.slot = item.slot
             entry.overlay = item.overlay
-            entry.acquired_count = item.acquired_count
-            entry.delivery_count = item.delivery_count
+            settlement.restore_counts(entry, item.acquired_count, item.delivery_count)
             queue.restore_acquired(entry)
             sent.terminus.queue = queue
             sent.terminus.unsettled[sent.tag] = Unsettled(entry, None, sent.head)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from leveret.broker import settlement
 from leveret.broker.message import Entry
 from leveret.broker.queues.frozen import FrozenQueues
 from leveret.broker.queues.queue import Queue
@@ -130,8 +131,7 @@ class SourceTerminus(Terminus):
                 entry = unacked.pop(number, None)
                 if entry is None:
                     continue
-                consumer.unacked -= 1
-                entry.holder = None
+                settlement.detach(entry)
                 if plain:
                     unsettled[prefix + number.to_bytes(4, "big")] = Unsettled(entry)
                 else:
@@ -158,9 +158,8 @@ class SourceTerminus(Terminus):
         for number, entry in before.session.unacked.items():
             if entry.holder is before.consumer:
                 link.tags[number] = before.tag_of(number)
-                entry.holder = consumer
-                consumer.unacked += 1
-        before.consumer.unacked = 0
+                settlement.detach(entry)
+                settlement.assign(entry, consumer)
         link.heads = before.heads
         self.last = None
 

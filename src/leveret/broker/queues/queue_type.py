@@ -1,0 +1,43 @@
+"""A queue type, as the registry lists it: its class and its argument schema."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from leveret.broker.arguments import Argument
+    from leveret.broker.queues.queue import Queue
+    from leveret.broker.values import FieldTable
+
+
+class QueueType:
+    """A queue type.
+
+    name      the value of `x-queue-type`
+    make      the class
+    own       arguments that only this type has
+    defaults  values of arguments that a declaration leaves out
+    refused   shared arguments that it refuses, and `because` why: what follows the name of the type in the error
+    durable   its queues are durable, and neither exclusive nor auto-delete
+    """
+
+    __slots__ = ("because", "defaults", "durable", "make", "name", "own", "refused")
+
+    def __init__(
+        self,
+        name: str,
+        make: type[Queue],
+        own: tuple[Argument, ...] = (),
+        *,
+        defaults: FieldTable | None = None,
+        durable: bool = False,
+        refused: tuple[str, ...] = (),
+        because: str = "",
+    ) -> None:
+        self.name = name
+        self.make = make
+        self.own = own
+        self.defaults = defaults or {}
+        self.durable = durable
+        self.refused = refused
+        self.because = because
