@@ -300,4 +300,4 @@ class LastValueQueue(ClassicQueue):
             self.thaw()
 
 
-TYPE: Final = QueueType("last-value", LastValueQueue, (Argument(KEY, TEXT, default=DEFAULT_KEY),))
+TYPE: Final[QueueType] = QueueType("last-value", LastValueQueue, (Argument(KEY, TEXT, default=DEFAULT_KEY),))

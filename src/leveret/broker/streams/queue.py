@@ -749,7 +749,7 @@ class StreamQueue(Queue):
         return count
 
 
-TYPE: Final = QueueType(
+TYPE: Final[QueueType] = QueueType(
     "stream",
     StreamQueue,
     (

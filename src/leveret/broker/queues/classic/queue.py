@@ -649,4 +649,4 @@ class ClassicQueue(Queue):
         self.paging = NO_PAGING
 
 
-TYPE: Final = QueueType(CLASSIC, ClassicQueue)
+TYPE: Final[QueueType] = QueueType(CLASSIC, ClassicQueue)
