@@ -69,7 +69,7 @@ def test_queues(commands: Commands, connection: pika.BlockingConnection) -> None
     assert table.splitlines()[0].split()[:3] == ["vhost", "name", "ready"]
     assert any(line.split()[:4] == ["/", "mine", "2", "0"] for line in table.splitlines())
     assert "has 2 messages" in commands.refused("queues", "delete", "mine", "--if-empty")
-    assert "dropped 2 messages of queue 'mine'" in commands.ok("queues", "purge", "mine")
+    assert "purged 2 messages from queue 'mine'" in commands.ok("queues", "purge", "mine")
     commands.ok("queues", "delete", "mine", "--if-empty")
     assert "no queue 'mine'" in commands.refused("queues", "purge", "mine")
     with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="404"):
@@ -216,7 +216,9 @@ def test_links(broker: LeveretProcess, commands: Commands) -> None:
     )
     assert len(commands.ok("links").splitlines()) == 2
     assert len(commands.ok("links", "--vhost", "declared").splitlines()) == 1
-    assert "1 messages of link 'in'" in commands.ok("links", "release", "in", "--container", "shop", "--role", "sender")
+    assert "released link 'in': requeued 1 messages" in commands.ok(
+        "links", "release", "in", "--container", "shop", "--role", "sender"
+    )
     assert [item["ready"] for item in commands.json("queues") if item["name"] == "orders"] == [1]
     assert "no link 'in'" in commands.refused("links", "delete", "in", "--container", "other")
     commands.ok("links", "delete", "in")

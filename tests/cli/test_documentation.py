@@ -80,5 +80,5 @@ def test_the_page_has_the_command_and_its_options(path: str, command: click.Comm
 def test_a_renamed_command_is_refused_with_its_new_name(old: str, new: str) -> None:
     result = CliRunner().invoke(leveret, [*old.split(), "--json"])
     assert result.exit_code == 2
-    assert result.output.splitlines()[-1] == f"Error: unknown command '{old}': it is called '{new}' now"
+    assert result.output.splitlines()[-1] == f"Error: unknown command '{old}': it was renamed to '{new}'"
     assert new in {words for path, _ in leaves() for words in (path, path.split()[0])}

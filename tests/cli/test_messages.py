@@ -564,7 +564,7 @@ def test_purge_asks_on_a_terminal(program: Program, channel: BlockingChannel, qu
     fill(channel, queue, 3)
     code, shown = on_terminal(program, "purge", queue, typed=b"n\n")
     assert (code, ready(channel, queue)) == (1, 3)
-    assert f"Drop 3 messages of queue '{queue}'?" in shown
+    assert f"Purge 3 messages from queue '{queue}'?" in shown
     assert on_terminal(program, "purge", queue, typed=b"y\n")[0] == 0
     assert ready(channel, queue) == 0
     fill(channel, queue, 1)
@@ -585,8 +585,8 @@ def test_get(program: Program, channel: BlockingChannel, queue: str) -> None:
 
 def test_purge(program: Program, channel: BlockingChannel, queue: str, name: str) -> None:
     fill(channel, queue, 3)
-    assert program.ok("purge", queue) == f"dropped 3 messages of queue '{queue}'\n".encode()
-    assert program.ok("purge", queue, "--yes").startswith(b"dropped 0 messages")
+    assert program.ok("purge", queue) == f"purged 3 messages from queue '{queue}'\n".encode()
+    assert program.ok("purge", queue, "--yes").startswith(b"purged 0 messages")
     done = program.run("purge", f"{name}.none")
     assert (done.code, "404" in done.err, done.err.count("\n")) == (4, True, 1)
 

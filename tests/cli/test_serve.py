@@ -152,7 +152,7 @@ def test_flags_and_environment_configure(tmp_path: Path) -> None:
 
 def test_a_broker_in_memory_warns_of_data_loss(tmp_path: Path) -> None:
     with LeveretProcess(tmp_path, config="[storage]\nengine = 'memory'\n") as process:
-        assert "in memory only, lost at a restart" in process.start().log()
+        assert "in memory only, lost on restart" in process.start().log()
 
 
 # Refused starts
@@ -255,7 +255,7 @@ def test_sighup_reloads_users(tmp_path: Path) -> None:
             connect(process)
         process.user, process.password = "new", "y"
         connect(process).close()
-        assert "'amqp.heartbeat' has changed; it applies after a restart" in process.log()
+        assert "setting 'amqp.heartbeat' has changed; restart the broker to apply it" in process.log()
 
 
 VHOSTS = """

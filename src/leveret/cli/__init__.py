@@ -1,4 +1,4 @@
-"""The command `leveret`. Each group of commands is a module, which is imported when it is used."""
+"""The command `leveret`. Each command group is a module that is imported on first use."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command line of this process."""
+    """Entry point of the command `leveret`."""
     from leveret._isolation import leave_working_directory_out
 
     leave_working_directory_out()
@@ -15,6 +15,6 @@ def main() -> None:
 
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # Names that clients choose may contain characters that the terminal's encoding lacks.
+            # Names chosen by clients may contain characters that the terminal cannot encode.
             stream.reconfigure(errors="backslashreplace")
     leveret(prog_name="leveret")

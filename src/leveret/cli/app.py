@@ -1,4 +1,4 @@
-"""The commands by name. To add one, write a module with a click command and add a line to `COMMANDS`."""
+"""The root command. To add a subcommand, write a module with a click command and add a line to `COMMANDS`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ COMMANDS = {
     "status": ("leveret.cli.status:status", "Show the state of the broker."),
     "queues": ("leveret.cli.queues:queues", "List, add, delete and purge queues."),
     "streams": ("leveret.cli.streams:streams", "List, inspect and change streams."),
-    "leases": ("leveret.cli.leases:leases", "List and release leases of queues."),
+    "leases": ("leveret.cli.leases:leases", "List and release queue leases."),
     "sink-transactions": ("leveret.cli.sink_transactions:sink_transactions", "List and abort sink transactions."),
-    "dtx": ("leveret.cli.dtx:dtx", "List and resolve branches of distributed transactions."),
-    "uploads": ("leveret.cli.uploads:uploads", "List and discard uploads of AMQP 0-9."),
+    "dtx": ("leveret.cli.dtx:dtx", "List and resolve distributed transaction branches."),
+    "uploads": ("leveret.cli.uploads:uploads", "List and discard AMQP 0-9 uploads."),
     "exchanges": ("leveret.cli.exchanges:exchanges", "List, add and delete exchanges."),
     "bindings": ("leveret.cli.bindings:bindings", "List, add and delete bindings."),
     "connections": ("leveret.cli.connections:connections", "List and close connections."),
@@ -31,14 +31,14 @@ COMMANDS = {
     "publish": ("leveret.cli.publish:publish", "Publish messages."),
     "consume": ("leveret.cli.consume:consume", "Print messages as they arrive."),
     "get": ("leveret.cli.get:get", "Get messages from a queue."),
-    "purge": ("leveret.cli.purge:purge", "Drop the messages of a queue."),
+    "purge": ("leveret.cli.purge:purge", "Purge a queue."),
     "pipeline": ("leveret.cli.pipeline:pipeline", "Run data pipelines on Spark."),
     "bench": ("leveret.cli.bench:bench", "Benchmark a broker."),
 }
 
 
 class _Commands(click.Group):
-    """Imports a command's module only when the command runs, so that `leveret serve` starts faster."""
+    """Command group that imports the module of a command only when it runs, so that `leveret serve` starts faster."""
 
     def resolve_command(
         self, context: click.Context, arguments: list[str]
@@ -70,11 +70,11 @@ def _show_version(context: click.Context, parameter: click.Parameter, value: boo
 
 @click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show version and build."
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show the version and exit."
 )
 def leveret() -> None:
     """A durable message broker that speaks AMQP.
 
-    `publish`, `consume`, `get`, `purge`, `bench` and `pipeline` are clients of any AMQP 0-9-1 broker (--url). All other
-    commands except `serve` and `check` talk to a running Leveret through the control socket in its data directory.
+    `publish`, `consume`, `get`, `purge`, `bench` and `pipeline` work with any AMQP 0-9-1 broker (--url). The other
+    commands, except `serve` and `check`, manage a running Leveret broker through the control socket in its data directory.
     """

@@ -17,20 +17,22 @@ DEFAULT_SECONDS = 10.0
 
 
 @click.command()
-@click.option("--publishers", type=COUNT, default=1, show_default=True, help="Number of publishers; each has a connection.")
+@click.option(
+    "--publishers", type=COUNT, default=1, show_default=True, help="Number of publishers, each with its own connection."
+)
 @click.option(
     "--consumers",
     type=click.IntRange(0, 100_000),
     default=1,
     show_default=True,
-    help="Number of consumers; each has a connection.",
+    help="Number of consumers, each with its own connection.",
 )
 @click.option(
     "--queues",
     type=COUNT,
     default=1,
     show_default=True,
-    help="Number of queues; publishers and consumers are spread over them.",
+    help="Number of queues to spread publishers and consumers over.",
 )
 @click.option(
     "--exchange",
@@ -54,12 +56,16 @@ DEFAULT_SECONDS = 10.0
     type=click.IntRange(0, 65535),
     default=500,
     show_default=True,
-    help="Maximum number of unacked messages per consumer; 0 is no limit.",
+    help="Maximum number of unacked messages per consumer; 0 is unlimited.",
 )
-@click.option("--ack-every", type=COUNT, default=50, show_default=True, help="Acknowledge after this many messages.")
+@click.option("--ack-every", type=COUNT, default=50, show_default=True, help="Number of messages per acknowledgement.")
 @click.option("--no-ack", is_flag=True, help="Consume without acknowledgements.")
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Messages per second of all publishers together.")
-@click.option("--seconds", type=click.FloatRange(min=0), help="Duration; 0 is until Ctrl-C.  [default: 10]")
+@click.option(
+    "--rate",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Maximum number of messages per second, over all publishers.",
+)
+@click.option("--seconds", type=click.FloatRange(min=0), help="Duration; 0 runs until Ctrl-C.  [default: 10]")
 @click.option("--messages", type=click.IntRange(min=1), help="Stop after this many messages instead of --seconds.")
 @click.option("--processes", type=click.IntRange(1, 64), default=1, show_default=True, help="Number of client processes.")
 @click.option(
@@ -82,7 +88,7 @@ def bench(
     quiet: bool,
     **plan: Any,
 ) -> None:
-    """Benchmark any AMQP 0-9-1 broker. The queues are deleted at the end."""
+    """Benchmark an AMQP 0-9-1 broker. The benchmark declares its own queues, and deletes them at the end."""
     from leveret.cli.load.benching import bench as run_bench
     from leveret.cli.load.plan import Plan
 

@@ -29,7 +29,7 @@ _binding = together(
     click.argument("source"),
     click.argument("destination"),
     in_vhost_option,
-    click.option("--routing-key", default="", help="The routing key or pattern."),
+    click.option("--routing-key", default="", help="Routing key or pattern."),
     click.option("--to-exchange", is_flag=True, help="The destination is an exchange, not a queue."),
     argument_option,
 )
@@ -45,7 +45,7 @@ def bindings(vhost: str | None) -> None:
 @_binding
 @remote_options
 def add(source: str, destination: str, vhost: str, routing_key: str, to_exchange: bool, arguments: tuple[str, ...]) -> None:
-    """Bind DESTINATION, a queue, to SOURCE, an exchange."""
+    """Bind the queue DESTINATION to the exchange SOURCE."""
     _call("bindings.add", source, destination, vhost, routing_key, to_exchange, arguments)
     click.echo(f"bound '{destination}' to exchange '{source}'")
 

@@ -23,13 +23,13 @@ _PARTS = {"log": "log", "segments": "segments", "staged": "uploads"}
     "--config",
     "config_path",
     type=click.Path(path_type=Path),
-    help="The broker's config file, if it keeps segments elsewhere.",
+    help="The broker's configuration file, if it sets another location for segments.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def check(directory: Path, config_path: Path | None, as_json: bool) -> None:
     """Verify the data directory DIR of a stopped broker: the log, sealed segments and uploads.
 
-    Exit code 0: everything is intact; 1: something is damaged or missing; 4: the directory cannot be checked.
+    Exit codes: 0 if everything is intact, 1 if anything is damaged or missing, 4 if the directory cannot be checked.
     """
     from leveret.broker.errors import StorageFailed
     from leveret.node.checking import DirectoryCheck
@@ -61,7 +61,7 @@ def _figure(name: str, value: int) -> str:
 
 
 def _segments_location(config_path: Path | None) -> tuple[str | None, Mapping[str, Setting] | None]:
-    """Return the configured directory or URL of segments, and the options of its file system."""
+    """Return the configured directory or URL of segments, and its file system options."""
     if config_path is None:
         return None, None
     from leveret.config import ConfigError, load_config

@@ -1,4 +1,4 @@
-"""Shared parts of the commands that are clients of a broker: options, running, errors."""
+"""Shared options, execution and error handling of the commands that connect to a broker as clients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEFAULT_URL = "amqp://guest:guest@localhost:5672/"
 
 
 def url_option(function: Function) -> Function:
-    """Add --url, which may be given several times."""
+    """Add --url, which is repeatable."""
     return click.option(
         "--url",
         "urls",
@@ -32,17 +32,17 @@ def url_option(function: Function) -> Function:
         default=(DEFAULT_URL,),
         envvar="LEVERET_URL",
         metavar="URL",
-        help=f"The broker; several are tried in turn.  [env LEVERET_URL; default: {DEFAULT_URL}]",
+        help=f"Broker; repeatable, tried in order.  [env LEVERET_URL; default: {DEFAULT_URL}]",
     )(function)
 
 
 def timeout_option(function: Function) -> Function:
-    """Add --timeout for connecting and for each reply."""
+    """Add --timeout, which limits connecting and each reply."""
     return click.option(
         "--timeout",
         type=SECONDS,
         metavar="SECONDS",
-        help="How long to wait for the broker.  [default: 10 to connect, 30 for a reply]",
+        help="Seconds to wait for the broker.  [default: 10 to connect, 30 for a reply]",
     )(function)
 
 
@@ -51,7 +51,7 @@ def quiet_option(function: Function) -> Function:
     return click.option("--quiet", "-q", is_flag=True, help="Print no progress and no summary.")(function)
 
 
-# Reply codes that mean that the broker is unavailable: connection lost (0), broker stops (320), broker failed (541).
+# Reply codes of an unavailable broker: connection lost (0), shutting down (320), internal error (541).
 _UNAVAILABLE_CODES = (0, 320, 541)
 
 SECONDS = click.FloatRange(min=0, min_open=True, max=10**6)
@@ -64,13 +64,13 @@ def open_connection(
     on_event: Callable[[Event], object] | None = None,
     **options: Any,
 ) -> Opening[Connection | Amqp10Connection]:
-    """Open a connection of the protocol that the URL selects.
+    """Open a connection with the protocol that the URL selects.
 
     Args:
-        urls: The brokers, which are tried in turn.
-        command: The name of the command, which becomes the name of the connection if the URL gives none.
-        timeout: The timeout of connecting, of each call, and of a broker that blocks publishers. Default: those of the URL.
-        on_event: Called with the events of the connection.
+        urls: The brokers, tried in order.
+        command: The name of the command, which names the connection unless the URL does.
+        timeout: The timeout for connecting, for each call and for blocked publishes. Default: those of the URL.
+        on_event: Called with connection events.
         **options: Other options of `leveret.connect`.
     """
     import leveret
@@ -86,7 +86,7 @@ def open_connection(
 def run(command: Callable[[], Coroutine[None, None, int]]) -> None:
     """Run a command, and exit with its exit code.
 
-    SIGINT and SIGTERM cancel the command, which returns its unacked messages. A second signal exits at once.
+    SIGINT and SIGTERM cancel the command, which requeues its unacked messages. A second signal exits immediately.
     """
     import asyncio
 
@@ -134,7 +134,7 @@ async def _supervise(command: Callable[[], Coroutine[None, None, int]]) -> int:
 
 
 def failed(error: Error, addition: str = "") -> Failed:
-    """Return the command's failure for an error of the client."""
+    """Return the `Failed` for a client error."""
     from leveret.client import errors
 
     if isinstance(error, (errors.InvalidUrl, errors.InvalidMessage)):
@@ -150,7 +150,7 @@ def failed(error: Error, addition: str = "") -> Failed:
 
 
 def event_text(event: Event) -> str:
-    """Return the text to print for an event, or "" for none."""
+    """Return the text to print for an event, or "" if it is not printed."""
     from leveret.client import events
 
     if isinstance(event, events.Disconnected):
@@ -158,7 +158,7 @@ def event_text(event: Event) -> str:
     if isinstance(event, events.Connected) and not event.first:
         return f"reconnected to {event.host}:{event.port}"
     if isinstance(event, events.Blocked):
-        return f"the broker blocks publishers: {event.reason}"
+        return f"the broker blocked publishers: {event.reason}"
     if isinstance(event, events.Unblocked):
         return "the broker unblocked publishers"
     if isinstance(event, events.RecoveryFailed):
@@ -172,4 +172,4 @@ def say(message: str) -> None:
         sys.stderr.write(f"{text(message)}\n")
         sys.stderr.flush()
     except (OSError, ValueError, AttributeError):
-        pass  # A closed standard error is no reason to stop.
+        pass  # Continue if standard error is closed.

@@ -60,10 +60,10 @@ def connections(vhost: str | None) -> None:
 @connections.command()
 @click.argument("number", type=int, required=False)
 @click.option("--user", help="Close all connections of this user.")
-@click.option("--reason", help="Text for the client.")
+@click.option("--reason", help="Reason to send to the client.")
 @remote_options
 def close(number: int | None, user: str | None, reason: str | None) -> None:
-    """Close the connection with this number, or all connections of a user. The client gets 320, connection-forced."""
+    """Close connection NUMBER, or all connections of a user. The client receives reply code 320, connection-forced."""
     if (number is None) == (user is None):
         raise click.UsageError("expected either the number of a connection or --user")
     broker = current()

@@ -9,7 +9,7 @@ import click
 from leveret.cli.client_command import SECONDS, quiet_option, url_option
 from leveret.cli.options import together
 
-# How `consume` and `get` settle messages: parameter `settle`.
+# Settlement options of `consume` and `get`; parameter `settle`.
 settle_options = together(
     click.option("--ack", "settle", flag_value="ack", help="Acknowledge messages after writing them.  [default]"),
     click.option(
@@ -18,21 +18,21 @@ settle_options = together(
         flag_value="reject",
         help="Reject messages after writing them: the broker drops or dead-letters them.",
     ),
-    click.option("--requeue", "settle", flag_value="requeue", help="Return all messages to the queue at the end."),
+    click.option("--requeue", "settle", flag_value="requeue", help="Requeue all messages at the end."),
     click.option(
         "--no-ack",
         "settle",
         flag_value="no-ack",
-        help="Consume without acknowledgements: messages that are not written are lost.",
+        help="Consume without acknowledgements: messages that are received but not written are lost.",
     ),
 )
-# How `consume` and `get` write messages: parameters `form` and `output_dir`.
+# Output options of `consume` and `get`; parameters `form` and `output_dir`.
 output_options = together(
     click.option(
         "--format",
         "form",
         type=click.Choice(["lines", "json", "raw"]),
-        help="One body per line, one JSON object per line, or unchanged bodies.  [default: lines]",
+        help="One body per line, one JSON object per line, or bodies without separators.  [default: lines]",
     ),
     click.option(
         "--output-dir",
@@ -44,7 +44,7 @@ output_options = together(
 
 
 def check_output(form: str | None, output_dir: Path | None) -> str:
-    """Return the output format. Raises `click.UsageError` if the options contradict each other."""
+    """Return the output format. Raises `click.UsageError` if the options conflict."""
     if output_dir is not None and form not in (None, "raw"):
         raise click.UsageError("--output-dir requires --format raw")
     return form or "lines"
@@ -61,12 +61,12 @@ def check_output(form: str | None, output_dir: Path | None) -> str:
     help="Binding key for --exchange; repeatable.  [default: #]",
 )
 @click.option("--count", type=click.IntRange(min=1), help="Stop after this many messages.")
-@click.option("--timeout", "idle", type=SECONDS, metavar="SECONDS", help="Stop when no message has arrived for this long.")
+@click.option("--timeout", "idle", type=SECONDS, metavar="SECONDS", help="Stop after this long without a message.")
 @click.option(
     "--prefetch",
     type=click.IntRange(0, 65535),
     metavar="NUMBER",
-    help="Maximum number of unacked messages; 0 is no limit.  [default: 100]",
+    help="Maximum number of unacked messages; 0 is unlimited.  [default: 100]",
 )
 @settle_options
 @output_options
@@ -87,7 +87,7 @@ def consume(
 ) -> None:
     """Print messages as they arrive, until Ctrl-C, --count or --timeout.
 
-    A message is acknowledged after it is written. The exit code is 1 if no message arrived, or fewer than --count.
+    A message is acknowledged after it is written. The exit code is 1 if no message arrived, or fewer than --count did.
     """
     from leveret.cli.messages.consuming import Order
     from leveret.cli.messages.consuming import consume as consume_all

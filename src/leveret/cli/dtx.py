@@ -22,13 +22,13 @@ COLUMNS: Columns = (
 )
 
 remember_option = click.option(
-    "--remember", is_flag=True, help="Keep the outcome until `leveret dtx forget`, for a coordinator that asks later."
+    "--remember", is_flag=True, help="Keep the outcome for the coordinator, until `leveret dtx forget`."
 )
 
 
-@listing("List and resolve branches of distributed transactions.", vhost_option)
+@listing("List and resolve distributed transaction branches.", vhost_option)
 def dtx(vhost: str | None) -> None:
-    """List branches with their contents. Prepared branches wait for a decision, even across restarts."""
+    """List branches. A prepared branch waits for commit or rollback, even across restarts."""
     current().show_list("dtx.list", COLUMNS, ("vhost", "branch"), vhost=vhost)
 
 
@@ -37,18 +37,18 @@ def dtx(vhost: str | None) -> None:
 @in_vhost_option
 @remote_options
 def prepare(branch: str, vhost: str) -> None:
-    """Prepare a branch: it survives restarts, and a later commit cannot fail."""
+    """Prepare a branch, so that it survives restarts and its commit cannot fail."""
     _decide("prepare", branch, "prepared", vhost=vhost)
 
 
 @dtx.command()
 @click.argument("branch")
-@click.option("--one-phase", is_flag=True, help="Commit an unprepared branch.")
+@click.option("--one-phase", is_flag=True, help="Commit a branch that is not prepared.")
 @remember_option
 @in_vhost_option
 @remote_options
 def commit(branch: str, one_phase: bool, remember: bool, vhost: str) -> None:
-    """Commit a branch: publish its messages and settle its acknowledged messages."""
+    """Commit a branch: publish its messages and apply its acknowledgements."""
     _decide("commit", branch, "committed", vhost=vhost, one_phase=one_phase, remember=remember)
 
 
@@ -58,7 +58,7 @@ def commit(branch: str, one_phase: bool, remember: bool, vhost: str) -> None:
 @in_vhost_option
 @remote_options
 def rollback(branch: str, remember: bool, vhost: str) -> None:
-    """Roll back a branch: discard its messages and return its acknowledged messages to their queues."""
+    """Roll back a branch: discard its messages and requeue those it acknowledged."""
     _decide("rollback", branch, "rolled back", vhost=vhost, remember=remember)
 
 
@@ -67,7 +67,7 @@ def rollback(branch: str, remember: bool, vhost: str) -> None:
 @in_vhost_option
 @remote_options
 def forget(branch: str, vhost: str) -> None:
-    """Forget a branch that has timed out, or whose outcome is remembered."""
+    """Forget a branch that timed out, or that was completed with --remember."""
     current().call("dtx.forget", name=branch, vhost=vhost)
     click.echo(f"forgot branch '{branch}'")
 
@@ -77,5 +77,5 @@ def _decide(call: str, branch: str, wanted: str, **arguments: Reply) -> None:
     if outcome == "timed out":
         raise click.ClickException(f"branch '{branch}' timed out and was rolled back")
     if outcome != wanted:
-        raise click.ClickException(f"branch '{branch}' is not {wanted}: it is rolled back, or can only be rolled back")
+        raise click.ClickException(f"branch '{branch}' is not {wanted}: it was rolled back, or can only be rolled back")
     click.echo(f"{wanted} branch '{branch}'")

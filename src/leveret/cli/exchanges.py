@@ -42,10 +42,10 @@ def exchanges(vhost: str | None) -> None:
 @exchanges.command()
 @click.argument("name")
 @in_vhost_option
-@click.option("--type", "type_name", default="direct", show_default=True, help=f"One of {', '.join(TYPES)}.")
-@click.option("--transient", is_flag=True, help="Do not keep the exchange across a restart.")
-@click.option("--auto-delete", is_flag=True, help="Delete the exchange after its last binding is removed.")
-@click.option("--internal", is_flag=True, help="Do not let clients publish to the exchange.")
+@click.option("--type", "type_name", default="direct", show_default=True, help=f"Exchange type: {', '.join(TYPES)}.")
+@click.option("--transient", is_flag=True, help="Do not keep the exchange across restarts.")
+@click.option("--auto-delete", is_flag=True, help="Delete the exchange when its last binding is removed.")
+@click.option("--internal", is_flag=True, help="Reject publishes from clients; accept messages only from other exchanges.")
 @argument_option
 @remote_options
 def add(
@@ -68,9 +68,9 @@ def add(
 @exchanges.command()
 @click.argument("name")
 @in_vhost_option
-@click.option("--if-unused", is_flag=True, help="Only if it has no bindings.")
+@click.option("--if-unused", is_flag=True, help="Delete the exchange only if it has no bindings.")
 @remote_options
 def delete(name: str, vhost: str, if_unused: bool) -> None:
-    """Delete an exchange with its bindings."""
+    """Delete an exchange and its bindings."""
     current().call("exchanges.delete", name=name, vhost=vhost, if_unused=if_unused)
     click.echo(f"deleted exchange '{name}'")

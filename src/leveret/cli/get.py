@@ -28,7 +28,7 @@ def get(
     timeout: float | None,
     quiet: bool,
 ) -> None:
-    """Get messages from a queue and print them. The exit code is 1 if the queue has fewer than --count."""
+    """Get messages from a queue and print them. The exit code is 1 if the queue has fewer than --count messages."""
     from leveret.cli.messages.consuming import Order
     from leveret.cli.messages.consuming import get as get_all
 

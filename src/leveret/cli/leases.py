@@ -10,7 +10,7 @@ from leveret.cli.remote import current, in_vhost_option, remote_options, vhost_o
 
 
 def _batches(batches: list[Item]) -> str:
-    """Return the numbers of batches with their message counts, and which of them were read."""
+    """Format batches as their numbers, message counts and read flags."""
     return ", ".join(f"{batch['batch']} ({batch['count']}{', read' if batch['read'] else ''})" for batch in batches)
 
 
@@ -34,7 +34,7 @@ COLUMNS = (
 )
 
 
-@listing("List and release leases.", vhost_option)
+@listing("List and release queue leases.", vhost_option)
 def leases(vhost: str | None) -> None:
     """List leases with their batches."""
     current().show_list("leases.list", COLUMNS, ("vhost", "queue", "lease"), vhost=vhost)
@@ -46,6 +46,6 @@ def leases(vhost: str | None) -> None:
 @in_vhost_option
 @remote_options
 def release(queue: str, lease: str, vhost: str) -> None:
-    """End an abandoned lease, and return its messages to the queue. A reader may have processed some of them already."""
+    """Release an abandoned lease, and requeue its messages. Its reader may have processed some of them already."""
     result = current().call("leases.release", name=queue, vhost=vhost, lease=lease)
-    click.echo(f"returned {result['messages']} messages of lease '{lease}' to queue '{queue}'")
+    click.echo(f"released lease '{lease}': requeued {result['messages']} messages to queue '{queue}'")

@@ -24,16 +24,16 @@ COLUMNS: Columns = (
 )
 
 
-# The options that identify a link, besides its name.
+# Options that identify a link, in addition to its name.
 _link = together(
     in_vhost_option,
-    click.option("--container", help="The container-id of the client."),
-    click.option("--user", help="The user of the link."),
-    click.option("--role", help="Role of the broker: sender, receiver, shared-durable or shared-volatile."),
+    click.option("--container", help="Container-id of the client."),
+    click.option("--user", help="User of the link."),
+    click.option("--role", help="Role of the broker's end: sender, receiver, shared-durable or shared-volatile."),
 )
 
 
-@listing("List, release and delete AMQP 1.0 links, attached and suspended.", vhost_option)
+@listing("List, release and delete AMQP 1.0 links, attached or suspended.", vhost_option)
 def links(vhost: str | None) -> None:
     """List links with their unsettled deliveries and expiry."""
     current().show_list("links.list", COLUMNS, ("vhost", "user", "container", "name", "role"), vhost=vhost)
@@ -44,9 +44,9 @@ def links(vhost: str | None) -> None:
 @_link
 @remote_options
 def release(name: str, vhost: str, container: str | None, user: str | None, role: str | None) -> None:
-    """Return the unsettled messages of a suspended link to their queue."""
+    """Requeue the unsettled messages of a suspended link."""
     result = current().call("links.release", name=name, vhost=vhost, container=container, user=user, role=role)
-    click.echo(f"returned {result['messages']} messages of link '{name}' to their queue")
+    click.echo(f"released link '{name}': requeued {result['messages']} messages")
 
 
 @links.command()
@@ -54,6 +54,6 @@ def release(name: str, vhost: str, container: str | None, user: str | None, role
 @_link
 @remote_options
 def delete(name: str, vhost: str, container: str | None, user: str | None, role: str | None) -> None:
-    """Delete a link with its subscription. An attached link is detached."""
+    """Delete a link and its subscription. An attached link is detached."""
     current().call("links.delete", name=name, vhost=vhost, container=container, user=user, role=role)
     click.echo(f"deleted link '{name}'")

@@ -1,4 +1,4 @@
-"""Commands that list objects: `leveret queues` is the same as `leveret queues list`."""
+"""Command groups that list objects by default: `leveret queues` is the same as `leveret queues list`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from leveret.cli.remote import remote_options
 
 
 def listing(help: str, *options: Option) -> Callable[[Callable[..., None]], click.Group]:
-    """Turn a function that prints a list into a group. It becomes the subcommand `list`, which is the default.
+    """Turn a function that prints a list into a command group with the function as `list`, the default subcommand.
 
     Args:
         help: The help of the group. The function's docstring is the help of `list`.
-        *options: Options of the list, in addition to those of every command that talks to a broker.
+        *options: Options of `list`, in addition to `remote_options`.
     """
     with_options = together(*options, remote_options)
 

@@ -16,7 +16,7 @@ def _time(created: float) -> str:
 
 
 class TextFormatter(logging.Formatter):
-    """Lines such as `2026-01-31T12:00:00.000Z info  leveret.server: text`. Line breaks in names of clients are escaped."""
+    """Formatter for lines such as `2026-01-31T12:00:00.000Z info  leveret.server: text`. Line breaks are escaped."""
 
     def format(self, record: logging.LogRecord) -> str:
         message = record.getMessage()
@@ -29,7 +29,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """JSON objects with time, level, logger and message, and the traceback of an exception."""
+    """Formatter for JSON objects with time, level, logger, message and the traceback of an exception."""
 
     def format(self, record: logging.LogRecord) -> str:
         event: Item = {
@@ -52,10 +52,10 @@ def _text(text: str) -> str:
 
 
 def set_up_logging(level: str, format: str) -> None:
-    """Configure logging of this process. `level` and `format` are `server.log_level` and `server.log_format`."""
+    """Configure logging for this process. `level` and `format` are `server.log_level` and `server.log_format`."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    # Debug messages of asyncio do not help to operate a broker.
+    # asyncio's debug messages do not help operators.
     logging.getLogger("asyncio").setLevel(max(logging.WARNING, logging.getLogger().level))
     logging.raiseExceptions = False

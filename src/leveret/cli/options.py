@@ -1,4 +1,4 @@
-"""Groups of options."""
+"""Option groups."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Option = Callable[[Any], Any]
 
 
 def together(*options: Option) -> Callable[[Function], Function]:
-    """Combine decorators into one, in the order in which they would be written above a function."""
+    """Combine decorators into one. The order is that of decorators above a function."""
 
     def decorate(function: Function) -> Function:
         for option in reversed(options):

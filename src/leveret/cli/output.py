@@ -9,10 +9,10 @@ from typing import Any, TypeAlias
 
 import click
 
-# Longer tables are printed as plain columns: their layout would take longer than reading them from the broker.
+# Longer tables are printed as plain columns, because rich takes too long to lay them out.
 MAX_RICH_ROWS = 1000
 
-# A part of a decoded JSON reply.
+# Any part of a decoded JSON reply.
 Reply: TypeAlias = Any
 Item: TypeAlias = dict[str, Reply]
 Columns = Sequence[tuple[str, str] | tuple[str, str, Callable[[Reply], str]]]
@@ -29,12 +29,12 @@ def size(value: Reply) -> str:
 
 
 def limit(value: Reply) -> str:
-    """Format a limit; 0 is none."""
+    """Format a limit; 0 is unlimited."""
     return str(value) if value else ""
 
 
 def text(value: Reply) -> str:
-    """Format a value on one line. Control characters in names that clients choose are escaped."""
+    """Format a value on one line. Escapes control characters, which clients may put into names."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -46,7 +46,7 @@ def text(value: Reply) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in shown)
 
 
-# Words in the names of fields that people know by another word.
+# Display words for words in field names.
 _LABELS = {"octets": "bytes", "unsealed because": "not sealed because"}
 
 
@@ -61,7 +61,7 @@ def label(name: str) -> str:
 def show_json(value: Reply) -> None:
     """Print a value as JSON."""
     shown = json.dumps(value, indent=2, ensure_ascii=False)
-    # Characters beyond ASCII occur only in strings, so they can be escaped as in strings.
+    # Non-ASCII characters occur only in strings, so string escapes are valid for them.
     click.echo("".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in shown))
 
 

@@ -1,4 +1,4 @@
-"""Passwords from a file, standard input or a prompt; never from an argument, which other users can see."""
+"""Passwords from a file, standard input or a prompt, but never from an argument, which other users can see."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def password_file_option(function: Function) -> Function:
 
 
 def get_password(path: Path | None) -> str:
-    """Return the password from the file, or ask for it. Raises `Failed` if there is no terminal to ask on."""
+    """Read the password from the file, or prompt for it. Raises `Failed` if there is no terminal."""
     if path is None:
         if not sys.stdin.isatty():
-            raise Failed("no terminal to ask for the password; use --password-file (- is standard input)")
+            raise Failed("cannot prompt for the password without a terminal; use --password-file (- is standard input)")
         password: str = click.prompt("Password", hide_input=True, confirmation_prompt=True)
         return password
     try:

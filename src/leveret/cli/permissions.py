@@ -18,7 +18,7 @@ COLUMNS = (
 
 
 @listing(
-    "List, set and delete permissions. Those in the configuration file can only be changed there.",
+    "List, set and delete permissions. Permissions from the configuration file can only be changed there.",
     vhost_option,
     click.option("--user", help="Only this user."),
 )
@@ -30,12 +30,14 @@ def permissions(vhost: str | None, user: str | None) -> None:
 @permissions.command("set")
 @click.argument("user")
 @in_vhost_option
-@click.option("--configure", required=True, metavar="REGEX", help="Names that the user may declare and delete.")
-@click.option("--write", required=True, metavar="REGEX", help="Names that the user may publish to.")
-@click.option("--read", required=True, metavar="REGEX", help="Names that the user may consume from.")
+@click.option(
+    "--configure", required=True, metavar="REGEX", help="Queues and exchanges that the user may declare and delete."
+)
+@click.option("--write", required=True, metavar="REGEX", help="Queues and exchanges that the user may publish to.")
+@click.option("--read", required=True, metavar="REGEX", help="Queues and exchanges that the user may consume from.")
 @remote_options
 def set_permission(user: str, vhost: str, configure: str, write: str, read: str) -> None:
-    """Set a user's permissions in a vhost. An expression matches anywhere in a name; an empty one matches nothing."""
+    """Set a user's permissions in a vhost. A REGEX may match any part of a name; an empty one matches no name."""
     current().call("permissions.set", user=user, vhost=vhost, configure=configure, write=write, read=read)
     click.echo(f"set the permissions of user '{user}' in vhost '{vhost}'")
 

@@ -38,7 +38,7 @@ COLUMNS = (
 
 @click.group()
 def pipeline() -> None:
-    """Run data pipelines on Spark: pip install 'leveret[pipeline]', and Java 17."""
+    """Run data pipelines on Spark. Requires the extra `leveret[pipeline]` and Java 17."""
 
 
 def file_argument(function: Function) -> Function:
@@ -47,7 +47,7 @@ def file_argument(function: Function) -> Function:
 
 def master_option(function: Function) -> Function:
     return click.option(
-        "--master", metavar="URL", help="The Spark master, instead of the file's spark.master; local[*] is this machine."
+        "--master", metavar="URL", help="Spark master, instead of spark.master in FILE; local[*] is this machine."
     )(function)
 
 
@@ -56,13 +56,13 @@ def url_option(function: Function) -> Function:
         "--url",
         metavar="URL",
         envvar="LEVERET_URL",
-        help="The broker, instead of the file's broker.url.  [env LEVERET_URL]",
+        help="Broker, instead of broker.url in FILE.  [env LEVERET_URL]",
     )(function)
 
 
 def broker_options(function: Function) -> Function:
-    """Add the options of commands without a file."""
-    function = click.option("--master", default="local[*]", show_default=True, metavar="URL", help="The Spark master.")(
+    """Add the options of commands without a pipeline file."""
+    function = click.option("--master", default="local[*]", show_default=True, metavar="URL", help="Spark master.")(
         function
     )
     function = click.option(
@@ -73,12 +73,12 @@ def broker_options(function: Function) -> Function:
         default=DEFAULT_URL,
         envvar="LEVERET_URL",
         metavar="URL",
-        help=f"The broker.  [env LEVERET_URL; default: {DEFAULT_URL}]",
+        help=f"Broker.  [env LEVERET_URL; default: {DEFAULT_URL}]",
     )(function)
 
 
 def _run_spark(function: Callable[[], Result]) -> Result:
-    """Call a function. Errors of pipelines and of Spark become failures of the command."""
+    """Call a function. Converts pipeline and Spark errors to `Failed`."""
     try:
         from leveret.spark.errors import SparkError
         from leveret.spark.pipeline.errors import PipelineError
@@ -98,7 +98,7 @@ def _run_spark(function: Callable[[], Result]) -> Result:
 @url_option
 @click.option("--once", is_flag=True, help="Process the available data, and exit.")
 def run(file: str, master: str | None, url: str | None, once: bool) -> None:
-    """Run the flows of FILE (pipeline.toml) until SIGTERM or SIGINT, which let running batches finish."""
+    """Run the flows of FILE (pipeline.toml) until SIGTERM or SIGINT. Running batches finish before the command exits."""
 
     def call() -> bool:
         from leveret.spark.pipeline.run import run_pipeline
@@ -114,7 +114,7 @@ def run(file: str, master: str | None, url: str | None, once: bool) -> None:
 @master_option
 @url_option
 def check(file: str, master: str | None, url: str | None) -> None:
-    """Check FILE without data: keys, schemas, functions, and whether Spark can plan every flow."""
+    """Check FILE without processing data: keys, schemas, functions, and whether Spark can plan every flow."""
 
     def call() -> list[str]:
         from leveret.spark.pipeline.run import check_pipeline
@@ -130,7 +130,7 @@ def check(file: str, master: str | None, url: str | None) -> None:
 @click.option("--watch", is_flag=True, help="Refresh every second until the pipeline ends.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON with all details.")
 def status(file: str, watch: bool, as_json: bool) -> None:
-    """Show the state of the pipeline of FILE: batches, offsets, lag, rows per second and batch times of its flows."""
+    """Show the state of the pipeline in FILE: batches, offsets, lag, rows per second and batch times of its flows."""
 
     def call() -> str:
         from leveret.spark.pipeline.load import load_pipeline
@@ -183,10 +183,10 @@ def _show(state: Item) -> None:
 @file_argument
 @master_option
 @click.option(
-    "--to", "target", type=click.Path(file_okay=False), default="package", show_default=True, help="The directory to write."
+    "--to", "target", type=click.Path(file_okay=False), default="package", show_default=True, help="Output directory."
 )
 def package(file: str, master: str | None, target: str) -> None:
-    """Write the files that spark-submit needs to run FILE on a cluster, and show the script that calls it."""
+    """Package FILE for spark-submit on a cluster, and show the script that submits it."""
 
     def call() -> str:
         from leveret.spark.pipeline.package import package_pipeline
@@ -208,7 +208,7 @@ def _session(name: str, master: str) -> SparkSession:
 def _run_flow(
     name: str, kind: str, table: Item, url: str, password_file: str | None, master: str, directory: str, once: bool
 ) -> None:
-    """Run one flow as a pipeline, supervised like a flow in a file."""
+    """Run one flow as a pipeline, with the supervision of flows in a file."""
     broker: Item = {"url": url}
     if password_file is not None:
         broker["password_file"] = password_file
@@ -231,12 +231,12 @@ def _run_flow(
 
 
 def capture_options(function: Function) -> Function:
-    """Add the options for the source of messages; a command needs exactly one of them."""
+    """Add the options that select the source of messages. A command requires exactly one of them."""
     for name, text in (
-        ("exchange", "Read an exchange: a stream is declared and bound to it."),
+        ("exchange", "Read an exchange, through a stream that is declared and bound to it."),
         ("super-stream", "Read a super stream."),
         ("stream", "Read a stream."),
-        ("queue", "Read a queue: its messages are removed."),
+        ("queue", "Read a queue, and remove its messages."),
     ):
         function = click.option(f"--{name}", metavar="NAME", help=text)(function)
     function = click.option("--key", "keys", multiple=True, metavar="KEY", help="Binding key of the exchange; repeatable.")(
@@ -247,7 +247,7 @@ def capture_options(function: Function) -> Function:
         "source_options",
         multiple=True,
         metavar="NAME=VALUE",
-        help="An option of the data source, such as maxMessagesPerTrigger=100000; repeatable.",
+        help="Data source option, such as maxMessagesPerTrigger=100000; repeatable.",
     )(function)
 
 
@@ -275,7 +275,7 @@ def flow_options(function: Function) -> Function:
         "--directory",
         required=True,
         type=click.Path(file_okay=False),
-        help="Directory for checkpoints and status. A run resumes where the last one ended.",
+        help="Directory for checkpoints and status. A run resumes from the last one.",
     )(function)
 
 
@@ -311,20 +311,22 @@ def _decode(values: Item) -> Item:
 @capture_options
 @decode_options
 @click.option("--table", required=True, metavar="PATH", help="Directory or URL of the table.")
-@click.option("--table-format", type=click.Choice(["parquet", "iceberg"]), default="parquet", show_default=True)
+@click.option(
+    "--table-format", type=click.Choice(["parquet", "iceberg"]), default="parquet", show_default=True, help="Format."
+)
 @click.option(
     "--partition",
     "partitions",
     multiple=True,
     metavar="COLUMN",
-    help="day(COLUMN), hour(COLUMN), month(COLUMN) or a column; repeatable.  [default: day(append_time)]",
+    help="Partition by day(COLUMN), hour(COLUMN), month(COLUMN) or COLUMN; repeatable.  [default: day(append_time)]",
 )
 @click.option(
     "--writer",
     type=click.Choice(["auto", "spark"]),
     default="auto",
     show_default=True,
-    help="auto: the reading tasks write files if possible; spark: Spark always writes them.",
+    help="auto: the tasks that read messages write the files if possible; spark: Spark always writes them.",
 )
 @flow_options
 @broker_options
@@ -359,16 +361,18 @@ def archive(
 @pipeline.command()
 @click.option("--table", metavar="PATH", help="Directory or URL of the table of windows.")
 @click.option("--exchange", metavar="NAME", help="Topic exchange for the windows, with keys traffic.EVENT.QUEUE.")
-@click.option("--stream", metavar="NAME", help="A stream that is already bound to the events.  [default: declare one]")
-@click.option("--window", type=click.FloatRange(min=0, min_open=True), default=60.0, show_default=True, help="Seconds.")
+@click.option("--stream", metavar="NAME", help="Existing stream that is bound to the events.  [default: declare one]")
+@click.option(
+    "--window", type=click.FloatRange(min=0, min_open=True), default=60.0, show_default=True, help="Seconds per window."
+)
 @click.option(
     "--late",
     type=click.FloatRange(min=0),
     default=30.0,
     show_default=True,
-    help="Seconds that a window waits for late events.",
+    help="Seconds to wait for late events before a window closes.",
 )
-@click.option("--report", metavar="PATH", help="HTML page, rewritten after each batch.")
+@click.option("--report", metavar="PATH", help="HTML report to write after each batch.")
 @flow_options
 @broker_options
 def traffic(
@@ -384,7 +388,7 @@ def traffic(
     directory: str,
     once: bool,
 ) -> None:
-    """Count the broker's own events in time windows."""
+    """Count broker events in time windows."""
     flow: Item = {"window": window, "late": late}
     if table is not None:
         flow["table"] = {"path": table}
@@ -400,20 +404,30 @@ def traffic(
 @pipeline.command()
 @capture_options
 @decode_options
-@click.option("--table", required=True, metavar="PATH", help="The table.")
-@click.option("--table-format", default="parquet", show_default=True, help="A format of Spark: parquet, csv, json, ...")
+@click.option("--table", required=True, metavar="PATH", help="Directory or URL of the table.")
+@click.option(
+    "--table-format", default="parquet", show_default=True, help="Spark format of the table: parquet, csv, json, ..."
+)
 @click.option(
     "--on",
     "pairs",
     multiple=True,
     required=True,
     metavar="FIELD=COLUMN",
-    help="Field of the body and column of the table; repeatable.",
+    help="Body field and table column to join on; repeatable.",
 )
 @click.option("--add", multiple=True, metavar="COLUMN", help="Column to add; repeatable.  [default: all others]")
-@click.option("--unmatched", type=click.Choice(["keep", "quarantine", "drop"]), default="keep", show_default=True)
+@click.option(
+    "--unmatched",
+    type=click.Choice(["keep", "quarantine", "drop"]),
+    default="keep",
+    show_default=True,
+    help="Action for messages without a matching row.",
+)
 @click.option("--to-exchange", default="", metavar="NAME", help="Target exchange.  [default: the default exchange]")
-@click.option("--to-key", metavar="KEY", help="Routing key; a queue for the default exchange.  [default: the message's]")
+@click.option(
+    "--to-key", metavar="KEY", help="Routing key; a queue for the default exchange.  [default: that of each message]"
+)
 @flow_options
 @broker_options
 def enrich(
@@ -431,7 +445,7 @@ def enrich(
     once: bool,
     **values: Reply,
 ) -> None:
-    """Add columns of a table to JSON bodies, and publish them exactly once."""
+    """Add columns from a table to JSON bodies, and publish the messages exactly once."""
     to: Item = {"exchange": to_exchange}
     if to_key is not None:
         to["routing_key"] = to_key
@@ -464,12 +478,12 @@ def enrich(
     "--rules",
     required=True,
     type=click.Path(dir_okay=False, exists=True),
-    help="TOML file with tables [[rules]]: field, header, property or pattern, and action.",
+    help="TOML file with [[rules]] tables: field, header, property or pattern, and action.",
 )
 @click.option("--key-file", type=click.Path(dir_okay=False, exists=True), help="File whose first line is the hash key.")
-@click.option("--quarantine", metavar="PATH", help="Table for messages that cannot be masked, unchanged.")
+@click.option("--quarantine", metavar="PATH", help="Table for messages that cannot be masked, which are stored unchanged.")
 @click.option("--to-exchange", metavar="NAME", help="Target exchange.")
-@click.option("--to-key", metavar="KEY", help="Routing key.  [default: each message's own]")
+@click.option("--to-key", metavar="KEY", help="Routing key.  [default: that of each message]")
 @click.option("--table", metavar="PATH", help="Directory or URL of a table.")
 @flow_options
 @broker_options
@@ -495,7 +509,7 @@ def scrub(
     except (OSError, ValueError) as error:
         raise Failed(f"{rules}: {error}") from None
     if set(found) != {"rules"}:
-        raise Failed(f"{rules}: expected tables [[rules]] and nothing else, got {', '.join(found) or 'nothing'}")
+        raise Failed(f"{rules}: expected only [[rules]] tables, got {', '.join(found) or 'nothing'}")
     flow: Item = {"capture": _capture(values), "rules": found["rules"], "on_error": "quarantine" if quarantine else "fail"}
     if key_file is not None:
         flow["key_file"] = key_file
@@ -512,11 +526,13 @@ def scrub(
 @click.argument("name")
 @click.option("--table", metavar="PATH", help="Read an archive.")
 @click.option("--stream", metavar="NAME", help="Read a stream.")
-@click.option("--exchange", metavar="NAME", help="Target exchange.  [default: each message's own exchange]")
-@click.option("--key", metavar="KEY", help="Routing key.  [default: each message's own]")
-@click.option("--where", metavar="SQL", help="Only messages that match this condition.")
-@click.option("--since", metavar="TIME", help="Only messages appended at this time or later: '2026-11-22 10:00:00', UTC.")
-@click.option("--until", metavar="TIME", help="Only messages appended before this time.")
+@click.option("--exchange", metavar="NAME", help="Target exchange.  [default: that of each message]")
+@click.option("--key", metavar="KEY", help="Routing key.  [default: that of each message]")
+@click.option("--where", metavar="SQL", help="Replay only messages that match this condition.")
+@click.option(
+    "--since", metavar="TIME", help="Replay only messages appended at or after this time: '2026-11-22 10:00:00', UTC."
+)
+@click.option("--until", metavar="TIME", help="Replay only messages appended before this time.")
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Maximum number of messages per second.")
 @broker_options
 def replay(
@@ -533,7 +549,7 @@ def replay(
     password_file: str | None,
     master: str,
 ) -> None:
-    """Publish archived messages again, in order. NAME identifies the replay: run it again to resume it."""
+    """Publish archived messages again, in order. NAME identifies the replay; rerun the command to resume it."""
     if (table is None) == (stream is None):
         raise Failed("expected exactly one of --table and --stream")
 
@@ -570,14 +586,16 @@ def replay(
 
 @pipeline.command()
 @click.argument("queue")
-@click.option("--where", metavar="SQL", help="Only messages that match: \"reason = 'expired' AND age_s < 3600\".")
-@click.option("--table", metavar="PATH", help="Directory of Parquet files to replace with the messages found.")
-@click.option("--report", metavar="PATH", help="HTML page.")
+@click.option(
+    "--where", metavar="SQL", help="Show only messages that match, such as \"reason = 'expired' AND age_s < 3600\"."
+)
+@click.option("--table", metavar="PATH", help="Parquet directory to replace with the matching messages.")
+@click.option("--report", metavar="PATH", help="HTML report to write.")
 @broker_options
 def deadletters(
     queue: str, where: str | None, table: str | None, report: str | None, url: str, password_file: str | None, master: str
 ) -> None:
-    """Show the dead letters in QUEUE by reason, queue and key, without removing them."""
+    """Count the dead letters in QUEUE by reason, queue and routing key, without removing them."""
 
     def call() -> list[Item]:
         from leveret.spark.pipeline import model
@@ -610,7 +628,7 @@ def deadletters(
 
 @pipeline.command()
 @click.argument("queue")
-@click.option("--where", metavar="SQL", help="Only messages that match; the others stay.")
+@click.option("--where", metavar="SQL", help="Redrive only messages that match; the others stay in QUEUE.")
 @click.option("--exchange", metavar="NAME", help="Target exchange.  [default: the original exchange of each message]")
 @click.option("--key", metavar="KEY", help="Routing key.  [default: the original routing key of each message]")
 @click.option("--limit", type=click.IntRange(min=1), help="Maximum number of messages to check, oldest first.")
@@ -652,4 +670,4 @@ def redrive(
             spark.stop()
 
     published, kept = _run_spark(call)
-    click.echo(f"published {published:,} messages, {kept:,} stay")
+    click.echo(f"published {published:,} messages, kept {kept:,}")

@@ -18,7 +18,7 @@ FORMAT = click.Choice(["lines", "json", "raw"])
 @click.command()
 @click.argument("words", nargs=-1, metavar="[QUEUE] [BODY]...")
 @click.option("--exchange", metavar="NAME", help="Publish to this exchange instead of a queue.")
-@click.option("--routing-key", metavar="KEY", help="Routing key, instead of the name of a queue.")
+@click.option("--routing-key", metavar="KEY", help="Routing key, instead of a queue name.")
 @click.option(
     "--file",
     "files",
@@ -38,30 +38,35 @@ FORMAT = click.Choice(["lines", "json", "raw"])
 @click.option(
     "--persistent/--transient",
     default=None,
-    help="Whether durable queues keep the messages across a restart.  [default: persistent]",
+    help="Whether durable queues keep the messages across restarts.  [default: persistent]",
 )
 @click.option(
     "--header",
     "headers",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A header; the value is JSON, or text if it is not valid JSON.",
+    help="Header; repeatable. VALUE is JSON, or text if it is not valid JSON.",
 )
-@click.option("--content-type", metavar="TEXT", help="Such as text/plain.")
-@click.option("--content-encoding", metavar="TEXT", help="Such as gzip.")
-@click.option("--priority", type=click.IntRange(0, 255), metavar="NUMBER", help="0 to 255; higher ones come first.")
+@click.option("--content-type", metavar="TEXT", help="MIME type of the bodies, such as text/plain.")
+@click.option("--content-encoding", metavar="TEXT", help="Encoding of the bodies, such as gzip.")
+@click.option(
+    "--priority",
+    type=click.IntRange(0, 255),
+    metavar="NUMBER",
+    help="Priority from 0 to 255; higher priorities are delivered first.",
+)
 @click.option("--expiration", type=click.IntRange(min=0), metavar="MS", help="Milliseconds until the messages expire.")
-@click.option("--correlation-id", metavar="TEXT", help="The id that replies repeat.")
-@click.option("--reply-to", metavar="QUEUE", help="The queue for replies.")
-@click.option("--message-id", metavar="TEXT")
-@click.option("--timestamp", metavar="TIME", help="ISO 8601 or seconds since 1970.")
-@click.option("--type", "type_", metavar="TEXT", help="The application's type of message.")
-@click.option("--user-id", metavar="NAME", help="Must be the name of the logged-in user; the broker verifies it.")
-@click.option("--app-id", metavar="TEXT")
+@click.option("--correlation-id", metavar="TEXT", help="Correlation id, which replies repeat.")
+@click.option("--reply-to", metavar="QUEUE", help="Queue for replies.")
+@click.option("--message-id", metavar="TEXT", help="Message id.")
+@click.option("--timestamp", metavar="TIME", help="Timestamp, in ISO 8601 or seconds since 1970.")
+@click.option("--type", "type_", metavar="TEXT", help="Application-specific message type.")
+@click.option("--user-id", metavar="NAME", help="User id; the broker accepts only the logged-in user.")
+@click.option("--app-id", metavar="TEXT", help="Id of the publishing application.")
 @click.option(
     "--mandatory/--no-mandatory",
     default=None,
-    help="Fail if a message is routed to no queue.  [default: only for the default exchange]",
+    help="Fail if a message cannot be routed to a queue.  [default: only for the default exchange]",
 )
 @click.option(
     "--window", type=click.IntRange(min=1), default=200, show_default=True, help="Maximum number of unconfirmed messages."
@@ -92,12 +97,12 @@ def publish(
     quiet: bool,
     **texts: str | None,
 ) -> None:
-    """Publish messages, and exit when the broker has confirmed all of them.
+    """Publish messages, and exit when the broker has confirmed them all.
 
     \b
     leveret publish QUEUE BODY...              each BODY to a queue
     leveret publish --exchange NAME BODY...    to an exchange, with --routing-key
-    ... | leveret publish QUEUE                one message per line of standard input
+    ... | leveret publish QUEUE                each line of standard input to a queue
     """
     from leveret.cli.messages.publishing import Order
     from leveret.cli.messages.publishing import publish as publish_all
@@ -111,7 +116,7 @@ def publish(
     if not bodies and not files:
         files = (Path("-"),)
     if any(str(path) == "-" for path in files) and sys.stdin is None:
-        raise click.UsageError("no standard input; expected a BODY or --file")
+        raise click.UsageError("standard input is closed; expected a BODY or --file")
     typed = any(str(path) == "-" for path in files) and sys.stdin.isatty()
     if typed and not quiet:
         click.echo("Type one message per line; Ctrl-D ends the input.", err=True)

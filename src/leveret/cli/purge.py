@@ -12,11 +12,11 @@ from leveret.cli.failed import NOT_ALL
 
 @click.command()
 @click.argument("queue")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @url_option
 @timeout_option
 def purge(queue: str, yes: bool, urls: tuple[str, ...], timeout: float | None) -> None:
-    """Drop the ready messages of a queue; unacked messages stay. On a terminal, ask first."""
+    """Remove all ready messages from a queue; unacked messages stay. Asks for confirmation on a terminal."""
     ask = not yes and sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
 
     async def ready() -> int:
@@ -38,8 +38,8 @@ def purge(queue: str, yes: bool, urls: tuple[str, ...], timeout: float | None) -
     counted: list[int] = []
     if ask:
         run(ready)
-        # No connection is open while the user thinks, because it would have to send heartbeats.
-        if not click.confirm(f"Drop {counted.pop():,} messages of queue '{queue}'?", err=True):
+        # The prompt blocks the event loop, so an open connection would miss heartbeats.
+        if not click.confirm(f"Purge {counted.pop():,} messages from queue '{queue}'?", err=True):
             raise SystemExit(NOT_ALL)
     run(drop)
-    click.echo(f"dropped {counted[0]} messages of queue '{queue}'")
+    click.echo(f"purged {counted[0]} messages from queue '{queue}'")

@@ -40,8 +40,8 @@ def queues(vhost: str | None) -> None:
 @queues.command()
 @click.argument("name")
 @in_vhost_option
-@click.option("--transient", is_flag=True, help="Do not keep the queue across a restart.")
-@click.option("--auto-delete", is_flag=True, help="Delete the queue after its last consumer is gone.")
+@click.option("--transient", is_flag=True, help="Do not keep the queue across restarts.")
+@click.option("--auto-delete", is_flag=True, help="Delete the queue when its last consumer unsubscribes.")
 @argument_option
 @remote_options
 def add(name: str, vhost: str, transient: bool, auto_delete: bool, arguments: tuple[str, ...]) -> None:
@@ -61,11 +61,11 @@ def add(name: str, vhost: str, transient: bool, auto_delete: bool, arguments: tu
 @queues.command()
 @click.argument("name")
 @in_vhost_option
-@click.option("--if-unused", is_flag=True, help="Only if it has no consumers.")
-@click.option("--if-empty", is_flag=True, help="Only if it has no messages.")
+@click.option("--if-unused", is_flag=True, help="Delete the queue only if it has no consumers.")
+@click.option("--if-empty", is_flag=True, help="Delete the queue only if it is empty.")
 @remote_options
 def delete(name: str, vhost: str, if_unused: bool, if_empty: bool) -> None:
-    """Delete a queue with its messages."""
+    """Delete a queue and its messages."""
     result = current().call("queues.delete", name=name, vhost=vhost, if_unused=if_unused, if_empty=if_empty)
     click.echo(f"deleted queue '{name}' with {result['messages']} ready messages")
 
@@ -75,6 +75,6 @@ def delete(name: str, vhost: str, if_unused: bool, if_empty: bool) -> None:
 @in_vhost_option
 @remote_options
 def purge(name: str, vhost: str) -> None:
-    """Drop the ready messages of a queue; unacked messages stay."""
+    """Remove all ready messages from a queue; unacked messages stay."""
     result = current().call("queues.purge", name=name, vhost=vhost)
-    click.echo(f"dropped {result['messages']} messages of queue '{name}'")
+    click.echo(f"purged {result['messages']} messages from queue '{name}'")

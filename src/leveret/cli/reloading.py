@@ -11,7 +11,7 @@ _RELOADABLE_TLS = ("cert", "key", "key_password_file", "ca")
 
 
 def reloaded(old: Config, new: Config) -> Config:
-    """Return the old configuration with the settings of the new one that apply without a restart."""
+    """Return the old configuration, updated with the new settings that apply without a restart."""
     tls = old.tls
     if old.tls.cert and new.tls.cert:
         tls = msgspec.structs.replace(tls, **{name: getattr(new.tls, name) for name in _RELOADABLE_TLS})
@@ -19,7 +19,7 @@ def reloaded(old: Config, new: Config) -> Config:
 
 
 def needing_restart(running: Config, new: Config) -> list[str]:
-    """Return the names of the settings that differ, and apply only after a restart."""
+    """Return the names of changed settings that require a restart."""
     changed = []
     for section in msgspec.structs.fields(Config):
         before, after = getattr(running, section.name), getattr(new, section.name)

@@ -1,4 +1,4 @@
-"""Shared parts of the commands that talk to a running broker: options and calls."""
+"""Shared options and calls of the commands that manage a running broker."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _JSON: Final = f"{__name__}.json"
 
 
 def _keep(context: click.Context, parameter: click.Parameter, value: Path | bool | None) -> None:
-    """Keep the value of an option for `current`. Subcommands come after their groups, so that their options win."""
+    """Store an option for `current`. Subcommands are parsed after their groups, so their options take precedence."""
     if value is not None:
         context.meta[f"{__name__}.{parameter.name}"] = value
 
 
-# The options of every command that talks to a broker. They may precede or follow the name of a subcommand.
+# The options of every management command. They may precede or follow the name of a subcommand.
 remote_options = together(
     click.option(
         "--data-dir",
@@ -42,21 +42,21 @@ remote_options = together(
         type=click.Path(path_type=Path),
         callback=_keep,
         expose_value=False,
-        help="The broker's config file.",
+        help="The broker's configuration file.",
     ),
     click.option("--json", "json", is_flag=True, default=None, callback=_keep, expose_value=False, help="Print JSON."),
 )
-# --vhost of lists, which default to all vhosts.
+# --vhost for lists, which default to all vhosts.
 vhost_option = click.option("--vhost", help="Only this vhost.")
-# --vhost of commands about a single object.
+# --vhost for commands about a single object.
 in_vhost_option = click.option("--vhost", default="/", show_default=True, help="The vhost.")
-# --argument NAME=VALUE, which may be given several times.
+# --argument NAME=VALUE, repeatable.
 argument_option = click.option(
     "--argument",
     "arguments",
     multiple=True,
     metavar="NAME=VALUE",
-    help="An argument; the value is JSON, or text if it is not valid JSON.",
+    help="Argument; repeatable. VALUE is JSON, or text if it is not valid JSON.",
 )
 
 
@@ -73,10 +73,10 @@ class Remote:
         self.as_json = as_json
 
     def call(self, call: str, /, **arguments: Reply) -> Reply:
-        """Return the result of a call. Arguments that are None are omitted.
+        """Return the result of a call. Omits arguments that are None.
 
         Raises:
-            Failed: No broker answers, or it refuses the call.
+            Failed: No broker is running, or it refuses the call.
         """
         given = {key: value for key, value in arguments.items() if value is not None}
         try:
@@ -87,7 +87,7 @@ class Remote:
             raise Failed(str(error)) from None
 
     def show_list(self, call: str, columns: Columns, order: Sequence[str] = (), **arguments: Reply) -> None:
-        """Print the items that a call lists as a table, or as JSON with --json. `order` names the keys to sort by."""
+        """Print the list that a call returns, as a table, or as JSON with --json. `order` names the sort keys."""
         found: list[Item] = self.call(call, **arguments)
         if order:
             found.sort(key=itemgetter(*order))
@@ -97,7 +97,7 @@ class Remote:
             show_table(found, columns)
 
     def show_one(self, call: str, **arguments: Reply) -> None:
-        """Print the details of the object that a call describes, one per line, or as JSON with --json."""
+        """Print the object that a call returns, one field per line, or as JSON with --json."""
         found: Item = self.call(call, **arguments)
         if self.as_json:
             show_json(found)
@@ -109,7 +109,7 @@ class Remote:
 
 
 def current() -> Remote:
-    """Return the broker that the options of the running command and its group select."""
+    """Return the broker selected by the options of the running command and its groups."""
     kept = click.get_current_context().meta
     data_dir: Path | None = kept.get(_DATA_DIR)
     if data_dir is None:

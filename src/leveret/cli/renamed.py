@@ -1,4 +1,4 @@
-"""Commands of earlier versions that have another name now. They are not aliases: `leveret` refuses them."""
+"""Renamed commands. `leveret` rejects the old names with a pointer to the new ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RENAMED_COMMANDS: Final = {
 
 
 def refuse_renamed(arguments: Sequence[str]) -> None:
-    """Raise `click.UsageError` if the arguments start with the earlier name of a command."""
+    """Raise `click.UsageError` if the arguments start with the old name of a command."""
     for name in (" ".join(arguments[:2]), *arguments[:1]):
         if name in RENAMED_COMMANDS:
-            raise click.UsageError(f"unknown command '{name}': it is called '{RENAMED_COMMANDS[name]}' now")
+            raise click.UsageError(f"unknown command '{name}': it was renamed to '{RENAMED_COMMANDS[name]}'")

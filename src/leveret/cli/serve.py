@@ -16,21 +16,21 @@ from leveret.cli.failed import Failed
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Data directory.")
 @click.option("--config", "config_path", type=click.Path(path_type=Path), help="Configuration file (TOML).")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="Minimum severity to log.")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any other setting; repeatable.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set any other setting; repeatable.")
 @click.option(
     "--ready-file",
     type=click.Path(path_type=Path),
-    help="Write JSON with host, port, pid and control socket to this file when the broker listens.",
+    help="When the broker is ready, write its host, port, pid and control socket to this file as JSON.",
 )
 @click.option(
     "--accept-missing",
     is_flag=True,
-    help="Start although files of the data directory are missing, and lose what was in them.",
+    help="Start even if files are missing from the data directory; their contents are lost.",
 )
 @click.option(
     "--drop-damaged",
     is_flag=True,
-    help="Start although parts of the store are damaged: log what they contained, and drop them.",
+    help="Start even if parts of the store are damaged; the broker drops them and logs what they contained.",
 )
 def serve(
     host: str | None,

@@ -1,4 +1,4 @@
-"""The process of `leveret serve`: start, signals, reload, stop, and a restart of the broker when its store has failed."""
+"""The process of `leveret serve`: startup, signals, reload, shutdown, and a broker restart after its store fails."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ from leveret.storage.salvage import NOTHING_LOST, Salvage
 
 log = logging.getLogger("leveret.serve")
 
-# Seconds until a failed store is reopened.
+# Seconds before a failed store is reopened.
 REOPEN_DELAY = 1.0
-# Seconds of `server.shutdown_timeout` that are reserved for the store, which always gets at least this long.
+# Seconds reserved for the store. It gets them even if `server.shutdown_timeout` is shorter.
 STORE_TIMEOUT = 2.0
-# The exit code when the store did not finish in time.
+# The exit code if the store does not finish in time.
 UNFINISHED = 1
 
 
 def client_timeout(shutdown_timeout: float) -> float:
-    """Return the part of `server.shutdown_timeout` that clients get to answer `connection.close`."""
+    """Return the share of `server.shutdown_timeout` in which clients may answer `connection.close`."""
     return max(shutdown_timeout - STORE_TIMEOUT, shutdown_timeout / 2)
 
 
@@ -53,10 +53,10 @@ class Serving:
     """One run of `leveret serve`.
 
     Args:
-        path: The configuration file, if there is one.
+        path: The configuration file, if any.
         flags: As for `load_config`.
-        ready_file: The file to write when the broker listens.
-        salvage: As for `Composition`; only for the first start, not when a failed store is reopened.
+        ready_file: The file to write when the broker is ready.
+        salvage: As for `Composition`; applies only to the first start, not to a reopened store.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Serving:
         self._ready_file = ready_file
         self._salvage = salvage
         self._config = load_config(path, flags=flags)
-        # A free port that was picked is kept when the broker restarts.
+        # The broker keeps an automatically picked port when it restarts.
         self._ports: dict[bool, int] = {False: self._config.server.port, True: self._config.tls.port}
         self._composition: Composition | None = None
         self._watchdog = Watchdog(self._config.server.slow_turn)
@@ -97,7 +97,7 @@ class Serving:
             if self._stopping:
                 return 0
             log.error("reopening the store")
-            # The failed store set the event. A signal sets it again, and ends the delay.
+            # The failed store set the event. A signal sets it again and ends the delay.
             self._end.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(REOPEN_DELAY):
@@ -117,7 +117,7 @@ class Serving:
         """Serve until a signal, or until the store fails."""
         began = time.monotonic()
         name = str(self._path) if self._path is not None else "the configuration"
-        # The directory contains the control socket even if the store is in memory.
+        # The directory also contains the control socket, so that it must exist even if the store is in memory.
         make_data_directory(self._config.server.data_path)
         composition = Composition(self._config, name, end.set, salvage=self._salvage)
         self._salvage = NOTHING_LOST
@@ -134,7 +134,7 @@ class Serving:
             try:
                 await control.start()
             except OSError as error:
-                raise StartFailed(f"cannot create the control socket {control_path}: {error}") from None
+                raise StartFailed(f"cannot create control socket {control_path}: {error}") from None
             self._collector.start()  # before clients connect, since it takes longer than a turn
             self._announce(composition, control_path, began)
             composition.services.broker.jobs.stepped = self._collector.examine_young
@@ -158,7 +158,7 @@ class Serving:
         try:
             await composition.server.stop("the broker stops" if self._stopping else "the store failed")
         except StorageFailed as error:
-            # A failed store is reopened, which reports its state.
+            # Reopening a failed store reports its state.
             if self._stopping:
                 raise
             log.error("%s", error)
@@ -180,7 +180,7 @@ class Serving:
                 "control": str(control_path),
                 "listeners": composition.listeners,
             }
-            # Readers that wait for the file must never see a part of it.
+            # Replace the file atomically, because readers poll for it.
             temporary = self._ready_file.with_name(self._ready_file.name + ".new")
             temporary.write_text(json.dumps(ready) + "\n", "utf-8")
             temporary.replace(self._ready_file)
@@ -201,7 +201,7 @@ class Serving:
         self._end.set()
 
     def _reload(self) -> None:
-        """Reload certificates, users, vhosts and limits. An invalid configuration changes nothing."""
+        """Reload certificates, users, vhosts and limits. An invalid configuration is logged and not applied."""
         composition = self._composition
         if composition is None:
             return
@@ -219,14 +219,14 @@ class Serving:
         self._config = reloaded(self._config, config)
         composition.reload(self._config)
         for setting in needing_restart(self._config, config):
-            log.warning("SIGHUP: '%s' has changed; it applies after a restart", setting)
+            log.warning("SIGHUP: setting '%s' has changed; restart the broker to apply it", setting)
         log.info("SIGHUP: reloaded certificates, users, vhosts and limits")
 
 
 def _first_lines(composition: Composition) -> list[str]:
-    """Return the banner: the listeners, the data directory, how to log in."""
+    """Return the startup banner."""
     config = composition.config
-    data = str(config.server.data_path) if config.storage.engine != MEMORY else "in memory only, lost at a restart"
+    data = str(config.server.data_path) if config.storage.engine != MEMORY else "in memory only, lost on restart"
     return [
         f"Leveret {__version__} ({build_info()})",
         f"  listens on  {', '.join(composition.listeners)}",
@@ -247,13 +247,12 @@ def _how_to_log_in(composition: Composition) -> str:
 
 
 def _exit_unfinished(timeout: float) -> None:
-    """Exit although the store has not finished, because a single sync can take very long on a slow disk.
+    """Exit before the store has finished, because a single sync can take very long on a slow disk.
 
-    This is as safe as a power cut: everything confirmed is on disk.
+    This is as safe as a power failure: all confirmed messages are on disk.
     """
     log.error(
-        "the store did not finish within %g seconds ('server.shutdown_timeout'): exiting; nothing that was"
-        " confirmed is lost",
+        "the store did not finish within %g seconds ('server.shutdown_timeout'): exiting; no confirmed message is lost",
         timeout,
     )
     logging.shutdown()

@@ -29,9 +29,9 @@ APP_COLUMNS: Columns = (
 )
 
 
-@listing("List and abort sink transactions: batches that sinks publish atomically.", vhost_option)
+@listing("List and abort sink transactions, which are batches that sinks publish atomically.", vhost_option)
 def sink_transactions(vhost: str | None) -> None:
-    """List sink transactions with their messages, and the seconds since their last use."""
+    """List sink transactions with their message counts and idle times in seconds."""
     current().show_list("stages.list", COLUMNS, ("vhost", "app", "stage"), vhost=vhost)
 
 
@@ -39,7 +39,7 @@ def sink_transactions(vhost: str | None) -> None:
 @vhost_option
 @remote_options
 def apps(vhost: str | None) -> None:
-    """List sinks with the last batch of each, and the progress of a commit."""
+    """List sinks with their last batch and the progress of its commit."""
     current().show_list("stages.apps", APP_COLUMNS, ("vhost", "app"), vhost=vhost)
 
 
@@ -58,6 +58,6 @@ def abort(transaction: tuple[str, ...], vhost: str) -> None:
 @in_vhost_option
 @remote_options
 def forget(app: str, vhost: str) -> None:
-    """Forget the last batch of a sink. If the sink commits that batch again, it is published again."""
+    """Forget the last batch of a sink. If the sink commits that batch again, the broker publishes it again."""
     current().call("stages.forget", name=app, vhost=vhost)
     click.echo(f"forgot the last batch of app '{app}'")

@@ -9,14 +9,14 @@ import click
 from leveret.cli.output import Item, label, show_json, size, text
 from leveret.cli.remote import current, remote_options
 
-# Names of fields that are sizes contain one of these words.
+# Words in the names of fields with sizes.
 _SIZES = ("memory", "queue_memory", "memory_limit", "free", "size", "bytes", "octets")
 
 
 @click.command()
 @remote_options
 def status() -> None:
-    """Show the state of the broker: listeners, totals, memory, and whether it blocks publishers."""
+    """Show the state of the broker: listeners, totals, memory and alarms."""
     broker = current()
     found = broker.call("status")
     if broker.as_json:

@@ -24,23 +24,26 @@ COUNTS = ("rows", "matched", "removed", "emptied", "masked", "unread")
     "conditions",
     multiple=True,
     metavar="CONDITION",
-    help="routing-key=PATTERN, header:NAME=TEXT, header:NAME, body:JSONPATH=TEXT or selector=SQL; rows must match"
-    " all conditions.",
+    help="routing-key=PATTERN, header:NAME=TEXT, header:NAME, body:JSONPATH=TEXT or selector=SQL; repeatable, rows"
+    " must match all conditions.",
 )
-@click.option("--remove", is_flag=True, help="Remove the rows; their offsets stay unused.")
-@click.option("--drop-body", is_flag=True, help="Empty the bodies of the rows.")
+@click.option("--remove", is_flag=True, help="Remove the matching rows; their offsets stay unused.")
+@click.option("--drop-body", is_flag=True, help="Replace the bodies of the matching rows with empty ones.")
 @click.option(
-    "--mask", multiple=True, metavar="WHAT", help="Replace values: a JSON path into the body, header:NAME or property:NAME."
+    "--mask",
+    multiple=True,
+    metavar="WHAT",
+    help="Mask a JSON path into the body, header:NAME or property:NAME; repeatable.",
 )
 @click.option("--mask-with", default="***", show_default=True, help="The replacement for --mask.")
 @click.option(
     "--rules",
     "rules_path",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="A JSON list of rules, instead of the options above; the first rule that matches a row applies.",
+    help="JSON list of rules, instead of the options above; the first rule that matches a row applies.",
 )
-@click.option("--seal", is_flag=True, help="Seal unsealed messages first, so that the rules apply to all current messages.")
-@click.option("--dry-run", is_flag=True, help="Only count the rows.")
+@click.option("--seal", is_flag=True, help="Seal all current messages first, so that the rules apply to them too.")
+@click.option("--dry-run", is_flag=True, help="Count the matching rows without changing them.")
 @in_vhost_option
 @remote_options
 def erase(
@@ -55,9 +58,10 @@ def erase(
     dry_run: bool,
     vhost: str,
 ) -> None:
-    """Rewrite the sealed segments of a stream, or of all partitions of a super stream, by rules.
+    """Erase or mask data in the sealed segments of a stream, or of all partitions of a super stream.
 
-    Offsets do not change. The old files are removed after `streams.grace`, when no reader pins them.
+    The broker rewrites the segments; offsets do not change. It removes the old files after `streams.grace`, once no reader
+    pins them.
     """
     rules = _rules(rules_path, conditions, remove, drop_body, mask, mask_with)
     _check(rules)
@@ -69,7 +73,7 @@ def erase(
         if ended["state"] == "failed":
             raise Failed(
                 f"the erasure of stream '{stream}' failed after {ended['segments']} segments:"
-                f" {ended['problem']}\nThese segments stay rewritten; run the command again to continue."
+                f" {ended['problem']}\nThe rewritten segments are kept; run the command again to continue."
             )
         for word in (*COUNTS, "segments", "rewritten", "unsealed"):
             outcome[word] = outcome.get(word, 0) + ended.get(word, 0)
@@ -87,7 +91,7 @@ def erase(
 
 
 def _outcome(broker: Remote, name: str, vhost: str) -> Item:
-    """Wait for the end of the erasure, and show its progress on a terminal. Returns its counts."""
+    """Wait for the end of the erasure, showing its progress on a terminal. Returns its counts."""
     shown = sys.stderr.isatty() and not broker.as_json
     while True:
         outcome: Item = broker.call("streams.erasing", name=name, vhost=vhost)
@@ -95,7 +99,7 @@ def _outcome(broker: Remote, name: str, vhost: str) -> Item:
             break
         if shown:
             click.echo(
-                f"\r{outcome['state']}: {outcome['segments']} segments done, {outcome['remaining']} to go,"
+                f"\r{outcome['state']}: {outcome['segments']} segments done, {outcome['remaining']} remaining,"
                 f" {outcome.get('matched', 0)} rows matched ",
                 nl=False,
                 err=True,
@@ -152,7 +156,7 @@ def _conditions(texts: tuple[str, ...]) -> Item:
 
 
 def _check(rules: list[Item]) -> None:
-    """Refuse invalid rules before anything changes. If pyarrow is not installed here, the broker refuses them."""
+    """Reject invalid rules before sending them. Without pyarrow, leave the check to the broker."""
     try:
         from leveret.segments.erasure import compile_rules, decode_rules
     except ImportError:

@@ -12,12 +12,12 @@ from leveret.cli.failed import Failed
 from leveret.cli.output import Item, show_json, size
 from leveret.cli.remote import Remote, current, in_vhost_option, remote_options
 
-# Seconds between two polls of the broker.
+# Seconds between polls of the broker.
 POLL_INTERVAL: Final = 0.2
 
 
 def moment(milliseconds: int | None) -> str:
-    """Format a time."""
+    """Format a time in milliseconds since 1970."""
     if not milliseconds:
         return ""
     return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
@@ -46,7 +46,7 @@ def segments(name: str, vhost: str) -> None:
 
 
 def streams_of(broker: Remote, name: str, vhost: str) -> list[str]:
-    """Return the name of the stream, or those of all partitions of a super stream."""
+    """Return the name of the stream, or the names of all partitions of a super stream."""
     found: list[str] = broker.call("streams.names", name=name, vhost=vhost)["streams"]
     return found
 
@@ -56,7 +56,7 @@ def streams_of(broker: Remote, name: str, vhost: str) -> list[str]:
 @in_vhost_option
 @remote_options
 def seal(name: str, vhost: str) -> None:
-    """Seal all current messages of a stream, or of all partitions of a super stream, and wait for it."""
+    """Seal all current messages of a stream, or of all partitions of a super stream, and wait for completion."""
     broker = current()
     done = [_seal(broker, stream, vhost) for stream in streams_of(broker, name, vhost)]
     if broker.as_json:
@@ -69,7 +69,7 @@ def seal(name: str, vhost: str) -> None:
 
 
 def _seal(broker: Remote, name: str, vhost: str) -> Item:
-    """Seal a stream, and wait for it. Returns the details of the stream."""
+    """Seal a stream and wait for completion. Returns the details of the stream."""
     begun = broker.call("streams.seal", name=name, vhost=vhost)
     while True:
         stream: Item = broker.call("streams.show", name=name, vhost=vhost)

@@ -24,7 +24,7 @@ TABLES = (
 
 @listing("List and update the Iceberg tables of streams.", vhost_option)
 def iceberg(vhost: str | None) -> None:
-    """List the tables, and whether they are up to date with the segments."""
+    """List the tables, and whether they are up to date."""
     _show(current(), vhost, None)
 
 
@@ -37,7 +37,7 @@ def _show(broker: Remote, vhost: str | None, name: str | None) -> None:
 @vhost_option
 @remote_options
 def sync(name: str | None, vhost: str | None) -> None:
-    """Update the tables of all streams, or of one, now, and wait for it. This also retries failed updates."""
+    """Update the table of a stream, or of all streams, now, and wait for completion. Also retries failed updates."""
     broker = current()
     broker.call("streams.sync_tables", vhost=vhost, name=name)
     while True:

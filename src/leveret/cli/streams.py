@@ -89,7 +89,7 @@ def consumers(name: str, vhost: str) -> None:
 @in_vhost_option
 @remote_options
 def rewind(name: str, consumer: str, offset: int, vhost: str) -> None:
-    """Make a named consumer that is not reading resume from an offset, earlier or later."""
+    """Move the stored offset of a named consumer, back or forward. The consumer must not be reading."""
     current().call("streams.set_offset", name=name, vhost=vhost, consumer=consumer, offset=offset)
     click.echo(f"consumer '{consumer}' of stream '{name}' resumes from offset {offset}")
 
@@ -100,9 +100,9 @@ def rewind(name: str, consumer: str, offset: int, vhost: str) -> None:
 @in_vhost_option
 @remote_options
 def forget(name: str, consumer: str, vhost: str) -> None:
-    """Delete the stored position of a named consumer."""
+    """Delete the stored offset of a named consumer."""
     current().call("streams.set_offset", name=name, vhost=vhost, consumer=consumer)
-    click.echo(f"deleted the position of consumer '{consumer}' of stream '{name}'")
+    click.echo(f"deleted the stored offset of consumer '{consumer}' of stream '{name}'")
 
 
 @streams.command("supers")
@@ -120,11 +120,11 @@ def supers(vhost: str | None) -> None:
 @argument_option
 @remote_options
 def add_super(name: str, partitions: int, vhost: str, arguments: tuple[str, ...]) -> None:
-    """Declare a super stream: an exchange and the streams that are its partitions."""
+    """Declare a super stream: an exchange and its partitions, which are streams."""
     result = current().call(
         "streams.add_super", name=name, vhost=vhost, partitions=partitions, arguments=read_arguments(arguments)
     )
-    click.echo(f"declared super stream '{name}' with the partitions {', '.join(result['partitions'])}")
+    click.echo(f"declared super stream '{name}' with partitions {', '.join(result['partitions'])}")
 
 
 @streams.command("delete-super")
@@ -132,9 +132,9 @@ def add_super(name: str, partitions: int, vhost: str, arguments: tuple[str, ...]
 @in_vhost_option
 @remote_options
 def delete_super(name: str, vhost: str) -> None:
-    """Delete a super stream with all its partitions."""
+    """Delete a super stream and all its partitions."""
     result = current().call("streams.delete_super", name=name, vhost=vhost)
-    click.echo(f"deleted super stream '{name}' with {result['messages']} messages")
+    click.echo(f"deleted super stream '{name}' and its {result['messages']} messages")
 
 
 for command in (stream_segments.segments, stream_segments.seal, stream_erasing.erase, stream_tables.iceberg):

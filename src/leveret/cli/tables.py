@@ -11,11 +11,11 @@ from leveret.cli.output import Item
 
 
 def read_table(pairs: Iterable[str], option: str) -> Item:
-    """Return a table of values by name. A value is JSON, or text if it is not valid JSON.
+    """Parse NAME=VALUE arguments into a table. A value is JSON, or text if it is not valid JSON.
 
     Args:
         pairs: The arguments.
-        option: The option that they were given with, for errors.
+        option: The name of their option, for errors.
 
     Raises:
         click.BadParameter: An argument is not NAME=VALUE.

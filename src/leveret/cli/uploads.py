@@ -25,16 +25,14 @@ COLUMNS: Columns = (
 # The options that identify an upload.
 _upload = together(
     click.argument("identifier"),
-    click.option("--user", help="The uploading user, if the identifier is ambiguous."),
-    click.option("--kind", type=click.Choice(["file", "message"]), help="The kind, if the identifier is ambiguous."),
+    click.option("--user", help="User who uploads it, if IDENTIFIER is ambiguous."),
+    click.option("--kind", type=click.Choice(["file", "message"]), help="Kind of upload, if IDENTIFIER is ambiguous."),
 )
 
 
-@listing(
-    "List uploads of AMQP 0-9 (staged content): incomplete ones, and complete ones that are not published.", vhost_option
-)
+@listing("List and discard AMQP 0-9 uploads (staged content) that are incomplete or not published.", vhost_option)
 def uploads(vhost: str | None) -> None:
-    """List uploads with the bytes received so far, and the seconds left for the sender to resume."""
+    """List uploads with the bytes received so far and the seconds left to resume them."""
     current().show_list("staged.list", COLUMNS, ("vhost", "identifier", "kind", "user"), vhost=vhost)
 
 
@@ -52,6 +50,6 @@ def show(identifier: str, user: str | None, kind: str | None, vhost: str) -> Non
 @in_vhost_option
 @remote_options
 def discard(identifier: str, user: str | None, kind: str | None, vhost: str) -> None:
-    """Discard an upload with its bytes. A client that is sending it gets an error."""
+    """Discard an upload. A client that is sending it gets an error."""
     result = current().call("staged.discard", name=identifier, user=user, kind=kind, vhost=vhost)
     click.echo(f"discarded upload '{identifier}' ({size(result['discarded'])})")

@@ -23,7 +23,7 @@ COLUMNS = (
 )
 
 
-@listing("List, add, change and delete users. Those in the configuration file can only be changed there.")
+@listing("List, add, change and delete users. Users from the configuration file can only be changed there.")
 def users() -> None:
     """List users."""
     current().show_list("users.list", COLUMNS)
@@ -32,15 +32,20 @@ def users() -> None:
 @users.command()
 @click.argument("name")
 @password_file_option
-@click.option("--no-password", is_flag=True, help="For a user that logs in only with EXTERNAL or ANONYMOUS.")
-@click.option("--tag", "tags", multiple=True, help="A tag, such as administrator; repeatable.")
-@click.option("--max-connections", type=click.IntRange(0), default=0, help="0: limits.connections_per_user.")
-@click.option("--max-channels", type=click.IntRange(0), default=0, help="0: no limit.")
+@click.option("--no-password", is_flag=True, help="Add a user who logs in only with EXTERNAL or ANONYMOUS.")
+@click.option("--tag", "tags", multiple=True, help="Tag, such as administrator; repeatable.")
+@click.option(
+    "--max-connections",
+    type=click.IntRange(0),
+    default=0,
+    help="Maximum number of connections; 0 applies limits.connections_per_user.",
+)
+@click.option("--max-channels", type=click.IntRange(0), default=0, help="Maximum number of channels; 0 is unlimited.")
 @remote_options
 def add(
     name: str, password_file: Path | None, no_password: bool, tags: tuple[str, ...], max_connections: int, max_channels: int
 ) -> None:
-    """Add a user. Ask for the password, or read it from --password-file."""
+    """Add a user. Prompts for the password, or reads it from --password-file."""
     if no_password and password_file is not None:
         raise click.UsageError("expected either --password-file or --no-password")
     broker = current()
@@ -58,12 +63,16 @@ def add(
 
 @users.command()
 @click.argument("name")
-@click.option("--password", "ask", is_flag=True, help="Ask for a new password.")
+@click.option("--password", "ask", is_flag=True, help="Prompt for a new password.")
 @password_file_option
-@click.option("--tag", "tags", multiple=True, help="A new tag; together they replace all old ones.")
+@click.option("--tag", "tags", multiple=True, help="New tag; repeatable. The new tags replace all old ones.")
 @click.option("--no-tags", is_flag=True, help="Remove all tags.")
-@click.option("--max-connections", type=click.IntRange(0), help="0: limits.connections_per_user.")
-@click.option("--max-channels", type=click.IntRange(0), help="0: no limit.")
+@click.option(
+    "--max-connections",
+    type=click.IntRange(0),
+    help="Maximum number of connections; 0 applies limits.connections_per_user.",
+)
+@click.option("--max-channels", type=click.IntRange(0), help="Maximum number of channels; 0 is unlimited.")
 @remote_options
 def change(
     name: str,
@@ -74,7 +83,7 @@ def change(
     max_connections: int | None,
     max_channels: int | None,
 ) -> None:
-    """Change a user. Settings without an option do not change."""
+    """Change a user. Options that are not given leave their settings unchanged."""
     broker = current()
     password = get_password(password_file) if ask or password_file is not None else None
     new_tags = [] if no_tags else list(tags) or None
@@ -103,7 +112,7 @@ def delete(name: str) -> None:
 @users.command("hash")
 @password_file_option
 def hash_password(password_file: Path | None) -> None:
-    """Print the hash of a password for `password_hash` in the configuration. Needs no broker."""
+    """Print a password hash for `password_hash` in the configuration file. Does not need a broker."""
     from leveret.security.passwords import Hasher
 
     click.echo(Hasher().hash(get_password(password_file).encode()))

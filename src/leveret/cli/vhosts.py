@@ -24,15 +24,23 @@ COLUMNS = (
 
 
 _settings = together(
-    click.option("--strict/--no-strict", default=None, help="Follow the specification even if RabbitMQ deviates."),
-    click.option("--max-queues", type=click.IntRange(0), help="0: limits.queues_per_vhost."),
-    click.option("--max-connections", type=click.IntRange(0), help="0: no limit."),
-    click.option("--qos-global", type=click.Choice(["rabbitmq", "spec"]), help="Meaning of global in basic.qos."),
-    click.option("--consumer-timeout", type=click.FloatRange(0), help="Seconds for consumers to settle a delivery."),
+    click.option(
+        "--strict/--no-strict", default=None, help="Follow the AMQP specification even if RabbitMQ deviates from it."
+    ),
+    click.option(
+        "--max-queues", type=click.IntRange(0), help="Maximum number of queues; 0 applies limits.queues_per_vhost."
+    ),
+    click.option("--max-connections", type=click.IntRange(0), help="Maximum number of connections; 0 is unlimited."),
+    click.option("--qos-global", type=click.Choice(["rabbitmq", "spec"]), help="Meaning of the global flag in basic.qos."),
+    click.option(
+        "--consumer-timeout",
+        type=click.FloatRange(0),
+        help="Seconds in which consumers must settle a delivery; 0 is unlimited.",
+    ),
 )
 
 
-@listing("List, add, change and delete vhosts. Those in the configuration file can only be changed there.")
+@listing("List, add, change and delete vhosts. Vhosts from the configuration file can only be changed there.")
 def vhosts() -> None:
     """List vhosts."""
     current().show_list("vhosts.list", COLUMNS)
@@ -50,7 +58,7 @@ def add(
     qos_global: str | None,
     consumer_timeout: float | None,
 ) -> None:
-    """Add a vhost. Set permissions before users can access it."""
+    """Add a vhost. Users need permissions to access it."""
     current().call(
         "vhosts.add",
         name=name,
@@ -75,7 +83,7 @@ def change(
     qos_global: str | None,
     consumer_timeout: float | None,
 ) -> None:
-    """Change a vhost. Settings without an option do not change."""
+    """Change a vhost. Options that are not given leave their settings unchanged."""
     current().call(
         "vhosts.change",
         name=name,
@@ -92,6 +100,6 @@ def change(
 @click.argument("name")
 @remote_options
 def delete(name: str) -> None:
-    """Delete a vhost with everything in it, and close its connections."""
+    """Delete a vhost and everything in it, and close its connections."""
     current().call("vhosts.delete", name=name)
     click.echo(f"deleted vhost '{name}'")

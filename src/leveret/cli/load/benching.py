@@ -21,10 +21,10 @@ from leveret.client.errors import Error, NotFound
 if TYPE_CHECKING:
     from leveret.client._async.connection import Amqp10Connection, Connection
 
-# Seconds between two samples, and between two that are shown.
+# Seconds between samples, and between displayed intervals.
 _SAMPLE_INTERVAL: Final = 0.25
 _SHOW_INTERVAL: Final = 1.0
-# Seconds without a delivery after which no more are expected.
+# Seconds without a delivery after which the run ends.
 _DELIVERY_TIMEOUT: Final = 10.0
 
 
@@ -78,13 +78,13 @@ class _Bench:
                 await channel.declare_exchange(plan.exchange_name, plan.exchange, durable=True, auto_delete=True)
             for queue in range(plan.queues):
                 name = plan.queue_name(queue)
-                # If this process is killed, the queues are deleted with their consumers.
+                # If this process is killed, the broker deletes the queues with their consumers.
                 await channel.declare_queue(name, durable=True, auto_delete=True)
                 if plan.exchange_name:
                     await channel.bind_queue(name, plan.exchange_name, *plan.binding(queue))
 
     async def _delete(self, connection: Connection | Amqp10Connection) -> None:
-        """Delete the queues, even if only some of them were declared."""
+        """Delete the queues, including after a partial declaration."""
         plan = self._plan
         try:
             channel = await connection.open_channel()
@@ -98,13 +98,13 @@ class _Bench:
         except NotFound:
             pass
         except Error as error:
-            say(f"cannot delete the queues '{plan.queue_name(0)}' and following: {error}")
+            say(f"cannot delete queues '{plan.queue_name(0)}' and following: {error}")
 
-    # Measuring
+    # Measurement
 
     async def _measure(self, display: Display) -> None:
         results = self._results
-        # The first report excludes the CPU time of starting up.
+        # The first report excludes the CPU time of the startup.
         results.begin(await self._sample())
         await asyncio.gather(*(worker.start() for worker in self._workers))
         try:

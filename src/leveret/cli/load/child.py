@@ -1,8 +1,8 @@
-"""A worker in a separate process, controlled with lines of JSON.
+"""A worker in a separate process, controlled by lines of JSON.
 
-Each line on standard input is answered by a line on standard output, {"result": ...} or {"error": text, "code": exit code}.
-The first is {"plan": ..., "share": ...}, then {"call": "start"} and {"call": "report"}. The process exits at the end of the
-input.
+The process answers each line on standard input with a line on standard output: {"result": ...} or {"error": text,
+"code": exit code}. The first request is {"plan": ..., "share": ...}, followed by {"call": "start"} and {"call": "report"}.
+The process exits at the end of its input.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from leveret.cli.load.worker import Worker
 from leveret.cli.output import Item, Reply
 from leveret.client.errors import Error
 
-# Seconds for a child to close its connections.
+# Seconds to wait for a child to close its connections.
 _CLOSE_TIMEOUT: Final = 15.0
-# Bytes per line. A report with every bucket of its two histograms is much smaller.
+# Maximum bytes per line. The largest report is much smaller.
 _MAX_LINE: Final = 1 << 20
 
 
@@ -39,7 +39,7 @@ class Child:
         self._process: asyncio.subprocess.Process | None = None
 
     async def open(self) -> None:
-        # In its own session, so that Ctrl-C reaches only the parent, which stops its children in order.
+        # In its own session, so that Ctrl-C interrupts only the parent, which then stops its children.
         self._process = await asyncio.create_subprocess_exec(
             *python_command("leveret.cli.load.child"),
             stdin=asyncio.subprocess.PIPE,
@@ -121,6 +121,6 @@ def _error(error: click.ClickException) -> Item:
 
 
 def main() -> None:
-    """Run the process: requests on standard input, replies on standard output."""
+    """Serve requests from standard input, with replies on standard output."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     asyncio.run(_serve())

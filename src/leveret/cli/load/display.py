@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Display:
-    """Shows intervals on standard error, unless it is quiet."""
+    """Display of intervals on standard error, unless `quiet`."""
 
     def __init__(self, plan: Plan, broker: str, quiet: bool) -> None:
         self._plan = plan

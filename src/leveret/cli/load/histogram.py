@@ -1,4 +1,4 @@
-"""A histogram of times with buckets that are 3 % wide. It is small, fast to add to, and can be merged."""
+"""A compact, mergeable histogram of times with buckets that are 3 % wide."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Final
 
 _BITS: Final = 5
 _EXACT: Final = 2 << _BITS
-# Enough buckets for the longest time.
+# Enough buckets for `_MAX_TIME`.
 _BUCKETS: Final = 60 << _BITS
 _MAX_TIME: Final = (1 << 62) - 1
 
 
 class Histogram:
-    """Times in nanoseconds."""
+    """Histogram of times in nanoseconds."""
 
     __slots__ = ("_counts", "longest")
 
@@ -35,7 +35,7 @@ class Histogram:
         return sum(self._counts)
 
     def quantile(self, share: float) -> int:
-        """Return the time that this share (0 to 1) does not exceed: the middle of its bucket. 0 if there are no times."""
+        """Return a quantile, for a share from 0 to 1, as the middle of its bucket; 0 if the histogram is empty."""
         counts = self._counts
         wanted = max(1, round(sum(counts) * share))
         seen = 0
@@ -50,7 +50,7 @@ class Histogram:
         self.load(other.dump(), other.longest)
 
     def dump(self) -> dict[str, int]:
-        """Return the buckets that are not empty, for JSON."""
+        """Return the non-empty buckets, for JSON."""
         return {str(index): count for index, count in enumerate(self._counts) if count}
 
     def load(self, dumped: dict[str, int], longest: int) -> None:

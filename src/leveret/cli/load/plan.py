@@ -1,4 +1,4 @@
-"""The load of a run, and its distribution over processes."""
+"""The load of a benchmark run, and its distribution over processes."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _HASH_KEYS: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The load.
+    """The load of a benchmark run.
 
     Attributes:
-        urls: The brokers, which are tried in turn.
-        name: The prefix of the names of queues and exchanges.
-        size: The bytes of a body.
+        urls: The brokers, tried in order.
+        name: The name prefix of queues and exchanges.
+        size: The bytes per body.
         window: The maximum number of unconfirmed messages per publisher.
         ack_every: The number of messages per acknowledgement.
-        rate: Messages per second of all publishers together; None is unlimited.
+        rate: The number of messages per second, over all publishers; None is unlimited.
         seconds: The duration; None is unlimited.
-        messages: The number of messages of all publishers together; None is unlimited.
+        messages: The number of messages, over all publishers; None is unlimited.
     """
 
     urls: tuple[str, ...]
@@ -51,7 +51,7 @@ class Plan:
         return f"{self.name}.{queue}"
 
     def binding(self, queue: int) -> tuple[str, FieldTable]:
-        """Return the binding key and the arguments of a queue."""
+        """Return the binding key and the binding arguments of a queue."""
         if self.exchange == "topic":
             return f"bench.{queue}.#", {}
         if self.exchange == "headers":
@@ -77,23 +77,23 @@ class Plan:
         return routes
 
     def consumed_by(self, consumer: int) -> list[str]:
-        """Return the names of the queues of a consumer."""
+        """Return the names of the queues that a consumer consumes from."""
         return [self.queue_name(queue) for queue in self._share(self.queues, consumer, self.consumers)]
 
     @staticmethod
     def _share(queues: int, number: int, of: int) -> list[int]:
-        """Spread queues over clients: with more queues than clients, each client has several; otherwise they share."""
+        """Spread queues over clients: a client gets several if there are more queues; otherwise clients share them."""
         return list(range(number, queues, of)) or [number % queues]
 
     def quota(self, publisher: int) -> int | None:
-        """Return the number of messages of a publisher; None is unlimited."""
+        """Return the number of messages that a publisher sends; None is unlimited."""
         if self.messages is None:
             return None
         return self.messages // self.publishers + (publisher < self.messages % self.publishers)
 
     @property
     def copies(self) -> int:
-        """The number of queues that get each message."""
+        """The number of queues that each message is routed to."""
         return self.queues if self.exchange == "fanout" else 1
 
 
@@ -106,7 +106,7 @@ class Share:
 
 
 def shares(plan: Plan, processes: int) -> list[Share]:
-    """Spread the load evenly over processes: publishers from the first one on, consumers from the last one back."""
+    """Spread the load evenly over processes: publishers from the first process up, consumers from the last down."""
     found = []
     for process in range(processes):
         publishers = range(process, plan.publishers, processes)

@@ -1,4 +1,4 @@
-"""The numbers that workers report."""
+"""Reports from workers."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from leveret.cli.output import Item
 
 @dataclass(slots=True)
 class Report:
-    """The numbers of one process, or of all together. Counts are totals; histograms cover the time since the last report.
+    """Report of one process, or the sum of all. Counts are totals; histograms cover the time since the last report.
 
     Attributes:
         published: Messages sent.
         confirmed: Messages confirmed; without confirms, all messages sent.
-        refused: Messages refused by the broker.
+        refused: Messages that the broker refused.
         consumed: Messages consumed.
         ended: Publishers that have finished.
-        published_at: The monotonic time in nanoseconds of the last confirm.
-        consumed_at: The monotonic time in nanoseconds of the last delivery.
-        cpu: Seconds of CPU time.
-        confirming: Times until messages were confirmed.
-        delivering: Times until messages were delivered.
+        published_at: The monotonic time of the last confirm, in nanoseconds.
+        consumed_at: The monotonic time of the last delivery, in nanoseconds.
+        cpu: CPU time in seconds.
+        confirming: Latencies from publish to confirm.
+        delivering: Latencies from publish to delivery.
     """
 
     published: int = 0
@@ -37,7 +37,7 @@ class Report:
     delivering: Histogram = field(default_factory=Histogram)
 
     def add(self, other: Report) -> None:
-        """Add the numbers of another report."""
+        """Add another report."""
         self.published += other.published
         self.confirmed += other.confirmed
         self.refused += other.refused
@@ -50,7 +50,7 @@ class Report:
         self.delivering.merge(other.delivering)
 
     def dump(self) -> Item:
-        """Return the report for JSON."""
+        """Return the report as a JSON object."""
         return {
             "published": self.published,
             "confirmed": self.confirmed,
@@ -66,7 +66,7 @@ class Report:
 
 
 def load_report(dumped: Item) -> Report:
-    """Return the report that `dump` returned."""
+    """Return a report from the result of `dump`."""
     report = Report(**{**dumped, "confirming": Histogram(), "delivering": Histogram()})
     report.confirming.load(*dumped["confirming"])
     report.delivering.load(*dumped["delivering"])

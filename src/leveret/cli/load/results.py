@@ -1,4 +1,4 @@
-"""The results of a run: lines while it runs, tables at the end, and JSON."""
+"""The results of a benchmark run: progress lines, tables at the end, and JSON."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def count(number: float) -> str:
 
 @dataclass(slots=True)
 class Interval:
-    """The numbers of an interval. `at` is its end, in seconds since the start."""
+    """Results of an interval. `at` is its end, in seconds since the start."""
 
     at: float
     seconds: float
@@ -68,17 +68,17 @@ class Interval:
 
 @dataclass(slots=True)
 class Results:
-    """The results of a run.
+    """Results of a benchmark run.
 
     Attributes:
         plan: The load.
         broker: The product, version and address of the broker.
         processes: The number of client processes.
-        total: The totals, with the times of the whole run.
+        total: The totals, with the latencies of the whole run.
         publishing: Seconds until the last confirm.
         consuming: Seconds until the last delivery.
         interrupted: Whether the run was interrupted.
-        intervals: The intervals that were shown.
+        intervals: The displayed intervals.
         at: Seconds from the start to the last sample.
         silent: Seconds without a delivery before the last sample.
     """
@@ -101,7 +101,7 @@ class Results:
     _delivering: Histogram = field(default_factory=Histogram)
 
     def begin(self, report: Report) -> None:
-        """Start the run. `report` has the numbers from before the start."""
+        """Start the run. `report` is the baseline from before the start."""
         self._begun = time.monotonic()
         self._cpu = report.cpu
 
@@ -119,11 +119,11 @@ class Results:
 
     @property
     def shown_at(self) -> float:
-        """The end of the last interval."""
+        """The end of the last displayed interval."""
         return self.intervals[-1].at if self.intervals else 0.0
 
     def interval(self) -> Interval:
-        """End the current interval, and return it."""
+        """End the current interval and return it."""
         now, before = self.total, self._before
         interval = Interval(
             self.at,
@@ -139,7 +139,7 @@ class Results:
         return interval
 
     def end(self) -> None:
-        """End the run. Work that finished did so before the last sample."""
+        """End the run."""
         if self.at > self.shown_at:
             self.interval()
         self.publishing = self.consuming = self.at
@@ -153,12 +153,12 @@ class Results:
 
     @property
     def is_consumed(self) -> bool:
-        """Whether all copies of all confirmed messages are consumed."""
+        """Whether every copy of every confirmed message was consumed."""
         return self.total.consumed >= self.total.confirmed * self.plan.copies
 
     @property
     def complete(self) -> bool:
-        """Whether everything is confirmed and, with a fixed number of messages, consumed."""
+        """Whether all messages were confirmed and, with a fixed number of messages, consumed."""
         if self.total.refused:
             return False
         if self.plan.messages is None or self.interrupted:
@@ -166,13 +166,13 @@ class Results:
         return not self.plan.consumers or self.is_consumed
 
     def show(self) -> None:
-        """Print tables on standard output."""
+        """Print the results as tables on standard output."""
         plan = self.plan
         click.echo(f"broker  {text(self.broker)}")
         click.echo(f"load    {describe(plan)}")
         click.echo(
             f"time    {max(self.publishing, self.consuming):.1f} s"
-            f"{', interrupted' if self.interrupted else ''}; the generator used {self.cpu_share():.0%} of"
+            f"{', interrupted' if self.interrupted else ''}; the load generator used {self.cpu_share():.0%} of"
             f" {_some(self.processes, 'processor')}"
         )
         click.echo()
@@ -202,7 +202,7 @@ class Results:
         show_table(rows, (("", "latency"), *((name, name) for name, _ in QUANTILES), ("longest", "max")))
 
     def cpu_share(self) -> float:
-        """Return the CPU use per process, from 0 to 1."""
+        """Return the CPU usage per process, from 0 to 1."""
         seconds = max(self.publishing, self.consuming)
         return self.total.cpu / seconds / self.processes if seconds > 0 else 0.0
 
@@ -217,7 +217,7 @@ class Results:
         ]
 
     def write(self, path: Path) -> None:
-        """Write the results as JSON; `-` is standard output. Times are microseconds unless their name says seconds."""
+        """Write the results as JSON; `-` is standard output. Times are in microseconds unless their names say seconds."""
         plan = asdict(self.plan)
         # URLs may contain passwords.
         del plan["urls"]

@@ -23,11 +23,12 @@ if TYPE_CHECKING:
     from leveret.client._async.publisher import Publisher
     from leveret.client.message import Message
 
-# Nanoseconds between two messages per publisher whose confirm is awaited and measured; the others are windowed.
+# Nanoseconds between messages whose confirm latency is measured, per publisher.
 _CONFIRM_SAMPLE_INTERVAL: Final = 10_000_000
-# A message that is sent later than this (in ns; the loop's clock has 1 ms) is measured from when it was due.
+# If a message is sent more than this many nanoseconds late, its latency counts from its due time. The event loop's clock
+# has a resolution of 1 ms.
 _MAX_DELAY: Final = 2_000_000
-# A publisher that never waits yields to the event loop after this many messages.
+# A publisher that never blocks yields to the event loop after this many messages.
 _YIELD_EVERY: Final = 256
 
 _STAMP: Final = struct.Struct(">Q")
@@ -35,7 +36,7 @@ HEADER: Final = "sent"
 
 
 class Worker:
-    """Generates its share of the load. The send time is at the start of each body, or in a header if bodies are short."""
+    """Load generator of one process. The send time is at the start of each body, or in a header if bodies are too short."""
 
     def __init__(self, plan: Plan, share: Share) -> None:
         self._plan = plan
@@ -49,14 +50,14 @@ class Worker:
         self._delivering = Histogram()
 
     async def open(self) -> None:
-        """Connect all clients, and start the consumers."""
+        """Connect all clients and start the consumers."""
         plan = self._plan
         for number in self._share.consumers:
             connection = await self._stack.enter_async_context(
                 open_connection(plan.urls, "bench consumer", reconnect=False)
             )
             for queue in plan.consumed_by(number):
-                # One channel per queue: an ack of several messages must not include those of another queue.
+                # One channel per queue, because an ack with `multiple` must not cover messages of another queue.
                 channel = await connection.open_channel(confirms=False)
                 consumer = channel.consume(queue, prefetch=plan.prefetch, no_ack=plan.no_ack)
                 await consumer.start()
@@ -73,7 +74,7 @@ class Worker:
             self._create_task(publisher.run())
 
     async def report(self) -> Report:
-        """Return the current numbers. Raises the error of a publisher or consumer that has failed."""
+        """Return the current report. Raises the error of a publisher or consumer that failed."""
         for task in self._tasks:
             if task.done():
                 task.result()
@@ -86,7 +87,7 @@ class Worker:
         return report
 
     async def close(self) -> None:
-        """Stop all clients at once."""
+        """Stop all clients immediately."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -149,9 +150,9 @@ class _Publishing:
         )
 
     async def run(self) -> None:
-        """Publish until the quota is reached and everything is confirmed."""
+        """Publish until the quota is reached and all messages are confirmed."""
         plan = self._plan
-        # The message whose confirm is measured is part of the window.
+        # The measured message counts towards the window.
         window = max(1, plan.window - 1)
         publisher = self._publisher = self._channel.publisher(plan.exchange_name, window=window, persistent=plan.persistent)
         try:
@@ -192,7 +193,7 @@ class _Publishing:
                 await self._publish_measured(routing_key, headers, due)
             elif now >= measure_at:
                 measure_at = now + _CONFIRM_SAMPLE_INTERVAL
-                # Sent when this task yields; without a rate, the time counts from then.
+                # The message is sent when this task yields; without a rate, its latency counts from then.
                 task = asyncio.create_task(self._publish_measured(routing_key, headers, None if step is None else due))
                 self._measured.add(task)
                 task.add_done_callback(self._on_measured)

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from leveret.client._async.consumer import Consumer
     from leveret.client.message import Message
 
-# Limits of a batch that is written and then settled. As much again may be buffered.
+# Limits on a batch that is written and then settled. Another batch may be buffered.
 MAX_BATCH_MESSAGES: Final = 500
 MAX_BATCH_BYTES: Final = 1 << 20
 
-# How a message is settled after it is written.
+# Settlement of a written message.
 ACK: Final = "ack"
 REJECT: Final = "reject"
 REQUEUE: Final = "requeue"
@@ -35,7 +35,7 @@ class Order:
     """The options of `leveret consume` and `leveret get`.
 
     Attributes:
-        urls: The brokers, which are tried in turn.
+        urls: The brokers, tried in order.
         queue: The queue, or None for a temporary queue.
         exchange: The exchange to bind the temporary queue to.
         binding_keys: The binding keys of the temporary queue.
@@ -43,7 +43,7 @@ class Order:
         idle: Seconds without a message after which to stop; None is unlimited.
         timeout: Seconds to wait for replies; None is the timeout of the URL.
         prefetch: The maximum number of unacked messages; None is the default.
-        settle: How to settle a message after writing it: ACK, REJECT, REQUEUE (all of them at the end) or NO_ACK.
+        settle: The settlement of written messages: ACK, REJECT, REQUEUE (all at the end) or NO_ACK.
         form: The output format: lines, json or raw.
         output_dir: The directory to write bodies to; None is standard output.
         quiet: Whether to omit progress and summary.
@@ -75,7 +75,7 @@ def get(order: Order) -> None:
 
 def _run(kind: type[_Taking], order: Order) -> None:
     try:
-        # Before the event loop is created, whose file descriptors could replace a closed standard output.
+        # Check standard output before creating the event loop, whose file descriptors could replace a closed one.
         taking = kind(order)
     except OSError as error:
         raise Failed(f"{error.filename or 'standard output'}: {error.strerror}", NOT_ALL) from None
@@ -83,7 +83,7 @@ def _run(kind: type[_Taking], order: Order) -> None:
 
 
 class _Taking:
-    """Base of both commands: writing and settling."""
+    """Base class of both commands, which writes and settles messages."""
 
     command = ""
 
@@ -114,7 +114,7 @@ class _Taking:
                     connection.open_channel(confirms=False) as channel,
                 ):
                     self._output.on_closed(closed)
-                    # Closing the channel returns unacked messages to the queue.
+                    # Closing the channel requeues unacked messages.
                     await self._take(channel)
         except asyncio.CancelledError:
             if not self._closed:
@@ -129,7 +129,7 @@ class _Taking:
         raise NotImplementedError
 
     async def _write(self, messages: Sequence[Message]) -> None:
-        """Write messages, and settle those that were written, even if an error or cancellation occurs."""
+        """Write messages and settle the written ones, including after an error or a cancellation."""
         try:
             await self._output.write(messages)
         finally:
@@ -177,11 +177,11 @@ class _Consuming(_Taking):
             receiving.cancel()
 
     def _prefetch(self) -> int:
-        """Return the prefetch: at most `count`, so that messages for other consumers do not wait here."""
+        """Return the prefetch: at most `count`, to leave the other messages to other consumers."""
         order = self._order
         prefetch = order.prefetch
         if prefetch is None:
-            # With REQUEUE, messages stay unacked until the end, so a limit would stop the deliveries.
+            # With REQUEUE, messages stay unacked until the end, so that a limit would stop deliveries.
             prefetch = 0 if order.settle == REQUEUE else 100
         if order.count is None:
             return prefetch

@@ -1,7 +1,7 @@
-"""Reading and writing file descriptors without blocking the event loop, and without making them non-blocking.
+"""Reads and writes of file descriptors that do not block the event loop, without making them non-blocking.
 
-Non-blocking mode would affect every process that shares standard input or output, including the shell. Instead, these
-functions check first whether the descriptor is ready.
+Non-blocking mode would affect every process that shares standard input or output, including the shell. These functions
+check instead whether the descriptor is ready.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 READ_SIZE: Final = 1 << 18
-# Bytes that a ready pipe accepts without blocking (POSIX, PIPE_BUF).
+# Bytes that a ready pipe accepts without blocking (POSIX).
 _PIPE_BUF: Final = 4096
-# Seconds to finish a partly written item after a cancellation.
+# Seconds to finish a partially written item after a cancellation.
 _LAST_WRITE_TIMEOUT: Final = 1.0
 
 
@@ -27,7 +27,7 @@ def _is_ready(fd: int, event: int) -> bool:
 
 
 async def read_some(fd: int, before_waiting: Callable[[], Awaitable[object]]) -> bytes:
-    """Return the available data, or b"" at the end of the file. If there is none yet, await `before_waiting` first."""
+    """Return the available data, or b"" at the end of the file. Await `before_waiting` before waiting for data."""
     if not _is_ready(fd, select.POLLIN):
         await before_waiting()
         loop = asyncio.get_running_loop()
@@ -41,10 +41,10 @@ async def read_some(fd: int, before_waiting: Callable[[], Awaitable[object]]) ->
 
 
 class Writer:
-    """Writes to a descriptor. Raises `BrokenPipeError` when the reading end is closed.
+    """Writer to a descriptor. Raises `BrokenPipeError` when the reading end is closed.
 
     Attributes:
-        written: The number of bytes of the last `write` that were written, even if it was cancelled or failed.
+        written: The number of bytes that the last `write` wrote, even if it was cancelled or failed.
     """
 
     def __init__(self, fd: int) -> None:
@@ -55,7 +55,7 @@ class Writer:
         self.written = 0
 
     async def write(self, data: bytes, end: Callable[[int], int]) -> None:
-        """Write all data. A cancelled write finishes the current item if the reader still reads.
+        """Write all data. A cancelled write finishes the current item unless the reader stalls.
 
         Args:
             data: One or more items.
@@ -104,5 +104,5 @@ class Writer:
             loop.remove_reader(self._fd)
             callback()
 
-        # The writing end of a pipe is never readable, but an error on it wakes a reader callback.
+        # The writing end of a pipe is never readable, but an error on it calls the reader callback.
         loop.add_reader(self._fd, closed)

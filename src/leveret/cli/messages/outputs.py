@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class Output(Protocol):
-    """An output.
+    """Interface of an output.
 
     Attributes:
-        written: The number of messages of the last `write` that are complete, even if it was cancelled or failed.
+        written: The number of messages that the last `write` completed, even if it was cancelled or failed.
         is_terminal: Whether it is a terminal.
     """
 
@@ -47,7 +47,7 @@ _FORMATS: Final = {"lines": _line, "json": dump, "raw": _raw}
 
 
 def _printable(line: bytes) -> bytes:
-    """Escape control characters: a body must not control the terminal."""
+    """Escape control characters, so that a body cannot control the terminal."""
     return text(line[:-1].decode("utf-8", "backslashreplace")).encode() + b"\n"
 
 
@@ -77,14 +77,14 @@ class Stream:
 
 
 def _end(ends: list[int], at: int) -> int:
-    """Return the end of the item that is partly written; `at` if there is none."""
+    """Return the end of the partially written item, or `at` if there is none."""
     if at in (0, ends[-1]) or ends[bisect_left(ends, at)] == at:
         return at
     return ends[bisect_right(ends, at)]
 
 
 class Directory:
-    """Writes each body to a file: 00000001, 00000002 and so on, continuing after existing files."""
+    """Directory with one file per body: 00000001, 00000002 and so on, continuing after existing files."""
 
     is_terminal = False
 
@@ -108,7 +108,7 @@ class Directory:
                 path.unlink(missing_ok=True)
                 raise
             self.written += 1
-            # Let heartbeats and signals be processed between two files.
+            # Yield for heartbeats and signals between files.
             await asyncio.sleep(0)
 
     def on_closed(self, callback: Callable[[], object]) -> None:

@@ -1,4 +1,4 @@
-"""A progress line on standard error, if that is a terminal."""
+"""A progress line on standard error, if it is a terminal."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Progress:
 
     Args:
         doing: The label, such as "publishing".
-        shown: Whether to show progress if standard error is a terminal; False if the user types into it.
-        state: Returns the number of messages, and the completed share from 0 to 1, or None if that is unknown.
+        shown: Whether to show progress on a terminal; False if the user types into it.
+        state: Returns the number of messages, and the completed share from 0 to 1, or None if it is unknown.
     """
 
     def __init__(self, doing: str, shown: bool, state: Callable[[], tuple[int, float | None]]) -> None:
@@ -67,7 +67,7 @@ class Progress:
             self._rich.console.print(text(message), markup=False, highlight=False, soft_wrap=True)
 
     def on_event(self, event: Event) -> None:
-        """Print an event of the connection."""
+        """Print a connection event."""
         message = event_text(event)
         if message:
             self.say(message)

@@ -31,19 +31,19 @@ class Order:
     """The options of `leveret publish`.
 
     Attributes:
-        urls: The brokers, which are tried in turn.
+        urls: The brokers, tried in order.
         timeout: Seconds to wait for the broker; None is the timeout of the URL.
         form: The input format: lines, json or raw.
-        bodies: The messages given as arguments.
+        bodies: The messages from the command line.
         files: The files to read messages from; `-` is standard input.
-        exchange: The exchange; None is that of each message, or the default exchange.
-        routing_key: The routing key; None is that of each message, or "".
-        properties: Keywords of `Channel.publish`; they override properties of messages.
-        headers: Headers; they override headers of messages.
-        persistent: Whether messages are persistent; None is the setting of each message, or True.
-        mandatory: Whether messages are mandatory; None: those to the default exchange, whose routing keys are queues.
+        exchange: The exchange; None uses the exchange of each message, or the default exchange.
+        routing_key: The routing key; None uses the routing key of each message, or "".
+        properties: Keywords of `Channel.publish`, which override the properties of each message.
+        headers: Headers, which override the headers of each message.
+        persistent: Whether messages are persistent; None uses the setting of each message, or True.
+        mandatory: Whether messages are mandatory; None makes messages to the default exchange mandatory.
         window: The maximum number of unconfirmed messages.
-        count: How often to publish each message.
+        count: The number of times to publish each message.
         rate: The maximum number of messages per second; None is unlimited.
         quiet: Whether to omit progress and summary.
         typed: Whether the user types messages into a terminal.
@@ -68,7 +68,7 @@ class Order:
 
 
 def publish(order: Order) -> None:
-    """Publish all messages, and wait for their confirms. Exits with an exit code other than 0 if any is not confirmed."""
+    """Publish all messages and wait for their confirms. Exits with a non-zero code if any message is not confirmed."""
     _Publishing(order).run()
 
 
@@ -128,7 +128,7 @@ class _Publishing:
                             await send()
                             break
                         except PublishFailed as error:
-                            # The error is about earlier messages; this one was not sent.
+                            # The error concerns earlier messages; this one was not sent.
                             self._on_refused(error)
                     self._sent += 1
 
@@ -175,7 +175,7 @@ class _Publishing:
                 self._on_refused(error)
 
     async def _last_confirms(self) -> None:
-        """After an interrupt, wait briefly for pending confirms, and print the summary."""
+        """Wait briefly for pending confirms after an interrupt, and print the summary."""
         try:
             async with asyncio.timeout(_LAST_CONFIRMS_TIMEOUT):
                 await self._confirm()
@@ -186,14 +186,14 @@ class _Publishing:
 
     def _on_refused(self, error: PublishFailed) -> None:
         if not self._failed:
-            self._progress.say(f"messages refused: {error}")
+            self._progress.say(f"the broker refused messages: {error}")
         self._failed += len(error.messages)
 
     def _so_far(self) -> str:
-        return f" ({self._confirmed():,} messages before it are published)" if self._sent else ""
+        return f" ({self._confirmed():,} messages before it were published)" if self._sent else ""
 
     def _unknown(self) -> str:
-        """Return an addition to an error that leaves the last messages unconfirmed."""
+        """Return the suffix for an error that leaves messages unconfirmed."""
         if not self._sent:
             return ""
         return f" ({_messages(self._sent)} sent, up to {min(self._order.window, self._sent):,} of them unconfirmed)"

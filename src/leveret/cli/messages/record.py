@@ -4,8 +4,8 @@
      "properties": {"delivery_mode": 2, "timestamp": "2026-01-31T12:00:00+00:00"}, "headers": {"attempt": 1},
      "body": "...", "encoding": "text"}
 
-A body that is not UTF-8 is in base64. Header values without a JSON type are objects with one key: "!bytes" (base64),
-"!decimal", "!timestamp" (ISO 8601) or "!float" (nan, inf, -inf).
+A body that is not UTF-8 is encoded as base64. A header value without a JSON type is an object with one key: "!bytes"
+(base64), "!decimal", "!timestamp" (ISO 8601) or "!float" (nan, inf, -inf).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from leveret.client.message import Message
 
 KEYS: Final = ("body", "encoding", "exchange", "routing_key", "properties", "headers")
-# Keys of received messages that are ignored in messages to publish.
+# Keys of received messages that `publish` ignores.
 _IGNORED: Final = ("redelivered",)
 _PROPERTIES: Final = tuple(name for name in NAMES if name != "headers")
 
 
 class Draft(NamedTuple):
-    """A message to publish. Parts that are None are not specified."""
+    """A message to publish. None means unspecified."""
 
     body: bytes
     exchange: str | None = None
@@ -62,7 +62,7 @@ def dump(message: Message) -> bytes:
     try:
         return json.dumps(record, ensure_ascii=False).encode() + b"\n"
     except UnicodeEncodeError:
-        # Strings that are not UTF-8 contain lone surrogates, which must be escaped.
+        # Escape the lone surrogates in strings that are not UTF-8.
         return json.dumps(record).encode() + b"\n"
 
 
@@ -87,7 +87,7 @@ def _to_json(value: Reply) -> Reply:
 
 
 def parse(line: bytes) -> Draft:
-    """Return the message of a line. Raises `ValueError`, which says what is wrong and what was expected."""
+    """Parse a line. Raises `ValueError`, whose text says what is wrong and what was expected."""
     try:
         record = json.loads(line, parse_constant=_no_constant)
     except RecursionError:
@@ -154,7 +154,7 @@ def _properties(record: Item) -> Properties | None:
 
 
 def read_time(value: str) -> datetime | int:
-    """Return a time from ISO 8601 or seconds since 1970. Raises `ValueError`."""
+    """Parse a time in ISO 8601 or in seconds since 1970. Raises `ValueError`."""
     if value.isascii() and value.isdigit():
         return int(value[:20])
     try:

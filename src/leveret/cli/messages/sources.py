@@ -19,15 +19,15 @@ Drafts = AsyncIterator[list[Draft]]
 
 
 class BadInput(Exception):
-    """Invalid input. The message says where it is."""
+    """Invalid input. The text includes its position."""
 
 
 class Source:
-    """Reads messages.
+    """Source of messages.
 
     Args:
         form: One of `FORMATS`.
-        bodies: Arguments; each is a message, in format "json" as a JSON object.
+        bodies: Messages from the command line; JSON objects if `form` is "json".
         files: Files to read after the bodies; "-" is standard input.
         before_waiting: Awaited before the source waits for input.
     """
@@ -60,7 +60,7 @@ class Source:
         return total
 
     async def drafts(self) -> Drafts:
-        """Yield the messages in batches, as they become available. Raises `BadInput` after yielding those before it."""
+        """Yield messages in batches, as they become available. Raises `BadInput` after the messages that precede it."""
         for number, body in enumerate(self._bodies, 1):
             data = os.fsencode(body)
             yield [self._parse(data, f"body {number}") if self._form == "json" else Draft(data)]
@@ -119,7 +119,7 @@ class Source:
             raise BadInput(f"{name}: {error.strerror}") from None
 
     async def _lines(self, fd: int, name: str) -> AsyncIterator[list[bytes]]:
-        """Yield lines without their line ends, in batches as they are read."""
+        """Yield lines without their line ends, in batches."""
         begun: list[bytes] = []
         size = 0
         async for data in self._pieces(fd, name):
