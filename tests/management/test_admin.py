@@ -72,7 +72,7 @@ def test_a_change_is_answered_when_it_is_on_disk(harness: Harness, monkeypatch: 
     monkeypatch.setattr(admin_module, "COMMIT_TIMEOUT", 0.05)
     monkeypatch.setattr(harness.log, "flush", lambda: None)
     harness.log.state, harness.log.reason = "full", "no space left"
-    with pytest.raises(StorageFailed, match="the change is done, but not on disk yet: no space left"):
+    with pytest.raises(StorageFailed, match="the change is applied, but not on disk yet: no space left"):
         harness.call("queues.add", name="q")
 
 

@@ -107,7 +107,7 @@ def test_an_internal_error_is_answered_and_logged(
     served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(served.harness.managed, "facts", lambda: 1 / 0)
-    with pytest.raises(CallFailed, match="internal error of the broker"):
+    with pytest.raises(CallFailed, match="internal error; see the broker's log"):
         control_client.call(served.directory, "status")
     assert "ZeroDivisionError" in caplog.text
 

@@ -50,7 +50,7 @@ def test_too_many_are_refused_unless_a_queue_is_named(context: VhostContext, mon
     list_leases(context, OfQueue()).when_resolved(found.append)
     [error] = found
     assert isinstance(error, ResourceError)
-    assert str(error).startswith("8 leases and batches exceed the maximum of 5 in a reply: name a queue")
+    assert str(error).startswith("8 leases and batches exceed the maximum of 5 in a reply; expected a queue name")
     found.clear()
     list_leases(context, OfQueue(queue="one")).when_resolved(found.append)
     assert len(found[0].leases) == 4

@@ -85,13 +85,13 @@ def test_invalid_requests_are_refused(channel: BaseChannel, queue: Any, name: st
             "stage.promote",
             {"app": name, "batch": 1, "stages": [], "on_unroutable": "dead-letter"},
             "precondition-failed",
-            "needs dead_letter_exchange",
+            "requires dead_letter_exchange",
         ),
         (
             "stage.promote",
             {"app": name, "batch": 1, "stages": [], "dead_letter_exchange": ""},
             "precondition-failed",
-            "are for on_unroutable 'dead-letter'",
+            "require on_unroutable 'dead-letter'",
         ),
     ):
         with pytest.raises(Refused) as refused:

@@ -134,7 +134,7 @@ def add_super(name: str, partitions: int, vhost: str, arguments: tuple[str, ...]
 def delete_super(name: str, vhost: str) -> None:
     """Delete a super stream and all its partitions."""
     result = current().call("streams.delete_super", name=name, vhost=vhost)
-    click.echo(f"deleted super stream '{name}' and its {result['messages']} messages")
+    click.echo(f"deleted super stream '{name}' with {result['messages']} messages")
 
 
 for command in (stream_segments.segments, stream_segments.seal, stream_erasing.erase, stream_tables.iceberg):

@@ -1,1 +1,1 @@
-"""Management: the calls of operators to a running broker, and the local control socket that serves them."""
+"""Management operations on a running broker, and the control socket and control exchange that serve them."""

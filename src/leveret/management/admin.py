@@ -1,4 +1,4 @@
-"""Execution of operations on a broker as a whole, independent of their transport."""
+"""Execution of operations on the broker as a whole, independent of the transport."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class BadCall(BrokerError):
 
 
 class Admin:
-    """Executes operations on a broker."""
+    """Executor of operations on a broker."""
 
     def __init__(self, managed: ManagedBroker) -> None:
         self.managed = managed
 
     async def call(self, name: str, fields: object, principal: Principal) -> Reply | Iterator[Reply | None] | None:
-        """Execute an operation. Changes are on disk when it returns. Raises `BrokerError`.
+        """Execute an operation, and return when its changes are on disk. Raises `BrokerError`.
 
         Args:
             name: The name of the operation.
@@ -53,7 +53,7 @@ class Admin:
         return await _resolved(result) if isinstance(result, Later) else result
 
     async def _change(self, operation: Operation[Q, R], context: Context, request: Q) -> R | Later[R] | Iterator[R | None]:
-        """Execute an operation that writes to the log, and wait until what it wrote is on disk."""
+        """Execute an operation that writes to the log, and wait until its records are on disk."""
         try:
             result = operation.function(context, request)
             if isinstance(result, Awaitable):
@@ -61,7 +61,7 @@ class Admin:
         finally:
             removed = _Done(asyncio.get_running_loop())
             is_removed = not operation.removes or not self.managed.broker.jobs.removals.after(removed.call)
-            # Even if the operation failed half-way, because the queues that it changed must be drained and committed.
+            # Also after a partial failure, because the changed queues must be drained and committed.
             committed = self._commit()
         await self._on_disk(committed)
         if not is_removed:
@@ -70,7 +70,7 @@ class Admin:
         return result
 
     def _commit(self) -> _Done:
-        """End the turn. Returns a waiter that is done when the changes are on disk."""
+        """End the turn. Returns a waiter for the changes to be on disk."""
         committed = _Done(asyncio.get_running_loop())
         self.managed.broker.log.wait(committed)
         self.managed.broker.end_turn()
@@ -82,11 +82,11 @@ class Admin:
             await asyncio.wait_for(committed.future, COMMIT_TIMEOUT)
         except TimeoutError:
             reason = log.reason if log.state != OK else "the disk is slow"
-            raise StorageFailed(f"the change is done, but not on disk yet: {reason}") from None
+            raise StorageFailed(f"the change is applied, but not on disk yet: {reason}") from None
 
 
 async def _resolved(later: Later[Reply]) -> Reply:
-    """Wait for a reply."""
+    """Return a deferred reply, or raise its error."""
     future: asyncio.Future[Reply | BrokerError] = asyncio.get_running_loop().create_future()
     later.when_resolved(future.set_result)
     outcome = await future
@@ -96,7 +96,7 @@ async def _resolved(later: Later[Reply]) -> Reply:
 
 
 class _Done(CommitWaiter):
-    """Waits for the commit of an operation's changes, or for the end of its removals."""
+    """Waiter for the commit of an operation's changes, or for the end of its removals."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.future: asyncio.Future[None] = loop.create_future()

@@ -14,7 +14,7 @@ TIMEOUT = 60.0
 
 
 class NoBroker(Exception):
-    """No broker answers in the data directory. The message says what to do."""
+    """No broker runs on the data directory. The message says what to do."""
 
 
 class CallFailed(Exception):

@@ -1,13 +1,13 @@
 """The control socket: a Unix socket in the data directory, for administrators on the same machine.
 
-Access is controlled by the file's mode: only its owner may read and write it. Requests and replies are JSON, one per line:
+The mode of the socket file grants access to its owner only. Requests and replies are JSON, one per line:
 
     {"v": 1, "call": "queues.list", "arguments": {"vhost": "/"}}
     {"v": 1, "part": [{...}, ...]}        any number of times, for a list
     {"v": 1, "result": [{...}, ...]}      the rest of the list, or the result
     {"v": 1, "error": {"condition": "not-found", "text": "no vhost 'x'"}}
 
-Replies are sent in the order of the requests. A long list is produced in parts; the broker does other work in between.
+The broker replies in the order of the requests. It produces a long list in parts and does other work in between.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from leveret.management.structs import Reply
 
 VERSION = 1
 MAX_REQUEST_SIZE = 1 << 20
-# Maximum items of a part of a list, and bytes after which a part ends earlier: an item may have any number of arguments.
+# Maximum number of items per part of a list, and bytes after which a part ends earlier, since items vary in size.
 PART = 100
 PART_SIZE = 32 << 10
-# Maximum number of objects to examine for one part, if the request excludes most of them.
+# Maximum number of objects to examine per part, in case the request excludes most of them.
 SEEN = 1000
 
 log = logging.getLogger("leveret.control")
 
 
 class ControlServer:
-    """Serves an `Admin` on a Unix socket at `path`."""
+    """Server of an `Admin` on a Unix socket at `path`."""
 
     def __init__(self, admin: Admin, path: Path) -> None:
         self._admin = admin
@@ -51,7 +51,7 @@ class ControlServer:
         self._clients: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Listen. The socket file of a killed broker is replaced. Raises `OSError` if the socket cannot be created."""
+        """Listen. Replaces the socket file of a killed broker. Raises `OSError` if the socket cannot be created."""
         self._server = await asyncio.start_unix_server(self._serve, sock=_listen(self._path), limit=MAX_REQUEST_SIZE)
 
     async def stop(self) -> None:
@@ -66,8 +66,8 @@ class ControlServer:
         try:
             self._path.unlink(missing_ok=True)
         except OSError as error:
-            # A failing disk must not keep the broker from reopening its store. The next start replaces the socket.
-            log.warning("cannot remove the control socket %s: %s", self._path, error.strerror)
+            # A failing disk must not prevent the broker from reopening its store. The next start replaces the socket.
+            log.warning("cannot remove control socket %s: %s", self._path, error.strerror)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -111,7 +111,7 @@ class ControlServer:
             yield _error(error.condition, str(error))
         except Exception:
             log.exception("internal error in call '%s'", request["call"])
-            yield _error("internal-error", "internal error of the broker; see its log")
+            yield _error("internal-error", "internal error; see the broker's log")
 
 
 def _listen(path: Path) -> socket.socket:
@@ -120,7 +120,7 @@ def _listen(path: Path) -> socket.socket:
         if path.exists() and stat.S_ISSOCK(path.stat().st_mode):
             _check_unused(path)
             path.unlink()
-        # Created with this mode, so that other users cannot connect at any moment.
+        # Set the mode at creation, so that other users can never connect.
         mask = os.umask(0o177)
         try:
             with short_path(path) as name:
@@ -143,9 +143,7 @@ def _check_unused(path: Path) -> None:
 
 
 def _take(items: Iterator[Reply | None]) -> tuple[list[bytes], bool]:
-    """Return the next part of a list, encoded, and whether it is the last one. None represents objects that the request
-    excludes.
-    """
+    """Return the next part of a list, encoded, and whether it is the last one. None stands for an excluded object."""
     part: list[bytes] = []
     size = 0
     for seen, item in enumerate(items, 1):

@@ -1,4 +1,4 @@
-"""Descriptions of the process and of the protocols' connections for operators. Sizes are in bytes, times in seconds."""
+"""Descriptions of the process and its connections for operators. Sizes are in bytes, times in seconds."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ConnectionInfo(Reply, kw_only=True):
 
 
 class ChannelInfo(Reply, kw_only=True):
-    """A channel, or a session of AMQP 1.0."""
+    """A channel, or an AMQP 1.0 session."""
 
     connection: int
     vhost: str
@@ -62,7 +62,7 @@ class ChannelInfo(Reply, kw_only=True):
 
 
 class LinkInfo(Reply, kw_only=True):
-    """A link of AMQP 1.0 that outlives its session, or is attached. `expires_at` is 0 if it does not expire."""
+    """An attached or suspended AMQP 1.0 link. `expires_at` is 0 if it does not expire."""
 
     vhost: str
     user: str
@@ -92,7 +92,7 @@ class ConnectedSession(Protocol):
 
 
 class LinkRegistry(Protocol):
-    """The part of the protocol's links that management uses. Errors are `BrokerError`s."""
+    """The part of the link registry that management uses. Methods raise `BrokerError`."""
 
     def describe(self) -> Iterable[LinkInfo]: ...
 

@@ -1,4 +1,4 @@
-"""Replies as JSON, with any values that clients send."""
+"""Encoding of replies as JSON, including arbitrary values from clients."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import msgspec
 
 from leveret.broker import values
 
-# Integers that every JSON parser with 64-bit integers supports.
+# Range of integers that JSON parsers with 64-bit integers support.
 _MIN_INTEGER: Final = -(1 << 63)
 _MAX_INTEGER: Final = (1 << 64) - 1
 
 
-# A value in a reply: a struct, a value of a client's table, or a collection of these.
+# A value in a reply: a struct, a value from a client's table, or a collection of these.
 ReplyValue: TypeAlias = Any
 Json: TypeAlias = Union[bool, int, float, str, list["Json"], dict[str, "Json"], None]
 
 
 class ClientTable:
-    """A table of a client in a reply: arguments, or properties."""
+    """A client's table in a reply: arguments or properties."""
 
     __slots__ = ("fields",)
 
@@ -38,9 +38,9 @@ def plain(value: ReplyValue) -> Json: ...
 
 
 def plain(value: ReplyValue) -> Json:
-    """Return a reply, or a value of a field table, as a JSON value. It accepts every value that a client can send.
+    """Return a reply, or a field table value, as a JSON value. Accepts every value that a client can send.
 
-    Bytes, decimals, NaN and infinities become strings, and times ISO 8601.
+    Bytes, decimals, NaN and infinities become strings; times become ISO 8601.
     """
     if value is None or isinstance(value, bool):
         return value
@@ -64,7 +64,7 @@ def plain(value: ReplyValue) -> Json:
 
 
 def fields_of(reply: msgspec.Struct) -> dict[str, ReplyValue]:
-    """Return the fields of a reply that are set, by their names in JSON."""
+    """Return the fields of a reply that are set, by their JSON names."""
     found = (
         (name, getattr(reply, field))
         for name, field in zip(reply.__struct_encode_fields__, reply.__struct_fields__, strict=True)
@@ -98,7 +98,7 @@ def _table(value: ReplyValue) -> dict[str, Json]:
 
 
 def encode_json(value: ReplyValue) -> bytes:
-    """Encode a reply as JSON, whatever values it contains."""
+    """Encode a reply as JSON. Accepts any value."""
     try:
         return msgspec.json.encode(value, enc_hook=_table)
     except (TypeError, ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""The object of operations: one broker with its users, connections and configuration."""
+"""The broker that operations act on, with its users, connections and configuration."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class ManagedBroker:
-    """A broker to manage.
+    """Broker that operations act on.
 
     Args:
         broker: The broker.
@@ -29,9 +29,9 @@ class ManagedBroker:
         apply_vhost: Creates a vhost, or changes the settings of an existing one.
         facts: Returns the state of the process.
         alarm: Returns the reason why publishers are blocked, or "".
-        executor: The executor for slow work, such as password hashes.
-        vhost_settings: The settings that operators gave to vhosts.
-        links: The links of AMQP 1.0.
+        executor: The executor for slow work, such as password hashing.
+        vhost_settings: The vhost settings that operators set.
+        links: The AMQP 1.0 links.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class ManagedBroker:
         self._executor = executor
 
     async def in_thread(self, function: Callable[[], T]) -> T:
-        """Run a function in a thread, and return its result."""
+        """Run a function in a thread and return its result."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, function)
 
     def vhost(self, name: str) -> Vhost:

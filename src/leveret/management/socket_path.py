@@ -1,4 +1,4 @@
-"""Paths of Unix sockets, which the operating system limits to about a hundred bytes."""
+"""Paths of Unix sockets, which the operating system limits to about 100 bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MAX_PATH = 103
 
 @contextmanager
 def short_path(path: Path) -> Iterator[str]:
-    """Yield a name of a socket for `bind` and `connect`. A path that is too long is shortened through `/proc/self/fd`.
+    """Yield a socket name for `bind` and `connect`. Shortens a path that is too long through `/proc/self/fd`.
 
     Raises:
         OSError: The directory cannot be opened, or the system has no `/proc`.

@@ -1,4 +1,4 @@
-"""Base structs of requests and replies, and those that several operations share."""
+"""Base structs of requests and replies, and structs shared by several operations."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-# The arguments of a declaration, with values that the transport can carry.
+# The arguments of a declaration. The transport determines the possible values.
 Arguments: TypeAlias = dict[str, Any]
 
 
 class Request(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Base class of requests, and the request of operations without arguments."""
+    """Base class of requests, and the request of operations without fields."""
 
 
 class InVhost(Request, kw_only=True):
-    """Request for a list: of one vhost, or None for all."""
+    """Request for a list: of one vhost, or of all if None."""
 
     vhost: str | None = None
 

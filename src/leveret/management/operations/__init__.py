@@ -1,1 +1,1 @@
-"""The vocabulary of management: the operations of a broker, independent of caller and transport."""
+"""Management operations, independent of the caller and the transport."""

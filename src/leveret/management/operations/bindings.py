@@ -18,7 +18,7 @@ from leveret.management.structs import Arguments, InVhost, Reply, Request
 
 
 class OneBinding(Request, kw_only=True):
-    """`source` is an exchange, `destination` a queue or an exchange."""
+    """Request about a binding. `source` is an exchange, `destination` a queue or an exchange."""
 
     vhost: str = "/"
     source: str
@@ -29,7 +29,7 @@ class OneBinding(Request, kw_only=True):
 
 
 class BindingInfo(Reply, kw_only=True):
-    """A binding. `kind` is that of the destination."""
+    """A binding. `kind` is the kind of the destination."""
 
     vhost: str
     source: str
@@ -40,7 +40,7 @@ class BindingInfo(Reply, kw_only=True):
 
 
 def list_bindings(context: Context, request: InVhost) -> Iterator[BindingInfo]:
-    """List all bindings except those of the default exchange, to which every queue is bound by its name."""
+    """List all bindings except those of the default exchange."""
     return (
         BindingInfo(
             vhost=vhost.name,
@@ -63,7 +63,7 @@ def _destination(vhost: Vhost, request: OneBinding) -> Destination:
 
 
 def _listed(vhost: Vhost, destination: Destination, request: OneBinding) -> Binding | None:
-    """Return the binding that `bindings.list` shows with this routing key and these arguments."""
+    """Return the binding with the routing key and arguments that `bindings.list` shows."""
     exchange = vhost.exchanges.get(request.source)
     own = {} if exchange is None else exchange.by_destination.get(destination, {})
     exact = own.get((request.routing_key, freeze(request.arguments)))
@@ -76,7 +76,7 @@ def _listed(vhost: Vhost, destination: Destination, request: OneBinding) -> Bind
 
 
 def add(context: Context, request: OneBinding) -> None:
-    """Add a binding. An equal binding may exist already."""
+    """Add a binding. Succeeds if an equal binding exists."""
     vhost = context.vhost(request.vhost)
     vhost.bind(_destination(vhost, request), request.source, request.routing_key, request.arguments)
 

@@ -1,4 +1,4 @@
-"""Branches of distributed transactions: operations of coordinators, and of operators who resolve branches for them."""
+"""Branches of distributed transactions: operations for coordinators, and for operators who resolve branches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class Rollback(NamedInVhost, kw_only=True):
 class BranchInfo(Reply, kw_only=True):
     """A branch.
 
-    `age` is the seconds since it was started, prepared or decided; `timeout` the seconds until it is rolled back, or None.
+    `age` is the time since the branch was started, prepared or decided. `timeout` is the time until its rollback, or None.
+    Both are in seconds.
     """
 
     vhost: str
@@ -87,7 +88,7 @@ def commit(context: Context, request: Commit) -> Later[Outcome]:
 
 
 def rollback(context: Context, request: Rollback) -> Later[Outcome]:
-    """Roll a branch back."""
+    """Roll back a branch."""
     branch = _find(context, request)
     outcome = _Waiter("rolled back")
     branch.branches.rollback(branch, outcome.done, request.remember, by_hand=True)
@@ -111,7 +112,7 @@ def _find(context: Context, request: NamedInVhost) -> Branch:
 
 
 class _Waiter:
-    """Waits for the outcome of a branch, which may differ from the wanted one."""
+    """Waiter for the outcome of a branch, which may differ from `wanted`."""
 
     def __init__(self, wanted: str) -> None:
         self.wanted = wanted

@@ -12,7 +12,7 @@ from leveret.management.structs import InVhost, Reply, Request
 
 
 class Close(Request, kw_only=True):
-    """`number` is that of `connections.list`."""
+    """Request to close a connection. `number` is its number in `connections.list`."""
 
     number: int
     reason: str = "closed by the operator"
@@ -24,7 +24,7 @@ class CloseUser(Request, kw_only=True):
 
 
 class ConsumerInfo(Reply, kw_only=True):
-    """A consumer. Internal ones, such as those of direct reply-to, have no `connection`."""
+    """A consumer. Internal consumers, such as that of direct reply-to, have no `connection`."""
 
     vhost: str
     queue: str
@@ -91,12 +91,12 @@ def close(context: Context, request: Close) -> None:
 
 
 def close_user(context: Context, request: CloseUser) -> Closed:
-    """Close all connections of a user. Returns their number."""
+    """Close all connections of a user and return their number."""
     return Closed(connections=close_all(context, request.user, request.reason))
 
 
 def close_all(context: Context, user: str, reason: str) -> int:
-    """Close the connections of a user, and return their number."""
+    """Close all connections of a user and return their number."""
     own = [session for session in list(context.managed.sessions()) if session.describe().user == user]
     for session in own:
         session.shut_down(reason)

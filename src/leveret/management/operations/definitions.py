@@ -1,7 +1,7 @@
-"""What clients of every protocol declare, bind, purge and delete: the permissions that it takes, and the order in which
-they are checked (RabbitMQ's access control). A session is the owner of the exclusive queues that it declares.
+"""Declaring, binding, purging and deleting on behalf of clients: permission checks, in RabbitMQ's order, and execution.
 
-The sessions of AMQP 0-x call the functions; the management node of AMQP 1.0 performs the operations, which call them.
+AMQP 0-x sessions call the functions. The AMQP 1.0 management node performs the operations, which call the functions. A
+session owns the exclusive queues that it declares.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from leveret.management.structs import Arguments, Messages, Reply, Request
 if TYPE_CHECKING:
     from leveret.broker.vhost import Vhost
 
-# Maximum bindings in one reply, and bindings to compare to find one, so that other clients do not wait long.
+# Maximum number of bindings in a reply, and of bindings to compare in a search, so that other clients do not wait long.
 MAX_LISTED: Final = 1000
 MAX_COMPARED: Final = 5000
-# Units of work to list a binding, and to compare one.
+# Units of work to list and to compare a binding.
 LIST_WORK: Final = 8
 COMPARE_WORK: Final = 2
-# This many bindings, as a power of two, are searched in 1 µs.
+# A search examines 2 ** SEARCH_SHIFT bindings per microsecond.
 SEARCH_SHIFT: Final = 4
 
 
 class Definer(Protocol):
-    """The caller of a declaration: a session, or the context of an operation. `session` owns the exclusive queues."""
+    """Caller of a declaration: a session, or the context of an operation. `session` owns its exclusive queues."""
 
     @property
     def vhost(self) -> Vhost: ...
@@ -41,13 +41,13 @@ class Definer(Protocol):
     def session(self) -> object: ...
 
     def check(self, permission: str, resource: str, /) -> None:
-        """Raise `AccessRefused` unless an exchange or queue may be configured, written or read."""
+        """Raise `AccessRefused` unless the caller may configure, write or read an exchange or queue."""
 
 
 def declare_queue(
     definer: Definer, name: str, *, durable: bool, exclusive: bool, auto_delete: bool, arguments: FieldTable
 ) -> Queue:
-    """Declare a queue, or check that the existing one is equal."""
+    """Declare a queue, or check that the existing queue is equivalent."""
     definer.check("configure", name)
     target = arguments.get("x-dead-letter-exchange")
     if isinstance(target, str):
@@ -59,7 +59,7 @@ def declare_queue(
 
 
 def delete_queue(definer: Definer, name: str, *, if_unused: bool = False, if_empty: bool = False) -> tuple[int, bool]:
-    """Delete a queue. Returns the number of its ready messages, and whether the log must record the deletion."""
+    """Delete a queue. Returns its number of ready messages, and whether the log must record the deletion."""
     definer.check("configure", name)
     found = definer.vhost.find_queue(name)
     if found is not None:
@@ -69,7 +69,7 @@ def delete_queue(definer: Definer, name: str, *, if_unused: bool = False, if_emp
 
 
 def purge_queue(definer: Definer, name: str) -> tuple[int, bool]:
-    """Purge a queue. Returns the number of dropped messages, and whether the log must record that."""
+    """Purge a queue. Returns the number of purged messages, and whether the log must record the purge."""
     definer.check("read", name)
     found = definer.vhost.queue(name, definer.session)
     found.catch_up()
@@ -79,7 +79,7 @@ def purge_queue(definer: Definer, name: str) -> tuple[int, bool]:
 def declare_exchange(
     definer: Definer, name: str, type_name: str, *, durable: bool, auto_delete: bool, internal: bool, arguments: FieldTable
 ) -> Exchange:
-    """Declare an exchange, or check that the existing one is equal."""
+    """Declare an exchange, or check that the existing exchange is equivalent."""
     if name:
         definer.check("configure", name)
     alternate = arguments.get("alternate-exchange")
@@ -98,7 +98,7 @@ def delete_exchange(definer: Definer, name: str, *, if_unused: bool = False) -> 
 
 
 def check_queue_binding(definer: Definer, queue: str, source: str) -> None:
-    """Raise AccessRefused unless the definer may bind this queue to this exchange, and unbind it."""
+    """Raise `AccessRefused` unless the definer may bind this queue to this exchange and unbind it."""
     definer.vhost.check_bindable(source)
     definer.check("write", queue)
     definer.check("read", source)
@@ -114,7 +114,7 @@ def bind_queue(definer: Definer, queue: str, source: str, routing_key: str, argu
 
 
 def unbind_queue(definer: Definer, queue: str, source: str, routing_key: str, arguments: FieldTable) -> None:
-    """Remove a binding. A missing one succeeds without permission for the queue, except in strict mode."""
+    """Remove a binding. Except in strict mode, a missing binding succeeds without permission for the queue."""
     check_queue_binding(definer, queue, source)
     vhost = definer.vhost
     if vhost.strict or vhost.is_bound(queue, source, routing_key, arguments):
@@ -122,7 +122,7 @@ def unbind_queue(definer: Definer, queue: str, source: str, routing_key: str, ar
 
 
 def check_exchange_binding(definer: Definer, destination: str, source: str) -> None:
-    """Raise AccessRefused unless the definer may bind the destination to the source, and unbind it."""
+    """Raise `AccessRefused` unless the definer may bind the destination to the source and unbind it."""
     if not destination or not source:
         raise AccessRefused("the default exchange cannot be bound to another exchange")
     definer.check("write", destination)
@@ -136,7 +136,7 @@ def bind_exchange(definer: Definer, destination: str, source: str, routing_key: 
 
 
 def unbind_exchange(definer: Definer, destination: str, source: str, routing_key: str, arguments: FieldTable) -> None:
-    """Remove a binding. A missing one succeeds, except in strict mode."""
+    """Remove a binding. A missing binding succeeds, except in strict mode."""
     check_exchange_binding(definer, destination, source)
     vhost = definer.vhost
     if vhost.strict or (destination in vhost.exchanges and source in vhost.exchanges):
@@ -167,7 +167,7 @@ class DeclareExchange(OneExchange, kw_only=True):
 
 
 class Bindings(Request, kw_only=True):
-    """The bindings with one key from an exchange to a destination."""
+    """Request about the bindings from an exchange to a destination with one routing key."""
 
     source: str
     destination: str
@@ -180,7 +180,7 @@ class OneBinding(Bindings, kw_only=True):
 
 
 class QueueDefinition(Reply, kw_only=True):
-    """A queue. `stored`: whether the log has it."""
+    """A queue. `stored` says whether the log records it."""
 
     vhost: str
     name: str
@@ -195,14 +195,14 @@ class QueueDefinition(Reply, kw_only=True):
 
 
 class ExchangeDefinition(Reply, kw_only=True):
-    """An exchange. `stored`: whether the log has it."""
+    """An exchange. `stored` says whether the log records it."""
 
     name: str
     stored: bool
 
 
 class RemovedMessages(Messages, kw_only=True):
-    """The number of removed messages, and whether the log must record that."""
+    """The number of removed messages, and whether the log must record the removal."""
 
     stored: bool
 
@@ -230,7 +230,7 @@ def _describe(queue: Queue) -> QueueDefinition:
 
 
 def perform_declare_queue(context: VhostContext, request: DeclareQueue) -> QueueDefinition:
-    """Declare a queue. An equal queue may exist already."""
+    """Declare a queue. Succeeds if an equivalent queue exists."""
     return _describe(
         declare_queue(
             context,
@@ -244,7 +244,7 @@ def perform_declare_queue(context: VhostContext, request: DeclareQueue) -> Queue
 
 
 def perform_show_queue(context: VhostContext, request: OneQueue) -> QueueDefinition:
-    """Return a queue to a user who has any permission for it."""
+    """Return a queue, if the user has any permission for it."""
     context.check_any(request.name)
     queue = context.vhost.find_queue(request.name)
     if queue is None:
@@ -253,7 +253,7 @@ def perform_show_queue(context: VhostContext, request: OneQueue) -> QueueDefinit
 
 
 def perform_delete_queue(context: VhostContext, request: OneQueue) -> RemovedMessages:
-    """Delete a queue. Returns the number of its ready messages; deleting a missing queue succeeds."""
+    """Delete a queue and return its number of ready messages. Deleting a missing queue succeeds."""
     if context.vhost.find_queue(request.name) is None:
         return RemovedMessages(messages=0, stored=False)  # in strict mode too
     messages, stored = delete_queue(context, request.name)
@@ -261,13 +261,13 @@ def perform_delete_queue(context: VhostContext, request: OneQueue) -> RemovedMes
 
 
 def perform_purge_queue(context: VhostContext, request: OneQueue) -> RemovedMessages:
-    """Drop the ready messages of a queue."""
+    """Purge the ready messages of a queue."""
     messages, stored = purge_queue(context, request.name)
     return RemovedMessages(messages=messages, stored=stored)
 
 
 def perform_declare_exchange(context: VhostContext, request: DeclareExchange) -> ExchangeDefinition:
-    """Declare an exchange. An equal exchange may exist already."""
+    """Declare an exchange. Succeeds if an equivalent exchange exists."""
     exchange = declare_exchange(
         context,
         request.name,
@@ -290,7 +290,7 @@ def perform_delete_exchange(context: VhostContext, request: OneExchange) -> Repl
 
 
 def perform_bind(context: VhostContext, request: OneBinding) -> Reply:
-    """Add a binding. An equal binding may exist already."""
+    """Add a binding. Succeeds if an equal binding exists."""
     if request.kind == "queue":
         bind_queue(context, request.destination, request.source, request.routing_key, request.arguments)
     else:
@@ -311,7 +311,7 @@ def perform_unbind(context: VhostContext, request: OneBinding) -> Reply:
 
 
 def perform_list_bindings(context: VhostContext, request: Bindings) -> BindingArguments:
-    """List the bindings with one key between two objects for which the user has any permission."""
+    """List the bindings with one routing key between two objects, if the user has any permission for both."""
     context.check_any(request.source)
     context.check_any(request.destination)
     found = between(context.vhost, request, MAX_LISTED, LIST_WORK)
@@ -319,7 +319,7 @@ def perform_list_bindings(context: VhostContext, request: Bindings) -> BindingAr
 
 
 def perform_compare_bindings(context: VhostContext, request: Bindings) -> BindingArguments:
-    """List the bindings with one key between two objects that the user may unbind."""
+    """List the bindings with one routing key between two objects, if the user may unbind them."""
     check = check_queue_binding if request.kind == "queue" else check_exchange_binding
     check(context, request.destination, request.source)
     found = between(context.vhost, request, MAX_COMPARED, COMPARE_WORK)
@@ -327,20 +327,20 @@ def perform_compare_bindings(context: VhostContext, request: Bindings) -> Bindin
 
 
 def between(vhost: Vhost, request: Bindings, limit: int, work: int) -> list[Binding]:
-    """Return the bindings with one key between two objects.
+    """Return the bindings with one routing key between two objects.
 
     Args:
         vhost: The vhost.
-        request: The exchange, the destination and the key.
+        request: The exchange, the destination and the routing key.
         limit: The maximum number of bindings. Raises `PreconditionFailed` if there are more.
-        work: The units of work of each.
+        work: The units of work per binding.
     """
     own = _own(vhost, request)
     found = [binding for binding in own.values() if binding.routing_key == request.routing_key]
     vhost.broker.work += len(own) >> SEARCH_SHIFT
     if len(found) > limit:
         raise PreconditionFailed(
-            f"{len(found)} bindings lead from exchange '{request.source}' to '{request.destination}' with this key;"
+            f"{len(found)} bindings from exchange '{request.source}' to '{request.destination}' have this routing key;"
             f" expected at most {limit}: unbind over AMQP 0-9-1, or list them with `leveret bindings list`"
         )
     vhost.broker.work += len(found) * work

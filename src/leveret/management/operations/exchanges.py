@@ -26,7 +26,7 @@ class Delete(NamedInVhost, kw_only=True):
 
 
 class ExchangeInfo(Reply, kw_only=True):
-    """An exchange, and the number of its bindings."""
+    """An exchange with its number of bindings."""
 
     vhost: str
     name: str
@@ -59,7 +59,7 @@ def list_exchanges(context: Context, request: InVhost) -> Iterator[ExchangeInfo]
 
 
 def add(context: Context, request: Add) -> ExchangeInfo:
-    """Declare an exchange, as a client does. An equal exchange may exist already."""
+    """Declare an exchange, as a client does. Succeeds if an equivalent exchange exists."""
     exchange = context.vhost(request.vhost).declare_exchange(
         request.name,
         request.type,

@@ -1,4 +1,4 @@
-"""Leases: numbered batches of a queue, which are read and settled as a whole. Operators list and release them."""
+"""Leases: numbered batches of a queue that readers read and settle as a whole. Operators list and release leases."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 
 Number = Annotated[int, Meta(ge=0, le=(1 << 62))]
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
-# More than three years.
+# The maximum is more than three years.
 Seconds = Annotated[float, Meta(gt=0, le=1e8)]
 
 
-# Maximum number of leases and batches in a reply; units of work to describe each.
+# Maximum number of leases and batches in a reply, and units of work to describe each.
 MAX_LISTED: Final = 10_000
 LEASE_WORK: Final = 8
 BATCH_WORK: Final = 3
 
 
 class Release(NamedInVhost, kw_only=True):
-    """`name` is the name of the queue."""
+    """Request to release a lease. `name` is the name of the queue."""
 
     lease: str
 
@@ -67,7 +67,7 @@ class LeaseBatch(OfLease, kw_only=True):
 
 
 class Commit(OfLease, kw_only=True):
-    """`except` has the indices of messages to return to the queue."""
+    """Request to commit a batch. `except` lists the indices of messages to return to the queue."""
 
     epoch: Number
     batch: Number
@@ -83,7 +83,7 @@ class BatchSummary(Reply, kw_only=True):
 
 
 class Acquired(Reply, kw_only=True):
-    """An acquired lease. `planned` has its uncommitted batches."""
+    """An acquired lease. `planned` lists its uncommitted batches."""
 
     epoch: int
     committed: int
@@ -104,7 +104,7 @@ class BatchInfo(BatchSummary, kw_only=True):
 
 
 class LeaseInfo(Reply, kw_only=True):
-    """A lease. `age` is the seconds since it was acquired, `idle` those since it was last used."""
+    """A lease. `age` and `idle` are the seconds since it was acquired and last used."""
 
     vhost: str | UnsetType = UNSET
     queue: str
@@ -171,7 +171,7 @@ def list_all(context: Context, request: InVhost) -> Iterator[LeaseInfo | None]:
 
 
 def release_by_operator(context: Context, request: Release) -> Messages:
-    """Return the messages of a lease to the queue. Returns their number."""
+    """Release a lease: requeue its messages and return their number."""
     queue = context.vhost(request.vhost).find_queue(request.name)
     if queue is None:
         raise NotFound(f"no queue '{request.name}' in vhost '{request.vhost}'")
@@ -187,7 +187,7 @@ def _leases_of(context: VhostContext, request: OfLease) -> Leases:
 
 
 def acquire(context: VhostContext, request: Acquire) -> Acquired:
-    """Create or take over a lease. Returns its uncommitted batches."""
+    """Create or take over a lease, and return its uncommitted batches."""
     lease = _find(context, request.queue).make_leases().acquire(request.lease, request.timeout)
     return Acquired(
         epoch=lease.epoch, committed=lease.committed, planned=[_summary(batch) for batch in lease.batches.values()]
@@ -195,7 +195,7 @@ def acquire(context: VhostContext, request: Acquire) -> Acquired:
 
 
 def lease_batch(context: VhostContext, request: LeaseBatch) -> Later[BatchSummary]:
-    """Lease the batch after a batch; repeated requests return the same one."""
+    """Lease the batch that follows a batch. Repeated requests return the same batch."""
     later = Later[BatchSummary]()
 
     def done(batch: Batch | None, error: BrokerError | None) -> None:
@@ -225,14 +225,14 @@ def commit(context: VhostContext, request: Commit) -> Committed:
 
 
 def release(context: VhostContext, request: OfLease) -> Messages:
-    """Return all leased messages to the queue. Returns their number."""
+    """Release a lease: requeue its messages and return their number."""
     return Messages(messages=_leases_of(context, request).release(request.lease))
 
 
 class Listing(Job):
-    """Finds the leases of queues and describes them, limited by the work of one turn per step.
+    """Job that lists the leases of queues, with the work of one turn per step.
 
-    Resolves `later` with them, or with a `ResourceError` if they are too many.
+    Resolves `later` with the leases, or with a `ResourceError` if there are too many.
     """
 
     def __init__(self, context: VhostContext, queues: Iterator[Queue], later: Later[LeaseList]) -> None:
@@ -260,8 +260,8 @@ class Listing(Job):
         if self.count > MAX_LISTED:
             self.later.fail(
                 ResourceError(
-                    f"{self.count} leases and batches exceed the maximum of {MAX_LISTED} in a reply: name a queue, or"
-                    " list them with `leveret leases`"
+                    f"{self.count} leases and batches exceed the maximum of {MAX_LISTED} in a reply; expected a queue"
+                    " name, or `leveret leases`"
                 )
             )
             return False
@@ -287,7 +287,7 @@ def cost_of(lease: Lease) -> int:
 
 
 def list_leases(context: VhostContext, request: OfQueue) -> Later[LeaseList]:
-    """List the leases of a queue, or of all queues that the user may read; a `ResourceError` if they are too many."""
+    """List the leases of a queue, or of all queues that the user may read. Fails with `ResourceError` if too many."""
     if request.queue is not None:
         context.check("read", request.queue)
         queues = iter([_find(context, request.queue)])

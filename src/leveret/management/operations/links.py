@@ -1,4 +1,4 @@
-"""Attached and suspended links of AMQP 1.0: list, release, delete."""
+"""Attached and suspended AMQP 1.0 links: list, release, delete."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STEP: Final = 1000
 
 
 class One(NamedInVhost, kw_only=True):
-    """Request about a link: as many of its identifying fields as necessary."""
+    """Request about a link, with as many of its identifying fields as necessary."""
 
     user: str | None = None
     container: str | None = None
@@ -31,19 +31,19 @@ def list_links(context: Context, request: InVhost) -> Iterator[LinkInfo | None]:
 
 
 async def release(context: Context, request: One) -> Messages:
-    """Return the unsettled messages of a suspended link to their queue. Returns their number."""
+    """Requeue the unsettled messages of a suspended link and return their number."""
     link = await _find(context, request)
     return Messages(messages=context.managed.links.release(link.vhost, link.user, link.container, link.name, link.role))
 
 
 async def delete(context: Context, request: One) -> None:
-    """Delete a link with its subscription queue. An attached link is detached with an error."""
+    """Delete a link and its subscription queue. Detaches an attached link with an error."""
     link = await _find(context, request)
     context.managed.links.delete(link.vhost, link.user, link.container, link.name, link.role)
 
 
 async def _find(context: Context, request: One) -> LinkInfo:
-    """Return the link that matches the request, in several turns if there are many links."""
+    """Return the link that matches the request. Takes several turns if there are many links."""
     context.vhost(request.vhost)
     found = []
     for count, item in enumerate(context.managed.links.describe(), 1):
@@ -71,7 +71,7 @@ async def _find(context: Context, request: One) -> LinkInfo:
 
 
 def _matches(wanted: str | None, value: str) -> bool:
-    """Return whether a value is the wanted one, as received or as lists show it."""
+    """Return whether a value equals the wanted one, as received or as listed."""
     return wanted is None or wanted in (value, plain(value))
 
 

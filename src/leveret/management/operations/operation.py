@@ -1,7 +1,7 @@
-"""Operations: a name, the structs of the request and of the reply, the required right, and a function.
+"""Operations: request and reply structs, the required right, and a function.
 
-The function is called on the event loop with the context and the request, and raises `BrokerError`. Neither knows the
-transport: the control socket, the exchange `leveret.control`, or another one.
+The function runs on the event loop with the context and the request, and raises `BrokerError`. Operations are independent
+of their transport, such as the control socket or the exchange `leveret.control`.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class Principal(Protocol):
     def user(self) -> str: ...
 
     def is_operator(self) -> bool:
-        """Return whether every operation is permitted."""
+        """Return whether the caller may execute every operation."""
 
     def may(self, vhost: str, permission: str, resource: str) -> bool:
-        """Return whether an exchange or queue may be configured, written or read."""
+        """Return whether the caller may configure, write or read an exchange or queue."""
 
 
 class Operator:
-    """The principal of the control socket: a process of the user that runs the broker."""
+    """Principal of the control socket: a process of the user that runs the broker."""
 
     user = ""
 
@@ -58,7 +58,7 @@ class Operator:
 
 
 class User:
-    """A user of the broker, with its permissions."""
+    """Principal with the permissions of a broker user."""
 
     def __init__(self, user: str, users: UserStore) -> None:
         self.user = user
@@ -72,7 +72,7 @@ class User:
 
 
 class Context:
-    """The object and the caller of an operation.
+    """Context of an operation on the broker as a whole.
 
     Attributes:
         managed: The broker, its users, its connections and its configuration.
@@ -101,7 +101,7 @@ class Context:
 
 
 class VhostContext:
-    """The object and the caller of an operation inside a vhost.
+    """Context of an operation inside a vhost.
 
     Attributes:
         vhost: The vhost of the principal.
@@ -139,7 +139,7 @@ class VhostContext:
 
 
 class Later(Generic[R]):
-    """A reply that is not known yet. Exactly one of `answer` and `fail` is called once."""
+    """Deferred reply. Exactly one of `answer` and `fail` is called, once."""
 
     def __init__(self) -> None:
         self._outcome: R | BrokerError | None = None
@@ -152,7 +152,7 @@ class Later(Generic[R]):
         self._resolve(error)
 
     def when_resolved(self, callback: Callable[[R | BrokerError], None]) -> None:
-        """Call `callback` with the outcome when it is known, which may be at once."""
+        """Call `callback` with the outcome as soon as it is known, possibly at once."""
         self._callback = callback
         if self._outcome is not None:
             callback(self._outcome)
@@ -163,8 +163,8 @@ class Later(Generic[R]):
             self._callback(outcome)
 
 
-# The result of an operation's function: a reply, one that is not known yet, or the items of a list, which may be long
-# and is produced in parts, with None for each object that the request excludes.
+# The result of an operation's function: a reply, a deferred reply, or the items of a list, with None for each object that
+# the request excludes. Lists are produced in parts.
 Result = Union[R, Later[R], Awaitable[R], Iterator[R], Iterator[R | None]]
 VhostResult = Union[R, Later[R]]
 
@@ -174,7 +174,7 @@ class Right:
     """The right that an operation requires.
 
     Attributes:
-        permission: `configure`, `write` or `read`; or the name of another rule.
+        permission: `configure`, `write`, `read` or the name of another rule.
         field: The field of the request that names the exchange or queue.
     """
 
@@ -184,21 +184,21 @@ class Right:
 
 # The operation is reserved to operators.
 OPERATOR: Final = Right("operator", "")
-# The operation checks the permissions of each object that it finds.
+# The operation checks the permissions for each object that it finds.
 EACH: Final = Right("each", "")
-# The operation works on objects of the user only.
+# The operation accesses only the user's own objects.
 OWN: Final = Right("own", "")
 
 
 @dataclass(frozen=True, slots=True)
 class Operation(Generic[Q, R]):
-    """An operation on the broker as a whole. Requests name the vhost.
+    """Operation on the broker as a whole. Requests name the vhost.
 
     Attributes:
         function: Called with the context and the request.
         request: The struct of the request.
-        reply: The struct of the reply, or of each item of a list; None if there is nothing to reply.
-        right: The right that it requires.
+        reply: The struct of the reply, or of each item of a list; None for an empty reply.
+        right: The required right.
         changes: Whether it writes to the log. The reply is sent when the changes are on disk.
         removes: Whether it removes objects, which may take several turns. The reply is sent when they are removed.
     """
@@ -213,13 +213,13 @@ class Operation(Generic[Q, R]):
 
 @dataclass(frozen=True, slots=True)
 class VhostOperation(Generic[Q, R]):
-    """An operation inside the principal's vhost. The reply is sent when everything written before is on disk.
+    """Operation inside the principal's vhost. The reply is sent when all earlier writes are on disk.
 
     Attributes:
         function: Called with the context and the request.
         request: The struct of the request.
         reply: The struct of the reply.
-        right: The right that it requires.
+        right: The required right.
     """
 
     function: Callable[[VhostContext, Q], VhostResult[R]]
@@ -236,7 +236,7 @@ def read(name: str, request: type[Q], fields: object) -> Q:
     """Return the request with these fields.
 
     Raises:
-        ValueError: A field is missing, unknown or of the wrong type. The message names it and what was expected.
+        ValueError: A field is missing, unknown or of the wrong type. The message names the field and what was expected.
     """
     try:
         return msgspec.convert(fields, request)
@@ -249,7 +249,7 @@ def read(name: str, request: type[Q], fields: object) -> Q:
 
 
 def perform(operation: VhostOperation[Q, R], context: VhostContext, request: Q) -> VhostResult[R]:
-    """Check the right of the principal, and execute the operation. Raises `BrokerError`."""
+    """Check the principal's right and execute the operation. Raises `BrokerError`."""
     right = operation.right
     if right.field:
         resource = getattr(request, right.field)
@@ -259,7 +259,7 @@ def perform(operation: VhostOperation[Q, R], context: VhostContext, request: Q) 
 
 
 def perform_now(operation: VhostOperation[Q, R], context: VhostContext, request: Q) -> R:
-    """Check the right of the principal, and execute an operation that replies immediately. Raises `BrokerError`."""
+    """Check the principal's right and execute an operation that replies immediately. Raises `BrokerError`."""
     result = perform(operation, context, request)
     assert not isinstance(result, Later)
     return result

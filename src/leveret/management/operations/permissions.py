@@ -20,7 +20,7 @@ class Of(Request, kw_only=True):
 
 
 class Set(Of, kw_only=True):
-    """Regular expressions; an empty one matches nothing."""
+    """Request to set permissions. They are regular expressions; an empty one matches nothing."""
 
     configure: str
     write: str

@@ -37,7 +37,7 @@ class Describe(Request, kw_only=True):
 
 
 class QueueInfo(Reply, kw_only=True):
-    """A queue with its statistics: messages, and bytes without those of paged-out bodies on disk."""
+    """A queue with its statistics. Byte counts exclude paged-out bodies."""
 
     vhost: str
     name: str
@@ -58,7 +58,7 @@ class QueueInfo(Reply, kw_only=True):
 
 
 class QueueType(Reply, kw_only=True):
-    """The type of a queue, its `messages` (those that a stream retains), and those that are `leased`."""
+    """The type of a queue, its `messages` (for a stream, the retained ones), and its `leased` messages."""
 
     type: str
     durable: bool
@@ -106,10 +106,10 @@ def show(context: Context, request: NamedInVhost) -> QueueInfo:
 
 
 def add(context: Context, request: Add) -> QueueInfo:
-    """Declare a queue, as a client does. An equal queue may exist already."""
+    """Declare a queue, as a client does. Succeeds if an equivalent queue exists."""
     vhost = context.vhost(request.vhost)
     if not request.name:
-        raise PreconditionFailed("the name of the queue is empty; expected 1 to 255 bytes")
+        raise PreconditionFailed("the queue name is empty; expected 1 to 255 bytes")
     queue = vhost.declare_queue(
         request.name, None, durable=request.durable, auto_delete=request.auto_delete, arguments=request.arguments
     )
@@ -117,7 +117,7 @@ def add(context: Context, request: Add) -> QueueInfo:
 
 
 def delete(context: Context, request: Delete) -> Messages:
-    """Delete a queue, even an exclusive one. Returns the number of its ready messages."""
+    """Delete a queue, even an exclusive one, and return its number of ready messages."""
     queue = _find(context, request)
     if request.if_unused and queue.consumers.is_consumed():
         raise PreconditionFailed(f"queue '{request.name}' has {len(queue.consumers)} consumers")
@@ -128,12 +128,12 @@ def delete(context: Context, request: Delete) -> Messages:
 
 
 def purge(context: Context, request: NamedInVhost) -> Messages:
-    """Drop the ready messages of a queue; unacked messages stay. Returns their number."""
+    """Remove the ready messages of a queue and return their number. Unacked messages stay."""
     return Messages(messages=_find(context, request).purge())
 
 
 def describe_type(context: VhostContext, request: Describe) -> QueueType:
-    """Return the type of a queue and the number of its messages."""
+    """Return the type of a queue and its number of messages."""
     queue = context.vhost.queue(request.queue, context.session)
     return QueueType(
         type=queue.settings.type,

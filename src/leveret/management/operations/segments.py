@@ -1,4 +1,4 @@
-"""Sealed segments of streams: list, seal, erase by rules; their Iceberg tables."""
+"""Sealed segments of streams and their Iceberg tables: list, seal, erase, sync."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Erase(NamedInVhost, kw_only=True):
-    """`rules` are those of `leveret.segments.erasure`, which validates them."""
+    """Request to erase. `leveret.segments.erasure` defines and validates `rules`."""
 
     rules: Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=1000)]
     dry_run: bool = False
@@ -29,14 +29,14 @@ class Erase(NamedInVhost, kw_only=True):
 
 
 class Streams(Request, kw_only=True):
-    """Request that selects all streams, those of a vhost, or a single one."""
+    """Request that selects all streams, the streams of a vhost, or a single stream."""
 
     vhost: str | None = None
     name: str | None = None
 
 
 class Sealing(Reply, kw_only=True):
-    """What is sealed: the messages before the offset `until`."""
+    """Sealing in progress, of the messages before the offset `until`."""
 
     until: int
     messages: int
@@ -45,8 +45,8 @@ class Sealing(Reply, kw_only=True):
 class ErasureInfo(Reply, kw_only=True):
     """The progress of an erasure.
 
-    `segments` were examined, `remaining` were not, and `unsealed` messages are in none. The other fields count rows, once a
-    segment was rewritten.
+    `segments` counts examined segments, `remaining` those not yet examined, and `unsealed` messages in no segment. The
+    other fields count rows of rewritten segments.
     """
 
     state: str
@@ -65,7 +65,7 @@ class ErasureInfo(Reply, kw_only=True):
 
 
 class TableInfo(Reply, kw_only=True):
-    """The Iceberg table of a stream. `synced` is when it last agreed with the manifest, in milliseconds since 1970."""
+    """The Iceberg table of a stream. `synced` is the time when it last matched the manifest, in ms since 1970."""
 
     vhost: str
     name: str
@@ -85,13 +85,13 @@ class Streamed(Reply, kw_only=True):
 def _hub(context: Context) -> Segments:
     if context.broker.segments is None:
         raise PreconditionFailed(
-            "this broker does not seal streams; that needs the extra `segments`, and 'storage.engine' other than 'memory'"
+            "this broker does not seal streams; expected the extra `segments`, and a 'storage.engine' other than 'memory'"
         )
     return context.broker.segments
 
 
 def names(context: Context, request: NamedInVhost) -> StreamNames:
-    """Return the name of a stream, or those of the partitions of a super stream in the order of their numbers."""
+    """Return the name of a stream, or the names of a super stream's partitions in numerical order."""
     vhost = context.vhost(request.vhost)
     if request.name in vhost.queues or request.name not in vhost.exchanges:
         return StreamNames(streams=[plain(find(context, request).name)])
@@ -115,11 +115,11 @@ def _describe(context: Context, segment: Segment) -> SegmentInfo:
 
 
 def seal(context: Context, request: NamedInVhost) -> Sealing:
-    """Start sealing all current messages. It is done when `sealed_until` of the stream reaches `until`."""
+    """Start sealing all current messages. Sealing is complete when the stream's `sealed_until` reaches `until`."""
     stream = find(context, request)
     if stream.sealing is None:
         raise PreconditionFailed(
-            f"stream '{request.name}' in vhost '{request.vhost}' is not sealed by this broker; see 'streams.sealing'"
+            f"stream '{request.name}' in vhost '{request.vhost}' is not sealed by this broker ('streams.sealing')"
         )
     stream.sealing.seal_all(None)
     return Sealing(until=stream.visible_until - 1, messages=stream.count)
@@ -136,7 +136,7 @@ def erasing(context: Context, request: NamedInVhost) -> ErasureInfo:
     if stream.erasing is None:
         raise NotFound(
             f"no erasure of stream '{request.name}' in vhost '{request.vhost}' since the broker started;"
-            " start an interrupted one again"
+            " restart an interrupted one"
         )
     return describe_erasure(stream.erasing)
 
@@ -159,7 +159,7 @@ def describe_erasure(erasing: Erasing) -> ErasureInfo:
 def _tables(context: Context) -> StreamTables:
     tables = _hub(context).tables
     if tables is None:
-        raise PreconditionFailed("streams of this broker have no Iceberg tables: 'streams.iceberg' is false")
+        raise PreconditionFailed("the streams of this broker have no Iceberg tables: 'streams.iceberg' is false")
     return tables
 
 
@@ -170,7 +170,7 @@ def _chosen(context: Context, request: Streams) -> list[StreamQueue]:
 
 
 def tables(context: Context, request: Streams) -> Iterator[TableInfo]:
-    """List the Iceberg tables of streams, and whether they are up to date with the manifests."""
+    """List the Iceberg tables of streams, with their sync state."""
     known = _tables(context)
     return (describe_table(stream, known.state(stream)) for stream in _chosen(context, request))
 

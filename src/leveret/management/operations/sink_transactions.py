@@ -1,6 +1,7 @@
 """Sink transactions (`stages` in requests) and their sinks (`apps`).
 
-Writers open, publish to and prepare them (`seal`); a driver commits them (`promote`). Operators list, abort and forget.
+Writers open sink transactions, publish to them and prepare them (`seal`); a driver commits them (`promote`). Operators
+list and abort them, and forget sinks.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class AbortAny(Request, kw_only=True):
 
 
 class Open(Request, kw_only=True):
-    """`exchanges` are target exchanges to check in advance."""
+    """Request to open a sink transaction. `exchanges` are target exchanges to check in advance."""
 
     stage: Uuid
     app: AppName
@@ -78,7 +79,7 @@ class List(Request, kw_only=True):
 
 
 class SinkTransactionInfo(Reply, kw_only=True):
-    """A sink transaction. `idle` is the approximate number of seconds since it was published to or prepared."""
+    """A sink transaction. `idle` is the approximate number of seconds since its last publish or prepare."""
 
     vhost: str
     stage: str
@@ -92,7 +93,7 @@ class SinkTransactionInfo(Reply, kw_only=True):
 
 
 class SinkInfo(Reply, kw_only=True):
-    """A sink. `moved` is the number of committed messages of the current batch; `waits_for` is the reason for a delay."""
+    """A sink. `moved` counts committed messages of the current batch; `waits_for` is the reason for a delay."""
 
     vhost: str | UnsetType = UNSET
     app: str
@@ -115,7 +116,7 @@ class Aborted(Reply, kw_only=True):
 
 
 class Committed(Reply, kw_only=True):
-    """A committed batch: the numbers of its messages, and of those without a queue; or `already` committed before."""
+    """A committed batch with its numbers of messages and of unroutable messages; `already` if committed before."""
 
     promoted: int
     already: bool
@@ -182,12 +183,12 @@ def abort_any(context: Context, request: AbortAny) -> Aborted:
 
 
 def forget(context: Context, request: NamedInVhost) -> None:
-    """Forget the last batch of a sink. If the sink commits it again, it is published again."""
+    """Forget the last batch of a sink. If the sink commits it again, the broker publishes it again."""
     context.vhost(request.vhost).sink_transactions.forget_app(request.name)
 
 
 def open_transaction(context: VhostContext, request: Open) -> Reply:
-    """Open a sink transaction. Permissions are checked again on each publish."""
+    """Open a sink transaction. Each publish checks permissions again."""
     transactions = context.vhost.sink_transactions
     for name in request.exchanges:
         transactions.check_exchange(name)
@@ -198,7 +199,7 @@ def open_transaction(context: VhostContext, request: Open) -> Reply:
 
 
 def prepare(context: VhostContext, request: Prepare) -> Later[Reply]:
-    """Prepare a sink transaction. Verifies the number of messages, and the CRC-32 of their bodies in publish order."""
+    """Prepare a sink transaction. Verifies the number of messages and the CRC-32 of their bodies in publish order."""
     later = Later[Reply]()
 
     def done() -> None:
@@ -215,11 +216,11 @@ def commit(context: VhostContext, request: Commit) -> Later[Committed]:
     exchange = request.dead_letter_exchange
     if rule == DEAD_LETTER:
         if exchange is None:
-            raise PreconditionFailed("on_unroutable 'dead-letter' needs dead_letter_exchange")
+            raise PreconditionFailed("on_unroutable 'dead-letter' requires dead_letter_exchange")
         context.vhost.sink_transactions.check_exchange(exchange)
         context.check("write", exchange)
     elif exchange is not None or request.dead_letter_routing_key is not None:
-        raise PreconditionFailed("dead_letter_exchange and dead_letter_routing_key are for on_unroutable 'dead-letter'")
+        raise PreconditionFailed("dead_letter_exchange and dead_letter_routing_key require on_unroutable 'dead-letter'")
 
     def done(committed: int, unroutable: int, already: bool) -> None:
         later.answer(Committed(promoted=committed, already=already, unroutable=unroutable))
@@ -247,7 +248,7 @@ def last(context: VhostContext, request: OfApp) -> LastBatch:
 
 
 def abort(context: VhostContext, request: Abort) -> Aborted:
-    """Abort sink transactions; unknown ones are ignored."""
+    """Abort sink transactions. Ignores unknown ones."""
     transactions = context.vhost.sink_transactions
     known = [
         transactions.find_own(uuid, context.user) for uuid in dict.fromkeys(request.stages) if uuid in transactions.by_uuid
@@ -259,7 +260,7 @@ def abort(context: VhostContext, request: Abort) -> Aborted:
 
 
 def list_own(context: VhostContext, request: List) -> SinkTransactions:
-    """List the user's sink transactions and sinks, of one app or of all."""
+    """List the user's sink transactions and sinks, of one app or of all apps."""
     transactions = context.vhost.sink_transactions
     mine = [
         transaction

@@ -1,4 +1,4 @@
-"""The state of the broker."""
+"""State of the broker."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from leveret.management.descriptions import ProcessInfo
 from leveret.management.operations.operation import Context, Operation, Operations
 from leveret.management.structs import Request
 
-# Queues to add up in one turn.
+# Maximum number of queues to sum up per turn.
 STEP: Final = 1000
 
 
 class Status(ProcessInfo, kw_only=True):
-    """The state of the process, totals, and statistics of the log, in bytes and seconds."""
+    """State of the process, totals, and log statistics, in bytes and seconds."""
 
     alarm: str
     vhosts: int
@@ -31,9 +31,9 @@ class Status(ProcessInfo, kw_only=True):
 
 
 async def status(context: Context, request: Request) -> Status:
-    """Return the state of the process, totals, and statistics of the log, in bytes and seconds.
+    """Return the state of the process, totals, and log statistics.
 
-    Queues may come and go while they are added up, which takes several turns if there are many.
+    With many queues this takes several turns, in which queues may be created and deleted.
     """
     queues = exchanges = ready = unacked = consumers = memory = 0
     for vhost in list(context.broker.vhosts.values()):

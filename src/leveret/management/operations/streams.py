@@ -1,6 +1,6 @@
-"""Streams and super streams: list, inspect, declare, delete; `superstream.describe` and `stream.*` for clients.
+"""Streams and super streams: list, inspect, declare, delete; the client operations `superstream.describe` and `stream.*`.
 
-Clients ask for metadata, pin files, and keep the positions of consumers.
+Clients read metadata, pin files and store the positions of consumers.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from leveret.broker.segments import Segment
     from leveret.broker.vhost import Vhost
 
-# Partitions to declare in one turn of the event loop.
+# Partitions to declare per turn.
 PARTITIONS_A_TURN: Final = 100
-# Maximum number of names to match with a pattern.
+# Maximum number of names to match against a pattern.
 MAX_MATCHED: Final = 100_000
-# Matching steps in one turn of the event loop, of some nanoseconds each; and the base cost of a name.
+# Matching steps per turn, of a few nanoseconds each, and the base cost of a name.
 MAX_MATCH_WORK: Final = 400_000
 MATCH_BASE_WORK: Final = 1_000
-# Maximum seconds for which a request pins files; repeat it to pin them longer.
+# Maximum seconds for which a request pins files. Repeated requests extend the pin.
 MAX_PIN: Final = 86_400
 
 OffsetNumber = Annotated[int, Meta(ge=0, le=(1 << 62))]
@@ -51,7 +51,7 @@ Name = Annotated[str, Meta(min_length=1, max_length=255)]
 
 
 class Offset(NamedInVhost, kw_only=True):
-    """`offset` None deletes the position of the consumer."""
+    """Request to set the position of a consumer; None deletes it."""
 
     consumer: str
     offset: Annotated[int, Meta(ge=0)] | None = None
@@ -71,7 +71,7 @@ class Match(Request, kw_only=True):
 
 
 class Describe(Request, kw_only=True):
-    """`first` and `last` (inclusive) select the segments that contain any of these offsets."""
+    """Request for a description, with the segments that contain offsets from `first` to `last` (inclusive)."""
 
     stream: str
     segments: bool = False
@@ -91,7 +91,7 @@ class Hold(Held, kw_only=True):
 
 
 class Lost(Held, kw_only=True):
-    """`stop` is the offset after the last one."""
+    """Request to report lost messages. `stop` is exclusive."""
 
     first: OffsetNumber
     stop: OffsetNumber
@@ -114,8 +114,8 @@ class ConsumerAt(Consumer, kw_only=True):
 class StreamInfo(Reply, kw_only=True):
     """A stream with its statistics.
 
-    `since` is the start of the oldest chunk or segment, None if the stream is empty; `lag` is the largest lag of a named
-    consumer; `sealed_until` is the first offset that is not in a segment.
+    `since` is the start time of the oldest chunk or segment, None if the stream is empty; `lag` is the largest lag of the
+    named consumers; `sealed_until` is the first offset that is not in a segment.
     """
 
     vhost: str
@@ -170,7 +170,7 @@ class StreamConsumerInfo(Reply, kw_only=True):
 
 
 class SegmentInfo(Reply, kw_only=True):
-    """The manifest entry of a segment. `path` is a file or a URL; `held_by` the number of pins on the file."""
+    """The manifest entry of a segment. `path` is a file or URL; `held_by` is the number of pins on the file."""
 
     id: str
     path: str
@@ -202,7 +202,7 @@ class StreamNames(Reply, kw_only=True):
 
 
 class StreamDescription(Reply, kw_only=True):
-    """A stream as its readers see it. `id` is unique forever; `next_offset` is the offset of the next message."""
+    """A stream as its readers see it. `id` is never reused; `next_offset` is the offset of the next message."""
 
     id: str
     first_offset: int
@@ -218,7 +218,7 @@ class Pinned(Reply, kw_only=True):
 
 
 class Released(Reply, kw_only=True):
-    """The number of messages that readers of this holder have reported as lost."""
+    """The number of messages that readers of this holder reported as lost."""
 
     lost: int
 
@@ -230,7 +230,7 @@ class Position(Reply, kw_only=True):
 
 
 class Registered(Reply, kw_only=True):
-    """The start offset of a consumer; `committed` is the offset to resume from."""
+    """The start offset of a consumer. `committed` is the offset to resume from."""
 
     offset: int
     registered: bool
@@ -297,7 +297,7 @@ def describe_segment(segment: Segment, path: str) -> SegmentInfo:
 
 
 def _why_unsealed(stream: StreamQueue) -> str | None:
-    """Return the reason why the stream is not sealed, None if it is."""
+    """Return the reason why the stream is not sealed, or None if it is."""
     if stream.sealing is not None:
         return None
     return stream.broker.unsealed or "'streams.sealing' is false"
@@ -372,7 +372,7 @@ def _consumers_of(stream: StreamQueue) -> Iterator[StreamConsumerInfo]:
 
 
 def set_offset(context: Context, request: Offset) -> None:
-    """Set or delete the position of a consumer. Raises `PreconditionFailed` while it reads."""
+    """Set or delete the position of a consumer. Raises `PreconditionFailed` while the consumer is reading."""
     stream = find(context, request)
     if request.consumer in stream.named:
         raise PreconditionFailed(f"consumer '{request.consumer}' is reading stream '{request.name}': stop it first")
@@ -391,9 +391,10 @@ def partitions(vhost: Vhost, name: str) -> list[StreamQueue]:
 
 
 async def add_super(context: Context, request: AddSuper) -> SuperStream:
-    """Declare a super stream: an exchange that spreads messages over streams by their routing keys.
+    """Declare a super stream: an exchange that distributes messages over streams by routing key.
 
-    Existing parts must be equal. Partitions may be added. Other clients are served in between.
+    Existing parts must be equivalent. A larger number of partitions adds the missing ones. The broker serves other clients
+    in between.
     """
     vhost = context.vhost(request.vhost)
     name = request.name
@@ -411,7 +412,7 @@ async def add_super(context: Context, request: AddSuper) -> SuperStream:
 
 
 def delete_super(context: Context, request: NamedInVhost) -> Messages:
-    """Delete a super stream with all its partitions. Returns the number of its messages."""
+    """Delete a super stream and all its partitions, and return its number of messages."""
     vhost = context.vhost(request.vhost)
     streams = partitions(vhost, request.name)
     vhost.delete_exchange(request.name)
@@ -430,7 +431,7 @@ def find_readable(context: VhostContext, name: str) -> StreamQueue:
 
 
 def describe_super(context: VhostContext, request: Super) -> Partitions:
-    """Return the partitions of a super stream in the order of their numbers."""
+    """Return the partitions of a super stream in numerical order."""
     streams = partitions(context.vhost, request.name)
     for stream in streams:
         context.check("read", stream.name)
@@ -444,13 +445,13 @@ def describe_super(context: VhostContext, request: Super) -> Partitions:
 
 
 class Matching(Job):
-    """Matches the names of streams with a client's pattern, limited to `MAX_MATCH_WORK` per step.
+    """Job that matches stream names against a client's pattern, with at most `MAX_MATCH_WORK` per step.
 
     Args:
         context: The context of the request.
         pattern: The pattern.
         names: The names to match.
-        later: Resolved with the names that match and that the user may read.
+        later: Resolved with the matching names that the user may read.
     """
 
     def __init__(self, context: VhostContext, pattern: Pattern, names: list[str], later: Later[StreamNames]) -> None:
@@ -480,7 +481,7 @@ class Matching(Job):
 
 
 def match(context: VhostContext, request: Match) -> Later[StreamNames]:
-    """Return the streams that the user may read and whose full name matches."""
+    """Return the streams that the user may read and whose full names match."""
     try:
         pattern = Pattern(request.pattern, whole=True)
     except ValueError as error:
@@ -493,7 +494,7 @@ def match(context: VhostContext, request: Match) -> Later[StreamNames]:
 
 
 def _matching(context: VhostContext, pattern: Pattern, later: Later[StreamNames]) -> Iterator[int]:
-    """Find the streams of the vhost in steps, then match their names."""
+    """Collect the streams of the vhost in steps, then match their names."""
     vhost = context.vhost
     names: list[str] = []
     for stream in vhost.streams.walk():
@@ -510,7 +511,7 @@ def _matching(context: VhostContext, pattern: Pattern, later: Later[StreamNames]
 
 
 def describe_to_reader(context: VhostContext, request: Describe) -> StreamDescription:
-    """Describe a stream. `id` is unique forever; `next_offset` is the offset of the next message."""
+    """Describe a stream to a reader."""
     stream = find_readable(context, request.stream)
     found = StreamDescription(
         id=stream.uid, first_offset=stream.first_offset, next_offset=stream.visible_until - 1, octets=stream.ready_bytes
@@ -529,21 +530,21 @@ def describe_to_reader(context: VhostContext, request: Describe) -> StreamDescri
 
 
 def hold(context: VhostContext, request: Hold) -> Pinned:
-    """Pin the files with offsets from first to last (inclusive), for a number of seconds or until they are released."""
+    """Pin the files with offsets from first to last (inclusive), until they are released or the time has passed."""
     stream = find_readable(context, request.stream)
     until = stream.broker.timers.now() + int(request.seconds * 1000)
     return Pinned(segments=_entries(stream, stream.hold(request.holder, request.first, request.last, until)))
 
 
 def release(context: VhostContext, request: Held) -> Released:
-    """Release pinned files. `lost` is the number of messages that readers of this holder have reported as lost."""
+    """Release pinned files. Returns the number of messages that readers of this holder reported as lost."""
     stream = find_readable(context, request.stream)
     stream.release(request.holder)
     return Released(lost=stream.tracking.take_lost(request.holder))
 
 
 def lose(context: VhostContext, request: Lost) -> Reply:
-    """Report messages that retention removed before a reader read them. Duplicate reports count once."""
+    """Record messages that retention removed before a reader read them. Duplicate reports count once."""
     stream = find_readable(context, request.stream)
     if request.stop <= request.first or request.stop > stream.first_offset:
         raise PreconditionFailed(
@@ -566,7 +567,7 @@ def locate(context: VhostContext, request: Locate) -> Position:
 
 
 def start(context: VhostContext, request: ConsumerAt) -> Registered:
-    """Register a consumer. The first call sets its start offset; `committed` is the offset to resume from."""
+    """Register a consumer. The first call sets its start offset."""
     stream = find_readable(context, request.stream)
     _check_end(stream, request.offset)
     progress, registered = stream.tracking.register(request.consumer, request.offset)
@@ -574,7 +575,7 @@ def start(context: VhostContext, request: ConsumerAt) -> Registered:
 
 
 def commit(context: VhostContext, request: ConsumerAt) -> Position:
-    """Advance the position of a consumer to an offset; it never moves back."""
+    """Advance the position of a consumer to an offset. The position never moves back."""
     stream = find_readable(context, request.stream)
     _check_end(stream, request.offset)
     return Position(offset=stream.tracking.advance(request.consumer, request.offset).next)
@@ -594,8 +595,8 @@ def _check_end(stream: StreamQueue, offset: int) -> None:
     end = stream.visible_until - 1
     if offset > end:
         raise PreconditionFailed(
-            f"offset {offset} is behind the end of stream '{plain(stream.name)}', which is {end}: it"
-            " belongs to another stream, or to one that was deleted since"
+            f"offset {offset} is beyond the end of stream '{plain(stream.name)}', which is {end}: it"
+            " belongs to another stream, or to a deleted one"
         )
 
 

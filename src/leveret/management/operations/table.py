@@ -1,4 +1,4 @@
-"""All operations by their names."""
+"""All operations by name."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ OPERATIONS: Final[Operations] = {
     **vhosts.OPERATIONS,
     **permissions.OPERATIONS,
 }
-# Definitions of exchanges, queues and bindings by clients, inside the principal's vhost.
+# Client definitions of exchanges, queues and bindings, inside the principal's vhost.
 DEFINITIONS: Final[VhostOperations] = definitions.DEFINITIONS
-# Operations inside the principal's vhost that clients request from `leveret.control`.
+# Operations inside the principal's vhost that clients request over `leveret.control`.
 VHOST_OPERATIONS: Final[VhostOperations] = {
     **queues.VHOST_OPERATIONS,
     **leases.VHOST_OPERATIONS,

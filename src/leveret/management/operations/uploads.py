@@ -1,4 +1,4 @@
-"""Uploads (staged content) that are incomplete or not published: list, show, discard."""
+"""Incomplete and unpublished uploads (staged content): list, show, discard."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 
 class OneUpload(NamedInVhost, kw_only=True):
-    """`user` and `kind` (file, message) are needed if the identifier is ambiguous."""
+    """Request about an upload. `user` and `kind` (file, message) are required if the identifier is ambiguous."""
 
     user: str | None = None
     kind: str | None = None
 
 
 class UploadInfo(Reply, kw_only=True):
-    """An upload. `checkpoints` is their number in lists.
+    """An upload. In lists, `checkpoints` is their number.
 
-    `octets` is the bytes received so far; `announced` the total, None if unknown; `idle` the seconds since its sender
-    disconnected; `timeout` the seconds until it is discarded, None if it does not expire.
+    `octets` is the number of bytes received, `announced` the total or None, `idle` the seconds since the sender
+    disconnected, and `timeout` the seconds until the upload expires or None.
     """
 
     vhost: str
@@ -80,7 +80,7 @@ def list_uploads(context: Context, request: InVhost) -> Iterator[UploadInfo]:
 
 
 def show(context: Context, request: OneUpload) -> UploadInfo:
-    """Return an upload, with the sizes at its checkpoints."""
+    """Return an upload with the sizes at its checkpoints."""
     upload = _find(context, request)
     found = describe(upload)
     found.checkpoints = {shown(name): size for name, size in upload.checkpoints.items()}
@@ -88,10 +88,10 @@ def show(context: Context, request: OneUpload) -> UploadInfo:
 
 
 def discard(context: Context, request: OneUpload) -> Discarded:
-    """Discard an upload. A client that is sending it gets an error."""
+    """Discard an upload. A client that is still sending it gets an error."""
     upload = _find(context, request)
     if upload.taken:
-        raise PreconditionFailed(f"upload '{request.name}' is published in a transaction; wait for its commit or rollback")
+        raise PreconditionFailed(f"upload '{request.name}' is part of a transaction; wait for its commit or rollback")
     size = upload.size
     upload.turn += 1
     upload.discard()

@@ -1,4 +1,4 @@
-"""Users: list, add, change, delete. Configured users can only be changed in the configuration."""
+"""Users: list, add, change, delete. Users from the configuration can only be changed there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from leveret.security.users import Secret, User, UserLimits
 
 
 class Add(Named, kw_only=True):
-    """A user without a password can only log in with EXTERNAL or ANONYMOUS."""
+    """Request to add a user. A user without a password can log in only with EXTERNAL or ANONYMOUS."""
 
     password: str | None = None
     tags: list[str] = []
@@ -21,7 +21,7 @@ class Add(Named, kw_only=True):
 
 
 class Change(Named, kw_only=True):
-    """Omitted arguments stay unchanged."""
+    """Request to change a user. Omitted fields stay unchanged."""
 
     password: str | None = None
     tags: list[str] | None = None
@@ -43,7 +43,7 @@ class UserInfo(Reply, kw_only=True):
 
 
 async def _secret(context: Context, request: Add | Change) -> Secret | None:
-    """Return the hashes of the password, which are computed in a thread because they take a while."""
+    """Hash the password in a thread, because hashing is slow."""
     if request.password is None:
         return None
     return await context.managed.in_thread(partial(context.users.secret, request.name, request.password.encode()))
@@ -95,7 +95,7 @@ async def change(context: Context, request: Change) -> None:
 
 
 def delete(context: Context, request: Named) -> Closed:
-    """Delete a user and close its connections. Returns their number."""
+    """Delete a user, close its connections and return their number."""
     context.users.delete(request.name)
     return Closed(connections=close_all(context, request.name, f"user '{request.name}' was deleted"))
 

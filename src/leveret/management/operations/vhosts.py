@@ -1,4 +1,4 @@
-"""Vhosts: list, add, change, delete. Configured vhosts can only be changed in the configuration."""
+"""Vhosts: list, add, change, delete. Vhosts from the configuration can only be changed there."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from leveret.config import CompatConfig, VhostConfig, VhostLimitsConfig
 from leveret.management.operations.operation import Context, Operation, Operations
 from leveret.management.structs import Named, Reply, Request
 
-# The kind of metadata for the settings of vhosts that an operator added.
+# Metadata kind of the vhost settings that operators set.
 KIND = "vhost-settings"
 DEFAULT_VHOST = "/"
 
 
 class Change(Named, kw_only=True):
-    """Fields that are omitted stay unchanged; in a new vhost they have their defaults."""
+    """Request to add or change a vhost. Omitted fields stay unchanged, or get their defaults in a new vhost."""
 
     strict: bool | None = None
     qos_global: Literal["rabbitmq", "spec"] | None = None
@@ -28,12 +28,12 @@ class Change(Named, kw_only=True):
 
 
 def stored_vhosts(metadata: Mapping[tuple[str, str], bytes]) -> dict[str, VhostConfig]:
-    """Return the settings that operators gave to vhosts, from the log's metadata."""
+    """Return the vhost settings that operators set, from the log's metadata."""
     return {name: msgspec.json.decode(value, type=VhostConfig) for (kind, name), value in metadata.items() if kind == KIND}
 
 
 class VhostInfo(Reply, kw_only=True):
-    """A vhost, with the totals of its objects. Limits of 0 are none."""
+    """A vhost with the totals of its objects. A limit of 0 means unlimited."""
 
     name: str
     source: str
@@ -86,7 +86,7 @@ def add(context: Context, request: Change) -> None:
     if request.name in context.broker.vhosts:
         raise PreconditionFailed(f"vhost '{request.name}' exists already")
     if not 1 <= len(request.name.encode("utf-8", "surrogateescape")) <= 255:
-        raise PreconditionFailed("invalid name of a vhost; expected 1 to 255 bytes")
+        raise PreconditionFailed("invalid vhost name; expected 1 to 255 bytes")
     _set(context, request, VhostConfig())
 
 
@@ -109,14 +109,14 @@ def _set(context: Context, request: Change, old: VhostConfig) -> None:
         consumer_timeout=old.consumer_timeout if request.consumer_timeout is None else request.consumer_timeout,
     )
     if min(new.limits.max_queues, new.limits.max_connections, new.consumer_timeout) < 0:
-        raise PreconditionFailed("limits and timeouts must be at least 0, which means none")
+        raise PreconditionFailed("negative limit or timeout; expected at least 0, which means none")
     context.managed.vhost_settings[request.name] = new
     context.broker.log.put(KIND, request.name, msgspec.json.encode(new))
     context.managed.apply_vhost(request.name, new)
 
 
 def delete(context: Context, request: Named) -> None:
-    """Delete a vhost with everything in it, its connections and the permissions in it."""
+    """Delete a vhost with all its objects and permissions, and close its connections."""
     name = request.name
     _check_changeable(context, name)
     if name == DEFAULT_VHOST:
