@@ -1,6 +1,6 @@
 """Leveret: a durable message broker that speaks AMQP, and a client library."""
 
-# Nothing may be imported before this, not even __future__: the working directory could have a file of that name.
+# Import nothing before this, not even __future__: the working directory could contain a file of that name.
 from leveret._isolation import is_started_as_module, leave_working_directory_out
 
 if is_started_as_module():
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from leveret.node.errors import CallRefused as CallRefused
     from leveret.node.errors import StartFailed as StartFailed
 
-# What is imported when it is first asked for: a broker needs no client, and a client no broker. "" is the module itself.
+# Names that are imported on first use: a broker needs no client, and a client no broker. "" is the module itself.
 _LAZY = {
     "AsyncBroker": ("leveret.node.embedded", "AsyncBroker"),
     "Broker": ("leveret.node.embedded", "Broker"),
@@ -69,7 +69,7 @@ def __dir__() -> list[str]:
 
 
 if not TYPE_CHECKING:
-    # Out of sight of type checkers: to them a name that is not imported above is a mistake.
+    # Hidden from type checkers, so that they report names that are not imported above.
     def __getattr__(name: str) -> Any:
         if name not in _LAZY:
             raise AttributeError(f"module 'leveret' has no attribute '{name}'")

@@ -1,6 +1,6 @@
-"""The version of Leveret, and whether this process runs its compiled modules.
+"""Version of Leveret, and build information.
 
-Importing this module selects the compiled modules, so the package imports it before any other module of its own.
+Importing this module selects the compiled modules, so the package imports it before its other modules.
 """
 
 from leveret._compiled import BuildInfo, install

@@ -1,13 +1,13 @@
-"""Finds the compiled form of the hot modules, and refuses one that does not belong to the sources beside it.
+"""Import of the compiled hot modules, if they match their sources.
 
-`tools/build_compiled.py` compiles the modules that `hot_modules.txt` lists into a directory named after a hash of their
-sources and of every module of ours that they import (mypyc copies constants and class layouts across modules). An
-index file for each Python ABI says which sources went into the hash. `install` reads the index, hashes those files as
-they are now, and puts a finder before the ordinary one only if the directory of that very hash exists: an edited source
-therefore runs as plain Python until it is compiled again, and a stale binary is never loaded.
+`tools/build_compiled.py` compiles the modules listed in `hot_modules.txt` into a directory named after a hash of their
+sources and of every Leveret module that they import, because mypyc copies constants and class layouts across modules. An
+index file per Python ABI lists the hashed sources. `install` hashes the current sources, and installs a finder only if a
+directory with that hash exists. An edited source therefore runs as plain Python until the next compilation, and a stale
+binary is never loaded.
 
-Binaries live in `build/compiled/` of a checkout, or in `leveret/_native/` of an installed wheel.
-`LEVERET_PURE=1` in the environment selects the plain files.
+Binaries are in `build/compiled/` of a checkout, or in `leveret/_native/` of an installed wheel. The environment variable
+`LEVERET_PURE=1` selects the plain files.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ if TYPE_CHECKING:
 
 SUFFIX = EXTENSION_SUFFIXES[0]
 PACKAGE = os.path.dirname(os.path.abspath(__file__))
-# The module that holds the code of the whole group; the others are shims that ask it for theirs.
+# The module with the code of the whole group; the other modules are shims that load their code from it.
 GROUP = "leveret_hot"
 
 
 class BuildInfo(NamedTuple):
-    """Which form of the hot modules this process runs.
+    """Form of the hot modules that this process runs.
 
-    compiled  whether the compiled modules are in use
-    reason    why, in words
-    hash      of the sources that were compiled, or ""
-    modules   how many modules are compiled
+    Attributes:
+        compiled: Whether the compiled modules are in use.
+        reason: Why they are not, or "".
+        hash: Hash of the compiled sources, or "".
+        modules: Number of compiled modules.
     """
 
     compiled: bool
@@ -48,14 +49,15 @@ class BuildInfo(NamedTuple):
 
 
 def index_name() -> str:
-    """The name of the index file for this Python: `index.cpython-311-x86_64-linux-gnu`."""
+    """Return the name of the index file for this Python, such as `index.cpython-311-x86_64-linux-gnu`."""
     return "index" + SUFFIX[: SUFFIX.rindex(".")]
 
 
 def hash_sources(package: str, paths: Iterable[str]) -> str:
-    """A hash over the names and contents of source files, given relative to the package's directory.
+    """Return a hash of the names and contents of source files, whose paths are relative to the package.
 
-    Raises OSError where one of them cannot be read.
+    Raises:
+        OSError: A file cannot be read.
     """
     digest = blake2b(SUFFIX.encode(), digest_size=12)
     for path in paths:
@@ -67,7 +69,7 @@ def hash_sources(package: str, paths: Iterable[str]) -> str:
 
 
 def directories(package: str) -> list[str]:
-    """Where compiled modules may be for a package in this directory, in order of preference."""
+    """Return the possible directories of compiled modules for a package, in order of preference."""
     found = [os.path.join(package, "_native")]
     source, name = os.path.split(os.path.dirname(package))
     if name == "src":
@@ -76,9 +78,9 @@ def directories(package: str) -> list[str]:
 
 
 def find(package: str) -> tuple[str, list[str], str]:
-    """The directory of the binaries that belong to the present sources, their modules, and a reason if there is none.
+    """Return the directory of the binaries for the current sources, their modules, and a reason if there are none.
 
-    The directory is "" where none does.
+    The directory is "" if there are none.
     """
     reason = "not compiled"
     for directory in directories(package):
@@ -87,7 +89,7 @@ def find(package: str) -> tuple[str, list[str], str]:
                 lines = file.read().split("\n")
         except OSError:
             continue
-        # First line: the modules. Second: the sources.
+        # The first line lists the modules, the second the sources.
         try:
             current = hash_sources(package, lines[1].split())
         except (OSError, IndexError):
@@ -101,7 +103,7 @@ def find(package: str) -> tuple[str, list[str], str]:
 
 
 class CompiledFinder:
-    """A meta path finder for the modules of one build."""
+    """Meta path finder for the modules of one build."""
 
     def __init__(self, directory: str, modules: Iterable[str]) -> None:
         self.paths = {f"{GROUP}__mypyc": os.path.join(directory, f"{GROUP}__mypyc{SUFFIX}")}
@@ -118,7 +120,7 @@ class CompiledFinder:
 
 
 def install() -> BuildInfo:
-    """Serve the compiled modules from now on if there are current ones. Called once, by `import leveret`."""
+    """Install a finder for the compiled modules if they are current. Called once, by `import leveret`."""
     if os.environ.get("LEVERET_PURE", "0") not in ("", "0"):
         return BuildInfo(False, "LEVERET_PURE is set", "", 0)
     directory, modules, reason = find(PACKAGE)

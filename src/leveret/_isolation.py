@@ -1,24 +1,24 @@
-"""Keeps the working directory off the search path of modules, in this process and in its children.
+"""Removal of the working directory from the module search path, in this process and its children.
 
-Python looks in the working directory first when a program is started with `-m` or `-c`, and wherever `PYTHONPATH` has
-an empty item. A file `re.py` in a directory that others may write to would then run with the broker's rights.
+Python searches the working directory first if a program is started with `-m` or `-c`, or if `PYTHONPATH` has an empty
+item. A file `re.py` in a directory that others may write to would then run with the broker's privileges.
 
-Python itself imports a few modules before any code of a program that is started with `-m`: only `python -P` keeps the
-working directory away from those. The installed command `leveret` needs no `-P`.
+Python imports a few modules before it runs a program that is started with `-m`. Only `python -P` protects these imports.
+The installed command `leveret` does not need `-P`.
 """
 
-# Loaded by Python before any search: neither can come from the working directory. `__future__` could.
+# Python loads these modules before any search, so that they cannot come from the working directory. `__future__` could.
 import os
 import sys
 
-# The directory that holds this package: it stays, even when it is the working directory.
+# The parent directory of this package, which stays on the path even if it is the working directory.
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def search_path() -> list[str]:
-    """The absolute entries of `sys.path` without the working directory.
+    """Return the absolute entries of `sys.path` without the working directory.
 
-    The working directory stays when this package lies in it, or when `PYTHONPATH` names it by an absolute path.
+    The working directory stays if it contains this package, or if `PYTHONPATH` contains its absolute path.
     """
     trusted = {ROOT}
     if not sys.flags.ignore_environment:
@@ -36,7 +36,7 @@ def leave_working_directory_out() -> None:
 
 
 def is_started_as_module() -> bool:
-    """Whether this process is being started by `python -m leveret`, which has not run its code yet."""
+    """Return whether `python -m leveret` is starting this process, before it runs any code of Leveret."""
     if sys.argv[:1] != ["-m"]:
         return False
     word = sys.orig_argv[-len(sys.argv)]
@@ -45,10 +45,10 @@ def is_started_as_module() -> bool:
 
 
 def python_command(module: str) -> list[str]:
-    """The command of a child process that calls `main()` of a module of ours.
+    """Return the command of a child process that calls `main()` of a Leveret module.
 
-    The child is isolated (`-I`): it ignores the working directory, the user's site directory and `PYTHON*` variables, and
-    looks for modules where this process does.
+    The child is isolated (`-I`): it ignores the working directory, the user's site directory and `PYTHON*` variables. It
+    uses the search path of this process.
     """
     options = ["-I", "-B"] if sys.dont_write_bytecode else ["-I"]
     start = f"import sys; sys.path[:] = {search_path()!r}\nfrom {module} import main\nmain()"

@@ -1,6 +1,6 @@
-"""The coordinator's side of distributed transactions.
+"""Coordinator of distributed transactions.
 
-A coordinator decides about branches over the control socket of a broker on this machine, as the user who runs it.
+A coordinator commits and rolls back branches over the control socket of a broker on this machine, as the broker's user.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["CallFailed", "Coordinator", "NoBroker", "RolledBack", "commit_all"]
 
 
 class RolledBack(Exception):
-    """The branch `identifier` was rolled back, or can only be rolled back; `timed_out` says whether its time has passed."""
+    """The branch `identifier` was rolled back, or can only be rolled back. `timed_out` says whether it timed out."""
 
     def __init__(self, identifier: str, timed_out: bool) -> None:
         super().__init__(identifier, timed_out)
@@ -27,14 +27,14 @@ class RolledBack(Exception):
 
     def __str__(self) -> str:
         if self.timed_out:
-            return f"branch '{self.identifier}' has timed out: it was rolled back"
-        return f"branch '{self.identifier}' is rolled back, or can only be rolled back"
+            return f"branch '{self.identifier}' timed out and was rolled back"
+        return f"branch '{self.identifier}' was rolled back, or can only be rolled back"
 
 
 class Coordinator:
-    """Decides about the branches of one vhost of a broker on this machine.
+    """Coordinator of the branches in one vhost of a broker on this machine.
 
-    Every call returns when its decision is on disk.
+    Every call returns when its result is on disk.
 
     Args:
         data_dir: The data directory of the broker.
@@ -43,7 +43,7 @@ class Coordinator:
     Raises:
         RolledBack: The branch was rolled back, or can only be rolled back.
         CallFailed: The broker refused the call.
-        NoBroker: No broker runs over the data directory.
+        NoBroker: No broker runs on the data directory.
     """
 
     def __init__(self, data_dir: str | os.PathLike[str], vhost: str = "/") -> None:
@@ -56,7 +56,7 @@ class Coordinator:
         return found
 
     def prepare(self, identifier: str) -> None:
-        """Prepare a branch: from then on it survives a crash and waits for its commit or rollback."""
+        """Prepare a branch, so that it survives a crash and waits for its commit or rollback."""
         self._decide("prepare", identifier, "prepared")
 
     def commit(self, identifier: str, *, one_phase: bool = False, remember: bool = False) -> None:
@@ -70,7 +70,7 @@ class Coordinator:
         self._decide("commit", identifier, "committed", one_phase=one_phase, remember=remember)
 
     def rollback(self, identifier: str, *, remember: bool = False) -> None:
-        """Roll a branch back.
+        """Roll back a branch.
 
         Args:
             identifier: The identifier of the branch.
@@ -92,14 +92,14 @@ class Coordinator:
 
 
 def commit_all(branches: Sequence[tuple[Coordinator, str]]) -> None:
-    """Commit branches of any number of brokers, or roll all of them back: all are prepared first.
+    """Commit branches of any number of brokers atomically: prepare all branches, then commit them.
 
-    If a branch cannot be prepared, all are rolled back and its error is raised. A program that must survive its own crash
-    records before and after the preparation what it is about to do, and decides again after its restart: a prepared branch
-    waits.
+    If a branch cannot be prepared, all branches are rolled back and the error is raised. A program that must survive a
+    crash records its decision between preparation and commit, and repeats it after a restart. Prepared branches wait for
+    it.
 
     Args:
-        branches: Each branch as its coordinator and its identifier.
+        branches: Pairs of a coordinator and the identifier of a branch.
     """
     prepared = 0
     try:

@@ -1,7 +1,7 @@
-"""Fixtures for tests that need a real broker: one per session, inside the test process, and an empty vhost per test.
+"""pytest fixtures for tests with a real broker: one broker per session, in the test process, and a new vhost per test.
 
-pytest loads this plugin wherever Leveret is installed. Imports are deferred to the first use of a fixture, so that other
-test runs do not pay for them.
+pytest loads this plugin whenever Leveret is installed. Imports are deferred to the first use of a fixture, so that they do
+not slow down other test runs.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ _numbers = count(1)
 
 @pytest.fixture(scope="session")
 def leveret_broker() -> Iterator[SyncBroker]:
-    """Run a `leveret.SyncBroker` on a free port, with all data in memory; with pytest-xdist, one per worker.
+    """Run a `leveret.SyncBroker` on a free port, in memory. With pytest-xdist, each worker has its own.
 
-    Define a fixture of the same name in a conftest.py to replace it, for example to change the configuration. The other
-    two fixtures then use that one.
+    To change the configuration, define a fixture with the same name in a conftest.py. The other two fixtures then use it.
     """
     from leveret import Broker
 
@@ -33,7 +32,7 @@ def leveret_broker() -> Iterator[SyncBroker]:
 
 @pytest.fixture
 def leveret_vhost(leveret_broker: SyncBroker) -> Iterator[str]:
-    """Create a vhost for one test and return its name. After the test it is deleted, and its connections are closed."""
+    """Create a vhost for one test and return its name. Deletes the vhost and closes its connections after the test."""
     from leveret import CallRefused
 
     name = f"test-{next(_numbers)}"

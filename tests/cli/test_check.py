@@ -61,7 +61,7 @@ def test_an_intact_directory(data: Path) -> None:
     result = check(data)
     assert result.exit_code == 0, result.output
     assert "everything is intact" in result.output
-    assert "rows of an earlier format have no checksum" in result.output
+    assert "rows in an earlier format have no checksum" in result.output
     assert "\nuploads   1 files\n" in result.output
     assert contents(data) == before
     found = json.loads(check(data, "--json").output)
@@ -97,7 +97,7 @@ def test_a_directory_of_format_1(tmp_path: Path) -> None:
         archive.extractall(tmp_path, filter="data")
     result = check(tmp_path / "data")
     assert result.exit_code == 0, result.output
-    assert "rows of an earlier format have no checksum" in result.output
+    assert "rows in an earlier format have no checksum" in result.output
 
 
 @pytest.mark.parametrize("what", ["row", "segment", "short segment", "no segment", "staged", "definition", "database"])
@@ -135,7 +135,7 @@ def test_directories_that_cannot_be_checked(tmp_path: Path, data: Path) -> None:
     assert check(tmp_path / "none").exit_code == 4
     (tmp_path / "empty").mkdir()
     result = check(tmp_path / "empty")
-    assert result.exit_code == 4 and "is not a data directory of leveret" in result.output
+    assert result.exit_code == 4 and "is not a Leveret data directory" in result.output
     log = sqlite_log(data)
     log.open()
     result = check(data)

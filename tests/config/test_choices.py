@@ -36,6 +36,6 @@ def test_an_empty_list_of_mechanisms_is_refused_with_their_names() -> None:
 
 
 def test_the_exchange_types_of_the_command_line() -> None:
-    assert option(add, "type_name").help == f"One of {', '.join(TYPES)}."
+    assert option(add, "type_name").help == f"Exchange type: {', '.join(TYPES)}."
     choice = option(bench, "exchange").type
     assert isinstance(choice, click.Choice) and tuple(choice.choices) == ("default", *TYPES)

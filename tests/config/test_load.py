@@ -209,7 +209,7 @@ def test_an_error_in_the_environment_names_the_variable(tmp_path: Path, name: st
 
 def test_an_error_in_a_flag_names_the_flag(tmp_path: Path) -> None:
     assert "flag server.port: server.port: got 'x'" in error(tmp_path, flags=[("server.port", "x")])
-    assert "invalid name of a setting" in error(tmp_path, flags=[("server port", "x")])
+    assert "invalid setting name" in error(tmp_path, flags=[("server port", "x")])
 
 
 def test_single_underscores_in_a_section_of_two_words(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_single_underscores_in_a_section_of_two_words(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("old", "new"), RENAMED_SETTINGS.items())
 def test_a_renamed_setting_is_refused_with_its_new_name(tmp_path: Path, old: str, new: str) -> None:
-    expected = f"unknown setting '{old}': it is called '{new}' now"
+    expected = f"unknown setting '{old}': it was renamed to '{new}'"
     section, _, key = old.partition(".")
     assert error(tmp_path, f"[{section}]\n" + (f"{key} = 1\n" if key else "")).endswith(expected)
     variable = f"LEVERET_{section}__{key or 'KEY'}".upper()

@@ -214,7 +214,9 @@ def test_the_command_line(dial: Open, broker: Broker, queue: str) -> None:
     assert [(item["batch"], item["count"], item["read"]) for item in found[0]["batches"]] == [(1, 10, True), (2, 20, False)]
     shown = leveret(broker, "leases", "list")
     assert queue in shown and "1 (10, read), 2 (20)" in " ".join(shown.split())
-    assert leveret(broker, "leases", "release", queue, "l") == f"returned 30 messages of lease 'l' to queue '{queue}'\n"
+    assert (
+        leveret(broker, "leases", "release", queue, "l") == f"released lease 'l': requeued 30 messages to queue '{queue}'\n"
+    )
     assert ask(channel, "queue.describe", queue=queue)["leased"] == 0
 
 

@@ -438,10 +438,10 @@ def test_losses_are_accepted_for_a_start_only(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
-        ({"server": {"data_dir": "/dev/null/data"}}, "cannot create the data directory /dev/null/data: Not a directory"),
+        ({"server": {"data_dir": "/dev/null/data"}}, "cannot create data directory /dev/null/data: Not a directory"),
         ({"tls": {"cert": "/dev/null/cert.pem"}}, "/dev/null/cert.pem"),
         ({"users": {"a": {"password_file": "/dev/null"}}}, r"users\.a\.password_file: /dev/null is empty"),
-        ({"server": {"host": "no such host"}}, "'server.host' is 'no such host', which is unknown"),
+        ({"server": {"host": "no such host"}}, "cannot resolve 'server.host' 'no such host'"),
     ],
 )
 def test_other_reasons_not_to_start(config: dict[str, object], expected: str) -> None:
@@ -455,7 +455,7 @@ def test_other_reasons_not_to_start(config: dict[str, object], expected: str) ->
         ({"server": {"prt": 1}}, "config: unknown setting 'server.prt': did you mean 'server.port'?"),
         (
             {"storage": {"engine": "sqlite"}},
-            "config: 'storage.engine' is 'sqlite', which needs a data directory; set data_dir too",
+            "config: 'storage.engine' is 'sqlite', which requires a data directory; set data_dir too",
         ),
         ("missing.toml", "missing.toml: cannot read the configuration file: No such file or directory"),
     ],

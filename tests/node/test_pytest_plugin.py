@@ -181,4 +181,4 @@ def test_a_broker_that_cannot_start_gives_the_reason(session: pytest.Pytester) -
                 yield broker
     """)
     session.makepyfile("def test_one(leveret_url): pass")
-    run(session, errors=1).stdout.fnmatch_lines("*StartFailed: 'server.host' is 'no such host', which is unknown*")
+    run(session, errors=1).stdout.fnmatch_lines("*StartFailed: cannot resolve 'server.host' 'no such host'*")

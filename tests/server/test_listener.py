@@ -83,7 +83,7 @@ def test_it_tries_once_and_then_on_request(listening: Socket, number: int, caplo
         listener.check()
         loop.turn()
     assert listening.accepts == 4
-    assert len(caplog.records) == 1 and "not accepting sockets on 127.0.0.1:5672" in caplog.text
+    assert len(caplog.records) == 1 and "paused accepting sockets on 127.0.0.1:5672" in caplog.text
     listening.error = None
     listener.check()
     loop.turn()
@@ -113,14 +113,14 @@ def test_a_broker_out_of_descriptors_can_be_operated_and_recovers(tmp_path: Path
     try:
         commands = Commands(process.data_dir)
         sockets.extend(socket.create_connection(("127.0.0.1", process.port)) for _ in range(150))
-        process.wait_for_log("not accepting sockets on 127.0.0.1")
+        process.wait_for_log("paused accepting sockets on 127.0.0.1")
         assert json.loads(commands.ok("status", "--json"))["alarm"] == ""
         for one in sockets:
             one.close()
         sockets.clear()
         with sync.connect(process.url()) as connection, connection.channel() as channel:
             channel.declare_queue("q")
-        assert process.log().count("not accepting sockets") == 1
+        assert process.log().count("paused accepting sockets") == 1
     finally:
         for one in sockets:
             one.close()

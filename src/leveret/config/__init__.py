@@ -1,6 +1,6 @@
-"""Configuration from a TOML file, environment variables and flags; later sources override earlier ones.
+"""Configuration from a TOML file, environment variables and flags, in ascending precedence.
 
-The structs in `model` define the settings; the loader, its errors and `docs/configuration.md` are derived from them.
+The structs in `model` define the settings. The loader, its errors and `docs/configuration.md` derive from them.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ _CERT = "expected 'tls.cert' to name the server's certificate"
 
 
 def check(config: Config, source: Source) -> None:
-    """Raise `ConfigError` if settings contradict each other. `source` returns where a setting was given."""
+    """Raise `ConfigError` if settings conflict. `source` returns the source of a setting."""
     _check_tls(config, source)
     _check_auth(config, source)
     _check_users(config, source)
@@ -43,7 +43,9 @@ def _check_auth(config: Config, source: Source) -> None:
     if not auth.mechanisms:
         raise ConfigError(f"{where} is empty; expected at least one of {', '.join(typing.get_args(Mechanism))}")
     if "ANONYMOUS" in auth.mechanisms and auth.anonymous_user is None:
-        raise ConfigError(f"{where} contains ANONYMOUS; expected 'auth.anonymous_user' to name the user of such clients")
+        raise ConfigError(
+            f"{where} contains ANONYMOUS; expected 'auth.anonymous_user' to name the user for anonymous clients"
+        )
     if "EXTERNAL" in auth.mechanisms and config.tls.verify == "none":
         raise ConfigError(f"{where} contains EXTERNAL; expected 'tls.verify' to be 'optional' or 'required'")
 

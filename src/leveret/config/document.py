@@ -13,9 +13,9 @@ from leveret.config.values import Setting
 _HEAD = """\
 # Configuration
 
-<!-- Made from src/leveret/config/model.py by `python -m leveret.config.document`: change it there. -->
+<!-- Generated from src/leveret/config/model.py by `python -m leveret.config.document`. Do not edit. -->
 
-Leveret runs without any configuration. Set the [keys](#keys) that you want to change in any of these places; later ones
+Leveret runs without any configuration. Set the [keys](#keys) that you want to change in any of these places; later places
 override earlier ones:
 
 1. A TOML file: `leveret serve --config leveret.toml`, or the environment variable `LEVERET_CONFIG`.
@@ -68,20 +68,19 @@ The broker refuses to start if a key is unknown or a value is invalid, and names
 _TAIL = """
 ## Reloading
 
-On SIGHUP, `leveret serve` reads the file again, with the same environment and flags. A file with an error changes nothing.
+On SIGHUP, `leveret serve` rereads the file, with the same environment and flags. It does not apply a file with an error.
 
 - `tls.cert`, `tls.key`, `tls.key_password_file`, `tls.ca`: new connections use the new certificates, if a TLS listener
   existed before.
-- `users`: logins and operations use the new users, passwords, permissions and limits from now on. Removed users are
-  disconnected.
-- `limits`: they apply from now on, `unacked_per_channel` to new channels and the others also to existing connections. What
-  was granted before stays granted.
-- `vhosts`: new ones are created. `limits` and `compat.strict` apply at once, `qos_global` and `consumer_timeout` to new
-  connections. A vhost that is removed from the file stays, with everything in it, and gets the settings that
-  `leveret vhosts change` gave it, or the defaults. `leveret vhosts delete` deletes it.
-- All other keys apply at the next start, and the log says so.
+- `users`: logins and operations use the new users, passwords, permissions and limits. Removed users are disconnected.
+- `limits`: `unacked_per_channel` applies to new channels, the other limits also to existing connections. Existing objects
+  above a new limit are kept.
+- `vhosts`: new vhosts are created. `limits` and `compat.strict` apply at once, `qos_global` and `consumer_timeout` to new
+  connections. A vhost that you remove from the file keeps its contents. Its settings are those that
+  `leveret vhosts change` set, or the defaults. `leveret vhosts delete` deletes it.
+- All other keys apply after a restart; the broker logs a warning if they change.
 
-If you remove `compat.strict` from a vhost, its queues keep their delivery limit from it until the next start.
+If you remove `compat.strict` from a vhost, its queues keep the delivery limit of strict mode until the next restart.
 
 ## Other environment variables
 
@@ -130,7 +129,7 @@ def _cell(text: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the page. With --check, only compare it, and return 1 if it is out of date."""
+    """Write the page. With --check, only compare it and return 1 if it is out of date."""
     check = "--check" in arguments
     path = Path(next((argument for argument in arguments if not argument.startswith("--")), "docs/configuration.md"))
     if check:

@@ -1,7 +1,7 @@
-"""The error of the configuration."""
+"""Configuration errors."""
 
 from __future__ import annotations
 
 
 class ConfigError(Exception):
-    """Invalid configuration. The message names the source, the setting, the error and what was expected."""
+    """Invalid configuration. The message names the source, the setting, the problem and the expected value."""

@@ -1,4 +1,4 @@
-"""Load the configuration: flags override the environment, which overrides the file.
+"""Loading of the configuration. Flags override the environment, which overrides the file.
 
 Every error names the source, the setting, the invalid value and what was expected.
 """
@@ -29,7 +29,7 @@ _FALSE = {"false", "no", "off", "0"}
 
 @dataclass(slots=True)
 class _Tree:
-    """Raw values by path, with the source of each, and the directory that relative paths start at."""
+    """Raw values by path, with the source and the base directory for relative paths of each."""
 
     values: dict[tuple[str, ...], Setting] = field(default_factory=dict)
     sources: dict[tuple[str, ...], str] = field(default_factory=dict)
@@ -49,7 +49,7 @@ def load_config(
     """Load the configuration from a TOML file, `LEVERET_SECTION__KEY` variables and flags.
 
     Args:
-        path: The TOML file, if there is one.
+        path: The TOML file, if any.
         environment: The environment variables. Default: `os.environ`.
         flags: Pairs of a dotted key in TOML notation and a value as text.
 
@@ -68,11 +68,11 @@ def load_config(
 
 
 def combine_config(*layers: tuple[str, Mapping[str, Setting] | Path]) -> Config:
-    """Combine tables and TOML files; a later layer overrides single keys of earlier ones. The environment is ignored.
+    """Combine tables and TOML files. A later layer overrides single keys of earlier ones. Ignores the environment.
 
     Args:
         *layers: Pairs of a name for error messages, and either the path of a TOML file or a table with the structure of
-            the file. A table may contain `Path` objects; relative paths in it start at the working directory.
+            the file. A table may contain `Path` objects; its relative paths are relative to the working directory.
 
     Raises:
         ConfigError: A setting is unknown or invalid, or a file cannot be read.
@@ -144,7 +144,7 @@ def _refuse_single_underscore(name: str, word: str, root: Table) -> None:
 
 
 def _path_of_words(words: list[str], root: Table) -> tuple[str, ...]:
-    """Return the path of a setting. Only the names of users, vhosts and the like are case-sensitive."""
+    """Return the path of a setting. Only names chosen by the user, such as those of vhosts, are case-sensitive."""
     path: list[str] = []
     node: Table | Key | None = root
     for word in words:
@@ -162,7 +162,7 @@ def _read_flag(key: str, text: str, root: Table, tree: _Tree) -> None:
         nested: Setting = tomllib.loads(f"{key} = 0")
     except tomllib.TOMLDecodeError:
         raise ConfigError(
-            f'flag {key!r}: invalid name of a setting; expected one such as server.port or users."a.b".tags'
+            f'flag {key!r}: invalid setting name; expected a name such as server.port or users."a.b".tags'
         ) from None
     path: list[str] = []
     while isinstance(nested, dict):
@@ -172,7 +172,7 @@ def _read_flag(key: str, text: str, root: Table, tree: _Tree) -> None:
 
 
 def _flatten_text(text: str, root: Table, path: tuple[str, ...], source: str, tree: _Tree) -> None:
-    """Put a value that is given as text: a table is TOML, any other value depends on the setting's type."""
+    """Store a value given as text. A table is parsed as TOML, any other value by the type of the setting."""
     refuse_renamed(path, text, source)
     node = _find(root, path, source)
     value: Setting = text
@@ -230,7 +230,7 @@ def _flatten(value: Setting, root: Table, path: tuple[str, ...], source: str, ba
         return
     if not isinstance(value, Mapping):
         raise ConfigError(f"{source}: {dotted(path) or 'the configuration'}: got {value!r}, expected a table")
-    # An empty table counts too: a user without any settings.
+    # Store an empty table too, such as a user without any settings.
     if node.struct is not None and path:
         tree.put((*path, ""), None, source, base)
     for key, inner in value.items():
@@ -243,14 +243,14 @@ def _flatten(value: Setting, root: Table, path: tuple[str, ...], source: str, ba
 
 
 def dotted(path: Sequence[str]) -> str:
-    """Return a path in TOML notation; parts that are not bare keys are quoted."""
+    """Return a path in TOML notation. Quotes parts that are not bare keys."""
     return ".".join(
         part if part.replace("-", "").replace("_", "").isalnum() and part.isascii() else f'"{part}"' for part in path
     )
 
 
 def unknown_key(source: str, path: tuple[str, ...], table: Table, root: Table) -> ConfigError:
-    """Return the error for a setting that does not exist, with the closest one that does."""
+    """Return the error for an unknown setting, with the closest known one."""
     import difflib  # not at module level, to start faster
 
     near = difflib.get_close_matches(path[-1], list(table.keys), 1, 0.6)

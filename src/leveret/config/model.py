@@ -1,7 +1,7 @@
 """The settings, with their types, ranges, defaults and descriptions.
 
 Sizes and durations are numbers, or strings with a unit ("128MiB", "30s"). Paths in a file are relative to that file. `kind`
-names the function in `values` that reads the value.
+selects the reader in `values`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ FilePath = Annotated[str, Meta(extra={"kind": "path"})]
 PathOrUrl = Annotated[str, Meta(extra={"kind": "path_or_url"})]
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
 QosGlobal = Literal["rabbitmq", "spec"]
-# The names in `security.mechanisms.registry` and `storage.registry`, which the configuration must not import.
-# tests/config/test_choices.py keeps them the same.
+# Copies of the names in `security.mechanisms.registry` and `storage.registry`, which the configuration must not import.
+# tests/config/test_choices.py compares them.
 Mechanism = Literal["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", "AMQPLAIN", "EXTERNAL", "ANONYMOUS"]
 Engine = Literal["sqlite", "memory"]
 
 
 def about(description: str, *, ge: float | None = None, gt: float | None = None, le: float | None = None) -> Meta:
-    """Return the description and the bounds of a setting."""
+    """Return the description and bounds of a setting."""
     if gt is not None:
         return Meta(description=description, gt=gt, le=le)
     return Meta(description=description, ge=ge, le=le)
@@ -41,8 +41,8 @@ class ServerCompatConfig(Section, frozen=True, kw_only=True):
     strict: Annotated[
         bool,
         about(
-            "Follow the text of the specifications even if clients rely on a deviation, in everything that does not "
-            "depend on a vhost: framing, and everything before `connection.open` has succeeded. For the rest, see "
+            "Follow the specifications to the letter even if clients rely on a deviation, in everything that does not "
+            "depend on a vhost: framing, and everything before `connection.open` succeeds. For the rest, see "
             "`vhosts.VHOST.compat.strict`."
         ),
     ] = False
@@ -54,35 +54,35 @@ class ServerConfig(Section, frozen=True, kw_only=True):
     host: Annotated[
         str,
         about(
-            "Address to listen on. `localhost` is both loopback addresses, an empty string all addresses of the machine."
+            "Address to listen on. `localhost` means both loopback addresses, an empty string all addresses of the machine."
         ),
     ] = "localhost"
     port: Annotated[int, about("Port of the plain listener; 0 picks a free one.", ge=0, le=65535)] = 5672
     plain: Annotated[
         bool,
         about(
-            "Whether to open a plain listener, which also speaks TLS if `tls.cert` is set. Without it, the broker "
+            "Whether to open a plain listener, which also speaks TLS if `tls.cert` is set. If false, the broker "
             "serves only TLS."
         ),
     ] = True
     data_dir: Annotated[
-        FilePath, about("Directory for messages, metadata and the control socket; created if it does not exist.")
+        FilePath, about("Directory for messages, metadata and the control socket. Created if it does not exist.")
     ] = "~/.local/share/leveret"
-    log_level: Annotated[Literal["debug", "info", "warning", "error"], about("Minimum severity to log, on stderr.")] = (
-        "info"
-    )
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], about("Minimum severity of messages to log, on stderr.")
+    ] = "info"
     log_format: Annotated[
         Literal["text", "json"], about("Log each event as one line of text, or as one JSON object per line.")
     ] = "text"
     handshake_timeout: Annotated[
-        Seconds, about("Time from the accepted socket to `connection.open`; slower clients are disconnected.", gt=0)
+        Seconds, about("Time between accepting a socket and `connection.open`; slower clients are disconnected.", gt=0)
     ] = 10.0
     shutdown_timeout: Annotated[
         Seconds,
         about(
             "Time for the broker to stop after SIGTERM. The last 2 seconds (half of the time, if it is less than 4) "
             "are for the store, the rest for clients to answer `connection.close`. The store always gets 2 seconds. "
-            "If it does not finish in time, the process exits with code 1; nothing that was confirmed is lost.",
+            "If it does not finish in time, the process exits with code 1; no confirmed message is lost.",
             ge=0,
         ),
     ] = 5.0
@@ -90,7 +90,7 @@ class ServerConfig(Section, frozen=True, kw_only=True):
         Seconds,
         about(
             "A turn of the event loop that takes longer is logged, with the clients whose input it handled, "
-            "and counted in `leveret status`; 0 disables this.",
+            "and counted in `leveret status`. 0 disables this.",
             ge=0,
         ),
     ] = 0.1
@@ -116,7 +116,7 @@ class TlsConfig(Section, frozen=True, kw_only=True):
     verify: Annotated[
         Literal["none", "optional", "required"],
         about(
-            "Whether to ignore client certificates (`none`), verify those that clients send (`optional`), or "
+            "Whether to ignore client certificates (`none`), verify them if clients send them (`optional`), or "
             "require them (`required`)."
         ),
     ] = "none"
@@ -136,7 +136,7 @@ class AmqpConfig(Section, frozen=True, kw_only=True):
         int, about("Seconds between heartbeats, proposed in `connection.tune`; 0 disables them.", ge=0, le=65535)
     ] = 60
     max_message_size: Annotated[
-        Size, about("Maximum body size of a message; a larger one closes its channel with 311.", ge=1)
+        Size, about("Maximum body size of a message. A larger message closes its channel with 311.", ge=1)
     ] = 134217728
     qos_global: Annotated[
         QosGlobal,
@@ -148,31 +148,31 @@ class AmqpConfig(Section, frozen=True, kw_only=True):
 
 
 class Amqp09Config(Section, frozen=True, kw_only=True):
-    """AMQP 0-9; settings that it shares with 0-9-1 are in `amqp`."""
+    """AMQP 0-9. Settings shared with 0-9-1 are in `amqp`."""
 
     known_hosts: Annotated[
         list[Name], about("Brokers of the cluster, as `host:port`, announced to clients in `connection.open-ok`.")
     ] = field(default_factory=list)
     redirect: Annotated[
         str,
-        about("`host:port` to which `connection.redirect` sends clients that do not set `insist`; empty to disable."),
+        about("`host:port` to redirect clients to, unless they set `insist` (`connection.redirect`); empty to disable."),
     ] = ""
     resume_timeout: Annotated[
         Seconds,
         about(
-            "How long the channels of a connection that was lost without a close wait for `channel.resume`, with "
-            "their unacked messages; 0 ends them at once.",
+            "Time for which the channels of a lost connection wait for `channel.resume`, with their unacked "
+            "messages. 0 ends them at once.",
             ge=0,
         ),
     ] = 10.0
     resume_channels: Annotated[
-        int, about("Maximum number of interrupted channels per user; one more ends the oldest.", ge=0)
+        int, about("Maximum number of interrupted channels per user. Another one ends the oldest.", ge=0)
     ] = 100
     stream_backlog: Annotated[
         Size,
         about(
-            "Bytes that a queue with messages of class `stream` may hold. Beyond that, it drops such messages, those "
-            "with the lowest priority first.",
+            "Maximum bytes of class `stream` messages per queue. Beyond that, the queue drops messages of this class, "
+            "lowest priority first.",
             ge=0,
         ),
     ] = 67108864
@@ -184,8 +184,8 @@ class Amqp10Config(Section, frozen=True, kw_only=True):
     anonymous_user: Annotated[
         str,
         about(
-            "User for clients that use SASL ANONYMOUS or no SASL; an empty string refuses them. `auth.loopback_users` "
-            "applies to it too."
+            "User for clients that use SASL ANONYMOUS or no SASL; an empty string refuses such clients. "
+            "`auth.loopback_users` applies to this user too."
         ),
     ] = "guest"
     auto_create: Annotated[
@@ -200,38 +200,38 @@ class Amqp10Config(Section, frozen=True, kw_only=True):
     connection_links: Annotated[int, about("Maximum number of links in all sessions of a connection.", ge=1)] = 4096
     unsettled: Annotated[
         int,
-        about(
-            "Maximum number of unsettled deliveries per connection; further deliveries wait until some are settled.", ge=64
-        ),
+        about("Maximum number of unsettled deliveries per connection. Further deliveries wait for settlements.", ge=64),
     ] = 65_536
     idle_timeout: Annotated[
         Seconds,
         about(
-            "Time without a frame after which a client is considered dead; 0 disables this. The broker "
-            "announces half of it to clients.",
+            "Time without a frame after which a client is considered dead. 0 disables this. The broker "
+            "announces half of this time to clients.",
             ge=0,
         ),
     ] = 120.0
-    link_credit: Annotated[int, about("Number of messages that a sender may send ahead.", ge=1, le=65535)] = 1000
+    link_credit: Annotated[int, about("Link credit that the broker grants to senders.", ge=1, le=65535)] = 1000
     transaction_timeout: Annotated[
-        Seconds, about("Time after which a transaction is rolled back; 0 disables this.", ge=0)
+        Seconds, about("Time after which a transaction is rolled back. 0 disables this.", ge=0)
     ] = 0.0
     kept_links: Annotated[
         int,
         about(
-            "Maximum number of links per user that may outlive their sessions: links with a timeout, a "
+            "Maximum number of links per user that may outlive their sessions: links with a timeout, "
             "durability, or an expiry policy other than link-detach and session-end.",
             ge=1,
         ),
     ] = 10_000
-    product: Annotated[str, about("`product` in the properties of open. RabbitMQ's clients require its name.")] = "RabbitMQ"
+    product: Annotated[str, about("`product` in the properties of `open`. RabbitMQ's clients require RabbitMQ's name.")] = (
+        "RabbitMQ"
+    )
     version: Annotated[
-        str, about("`version` in the properties of open. RabbitMQ's clients use the features of that version of RabbitMQ.")
+        str, about("`version` in the properties of `open`. RabbitMQ's clients use the features of this RabbitMQ version.")
     ] = "4.3.0"
 
 
 class LimitsConfig(Section, frozen=True, kw_only=True):
-    """Limits on the resources that clients use. 0 means no limit."""
+    """Limits on the resources of clients. 0 means unlimited."""
 
     memory_high_watermark: Annotated[
         Watermark,
@@ -247,40 +247,41 @@ class LimitsConfig(Section, frozen=True, kw_only=True):
     unauthenticated: Annotated[
         int,
         about(
-            "Maximum number of sockets whose clients have not opened a connection yet. One more replaces the oldest "
-            "that has waited for 2.5 seconds, or is closed.",
+            "Maximum number of sockets whose clients have not opened a connection. Another one replaces the oldest "
+            "socket that has waited for 2.5 seconds, or is closed if there is none.",
             ge=0,
         ),
     ] = 4000
     unauthenticated_per_address: Annotated[
-        int, about("The same per IPv4 address, and per 64-bit prefix of IPv6 addresses.", ge=0)
+        int, about("The same limit per IPv4 address, and per 64-bit prefix of IPv6 addresses.", ge=0)
     ] = 1000
     connections_per_user: Annotated[int, about("Maximum number of connections per user.", ge=0)] = 0
     consumers_per_channel: Annotated[int, about("Maximum number of consumers per channel.", ge=0)] = 0
     unacked_per_channel: Annotated[
         int,
-        about("Maximum number of unacked deliveries per channel, also without a prefetch; 0 for none.", ge=0),
+        about("Maximum number of unacked deliveries per channel, even without a prefetch.", ge=0),
     ] = 1_000_000
     queues_per_vhost: Annotated[int, about("Maximum number of queues per vhost.", ge=0)] = 0
     transaction_size: Annotated[
-        Size, about("Maximum bytes of uncommitted publishes per transaction, 1,000 beside each body.", ge=1)
+        Size,
+        about("Maximum bytes of uncommitted publishes per transaction; each counts 1,000 bytes more than its body.", ge=1),
     ] = 268435456
     routing_keys: Annotated[
         int,
-        about("Maximum number of distinct routing keys per message: its own, and those in its headers CC and BCC.", ge=1),
+        about("Maximum number of distinct routing keys per message, including those in its headers CC and BCC.", ge=1),
     ] = 1000
     routing_steps: Annotated[
         int,
         about(
             "Maximum number of comparisons with bindings, destinations and exchanges to route a message. "
-            "100,000 take about 10 ms, during which no other client is served.",
+            "100,000 comparisons take about 10 ms, during which other clients wait.",
             ge=100,
         ),
     ] = 100000
     routing_queues: Annotated[
         int,
         about(
-            "Maximum number of queues that a message may be routed to. 10,000 take about 10 ms, during "
+            "Maximum number of queues that a message may be routed to. 10,000 queues take about 10 ms, during "
             "which other clients wait.",
             ge=1,
         ),
@@ -292,35 +293,38 @@ class StorageConfig(Section, frozen=True, kw_only=True):
 
     engine: Annotated[
         Engine,
-        about("`sqlite` stores durable data in the data directory; `memory` keeps nothing across a restart."),
+        about("`sqlite` stores durable data in the data directory; `memory` loses everything on restart."),
     ] = "sqlite"
     synchronous: Annotated[
         Literal["full", "extra"],
-        about("What is synced before a commit is confirmed: the file, or with `extra` also its directory (slower)."),
+        about("Sync before confirming a commit: the file, or with `extra` also its directory (slower)."),
     ] = "full"
     reserve: Annotated[
         Size,
         about(
-            "Disk space reserved for settlements when the disk is full. With less than this free, publishers are blocked.",
+            "Disk space reserved for settlements on a full disk. Publishers are blocked when less than this is free.",
             ge=1048576,
         ),
     ] = 16777216
     segments_mode: Annotated[
         Literal["0600", "0640"],
         about(
-            "File mode of sealed segments on this machine. `0640` lets the group of their directory read them, for "
-            "example Spark's group. Their directories get `0700` or `0750`."
+            "File mode of sealed segments on this machine. `0640` lets the group of their directory read them, "
+            "such as Spark's group. Directories get `0700` or `0750`."
         ),
     ] = "0600"
     body_spool_threshold: Annotated[
-        Size, about("Bodies larger than this are received into a file in the data directory instead of memory.", ge=4096)
+        Size,
+        about(
+            "Body size above which the broker receives a body into a file in the data directory, not into memory.", ge=4096
+        ),
     ] = 1048576
 
 
 class StreamsConfig(Section, frozen=True, kw_only=True):
-    """Sealing of streams: their oldest parts become Parquet files. Needs the extra `segments`."""
+    """Sealing of streams, which writes their oldest parts to Parquet files. Requires the extra `segments`."""
 
-    sealing: Annotated[bool, about("Whether to seal streams. Segments that exist are served either way.")] = True
+    sealing: Annotated[bool, about("Whether to seal streams. Existing segments are served in either case.")] = True
     directory: Annotated[
         PathOrUrl | None,
         about(
@@ -332,14 +336,12 @@ class StreamsConfig(Section, frozen=True, kw_only=True):
         FilePath | None,
         about(
             "TOML file (JSON if its name ends with `.json`) with options for the file system of the URL, such as "
-            "credentials. Default: they come from the environment."
+            "credentials. Default: options from the environment."
         ),
     ] = None
-    segment_size: Annotated[Size, about("Bytes of bodies in the unsealed part of a stream that make a segment.", ge=1)] = (
-        64000000
-    )
+    segment_size: Annotated[Size, about("Bytes of unsealed bodies at which a segment is sealed.", ge=1)] = 64000000
     segment_age: Annotated[
-        Seconds, about("Age of the oldest unsealed message at which a smaller part of a stream is sealed too.", gt=0)
+        Seconds, about("Age of the oldest unsealed message at which a smaller segment is sealed.", gt=0)
     ] = 600.0
     merge_below: Annotated[
         Annotated[Size, Meta(ge=0)] | None,
@@ -350,10 +352,10 @@ class StreamsConfig(Section, frozen=True, kw_only=True):
     ] = None
     grace: Annotated[
         Seconds,
-        about("How long a file stays after its segment has been removed by retention, merged or rewritten.", ge=0),
+        about("Time for which a file is kept after its segment is removed by retention, merged or rewritten.", ge=0),
     ] = 60.0
     iceberg: Annotated[
-        bool, about("Whether each stream is also an Iceberg table over its segments. Needs the extra `iceberg`.")
+        bool, about("Whether each stream is also an Iceberg table over its segments. Requires the extra `iceberg`.")
     ] = False
     iceberg_properties_file: Annotated[
         FilePath | None,
@@ -363,28 +365,26 @@ class StreamsConfig(Section, frozen=True, kw_only=True):
         ),
     ] = None
     iceberg_delay: Annotated[
-        Seconds, about("Time after which the Iceberg table of a stream follows a change of its segments.", ge=0)
+        Seconds, about("Delay between a change of a stream's segments and the update of its Iceberg table.", ge=0)
     ] = 5.0
 
 
 class SinkTransactionsConfig(Section, frozen=True, kw_only=True):
-    """Sink transactions: batches that a sink publishes atomically."""
+    """Sink transactions, which are batches that a sink publishes atomically."""
 
     max_bytes: Annotated[Size, about("Maximum bytes of bodies per sink transaction.", ge=1)] = 17179869184
     max_per_vhost: Annotated[int, about("Maximum number of sink transactions per vhost.", ge=1)] = 10_000
     max_apps: Annotated[
         int,
         about(
-            "Maximum number of sinks per vhost whose last batch is stored; only `leveret sink-transactions "
-            "forget` removes one.",
+            "Maximum number of sinks per vhost whose last batch is stored. Only `leveret sink-transactions "
+            "forget` removes a sink.",
             ge=1,
         ),
     ] = 10_000
     timeout: Annotated[
         Seconds,
-        about(
-            "Time after which an unused sink transaction is aborted: no publish, prepare or commit; 0 disables this.", ge=0
-        ),
+        about("Time without publish, prepare or commit after which a sink transaction is aborted. 0 disables this.", ge=0),
     ] = 86400.0
 
 
@@ -395,7 +395,7 @@ class UploadsConfig(Section, frozen=True, kw_only=True):
     max_bytes: Annotated[Size, about("Maximum bytes of an upload.", ge=1)] = 17179869184
     timeout: Annotated[
         Seconds,
-        about("Time after which an upload is dropped if its sender does not resume it; 0 disables this.", ge=0),
+        about("Time after which an upload is discarded unless its sender resumes it. 0 disables this.", ge=0),
     ] = 86400.0
 
 
@@ -405,14 +405,14 @@ class DtxConfig(Section, frozen=True, kw_only=True):
     timeout: Annotated[
         Seconds,
         about(
-            "Time after which an unprepared branch is rolled back, unless its coordinator sets another one; "
+            "Time after which an unprepared branch is rolled back, unless its coordinator sets another timeout. "
             "0 disables this. A prepared branch waits for its coordinator, or for `leveret dtx`.",
             ge=0,
         ),
     ] = 300.0
     max_branches: Annotated[int, about("Maximum number of branches per vhost.", ge=1)] = 10_000
     max_bytes: Annotated[
-        Size, about("Maximum bytes of publishes in all branches of a vhost; they are in memory.", ge=1)
+        Size, about("Maximum bytes of publishes in all branches of a vhost. They are held in memory.", ge=1)
     ] = 1073741824
 
 
@@ -422,8 +422,8 @@ class AuthConfig(Section, frozen=True, kw_only=True):
     mechanisms: Annotated[
         list[Mechanism],
         about(
-            "SASL mechanisms to offer, best first. EXTERNAL is offered only to clients with a verified certificate, "
-            "and SCRAM beside PLAIN and AMQPLAIN only if every user with a password can use it."
+            "SASL mechanisms to offer, in order of preference. EXTERNAL is offered only to clients with a verified "
+            "certificate. If PLAIN or AMQPLAIN is offered, SCRAM is offered only if every user with a password can use it."
         ),
     ] = field(default_factory=lambda: ["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", "AMQPLAIN"])
     loopback_users: Annotated[list[Name], about("Users that may connect only from the same machine.")] = field(
@@ -432,7 +432,7 @@ class AuthConfig(Section, frozen=True, kw_only=True):
     anonymous_user: Annotated[Name | None, about("User for clients that use ANONYMOUS.")] = None
     external_name: Annotated[
         Literal["common-name", "subject"],
-        about("Part of a client certificate that is the user name: its common name, or its subject as in RFC 4514."),
+        about("Part of a client certificate to use as the user name: its common name, or its subject as in RFC 4514."),
     ] = "common-name"
 
 
@@ -445,23 +445,25 @@ class PermissionConfig(Section, frozen=True, kw_only=True):
 
 
 class UserLimitsConfig(Section, frozen=True, kw_only=True):
-    """Limits of one user; 0 means none."""
+    """Limits of one user."""
 
     max_connections: Annotated[
-        int, about("Maximum number of connections of the user; 0: `limits.connections_per_user`.", ge=0)
+        int, about("Maximum number of connections of the user; 0 applies `limits.connections_per_user`.", ge=0)
     ] = 0
-    max_channels: Annotated[int, about("Maximum number of channels in all connections of the user; 0: no limit.", ge=0)] = 0
+    max_channels: Annotated[
+        int, about("Maximum number of channels in all connections of the user; 0 is unlimited.", ge=0)
+    ] = 0
 
 
 class UserConfig(Section, frozen=True, kw_only=True):
-    """A user. It has at most one of the three forms of a password; EXTERNAL and ANONYMOUS need none."""
+    """A user, with at most one of the three forms of a password. EXTERNAL and ANONYMOUS need none."""
 
     password: Annotated[str | None, about("Password in plain text.")] = None
     password_hash: Annotated[str | None, about("Argon2id hash of the password, as printed by `leveret users hash`.")] = None
     password_file: Annotated[FilePath | None, about("File whose first line is the password.")] = None
     tags: Annotated[list[Name], about("Labels; `administrator` may manage the broker.")] = field(default_factory=list)
     permissions: Annotated[
-        dict[str, PermissionConfig], about("Permissions of the user by vhost; none in a vhost that is not listed.")
+        dict[str, PermissionConfig], about("Permissions of the user by vhost. The user has no permissions in other vhosts.")
     ] = field(default_factory=dict)
     limits: Annotated[UserLimitsConfig, about("Limits of the user.")] = field(default_factory=UserLimitsConfig)
 
@@ -469,25 +471,25 @@ class UserConfig(Section, frozen=True, kw_only=True):
 class CompatConfig(Section, frozen=True, kw_only=True):
     """Whether to follow the specification or RabbitMQ when they differ."""
 
-    strict: Annotated[bool, about("Follow the text of the specification even if clients rely on RabbitMQ's deviation.")] = (
-        False
-    )
+    strict: Annotated[
+        bool, about("Follow the specification to the letter even if clients rely on RabbitMQ's deviation.")
+    ] = False
 
 
 class VhostLimitsConfig(Section, frozen=True, kw_only=True):
-    """Limits of one vhost; 0 means none."""
+    """Limits of one vhost."""
 
-    max_queues: Annotated[int, about("Maximum number of queues; 0: `limits.queues_per_vhost`.", ge=0)] = 0
-    max_connections: Annotated[int, about("Maximum number of connections; 0: no limit.", ge=0)] = 0
+    max_queues: Annotated[int, about("Maximum number of queues; 0 applies `limits.queues_per_vhost`.", ge=0)] = 0
+    max_connections: Annotated[int, about("Maximum number of connections; 0 is unlimited.", ge=0)] = 0
 
 
 class RealmConfig(Section, frozen=True, kw_only=True):
-    """A realm of AMQP 0-9: resources, and the users who may request tickets for them. `*` means all users."""
+    """An AMQP 0-9 realm: resources, and the users who may request tickets for them. `*` means all users."""
 
     resources: Annotated[
         str,
         about(
-            "Regular expression for the full names of the exchanges and queues of the realm; the default "
+            "Regular expression that matches the full names of the realm's exchanges and queues. The default "
             "exchange has an empty name."
         ),
     ] = ".*"
@@ -508,13 +510,11 @@ class VhostConfig(Section, frozen=True, kw_only=True):
     limits: Annotated[VhostLimitsConfig, about("Limits of the vhost.")] = field(default_factory=VhostLimitsConfig)
     realms: Annotated[
         dict[str, RealmConfig],
-        about("Realms of AMQP 0-9. If there are any, its methods need a ticket; permissions apply in addition."),
+        about("AMQP 0-9 realms. If there are any, 0-9 methods require a ticket; permissions apply in addition."),
     ] = field(default_factory=dict)
     consumer_timeout: Annotated[
         Seconds,
-        about(
-            "Time within which a consumer must acknowledge a delivery; otherwise its channel is closed. 0: no limit.", ge=0
-        ),
+        about("Time within which a consumer must settle a delivery, or its channel is closed. 0 is unlimited.", ge=0),
     ] = 0.0
 
 
@@ -523,11 +523,11 @@ class BrokerConfig(Section, frozen=True, kw_only=True):
 
     switch_interval: Annotated[
         Seconds,
-        about("Python's thread switch interval. A longer one delays commits while the event loop is busy.", gt=0),
+        about("Python's thread switch interval. A longer interval delays commits while the event loop is busy.", gt=0),
     ] = 0.0005
-    gc_threshold: Annotated[
-        int, about("Allocations between two collections of the youngest generation of the garbage collector.", ge=1)
-    ] = 10000
+    gc_threshold: Annotated[int, about("Allocations between two garbage collections of the youngest generation.", ge=1)] = (
+        10000
+    )
 
 
 class EventsConfig(Section, frozen=True, kw_only=True):
@@ -536,14 +536,14 @@ class EventsConfig(Section, frozen=True, kw_only=True):
     sample: Annotated[
         int,
         about(
-            "Publish one of this many events of the same kind and queue (or exchange). The field `sample` has the number.",
+            "Publish one in this many events of the same kind and queue (or exchange). The field `sample` has this number.",
             ge=1,
         ),
     ] = 1
 
 
 class Config(Section, frozen=True, kw_only=True):
-    """The configuration. `Config()` has the defaults."""
+    """The configuration. `Config()` contains the defaults."""
 
     server: ServerConfig = field(default_factory=ServerConfig)
     tls: TlsConfig = field(default_factory=TlsConfig)

@@ -1,4 +1,4 @@
-"""Settings of earlier versions that have another name now. They are not aliases: the loader refuses them."""
+"""Renamed settings. The loader rejects the old names with a pointer to the new ones."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ RENAMED_SETTINGS: Final = {
 
 
 def refuse_renamed(path: Sequence[str], value: Setting, source: str) -> None:
-    """Raise `ConfigError` if a setting has an earlier name.
+    """Raise `ConfigError` for the old name of a renamed setting.
 
     Args:
         path: The name of a setting or a section.
         value: The value. If it is the table of a renamed section, the error names a key in it.
-        source: Where the setting was given.
+        source: The source of the setting.
     """
     name = ".".join(path)
     keys = value if isinstance(value, Mapping) else ()
     for candidate in (*(f"{name}.{key}" for key in keys), name, *path[:1]):
         if candidate in RENAMED_SETTINGS:
             new = RENAMED_SETTINGS[candidate]
-            raise ConfigError(f"{source}: unknown setting '{candidate}': it is called '{new}' now")
+            raise ConfigError(f"{source}: unknown setting '{candidate}': it was renamed to '{new}'")

@@ -1,4 +1,4 @@
-"""The structs of `model` as a tree of tables and keys, for the loader and the generated documentation."""
+"""A tree of tables and keys built from the structs of `model`, for the loader and the generated documentation."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Key:
 
 @dataclass(slots=True)
 class Table:
-    """A table with either fixed keys (`struct`), or names that the user chooses (`each` describes their values)."""
+    """A table with fixed keys (`struct`), or with user-chosen keys whose values `each` describes."""
 
     name: str
     struct: type[msgspec.Struct] | None
@@ -92,7 +92,7 @@ def _key(name: str, full: Any, bare: Any, metas: list[msgspec.Meta], default: Se
 
 
 def _strip(annotation: Any) -> tuple[Any, list[msgspec.Meta]]:
-    """Return the type without `Annotated` and without None, and the `Meta`s that were removed."""
+    """Return the type without `Annotated` and None, and the removed `Meta` objects."""
     metas: list[msgspec.Meta] = []
     while True:
         if hasattr(annotation, "__metadata__"):

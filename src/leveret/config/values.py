@@ -25,7 +25,7 @@ _UNITS = {
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 _DURATIONS = {"": 1.0, "ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
-# The value of a setting as its source has it, or as its reader leaves it: msgspec checks it against the model.
+# A setting's value, raw or converted by its reader. msgspec validates it against the model.
 Setting: TypeAlias = Any
 
 
@@ -37,12 +37,12 @@ def _with_unit(text: str, units: dict[str, int] | dict[str, float]) -> float:
 
 
 def read_size(value: Setting, base: str) -> Setting:
-    """Return bytes from a number or a string such as "128MiB". Raises `ValueError` for any other string."""
+    """Read a size in bytes from a number or a string such as "128MiB". Raises `ValueError` for any other string."""
     return int(_with_unit(value, _UNITS)) if isinstance(value, str) else value
 
 
 def read_watermark(value: Setting, base: str) -> Setting:
-    """Return a fraction of up to 1.0 ("40%", 0.4) or a number of bytes above 1 ("2GiB") as a float.
+    """Read a fraction of up to 1.0 ("40%", 0.4), or a number of bytes above 1 ("2GiB"), as a float.
 
     Raises `ValueError` for any other string.
     """
@@ -56,12 +56,12 @@ def read_watermark(value: Setting, base: str) -> Setting:
 
 
 def read_seconds(value: Setting, base: str) -> Setting:
-    """Return seconds from a number or a string such as "500ms", "30s". Raises `ValueError` for any other string."""
+    """Read seconds from a number or a string such as "500ms" or "30s". Raises `ValueError` for any other string."""
     return _with_unit(value, _DURATIONS) if isinstance(value, str) else value
 
 
 def read_path(value: Setting, base: str) -> Setting:
-    """Return an absolute path; a relative one is resolved against `base`."""
+    """Read an absolute path. A relative path is relative to `base`."""
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
     if not isinstance(value, str):
@@ -72,7 +72,7 @@ def read_path(value: Setting, base: str) -> Setting:
 
 
 def read_path_or_url(value: Setting, base: str) -> Setting:
-    """Return a URL unchanged, and any other value as `read_path` does."""
+    """Read a URL, which stays unchanged, or a path as `read_path` does."""
     return value if isinstance(value, str) and "://" in value else read_path(value, base)
 
 

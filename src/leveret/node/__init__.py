@@ -1,5 +1,5 @@
-"""Composes a broker from a configuration, and runs it alone or inside a program.
+"""Composition of a broker from a configuration, standalone or embedded in a program.
 
-`leveret serve` and `leveret.Broker` use it. Nothing here changes process-wide state: signal handlers, logging, the garbage
-collector, resource limits.
+`leveret serve` and `leveret.Broker` use this package. It does not change process-wide state, such as signal handlers,
+logging, the garbage collector and resource limits.
 """

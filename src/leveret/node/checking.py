@@ -1,4 +1,4 @@
-"""`leveret check`: verifies a data directory without a broker."""
+"""Verification of a data directory without a broker, for `leveret check`."""
 
 from __future__ import annotations
 
@@ -30,14 +30,17 @@ _MALFORMED: Final = (ValueError, KeyError, TypeError, msgspec.MsgspecError)
 
 
 class DirectoryCheck:
-    """Reads a data directory that no broker uses; changes nothing in it, but creates a missing lock file.
+    """Verification of a data directory that no broker uses. It changes nothing, but creates a missing lock file.
 
-    path      the data directory
-    segments  where sealed segments are, a directory or URL; None for those in the data directory
-    options   additional options of fsspec
+    Args:
+        path: The data directory.
+        segments: The directory or URL of sealed segments; None for the default in the data directory.
+        options: Additional fsspec options.
 
-    damaged  what is not what was written, or missing; notes: what deserves to be known and is no damage
-    counts   by part of the directory
+    Attributes:
+        damaged: Descriptions of damaged or missing parts.
+        notes: Observations that are not damage.
+        counts: Counts by part of the directory.
     """
 
     def __init__(self, path: Path, segments: str | None = None, options: Mapping[str, Setting] | None = None) -> None:
@@ -51,14 +54,12 @@ class DirectoryCheck:
         self.counts: dict[str, dict[str, int]] = {}
 
     def run(self) -> None:
-        """Check the directory. Raises `StorageFailed` if that is impossible: in use, not a data directory, of a newer
-        format.
-        """
+        """Check the directory. Raises `StorageFailed` if it is in use, not a data directory, or in a newer format."""
         files = LogFiles(self.path, _LOG)
         if not self.path.is_dir():
             raise StorageFailed(f"the directory {self.path} does not exist")
         if not (files.database.exists() or files.wal.exists() or files.marker.exists()):
-            raise StorageFailed(f"{self.path} is not a data directory of leveret: it has no {files.database.name}")
+            raise StorageFailed(f"{self.path} is not a Leveret data directory: it has no {files.database.name}")
         lock = DirectoryLock(self.path, f"{_LOG}.lock")
         try:
             missing = files.missing()
@@ -81,11 +82,10 @@ class DirectoryCheck:
         self._check_uploads([(key, value) for kind, key, value in definitions if kind == metadata.STAGED])
 
     def _read_log(self, database: Path) -> list[tuple[str, str, bytes]]:
-        """Check the log; returns its definitions. Leaves no file beside it.
+        """Check the log and return its definitions, without leaving files behind.
 
-        SQLite creates a write-ahead log and its index for a read-only connection too, and never removes them: the next
-        start would take the empty one for the one that is missing. `immutable` prevents it; the lock keeps the file
-        unchanged.
+        SQLite creates a write-ahead log and its index even for a read-only connection, and does not remove them. The next
+        start would mistake the empty log for a missing one. `immutable` prevents this; the lock keeps the file unchanged.
         """
         wal, index = Path(f"{database}-wal"), Path(f"{database}-shm")
         options = "mode=ro" if wal.exists() else "mode=ro&immutable=1"
@@ -100,17 +100,17 @@ class DirectoryCheck:
                 index.unlink(missing_ok=True)
 
     def _read(self, connection: sqlite3.Connection, database: Path) -> list[tuple[str, str, bytes]]:
-        """Check the log; returns its definitions."""
+        """Check the log and return its definitions."""
         tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
         if not tables:
             return []
         if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
-            raise StorageFailed(f"{database} is a database, but not one of leveret's")
+            raise StorageFailed(f"{database} is not a Leveret database")
         version: int = connection.execute("PRAGMA user_version").fetchone()[0]
         if version > FORMAT_VERSION:
             raise StorageFailed(
-                f"{database} has format version {version}, and this version of leveret reads up to"
-                f" {FORMAT_VERSION}; check it with the leveret that wrote it, or a later one"
+                f"{database} has format version {version}, and this version of Leveret reads up to"
+                f" {FORMAT_VERSION}; check it with the version that wrote it, or a later one"
             )
         for (verdict,) in connection.execute("PRAGMA integrity_check(20)"):
             if verdict != "ok":
@@ -120,7 +120,7 @@ class DirectoryCheck:
         self.counts["log"] = check.counts
         bare = check.counts["rows_without_checksum"]
         if bare:
-            self.notes.append(f"{bare} rows of an earlier format have no checksum; they get one when they are rewritten")
+            self.notes.append(f"{bare} rows in an earlier format have no checksum; rewriting adds it")
         return [(kind, decode_text(key), value) for kind, key, value in check.definitions()]
 
     def _check_segments(self, entries: list[tuple[str, bytes]]) -> None:
@@ -130,7 +130,7 @@ class DirectoryCheck:
             try:
                 segment = Segment.unpack(value)
             except _MALFORMED:
-                continue  # the check of the log has reported this definition
+                continue  # already reported by the check of the log
             known.add(segment.path)
             total += segment.octets
             fault = self._segment_fault(segment)
@@ -161,7 +161,7 @@ class DirectoryCheck:
                     found = zlib.crc32(piece, found)
         except FileNotFoundError:
             return "the file does not exist"
-        except Exception as error:  # file systems raise their own kinds of errors
+        except Exception as error:  # file systems raise exceptions of their own
             return f"it cannot be read: {error}"
         if size != segment.octets:
             return f"it has {size} bytes, expected {segment.octets}"
@@ -203,11 +203,11 @@ class DirectoryCheck:
         self._note_others(STAGED, others, f"in {UPLOAD_DIRECTORY} belong to no upload")
 
     def _note_others(self, place: str, others: set[str], what: str) -> None:
-        """Note files that no definition names."""
+        """Record files that no definition refers to."""
         kept = {name for name in others if place in self._salvaged or metadata.make_key(place, name) in self._kept}
         if kept:
             self.notes.append(
-                f"{len(kept)} files {what}: the broker keeps them, because lost parts of the log may have named them"
+                f"{len(kept)} files {what}: the broker keeps them, because lost parts of the log may refer to them"
             )
         if others - kept:
             self.notes.append(f"{len(others - kept)} files {what}: the broker removes them")

@@ -1,4 +1,4 @@
-"""Composes a broker from a configuration: log, users, broker, vhosts, services, server, management."""
+"""Composition of a broker from a configuration: log, users, broker, vhosts, services, server, management."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ log = logging.getLogger("leveret.serve")
 
 
 class Composition:
-    """A broker that is recovered and ready to start.
+    """A recovered broker that is ready to start.
 
     Args:
         config: The configuration.
         config_name: The name of the configuration in messages, such as its file.
         on_failure: Called when the store fails.
         owner: A user with all permissions in every vhost, or "".
-        salvage: The losses of the store that the operator accepts for this start.
+        salvage: The data losses that the operator accepts for this start.
 
     Attributes:
         listeners: The addresses that the broker listens on, as URLs.
@@ -76,7 +76,7 @@ class Composition:
     Raises:
         ConfigError: The configuration is invalid.
         TlsError: The certificates are invalid.
-        StorageFailed: The store cannot be opened. It is closed after any error.
+        StorageFailed: The store cannot be opened.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Composition:
         # The watchdog of the event loop; only `leveret serve` has one.
         self.watchdog: Watchdog | None = None
         self.tls = make_tls(config.tls)
-        # The configuration is validated before the store is opened.
+        # Validate the configuration before opening the store.
         declared = declared_users(config.users)
         check_realms(config.vhosts)
         users = UserStore(
@@ -120,7 +120,7 @@ class Composition:
             raise
 
     def _recover(self, recovery: Recovery, on_failure: Callable[[], None]) -> None:
-        """Create everything that depends on the store, and recover it."""
+        """Create the objects that depend on the store, and recover them."""
         config, users = self.config, self.users
         users.load(recovery.metadata, recovery.dropped)
         self.broker = Broker(self.log, self.overflow)
@@ -196,7 +196,7 @@ class Composition:
 
     @property
     def on_disk(self) -> bool:
-        """Whether the broker stores anything in its data directory."""
+        """Whether the broker stores data in its data directory."""
         return self.config.storage.engine != MEMORY
 
     def _close_logs(self) -> None:
@@ -209,8 +209,8 @@ class Composition:
         """Listen on the configured addresses.
 
         Args:
-            ports: The ports of the plain listener (False) and of the TLS listener (True). A port of 0 is replaced by the
-                free port that was picked.
+            ports: The ports of the plain listener (False) and of the TLS listener (True). Replaces a port of 0 with the
+                picked port.
 
         Raises:
             StartFailed: An address cannot be listened on.
@@ -230,7 +230,7 @@ class Composition:
         self.log.put(kind, key, value)
 
     def _apply_vhosts(self) -> None:
-        """Create the configured vhosts, and apply the settings of all: from the configuration, an operator, or defaults."""
+        """Create the configured vhosts, and apply the settings of all vhosts from configuration, operators or defaults."""
         wanted = {name: VhostConfig() for name in (DEFAULT_VHOST, *self.broker.vhosts)}
         for name, vhost in {**wanted, **self.vhost_settings, **self.config.vhosts}.items():
             self.apply_vhost(name, vhost)
@@ -242,8 +242,8 @@ class Composition:
         """Apply the limits and vhosts of a changed configuration to the running broker.
 
         Users and certificates are reloaded separately; other settings must not differ. Limits and `compat.strict` apply
-        at once (`limits.unacked_per_channel` to new channels), other settings of vhosts to new connections. A vhost that
-        was removed from the configuration stays, with the settings of an operator or the defaults.
+        at once (`limits.unacked_per_channel` to new channels), other vhost settings to new connections. A vhost that was
+        removed from the configuration remains, with an operator's settings or the defaults.
         """
         removed = self.config.vhosts.keys() - config.vhosts.keys()
         self.config = self.managed.config = config
@@ -259,8 +259,8 @@ class Composition:
         self._apply_vhosts()
         for name in sorted(removed - {DEFAULT_VHOST}):
             log.warning(
-                "vhost '%s' was removed from %s: it stays, without the settings from there; `leveret vhosts delete`"
-                " deletes it",
+                "vhost '%s' was removed from %s: its contents are kept, its settings are not; delete it with"
+                " `leveret vhosts delete`",
                 name,
                 self.config_name,
             )
@@ -306,7 +306,7 @@ class Composition:
 
 
 def _make_logs(config: Config, salvage: Salvage) -> tuple[Log, Log | None]:
-    """Return the log of durable data, and the log that deep queues page out to, which is empty at every start."""
+    """Return the log of durable data, and the log that deep queues page out to, which starts empty."""
     path = config.server.data_path
     storage = config.storage
     if storage.engine != MEMORY:
@@ -322,25 +322,25 @@ def _make_logs(config: Config, salvage: Salvage) -> tuple[Log, Log | None]:
 
 
 def make_data_directory(path: Path) -> None:
-    """Create the data directory for its owner only, if it does not exist. Raises `StorageFailed`."""
+    """Create the data directory with access for its owner only, unless it exists. Raises `StorageFailed`."""
     try:
         disk.make_directories(path)
         disk.sync_to_root(path)
     except OSError as error:
         raise StorageFailed(
-            f"cannot create the data directory {path}: {error.strerror}; choose another one with"
+            f"cannot create data directory {path}: {error.strerror}; choose another one with"
             " --data-dir or 'server.data_dir'"
         ) from None
 
 
 def make_tls(tls: TlsConfig) -> ServerTls | None:
-    """Return the certificates of the TLS listener, None if there is no listener. Raises `TlsError` or `ConfigError`."""
+    """Return the certificates of the TLS listener, or None without one. Raises `TlsError` or `ConfigError`."""
     settings = tls_settings(tls)
     return ServerTls(settings) if settings is not None else None
 
 
 def tls_settings(tls: TlsConfig) -> TlsSettings | None:
-    """Return the files of `[tls]`, None if it has no certificate."""
+    """Return the settings of `[tls]`, or None if it has no certificate."""
     if tls.cert is None:
         return None
     password = None
@@ -410,7 +410,7 @@ def _amqp10_settings(config: Amqp10Config) -> Amqp10Settings:
 
 
 def _apply_limits(settings: SessionSettings, limits: LimitsConfig) -> None:
-    """Apply the limits to all sessions, including existing ones."""
+    """Apply the limits to new and existing sessions."""
     settings.max_transaction = limits.transaction_size
     settings.connections = limits.connections
     settings.connections_per_user = limits.connections_per_user

@@ -1,7 +1,7 @@
-"""`leveret.Broker`: a broker inside a program, on its event loop or in a thread.
+"""`leveret.Broker`, a broker embedded in a program, on its event loop or in a thread.
 
-It changes no process-wide state: no signal handlers, no logging configuration, no settings of the garbage collector or the
-interpreter. It ignores environment variables. Log records go to the loggers under `leveret`.
+It does not change process-wide state: no signal handlers, logging configuration, or garbage collector and interpreter
+settings. It ignores environment variables. Log records go to loggers under `leveret`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from leveret.storage.salvage import Salvage
 # The user of a broker without configured users.
 OWNER = "guest"
 OWNER_PASSWORD = "guest"
-# Defaults that differ from `leveret serve`: free ports, a short wait for clients at the end, and no memory alarm, because
-# the memory of the process is not only the broker's.
+# Defaults that differ from `leveret serve`: free ports, a short wait for clients on shutdown, and no memory alarm, because
+# the broker shares the process's memory with the program.
 _DEFAULTS: Mapping[str, Setting] = {
     "server": {"host": "127.0.0.1", "port": 0, "shutdown_timeout": 0.2},
     "tls": {"port": 0},
@@ -38,21 +38,22 @@ _NOWHERE = Path("/nowhere")
 
 
 class Broker:
-    """A broker that runs inside this process.
+    """A broker inside this process.
 
     `async with Broker() as broker` runs it on the current event loop and returns an `AsyncBroker`. `with Broker() as
     broker` runs it in a thread with its own event loop and returns a `SyncBroker`. It can run again after it has
     stopped.
 
-    If the configuration has no users, there is a user `guest` with the password `guest` and all permissions in every vhost.
+    If the configuration has no users, the broker adds the user `guest` with the password `guest` and all permissions in
+    every vhost.
 
     Args:
-        host: The address to listen on. Default: that of the configuration, or 127.0.0.1.
-        port: The port to listen on. Default: that of the configuration, or a free one.
+        host: The address to listen on. Default: the configured address, or 127.0.0.1.
+        port: The port to listen on. Default: the configured port, or a free one.
         data_dir: The data directory. Without one, here or in the configuration, everything is in memory.
-        config: More configuration: a table with the structure of the TOML file, or the path of a file.
-        accept_missing: Start although files of the data directory are missing, and lose what was in them.
-        drop_damaged: Start although parts of the store are damaged: log what they held, and drop them.
+        config: Additional configuration: a table with the structure of the TOML file, or the path of a file.
+        accept_missing: Start even if files are missing from the data directory; their contents are lost.
+        drop_damaged: Start even if parts of the store are damaged; the broker drops them and logs what they contained.
 
     Raises:
         ConfigError: The configuration is invalid.
@@ -127,9 +128,9 @@ class RunningBroker:
     Attributes:
         host: The address of its first listener.
         port: The port of its first listener.
-        url: The URL of the vhost `/`, with the credentials of `guest`, or of the first configured user with a password in
-            plain text.
-        data_dir: The data directory, None if everything is in memory.
+        url: The URL of the vhost `/`, with the credentials of `guest`, or of the first configured user with a plain text
+            password.
+        data_dir: The data directory, or None if everything is in memory.
     """
 
     def __init__(self, node: Node) -> None:
@@ -149,7 +150,7 @@ class RunningBroker:
 
 
 class AsyncBroker(RunningBroker):
-    """A broker that runs on the caller's event loop. It stops at the end of the `async with` block, or by `stop`."""
+    """A running broker on the caller's event loop. It stops at the end of the `async with` block, or on `stop`."""
 
     async def create_vhost(self, name: str) -> str:
         """Create a vhost and return its URL. Raises `CallRefused` if it exists."""
@@ -188,9 +189,9 @@ class AsyncBroker(RunningBroker):
 
 
 class SyncBroker(RunningBroker):
-    """A broker that runs in a thread. Its methods may be called from any other thread.
+    """A running broker in a thread. Its methods may be called from any other thread.
 
-    It stops at the end of the `with` block, by `stop`, or with the process.
+    It stops at the end of the `with` block, on `stop`, or with the process.
     """
 
     def __init__(self, node: Node, thread: Threaded) -> None:
@@ -252,18 +253,18 @@ def _combine(
     data_dir: str | os.PathLike[str] | None,
     config: Mapping[str, Setting] | str | os.PathLike[str] | None,
 ) -> tuple[Config, str, str]:
-    """Return the configuration, its name in messages, and the owner."""
+    """Return the configuration, its name in messages, and the user with all permissions."""
     given = {"host": host, "port": port, "data_dir": data_dir}
     arguments = ("argument", {"server": {key: value for key, value in given.items() if value is not None}})
     layer = config if isinstance(config, Mapping) else Path(config) if config is not None else {}
     name = str(layer) if isinstance(layer, Path) else "config"
-    # Never use the default directory of `leveret serve` by accident.
+    # Detect a missing data directory, because the default of `leveret serve` must not apply here.
     probe = combine_config(("default", {"server": {"data_dir": _NOWHERE}}), (name, layer), arguments)
     engine = MEMORY if probe.server.data_path == _NOWHERE else SQLITE
     combined = combine_config(("default", {**_DEFAULTS, "storage": {"engine": engine}}), (name, layer), arguments)
     if engine == MEMORY and combined.storage.engine != MEMORY:
         raise ConfigError(
-            f"{name}: 'storage.engine' is '{combined.storage.engine}', which needs a data directory; set data_dir too"
+            f"{name}: 'storage.engine' is '{combined.storage.engine}', which requires a data directory; set data_dir too"
         )
     if combined.users:
         return combined, name, ""

@@ -1,4 +1,4 @@
-"""The errors of an embedded broker."""
+"""Errors of an embedded broker."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ class StartFailed(Exception):
 
 
 class CallRefused(Exception):
-    """The broker refused a call, and nothing has changed.
+    """The broker refused a call without changing anything.
 
     Attributes:
         condition: The reason, such as "not-found", "precondition-failed" or "not-allowed".

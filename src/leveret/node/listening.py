@@ -1,4 +1,4 @@
-"""Listening on all addresses of a host with one port."""
+"""Listening on all addresses of a host with the same port."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ log = logging.getLogger("leveret.serve")
 
 # Attempts to find a port that is free on every address.
 MAX_ATTEMPTS = 20
-# Error numbers for an address that the machine does not have; some versions of asyncio omit the number.
+# Error numbers for an address that the machine lacks. Some versions of asyncio omit the number.
 _NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, None)
 
 
 class Listening(Protocol):
-    """The part of `leveret.server.server.Server` that is used here."""
+    """The part of `leveret.server.server.Server` that this module uses."""
 
     listeners: list[Listener]
 
@@ -28,9 +28,9 @@ class Listening(Protocol):
 
 
 async def listen(server: Listening, host: str, port: int, context: ssl.SSLContext | None) -> tuple[list[str], int]:
-    """Listen on all addresses of a host. Returns their URLs and the port, which is a free one if `port` is 0.
+    """Listen on all addresses of a host. Returns their URLs and the port; 0 picks a free port.
 
-    Addresses that this machine lacks, such as the IPv6 address of `localhost`, are skipped if there is another one.
+    Skips addresses that this machine lacks, such as the IPv6 address of `localhost`, if at least one is available.
 
     Raises:
         StartFailed: An address cannot be listened on.
@@ -56,7 +56,7 @@ async def listen(server: Listening, host: str, port: int, context: ssl.SSLContex
                 return bound, chosen
         for _ in bound:
             server.listeners.pop().close()
-        # A port that is free on one address may be taken on the next: try another one.
+        # A port that is free on one address may be in use on the next. Retry with another port.
         if port or not bound or attempt + 1 == MAX_ATTEMPTS:
             assert failure is not None
             raise failure
@@ -73,7 +73,7 @@ def _failure(address: str, port: int, tls: bool, error: OSError) -> StartFailed:
 
 
 def addresses_of(host: str) -> list[str]:
-    """Return the addresses of a host, IPv4 first; an empty host is all addresses of the machine.
+    """Return the addresses of a host, IPv4 first; an empty host means all addresses of the machine.
 
     Raises:
         StartFailed: The host is unknown.
@@ -83,11 +83,11 @@ def addresses_of(host: str) -> list[str]:
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
-        raise StartFailed(f"'server.host' is '{host}', which is unknown: {error}") from None
+        raise StartFailed(f"cannot resolve 'server.host' '{host}': {error}") from None
     found.sort(key=lambda info: info[0] != socket.AF_INET)
     return list(dict.fromkeys(str(info[4][0]) for info in found))
 
 
 def bracketed(address: str) -> str:
-    """Return an address in the notation of URLs."""
+    """Return an address in URL notation."""
     return f"[{address}]" if ":" in address else address

@@ -1,4 +1,4 @@
-"""The memory of the machine."""
+"""Memory of the machine, and the memory limit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _GROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/
 
 
 def memory_size(group_limits: tuple[Path, ...] = _GROUP_LIMITS) -> int:
-    """Return the bytes of memory of the machine, or of the container if it has less."""
+    """Return the memory of the machine in bytes, or of the container if it has less."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for path in group_limits:
         try:
@@ -21,5 +21,5 @@ def memory_size(group_limits: tuple[Path, ...] = _GROUP_LIMITS) -> int:
 
 
 def memory_limit(watermark: float) -> int:
-    """Return `limits.memory_high_watermark` in bytes; up to 1 it is a fraction of the memory."""
+    """Return `limits.memory_high_watermark` in bytes; up to 1, it is a fraction of the memory."""
     return int(watermark * memory_size()) if watermark <= 1 else int(watermark)

@@ -11,14 +11,13 @@ from leveret.config import Config
 
 log = logging.getLogger("leveret.serve")
 
-# Bits that files must not have. Files of the data directory are only for the broker's user. Configured files may also be
-# readable for a group.
+# Forbidden mode bits. Only the broker's user may access the data directory. A group may read configured files.
 _FORBIDDEN_IN_DATA_DIR = 0o077
 _FORBIDDEN_IN_CONFIG = 0o027
 
 
 def warn_about_permissions(config: Config, on_disk: bool) -> None:
-    """Log a warning for files with messages or secrets that other users can access."""
+    """Log a warning for each file with messages or secrets that other users can access."""
     if on_disk:
         directory = config.server.data_path
         exposed = sorted(
@@ -28,8 +27,7 @@ def warn_about_permissions(config: Config, on_disk: bool) -> None:
         )
         if exposed:
             log.warning(
-                "other users can read or change files in the data directory %s: %s; expected mode 0600, to"
-                " correct it: chmod go= %s",
+                "other users can read or change files in data directory %s: %s; expected mode 0600, set by: chmod go= %s",
                 directory,
                 ", ".join(exposed[:20]),
                 " ".join(str(directory / name) for name in exposed[:20]),
@@ -60,7 +58,7 @@ def _mode(path: Path) -> int:
 
 
 def _secrets(config: Config) -> Iterator[tuple[str, Path]]:
-    """Return the names and values of the settings that name files with secrets."""
+    """Return the names and values of settings for files with secrets."""
     named = {
         "tls.key": config.tls.key,
         "tls.key_password_file": config.tls.key_password_file,

@@ -1,4 +1,4 @@
-"""A broker on the current event loop, which is restarted when its store has failed."""
+"""A broker on the current event loop, with a restart after its store fails."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from leveret.storage.salvage import NOTHING_LOST, Salvage
 
 log = logging.getLogger("leveret.broker")
 
-# Seconds until a failed store is reopened.
+# Seconds before a failed store is reopened.
 REOPEN_DELAY = 1.0
 
 
 class Node:
-    """One run of a broker. Arguments as for `Composition`; `salvage` is only for the first start."""
+    """One run of a broker. Arguments are as for `Composition`; `salvage` applies only to the first start."""
 
     def __init__(self, config: Config, config_name: str, owner: str, salvage: Salvage = NOTHING_LOST) -> None:
         self.config = config
         self._salvage = salvage
         self._config_name = config_name
         self._owner = owner
-        # A free port that was picked is kept when the store is reopened.
+        # The broker keeps an automatically picked port when the store is reopened.
         self._ports = {False: config.server.port, True: config.tls.port}
         self._composition: Composition | None = None
         self._reopening: asyncio.Task[None] | None = None
@@ -54,7 +54,7 @@ class Node:
             await _close(composition, "the broker stops")
 
     async def call(self, call: str, /, **arguments: Any) -> Reply | Iterator[Reply] | None:
-        """Execute an operation, see `Admin.call`. Raises `CallRefused`, or `RuntimeError` if the broker is stopped."""
+        """Execute an operation; see `Admin.call`. Raises `CallRefused`, or `RuntimeError` if the broker is stopped."""
         composition = self._composition
         if composition is None:
             raise RuntimeError("the broker is not running")
@@ -80,7 +80,7 @@ class Node:
             self._reopening = asyncio.get_running_loop().create_task(self._reopen(self._composition))
 
     async def _reopen(self, failed: Composition) -> None:
-        """Reopen a failed store, as `leveret serve` does. Clients reconnect; everything confirmed is recovered."""
+        """Reopen a failed store, as `leveret serve` does. Clients reconnect; all confirmed messages are recovered."""
         self._composition = None
         await _close(failed, "the store failed")
         while self._composition is None:
@@ -93,7 +93,7 @@ class Node:
 
 
 async def _close(composition: Composition, reason: str) -> None:
-    """Stop a server. Finishes even if the caller is cancelled, because a locked store could not be reopened."""
+    """Stop a server. Completes even if the caller is cancelled, because a locked store cannot be reopened."""
     stopping = asyncio.ensure_future(_stop(composition, reason))
     try:
         await asyncio.shield(stopping)

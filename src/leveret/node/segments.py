@@ -19,7 +19,7 @@ EXTRA = 'the extra `segments` is not installed (pip install "leveret[segments]")
 
 
 def make_store(config: Config, log: Log) -> SegmentStore | str:
-    """Return the store, or the reason why there is none. Raises `ConfigError` if the settings are invalid."""
+    """Return the segment store, or the reason why there is none. Raises `ConfigError` if the settings are invalid."""
     streams = config.streams
     if not isinstance(log, SqliteLog):
         return "'storage.engine' is 'memory'"
@@ -36,17 +36,17 @@ def make_store(config: Config, log: Log) -> SegmentStore | str:
     catalog = _catalog(config, directory)
     mode = int(config.storage.segments_mode, 8)
     if streams.directory is None and mode & 0o040:
-        # The group needs access to the directory of the segments. All other files are for the broker's user only.
+        # The group needs access to the segment directory. Only the broker's user may access the other files.
         disk.make_directories(config.server.data_path)
         disk.widen(config.server.data_path, 0o010)
-    # Imported here because a broker without sealed streams does not need it.
+    # Imported here because only a broker with sealed streams needs it.
     from leveret.segments.process import SealerProcess
 
     return SealerProcess(directory, log.file, log.spool, config.server.data_path / UNFINISHED, options, catalog, mode)
 
 
 def _catalog(config: Config, directory: str) -> dict[str, str] | None:
-    """Return the properties of the Iceberg catalog, None if streams have no tables."""
+    """Return the properties of the Iceberg catalog, or None if streams have no tables."""
     streams = config.streams
     if not streams.iceberg:
         return None
@@ -63,7 +63,7 @@ def _catalog(config: Config, directory: str) -> dict[str, str] | None:
 
 
 def segment_settings(streams: StreamsConfig) -> SegmentSettings:
-    """Return the settings of sealing, with times in milliseconds."""
+    """Return the sealing settings, with times in milliseconds."""
     merge_below = streams.segment_size // 4 if streams.merge_below is None else streams.merge_below
     return SegmentSettings(
         streams.sealing,

@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 
 
 class Threaded:
-    """Runs a node in a thread. Raises the errors of `Node.start`.
+    """A node in a thread. The constructor raises the errors of `Node.start`.
 
     The thread does not keep the process alive; the broker stops when the process exits.
     """
@@ -36,7 +36,7 @@ class Threaded:
         atexit.register(self.stop)
 
     def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
-        """Run a coroutine on the broker's loop and return its result. Raises `RuntimeError` if the broker has stopped."""
+        """Run a coroutine on the broker's loop and return its result. Raises `RuntimeError` if the broker is stopped."""
         assert self._loop is not None
         try:
             future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
@@ -61,7 +61,7 @@ class Threaded:
         try:
             asyncio.run(self._serve())
         except BaseException as error:
-            # After the start, no caller waits for the error.
+            # After the startup, no caller waits for the error.
             if self._ready.done():
                 raise
             self._ready.set_exception(error)

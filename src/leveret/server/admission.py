@@ -1,4 +1,4 @@
-"""Limits on sockets whose clients have not opened a connection, and which of them to close at a limit."""
+"""Limits on sockets whose clients have not opened a connection, and the choice of sockets to close at a limit."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Protocol
 
 log = logging.getLogger("leveret.server")
 
-# Seconds for which a socket is not replaced by a new one.
+# Seconds before a new socket may replace a socket.
 GRACE = 2.5
-# The same while the check of its client's password is pending: longer, but not forever, because of floods of logins.
+# The same while the password check of its client is pending. Longer, but bounded, because of login floods.
 CHECK_GRACE = 5.0
-# The number of oldest sockets to examine for one that may be closed.
+# Number of sockets to examine, oldest first, for one that may be closed.
 MAX_EXAMINED = 100
-# Seconds between two entries in the log.
+# Seconds between log entries.
 REPORT_INTERVAL = 10.0
 TOTAL = "limits.unauthenticated"
 PER_ADDRESS = "limits.unauthenticated_per_address"
@@ -28,26 +28,27 @@ class Waiting(Protocol):
     """A socket whose client has not opened a connection."""
 
     def is_waiting_for_broker(self) -> bool:
-        """Whether the client waits for the broker to check its password."""
+        """Return whether the client waits for its password check."""
 
     def abort(self) -> None:
-        """Close it at once."""
+        """Close the socket at once."""
 
 
 class Admission:
-    """The sockets whose clients have not opened a connection, oldest first.
+    """Registry of sockets whose clients have not opened a connection, oldest first.
 
-    A socket that exceeds a limit replaces the oldest one that has waited for more than GRACE seconds (CHECK_GRACE if the
-    check of its password is pending); for the limit per address, one of the same address. If there is none, the new one
-    is closed. At the total limit, the oldest socket of the network with the most sockets is closed, whatever its age, if
-    that network has at least two more than the network of the new one. So silent sockets do not lock out other clients
-    for long, no network locks out others, and a burst of clients does not disturb those that are logging in.
+    A new socket that exceeds a limit replaces the oldest socket that has waited for more than GRACE seconds (CHECK_GRACE
+    if its password check is pending). For the limit per address, the replaced socket has the same address. If there is
+    none, the new socket is closed. At the total limit, the oldest socket of the network with the most sockets is closed,
+    regardless of its age, if that network has at least two more sockets than the network of the new one. Thus silent
+    sockets do not lock out other clients for long, no network locks out others, and a burst of clients does not disturb
+    pending logins.
 
     Attributes:
-        total: The limit of all sockets; 0 is none.
-        per_address: The limit per IPv4 address, or per 64-bit prefix of IPv6 addresses; 0 is none.
-        refused: The number of new sockets that were closed.
-        evicted: The number of old sockets that were closed.
+        total: The limit on all sockets; 0 is unlimited.
+        per_address: The limit per IPv4 address, or per 64-bit prefix of IPv6 addresses; 0 is unlimited.
+        refused: The number of new sockets closed at a limit.
+        evicted: The number of old sockets closed at a limit.
     """
 
     def __init__(self, total: int = 0, per_address: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
@@ -60,7 +61,7 @@ class Admission:
         self._sockets: OrderedDict[Waiting, float] = OrderedDict()
         self._by_address: dict[bytes, OrderedDict[Waiting, float]] = {}
         self._addresses: dict[Waiting, bytes] = {}
-        # Networks by their number of sockets, and the largest such number.
+        # Networks by their number of sockets, and the largest number.
         self._by_count: dict[int, OrderedDict[bytes, None]] = {}
         self._max_count = 0
         self._report_due = 0.0
@@ -70,11 +71,11 @@ class Admission:
         return len(self._sockets)
 
     def admit(self, host: str) -> bool:
-        """Return whether to accept a new socket from this address. May close an older one."""
+        """Return whether to accept a new socket from this address. May close an older socket."""
         network = network_of(host)
         own: Mapping[Waiting, float] = self._by_address.get(network, {})
         if self.per_address and len(own) >= self.per_address:
-            # One replaces another, so the total does not change.
+            # The replacement does not change the total.
             return self._evict(own, host, PER_ADDRESS)
         if not self.total or len(self._sockets) < self.total:
             return True
@@ -94,7 +95,7 @@ class Admission:
         self._count(network, len(own) - 1, len(own))
 
     def leave(self, waiting: Waiting) -> None:
-        """Remove a socket whose client has opened a connection, or that is closed. May be called more than once."""
+        """Remove a socket that is closed or whose client has opened a connection. May be called more than once."""
         if self._sockets.pop(waiting, None) is None:
             return
         network = self._addresses.pop(waiting)
@@ -119,7 +120,7 @@ class Admission:
     def _evict(self, candidates: Mapping[Waiting, float], host: str, setting: str, at_once: bool = False) -> bool:
         """Close the oldest candidate that may be closed. Returns False if there is none.
 
-        With `at_once`, all candidates may be closed, but those with a pending check of the password come last.
+        With `at_once`, all candidates may be closed, but those with a pending password check come last.
         """
         now = self._clock()
         chosen = next(iter(candidates)) if at_once else None
@@ -158,7 +159,7 @@ class Admission:
 
 
 def network_of(host: str) -> bytes:
-    """Return the unit of the limit per address: an IPv4 address, or the first 64 bits of an IPv6 address."""
+    """Return the network that the limit per address counts: an IPv4 address, or the first 64 bits of an IPv6 address."""
     try:
         if ":" not in host:
             return socket.inet_pton(socket.AF_INET, host)

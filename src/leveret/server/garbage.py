@@ -1,10 +1,9 @@
-"""Scheduling of Python's garbage collector in the process of `leveret serve`.
+"""Scheduling of Python's garbage collector in `leveret serve`.
 
-A collection stops the event loop for about 0.2 µs per object that it examines, so automatic collections examine only
-young objects: those that survived one collection are not examined again. This matters most for lists and dicts, because a
-collection also visits everything that they refer to. The broker creates no reference cycles for messages and connections,
-so these are freed without a collection. The few cycles that remain (a few objects per connection to the control socket)
-are left to the full collections here.
+A collection stops the event loop for about 0.2 µs per examined object, so automatic collections examine only young
+objects, not those that survived a collection. This matters most for lists and dicts, because a collection also visits
+everything that they refer to. Messages and connections have no reference cycles, so they are freed without a collection.
+Full collections free the few remaining cycles (a few objects per connection to the control socket).
 """
 
 from __future__ import annotations
@@ -15,26 +14,26 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-# The second generation is collected after more than this many collections of the first one: always with it, so that it
-# stays empty, and the survivors join the third one.
+# The second generation is collected with every collection of the first one, so that it stays empty and survivors join the
+# third generation.
 SECOND_GENERATION: Final = -1
-# More collections than any run has: only `Collector` runs full collections.
+# An unreachable number of collections, so that only `Collector` runs full collections.
 NEVER: Final = (1 << 31) - 1
-# Seconds between two checks whether a full collection is due.
+# Seconds between checks for a due full collection.
 INTERVAL: Final = 60.0
-# Seconds between two full collections while memory is tight, however long they take.
+# Seconds between full collections while memory is tight, regardless of their duration.
 TIGHT_INTERVAL: Final = 600.0
-# Blocks of memory allocated since the start that can be examined within a turn.
+# Number of allocated memory blocks since the start below which a full collection fits into a turn.
 CHEAP: Final = 100_000
 
 
 class Collector:
-    """Runs full collections when they are cheap, or when memory is tight.
+    """Scheduler of full collections, which run when they are cheap or when memory is tight.
 
     Args:
-        threshold: Allocations of container objects between two collections of the first generation.
+        threshold: Allocations of container objects between collections of the first generation.
         clock: Returns the time in seconds.
-        blocks: Returns the number of allocated blocks of memory.
+        blocks: Returns the number of allocated memory blocks.
     """
 
     def __init__(
@@ -54,7 +53,7 @@ class Collector:
         gc.set_threshold(self._threshold, SECOND_GENERATION, NEVER)
 
     def start(self) -> None:
-        """Collect everything once, and exclude the remaining objects from now on: modules, classes, the configuration."""
+        """Run a full collection, and exclude the remaining objects, such as modules and classes, from later ones."""
         gc.collect()
         gc.freeze()
         self._base = self._blocks()
@@ -63,13 +62,13 @@ class Collector:
     def examine_young(self) -> None:
         """Examine the young objects now, so that they stay few.
 
-        Python counts allocations less deallocations, so a job that replaces a million objects by others, in steps, would
-        never cause a collection, until one examines all of them in one turn.
+        Python counts allocations minus deallocations. A job that replaces a million objects in steps would thus never
+        trigger a collection, until a later one examines all of them in one turn.
         """
         gc.collect(1)
 
     def check(self, tight: bool) -> bool:
-        """Run a full collection if it is due, and return whether it ran. `tight` says that memory is tight."""
+        """Run a full collection if it is due, and return whether it ran. `tight` says whether memory is tight."""
         now = self._clock()
         if self._blocks() - self._base > CHEAP and not (tight and now - self._last >= TIGHT_INTERVAL):
             return False
@@ -78,5 +77,5 @@ class Collector:
         return True
 
     def stop(self) -> None:
-        """Include all objects again, so that those of a stopped broker are freed."""
+        """Include all objects again, so that the objects of a stopped broker are freed."""
         gc.unfreeze()

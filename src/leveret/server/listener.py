@@ -1,4 +1,4 @@
-"""A listening socket that pauses while the process is short of file descriptors."""
+"""A listening socket that pauses while the process runs out of file descriptors."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from collections.abc import Callable
 
 log = logging.getLogger("leveret.server")
 
-# Descriptors reserved for files, the control socket and child processes; at most a quarter of the limit.
+# File descriptors reserved for files, the control socket and child processes; at most a quarter of the limit.
 RESERVED = 64
-# Sockets to accept in one turn.
+# Maximum number of sockets to accept per turn.
 MAX_PER_TURN = 64
-# Seconds between two entries in the log.
+# Seconds between log entries.
 REPORT_INTERVAL = 60.0
 
 
 def highest_descriptor() -> int:
     """Return the first reserved file descriptor.
 
-    The system assigns the lowest free number, so a socket with this number or a higher one means that all below are in use.
+    The system assigns the lowest free number, so all lower descriptors are in use if a socket has this or a higher number.
     """
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY:
@@ -32,7 +32,7 @@ def highest_descriptor() -> int:
 
 
 class Listener:
-    """Accepts sockets.
+    """A listening socket.
 
     Args:
         loop: The event loop.
@@ -41,7 +41,7 @@ class Listener:
 
     Attributes:
         address: The bound address.
-        paused: Whether it accepts no sockets because only reserved descriptors are free.
+        paused: Whether the listener is paused because only reserved descriptors are free.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Listener:
         self._report_due = 0.0
 
     def start(self, backlog: int) -> None:
-        """Start listening. Raises `OSError` if that fails."""
+        """Start listening. Raises `OSError`."""
         self._socket.setblocking(False)
         self._socket.listen(backlog)
         self._loop.add_reader(self._socket.fileno(), self._accept)
@@ -78,7 +78,7 @@ class Listener:
         if free < highest_descriptor():
             self.paused = False
             self._loop.add_reader(self._socket.fileno(), self._accept)
-            log.info("accepting sockets on %s:%d again", *self.address)
+            log.info("resumed accepting sockets on %s:%d", *self.address)
 
     def _accept(self) -> None:
         for _ in range(MAX_PER_TURN):
@@ -103,7 +103,7 @@ class Listener:
         if now >= self._report_due:
             self._report_due = now + REPORT_INTERVAL
             log.warning(
-                "not accepting sockets on %s:%d: %s; raise the limit of open files (ulimit -n, LimitNOFILE), which"
+                "paused accepting sockets on %s:%d: %s; raise the limit on open files (ulimit -n, LimitNOFILE), which"
                 " is %d with %d reserved",
                 *self.address,
                 reason,

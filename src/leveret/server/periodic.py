@@ -1,4 +1,4 @@
-"""Periodic tasks of the event loop. Exceptions do not stop them, and each task monitors the others."""
+"""Periodic tasks on the event loop. Exceptions do not stop them, and each task monitors the others."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Task:
         self._handle: asyncio.TimerHandle | None = None
 
     def run(self) -> None:
-        """Run the action, and schedule the next call even after an exception."""
+        """Run the action and schedule the next call, even after an exception."""
         wait = self.fallback
         late = self._tasks.loop.time() - self.due
         try:
@@ -69,7 +69,7 @@ class Tasks:
         self._tasks: list[Task] = []
 
     def start(self, name: str, action: Callable[[], float], fallback: float) -> None:
-        """Call an action now, and repeatedly after the seconds that it returns (`fallback` if it raises)."""
+        """Call an action now, and again after the number of seconds that it returns (`fallback` if it raises)."""
         task = Task(self, name, action, fallback)
         self._tasks.append(task)
         task.run()

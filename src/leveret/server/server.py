@@ -1,4 +1,4 @@
-"""The server: listeners, the clock of the broker's timers, and an orderly stop."""
+"""The server: listeners, the clock of the broker's timers, and the shutdown."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from leveret.server.watch import INTERVAL, Watch
 
 log = logging.getLogger("leveret.server")
 
-# Maximum seconds between two runs of the timers, which bounds the delay of a timer that is set in between.
+# Maximum seconds between runs of the timers, which bounds the delay of a new timer.
 MAX_TIMER_SLEEP = 0.05
 BACKLOG = 1024
-# Seconds between two checks whether the protocols are ready for connections.
+# Seconds between checks whether the protocols are ready for connections.
 RECOVERY_POLL_INTERVAL = 0.005
 
 # The task that attaches a protocol to an accepted socket.
@@ -34,17 +34,17 @@ Connecting: TypeAlias = asyncio.Task[tuple[asyncio.Transport, SocketProtocol]]
 
 
 class Server:
-    """Serves one broker on any number of listeners.
+    """Server of one broker on any number of listeners.
 
     Args:
         protocols: The protocols that clients may speak.
-        handshake_timeout: Seconds from the accepted socket to an open connection.
-        shutdown_timeout: Seconds for clients to answer the close at a stop.
-        memory_limit: Bytes above which the memory alarm is raised; 0 is none.
-        disk_free: Bytes of free disk space below which the disk alarm is raised; 0 is none.
-        data_path: The directory whose disk space is watched.
-        on_failure: Called once when the store has failed permanently and nothing can be confirmed.
-        tls: The TLS context for clients of plain listeners that request TLS; None refuses them.
+        handshake_timeout: Seconds from accepting a socket to an open connection.
+        shutdown_timeout: Seconds for clients to answer the close on shutdown.
+        memory_limit: Memory in bytes above which the memory alarm is raised; 0 is unlimited.
+        disk_free: Free disk space in bytes below which the disk alarm is raised; 0 is unlimited.
+        data_path: The directory whose disk space is monitored.
+        on_failure: Called once when the store has failed permanently.
+        tls: The TLS context for clients that request TLS on a plain listener; None refuses them.
     """
 
     def __init__(
@@ -104,21 +104,21 @@ class Server:
         self._tasks.start("the watch over memory and disk", self._check, INTERVAL)
 
     def _post(self, callback: Callable[[], None]) -> None:
-        """Run a callback of the log on the event loop, in its own turn. May be called from any thread."""
+        """Run a log callback on the event loop, in its own turn. May be called from any thread."""
         assert self._loop is not None
         try:
             self._loop.call_soon_threadsafe(self._turn, callback)
         except RuntimeError:
-            log.debug("the event loop is closed; a commit is not reported")
+            log.debug("the event loop is closed: dropped the notification of a commit")
 
     def _turn(self, callback: Callable[[], None]) -> None:
         callback()
         self.broker.end_turn()
 
     async def listen(self, host: str | None, port: int, tls: ssl.SSLContext | None = None) -> tuple[str, int]:
-        """Listen on an address, and return the bound one (port 0 is any free port). Raises `OSError` if that fails."""
+        """Listen on an address and return the bound address; port 0 picks a free port. Raises `OSError`."""
         loop = asyncio.get_running_loop()
-        # asyncio only resolves the address and binds the socket.
+        # Use asyncio only to resolve the address and bind the socket.
         server = await loop.create_server(asyncio.Protocol, host, port, start_serving=False)
         listening = server.sockets[0].dup()
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # accepted sockets inherit it
@@ -145,10 +145,10 @@ class Server:
         connecting.add_done_callback(partial(self._connected, protocol))
 
     def _connected(self, protocol: SocketProtocol, connecting: Connecting) -> None:
-        """Handle the result of creating a socket's transport, which calls the protocol from now on."""
+        """Handle the result of creating a socket's transport."""
         self._connecting.discard(connecting)
         if connecting.cancelled() or connecting.exception() is not None:
-            log.debug("an accepted socket was lost before it was served")
+            log.debug("lost an accepted socket before serving it")
             self.admission.leave(protocol)
 
     async def stop(self, reason: str = "the broker stops") -> None:
@@ -179,7 +179,7 @@ class Server:
             self.broker.uploads.close()
             self.broker.log.close()
         finally:
-            # Even if the log cannot be closed properly, so that its directory is unlocked for a restart.
+            # Also if closing the log failed, so that its directory is unlocked for a restart.
             if self.broker.overflow is not None:
                 self.broker.overflow.close()
             self.watch.close()
@@ -205,7 +205,7 @@ class Server:
         return INTERVAL
 
     def _log_state(self) -> None:
-        """Handle a change of the log's state: full, failed, or recovered."""
+        """Handle a change of the log's state: full, failed or recovered."""
         broker = self.broker
         if broker.log.state == FAILED:
             if not self._failed:

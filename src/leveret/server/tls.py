@@ -1,4 +1,4 @@
-"""TLS between a socket and its protocol, with less memory per connection than asyncio's."""
+"""TLS between a socket and its protocol, with less memory per connection than asyncio's TLS."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def hello_state(data: bytes) -> int:
 
 
 class TlsProtocol(SSLProtocol):
-    """asyncio's TLS protocol, but it reads into a buffer that all sockets share, and resumes writing in the next turn.
+    """asyncio's TLS protocol with a read buffer shared by all sockets, which resumes writing in the next turn.
 
-    The base class has a buffer of `max_size` bytes per connection, although nothing remains in it between two reads. It
-    writes when it resumes, and asyncio's transport closes a socket twice that is lost in a write within `resume_writing`.
+    The base class has a buffer of `max_size` bytes per connection, although it is empty between reads. It writes when it
+    resumes, and asyncio's transport closes a socket twice if a write within `resume_writing` loses it.
     """
 
     max_size = 0
@@ -55,7 +55,7 @@ class TlsProtocol(SSLProtocol):
         return self._ssl_buffer_view
 
     def resume_writing(self) -> None:
-        """Resume in the next turn. Until then, nothing is written, so `pause_writing` cannot come first."""
+        """Resume in the next turn. There are no writes until then, so `pause_writing` cannot come first."""
         self._loop.call_soon(self._resume_writing)
 
     def _resume_writing(self) -> None:
@@ -63,7 +63,7 @@ class TlsProtocol(SSLProtocol):
             super().resume_writing()
 
     def feed(self, data: bytes) -> None:
-        """Process data that was read before TLS started."""
+        """Process data read before TLS started."""
         while data and self._transport is not None and not self._transport.is_closing():
             room = self.get_buffer(-1)
             size = min(len(room), len(data))

@@ -30,28 +30,28 @@ from leveret.server.tls import COMPLETE, INCOMPLETE, TlsProtocol, hello_state
 
 log = logging.getLogger("leveret.server")
 
-# Deliveries stop while the socket's buffer holds more than this.
+# Bytes in the socket's buffer above which deliveries stop.
 HIGH_WATER = 1 << 20
 # Maximum bytes per read from a socket.
 READ_SIZE = 256 << 10
-# The same before the client has opened its connection: TLS keeps as much memory as its largest read.
+# The same before the client opens its connection. TLS retains as much memory as its largest read.
 READ_SIZE_BEFORE_OPEN = 8 << 10
 
 
 @dataclass(slots=True)
 class Sockets:
-    """The state that all sockets of a server share.
+    """State shared by all sockets of a server.
 
     Attributes:
         protocols: The protocols that clients may speak.
         loop: The event loop.
         executor: The executor for blocking work.
-        handshake_timeout: Seconds from the accepted socket to an open connection.
+        handshake_timeout: Seconds from accepting a socket to an open connection.
         admission: The sockets whose clients have not opened a connection.
         accepted: The open sockets.
-        room: The buffer that all sockets are read into, one after the other. A separate allocation of this size for each
-            read would fragment the heap, because a message or two of it remain: the process would grow with its traffic.
-        room_before_open: The part of it for sockets whose clients have not opened a connection.
+        room: The read buffer shared by all sockets. A separate buffer for each read would fragment the heap, because a
+            message or two of it survive, and the process would grow with its traffic.
+        room_before_open: The part of `room` for sockets whose clients have not opened a connection.
     """
 
     protocols: Protocols
@@ -68,7 +68,7 @@ class Sockets:
 
 
 class SocketPeer(Peer):
-    """The socket as its session sees it."""
+    """The session's interface to its socket."""
 
     def __init__(self, transport: asyncio.Transport, sockets: Sockets, on_open: Callable[[], None]) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ class SocketPeer(Peer):
         self._timers.append(self._loop.call_later(seconds, callback))
 
     def closed(self) -> None:
-        """Cancel the timers of a closed socket, which would keep the session alive."""
+        """Cancel the timers of a closed socket, which keep the session alive."""
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
@@ -144,21 +144,21 @@ class SocketPeer(Peer):
 
 
 def _nothing() -> None:
-    """Do nothing: the callback of a closed socket."""
+    """Do nothing; callback of a closed socket."""
 
 
-# A transport of the event loop, with the private parts that its public interface lacks.
+# An event loop transport, including its private attributes.
 SelectorTransport: TypeAlias = Any
 
 
 def _reader_of(transport: asyncio.Transport) -> SelectorTransport:
-    """Return the transport that reads the socket, which is below the transport of TLS."""
+    """Return the transport that reads the socket, below the TLS transport."""
     tls = getattr(transport, "_ssl_protocol", None)
     return transport if tls is None else tls._transport
 
 
 def finish(transport: asyncio.Transport) -> None:
-    """Shut down the outgoing side after the data in the buffer. The socket closes when the client does the same."""
+    """Shut down the outgoing side after flushing the buffer. The socket closes when the client does the same."""
     if transport.is_closing():
         return
     if transport.can_write_eof():
@@ -175,16 +175,16 @@ def _shown(address: tuple[str | int, ...] | str) -> str:
 
 
 class SocketProtocol(asyncio.BufferedProtocol):
-    """An accepted socket. When the protocol is known, it passes the data to the session.
+    """asyncio protocol of an accepted socket. It detects the AMQP version, then passes data to the session.
 
     TLS starts when the client's ClientHello is complete. After the handshake, `connection_made` is called again with the
-    transport of TLS.
+    TLS transport.
 
     Args:
-        sockets: The state that all sockets share.
+        sockets: The state shared by all sockets.
         host: The host of the client.
-        tls: The TLS context for clients that request TLS, by AMQP 1.0's protocol header for TLS or with a ClientHello;
-            None refuses them.
+        tls: The TLS context for clients that request TLS, with AMQP 1.0's TLS protocol header or a ClientHello; None
+            refuses them.
         tls_only: Whether the listener accepts only TLS.
     """
 
@@ -227,7 +227,7 @@ class SocketProtocol(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def _opened(self) -> None:
-        """End the limits for sockets whose clients have not opened a connection."""
+        """Lift the limits on sockets whose clients have not opened a connection."""
         self._room = self._sockets.room
         self._sockets.admission.leave(self)
         self._end_deadline()
@@ -284,7 +284,7 @@ class SocketProtocol(asyncio.BufferedProtocol):
             session.data_received(rest)
 
     def _reject(self, found: int) -> None:
-        """Answer with a supported protocol header, and close."""
+        """Send a supported protocol header and close."""
         transport = self._transport
         assert transport is not None
         name = _shown(transport.get_extra_info("peername"))
@@ -300,7 +300,7 @@ class SocketProtocol(asyncio.BufferedProtocol):
         self._ignoring = True
 
     def _take_hello(self) -> None:
-        """Start TLS when the ClientHello is complete. Until then, only the received part of it takes memory."""
+        """Start TLS when the ClientHello is complete. Until then, only its received part uses memory."""
         state = hello_state(self._first)
         if state == COMPLETE:
             self._begin_tls()
@@ -320,9 +320,9 @@ class SocketProtocol(asyncio.BufferedProtocol):
         transport.close()
 
     def _begin_tls(self) -> None:
-        """Insert TLS between the socket and this protocol, and feed it the data received so far.
+        """Insert TLS between the socket and this protocol, and feed it the received data.
 
-        `loop.start_tls` does the same, but accepts no data and needs a task.
+        `loop.start_tls` accepts no data and needs a task.
         """
         transport, context = self._transport, self._tls
         assert transport is not None and context is not None
@@ -330,7 +330,7 @@ class SocketProtocol(asyncio.BufferedProtocol):
         self._first = b""
         self._tls = None
         self._tls_only = self._awaits_hello = False
-        # From now on, the write buffer of TLS counts.
+        # The write buffer of TLS applies its own limits.
         transport.set_write_buffer_limits()
         self._upgrading = True
         handshake: asyncio.Future[None] = self._sockets.loop.create_future()
@@ -341,7 +341,7 @@ class SocketProtocol(asyncio.BufferedProtocol):
         tls.feed(data)
 
     def _tls_began(self, handshake: asyncio.Future[None]) -> None:
-        """End the handshake. If it failed, asyncio does not call `connection_lost`."""
+        """Handle the end of the handshake. asyncio does not call `connection_lost` if it failed."""
         error = None if handshake.cancelled() else handshake.exception()
         if self._upgrading:
             self.connection_lost(error if isinstance(error, Exception) else None)
@@ -359,7 +359,7 @@ class SocketProtocol(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """Resume the session in the next turn.
 
-        It writes when it resumes. asyncio's transport closes a socket twice that is lost in a write within this call.
+        The session writes when it resumes. asyncio's transport closes a socket twice if a write within this call loses it.
         """
         self._resuming = True
         self._sockets.loop.call_soon(self._resume_writing)
@@ -385,8 +385,8 @@ class SocketProtocol(asyncio.BufferedProtocol):
         if self._peer is not None:
             self._peer.closed()
             self._peer = None
-        # Break the reference cycle of asyncio's transport, whose callback is its own method: the garbage collector runs too
-        # rarely for brokers with many short connections.
+        # Break the reference cycle of asyncio's transport, whose callback is its own method. Full garbage collections are
+        # too rare for brokers with many short connections.
         if getattr(self._reader, "_read_ready_cb", None) is not None:
             self._reader._read_ready_cb = None
         self._reader = None

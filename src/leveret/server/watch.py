@@ -1,4 +1,4 @@
-"""The watch over memory and disk: alarms that block publishers, and the memory budget of queues."""
+"""Monitoring of memory and disk: alarms that block publishers, and the memory budget of queues."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ log = logging.getLogger("leveret.server")
 
 INTERVAL = 0.25
 _PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
-# The alarm is cleared below this fraction of the limit, so that it does not flap.
+# Fraction of the limit below which the alarm is cleared, so that it does not flap.
 CLEAR_RATIO = 0.95
 NO_LIMIT = 1 << 62
-# All queues together keep a quarter of the limit in memory, but at most this many bytes. Beyond that, the disk cache is
-# sufficient.
+# Upper bound in bytes of the memory budget of all queues, which is a quarter of the limit. Beyond that, the disk cache
+# suffices.
 MAX_QUEUE_MEMORY = 512 << 20
-# Adding up this many queues takes about a millisecond, which is what a check may cost on average.
+# Number of queues that take about 1 ms to sum up, the average cost of a check.
 QUEUES_PER_CHECK = 10_000
-# Units of work of looking whether a socket has closed, and of waking a session, besides one for each of its channels.
+# Units of work to check whether a socket has closed, and to wake a session, plus one per channel.
 PEER_WORK = 3
 WAKE_WORK = 5
-# Seconds between two requests to the allocator to return memory to the system.
+# Seconds between requests to the allocator to return memory to the system.
 TRIM_INTERVAL = 1.0
 
 
@@ -41,9 +41,9 @@ def resident_bytes() -> int:
 
 
 class ResidentMemory:
-    """Measures the resident memory of this process.
+    """Meter of the resident memory of this process.
 
-    The file stays open, so that a process without free file descriptors still notices when it runs out of memory.
+    The file stays open, so that the alarm works in a process without free file descriptors.
     """
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ def trim_heap() -> None:
 
 
 class Watch:
-    """Checks memory and disk every INTERVAL seconds. `memory_limit` and `disk_free` are bytes; 0 is no limit."""
+    """Monitor of memory and disk, every INTERVAL seconds. `memory_limit` and `disk_free` are bytes; 0 is unlimited."""
 
     def __init__(self, services: Services, memory_limit: int, disk_free: int, data_path: Path | None) -> None:
         self.services = services
@@ -104,7 +104,7 @@ class Watch:
         self._memory.close()
 
     def check(self) -> None:
-        """Measure, page out, raise or clear alarms. A failing step does not affect the others or its own last result."""
+        """Measure, page out, and raise or clear alarms. A failing step affects neither the others nor its last result."""
         for step, failures in self._steps:
             try:
                 step()
@@ -135,11 +135,11 @@ class Watch:
         self.services.set_alarm(" and ".join(reasons))
 
     def _check_memory(self) -> None:
-        # No limit is an unreachable one, so that the alarm of an earlier limit is cleared.
+        # Without a limit, use an unreachable one, so that the alarm of an earlier limit is cleared.
         limit = self.memory_limit or NO_LIMIT
         resident = self._memory.read()
         if resident > limit * 0.5 and time.monotonic() >= self.trim_due:
-            # Freed memory in the allocator's arenas would keep the alarm on forever.
+            # Freed memory in the allocator's arenas would keep the alarm raised forever.
             self.trim_due = time.monotonic() + TRIM_INTERVAL
             trim_heap()
             resident = self._memory.read()
@@ -162,13 +162,13 @@ class Watch:
             self.memory_alarm = False
 
     def _wake_sessions(self) -> Iterator[int]:
-        """Wake sessions, which may hold more unacked deliveries again."""
+        """Wake sessions, which may have more unacked deliveries again."""
         for session in list(self.services.sessions):
             session.wake()
             yield WAKE_WORK + session.channel_count()
 
     def _share(self, budget: int, most: int) -> None:
-        """Set the memory budget of queues: at once if it shrinks, otherwise not more often than it is worth."""
+        """Set the memory budget of queues: at once if it shrinks, otherwise at a rate that limits the cost."""
         self.checks += 1
         broker = self.broker
         queues = sum(len(vhost.queues) for vhost in broker.vhosts.values())

@@ -1,7 +1,7 @@
-"""The watchdog of the event loop: it measures every turn, and reports those that made all clients wait.
+"""Watchdog of the event loop, which measures every turn and reports slow ones.
 
-A turn is one pass of the event loop: the events that became ready, and the callbacks that earlier turns scheduled. The loop
-calls `select` once per turn, so a selector sees the start and end of each turn, and reads the clock twice per turn.
+A turn is one pass of the event loop: the ready events, and the callbacks that earlier turns scheduled. The loop calls
+`select` once per turn, so a selector can measure each turn with two clock reads.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from collections.abc import Callable
 
 log = logging.getLogger("leveret.server")
 
-# Seconds between two samples of the processor time of the thread.
+# Seconds between samples of the thread's CPU time.
 SAMPLE_INTERVAL = 0.05
 
 
 class Watchdog(selectors.DefaultSelector):
-    """The selector of an event loop, for `asyncio.SelectorEventLoop(selector)`.
+    """Selector that measures turns, for `asyncio.SelectorEventLoop(selector)`.
 
     Attributes:
-        threshold: A turn that takes more seconds is slow; 0 disables this.
+        threshold: Seconds above which a turn is slow; 0 disables this.
         slow: The number of slow turns.
-        longest: The seconds of the longest turn.
+        longest: The duration of the longest turn in seconds.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Watchdog(selectors.DefaultSelector):
         self._sample = 0.0
 
     def watch(self, describe: Callable[[], str] | None) -> None:
-        """Start measuring with the next turn; None stops it. `describe` names the clients whose input a turn handled."""
+        """Start measuring with the next turn, or stop if None. `describe` names the clients whose input a turn handled."""
         self._describe = describe
         self._began = 0.0
 
@@ -61,7 +61,7 @@ class Watchdog(selectors.DefaultSelector):
         return ready
 
     def _end(self, now: float, took: float) -> None:
-        """Report the turn if it was slow. The CPU time is not read every turn, because that is a system call."""
+        """Report the turn if it was slow. The CPU time is sampled, because reading it is a system call."""
         used = self._processor()
         most = min(took, used - self._sample)
         self._sampled = now
