@@ -1,10 +1,10 @@
-# Everything a checkout can do. A fresh machine needs python3.11 or later (and a C compiler, for the compiled build).
+# Development tasks. Requires Python 3.11 or later, and a C compiler for the compiled build.
 #
 #   make run                         start a broker          make run ARGS="--port 5673"
 #   make test                        the test suite, in about 10 minutes        make test TESTS=tests/wire
-#   make test-all                    the slow tests, the plain files, and then `make test`
+#   make test-all                    the slow tests, the tests on plain Python files, and then `make test`
 #   make proof ARGS=...              long proofs, in pieces  make proof ARGS="power --minutes 25"
-#   make coverage                    line coverage of the plain files, child processes included
+#   make coverage                    line coverage of the plain Python files, including child processes
 #   make build                       the wheels: compiled for this platform, and pure
 #   make lint | format | docs | bench | demo | lock
 
@@ -15,19 +15,19 @@ PIP    := $(PY) -m pip --disable-pip-version-check install --quiet --require-has
 STAMPS := .stamps
 ARGS   ?=
 TESTS  ?=
-# Tests mostly wait for brokers and clients, so more of them than processors run at a time; a file stays in one process.
+# Tests mostly wait for brokers and clients, so run more processes than CPUs. The tests of a file share a process.
 PYTEST := $(PY) -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(PYTEST_OPTIONS)
 
-# What `make test-all` runs a second time over the plain files: the layers that have compiled modules, and the conformance suite.
+# Tests that `make test-all` repeats on the plain files: layers with compiled modules, and the conformance suite.
 PURE_TESTS := $(wildcard tests/wire tests/broker tests/selectors tests/storage tests/protocols tests/conformance)
 
-# What `make coverage` runs: everything but Spark, the benchmarks, the documentation and the packaging.
+# Tests for `make coverage`: all except Spark, benchmarks, documentation and packaging.
 COVERAGE_TESTS := $(filter-out tests/bench tests/docs tests/packaging tests/spark tests/support,$(patsubst %/__init__.py,%,$(wildcard tests/*/__init__.py)))
 
 HAVE_CC := $(shell command -v $${CC:-cc} 2>/dev/null)
 
 export PYTHONPATH := $(CURDIR)/src
-# Bytecode is kept whatever the environment says: a test run starts hundreds of processes, which would all compile the sources.
+# Always cache bytecode, because a test run starts hundreds of processes, which would all compile the sources.
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: run compiled test test-rest test-all coverage lint format docs bench bench-clients bench-staged bench-scale proof demo demo-kill build lock clean
@@ -37,20 +37,20 @@ run: $(STAMPS)/core $(STAMPS)/segments compiled
 
 $(STAMPS)/venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "Leveret needs Python 3.11 or later; name one with PYTHON=..." >&2; exit 1; }
+		{ echo "Leveret requires Python 3.11 or later; select it with PYTHON=..." >&2; exit 1; }
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	@mkdir -p $(STAMPS) && touch $@
 
 $(STAMPS)/core: requirements/core.txt $(STAMPS)/venv
-	@echo "Installing what Leveret needs into $(VENV)"
+	@echo "Installing dependencies into $(VENV)"
 	@$(PIP) -r requirements/core.txt || \
-		{ echo "What Leveret needs could not be installed. If pip found no distribution of google-re2: there is no wheel of it for" \
-			"this Python and this machine, and Leveret has no fallback; use a Python that it has wheels for" >&2; exit 1; }
+		{ echo "cannot install the dependencies; if pip found no distribution of google-re2, use a Python version for which" \
+			"google-re2 has wheels on this platform" >&2; exit 1; }
 	@touch $@
 
-# Without it streams stay in the log; a machine that has no wheel of Arrow goes without.
+# Optional: without Arrow, streams are not sealed.
 $(STAMPS)/segments: requirements/segments.txt $(STAMPS)/core
-	@$(PIP) -r requirements/segments.txt || echo "Arrow could not be installed: streams are not kept as Parquet files" >&2
+	@$(PIP) -r requirements/segments.txt || echo "cannot install Arrow: streams are not sealed as Parquet files" >&2
 	@touch $@
 
 $(STAMPS)/spark: requirements/spark.txt $(STAMPS)/dev $(STAMPS)/segments
@@ -58,11 +58,11 @@ $(STAMPS)/spark: requirements/spark.txt $(STAMPS)/dev $(STAMPS)/segments
 	@$(PIP) -r requirements/spark.txt
 	@touch $@
 
-# The classes of Spark, for the JVM to map: what starts Spark in the tests starts in half the time.
+# An archive of Spark's classes for the JVM, with which Spark starts in half the time.
 $(STAMPS)/spark-classes: tools/spark_classes.py $(STAMPS)/spark
-	@echo "Keeping the classes that Spark loads"
+	@echo "Archiving Spark's classes"
 	@$(PY) tools/spark_classes.py $(VENV)/spark-classes.jsa >$(STAMPS)/spark-classes.log 2>&1 || \
-		echo "They could not be kept (see $(STAMPS)/spark-classes.log): tests with Spark take longer" >&2
+		echo "cannot archive Spark's classes (see $(STAMPS)/spark-classes.log): Spark tests take longer" >&2
 	@touch $@
 
 $(STAMPS)/build: requirements/build.txt $(STAMPS)/venv
@@ -73,9 +73,9 @@ $(STAMPS)/dev: requirements/dev.txt $(STAMPS)/core
 	@$(PIP) -r requirements/dev.txt
 	@touch $@
 
-# Qpid Proton for the tests with real clients: built from its sources, so that a machine which cannot goes without.
+# Qpid Proton for the interop tests. Optional, because it is built from source.
 $(STAMPS)/proton: requirements/proton.txt $(STAMPS)/dev
-	@$(PIP) -r requirements/proton.txt || echo "Qpid Proton could not be built: tests with it are skipped" >&2
+	@$(PIP) -r requirements/proton.txt || echo "cannot build Qpid Proton: its tests are skipped" >&2
 	@touch $@
 
 $(STAMPS)/demo: requirements/demo.txt $(STAMPS)/venv
@@ -86,7 +86,7 @@ $(STAMPS)/docs: requirements/docs.txt $(STAMPS)/venv
 	@$(PIP) -r requirements/docs.txt
 	@touch $@
 
-# Quick when the sources have not changed since they were compiled.
+# Does nothing if the sources have not changed since the last compilation.
 ifeq ($(HAVE_CC),)
 compiled:
 	@echo "No C compiler: the hot modules run as plain Python"
@@ -95,7 +95,7 @@ compiled: $(STAMPS)/build
 	@$(PY) tools/build_compiled.py $(COMPILE)
 endif
 
-# Everything but the tests that are marked `slow`; TESTS names what to run whatever its marks.
+# All tests except those marked `slow`, or the given TESTS regardless of their marks.
 SELECTED := $(if $(TESTS),$(TESTS),-m "not slow")
 
 ifeq ($(HAVE_CC),)
@@ -109,20 +109,20 @@ test test-rest: COMPILE := --require
 test: $(STAMPS)/spark $(STAMPS)/spark-classes $(STAMPS)/proton compiled
 	@$(PYTEST) $(SELECTED)
 
-# What `make test` leaves out: the slow tests, and the layers with compiled modules over the plain files.
+# Tests that `make test` omits: the slow ones, and the layers with compiled modules on the plain files.
 test-rest: $(STAMPS)/spark $(STAMPS)/spark-classes $(STAMPS)/proton compiled
 	@failed=0; \
 	LEVERET_PURE=1 $(PYTEST) -m "not slow" $(PURE_TESTS) || failed=1; \
 	$(PYTEST) -m slow && exit $$failed
 endif
 
-# Everything. `make test` comes last, also after a failure, so that the last line is that of the largest run.
+# All tests. `make test` comes last, even after a failure, so that the last line is the result of the largest run.
 test-all:
 	@failed=0; \
 	$(MAKE) --no-print-directory test-rest TESTS= || failed=1; \
 	$(MAKE) --no-print-directory test TESTS= && exit $$failed
 
-# Tracing slows tests down, so they get more time. The report is printed even if a test fails.
+# Tracing slows tests down, so the timeout is longer. Print the report even if a test fails.
 coverage: $(STAMPS)/dev $(STAMPS)/segments
 	@rm -rf build/coverage && mkdir -p build/coverage
 	@failed=0; \
@@ -157,21 +157,20 @@ bench-staged: $(STAMPS)/dev compiled
 bench-scale: $(STAMPS)/dev compiled
 	@$(PY) -m bench.scale $(ARGS)
 
-# Long proofs in pieces of at most 25 minutes, whose counts add up by commit: ARGS="power --minutes 25", ARGS=report.
+# Long proofs, in pieces of at most 25 minutes whose counts add up per commit: ARGS="power --minutes 25", ARGS=report.
 proof: $(STAMPS)/dev $(STAMPS)/segments compiled
 	@$(PY) -m bench.proof $(ARGS)
 
-# The main job in a terminal: a shop's messages over both protocols, a pipeline on Spark that archives and counts them, and
-# both the broker and the pipeline killed in the middle of it. Takes the compiled modules where they are there, and does
-# not wait for them otherwise.
+# Pipeline demo: a shop's messages over both protocols, a Spark pipeline that archives and counts them, and kill -9 of the
+# broker and the pipeline in between. Uses compiled modules if they exist, but does not build them.
 demo: $(STAMPS)/core $(STAMPS)/segments $(STAMPS)/demo
 	@$(PY) examples/demo_pipeline.py
 
-# The broker alone: publish, kill -9, start again, nothing confirmed is lost.
+# Durability demo: publish, kill -9, restart; no confirmed message is lost.
 demo-kill: $(STAMPS)/core $(STAMPS)/demo
 	@$(PY) examples/demo.py
 
-# Both wheels and the source archive, with the pinned tools. Without a C compiler only the pure wheel is built.
+# Build both wheels and the source archive with pinned tools. Without a C compiler, only the pure wheel.
 build: COMPILE := --require
 build: $(STAMPS)/dev $(STAMPS)/build compiled
 	@rm -rf dist build/lib* build/bdist*
@@ -179,7 +178,7 @@ build: $(STAMPS)/dev $(STAMPS)/build compiled
 	@LEVERET_PURE=1 $(PY) -m build --no-isolation --wheel
 	@ls dist
 
-# Pin what pyproject.toml and requirements/*.in ask for, with hashes.
+# Pin the requirements of pyproject.toml and requirements/*.in, with hashes.
 lock: $(STAMPS)/dev
 	$(VENV)/bin/pip-compile -q --strip-extras --no-emit-find-links --no-emit-index-url --generate-hashes --allow-unsafe --pip-args='--only-binary google-re2' \
 		-o requirements/core.txt pyproject.toml

@@ -1,4 +1,4 @@
-"""The part of the build that pyproject.toml cannot say: compile the hot modules, and ship them beside their sources.
+"""Build steps that pyproject.toml cannot express: compile the hot modules, and ship them beside their sources.
 
 The wheel is pure if the hot modules cannot be compiled, or if LEVERET_PURE is set.
 """
@@ -25,7 +25,7 @@ PACKAGE = ROOT / "src" / "leveret"
 
 @cache
 def compiled() -> str:
-    """The hash of the compiled modules, or "" (with a notice) for a pure wheel."""
+    """Compile the hot modules and return their hash, or "" (with a notice) for a pure wheel."""
     why = "LEVERET_PURE is set" if os.environ.get("LEVERET_PURE") else build_compiled.obstacle()
     if not why:
         try:
@@ -37,14 +37,14 @@ def compiled() -> str:
 
 
 class Distribution(setuptools.Distribution):
-    """Has extension modules exactly if the hot modules could be compiled, which decides the wheel's tag."""
+    """Distribution that has extension modules, and thus a platform tag, if the hot modules were compiled."""
 
     def has_ext_modules(self) -> bool:
         return bool(compiled())
 
 
 class BuildPy(build_py):
-    """Adds the compiled modules to what is installed. An editable install finds them in the checkout."""
+    """Build command that adds the compiled modules. An editable install finds them in the checkout."""
 
     def run(self) -> None:
         super().run()

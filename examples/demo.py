@@ -1,8 +1,8 @@
-"""Demonstrates durability: a message that the broker has confirmed survives kill -9.
+"""Durability demo: messages that the broker has confirmed survive kill -9.
 
-Starts a broker in a temporary directory and several clients that publish persistent messages with confirms, kills the
-broker with SIGKILL while they publish, restarts it on the same directory, and compares the content of the queue with the
-confirmed messages. Needs only this checkout and takes a few seconds.
+The demo starts a broker in a temporary directory and several clients that publish persistent messages with confirms, kills
+the broker with SIGKILL while they publish, restarts it on the same directory, and compares the queue with the confirmed
+messages. It needs only this checkout and takes a few seconds.
 
     make demo-kill
 """
@@ -29,7 +29,7 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parents[1]
 QUEUE = "demo"
 PUBLISHERS = 4
-# Maximum messages in flight per publisher, and how long they publish before the broker is killed.
+# Maximum number of unconfirmed messages per publisher, and seconds of publishing before the broker is killed.
 WINDOW = 100
 SECONDS = 4.0
 START_TIMEOUT = 20.0
@@ -38,17 +38,17 @@ console = Console(highlight=False)
 
 
 class Broker:
-    """`leveret serve` as a process with one data directory."""
+    """A `leveret serve` process with its data directory."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.url = ""
-        # Chosen by the first start; later starts use it again, so that clients can reconnect.
+        # Picked by the first start and reused by later ones, so that clients can reconnect.
         self.port = 0
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> float:
-        """Start the broker and wait until it listens; return the seconds that took."""
+        """Start the broker, wait until it listens, and return the elapsed seconds."""
         ready = self.directory / "ready.json"
         ready.unlink(missing_ok=True)
         environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
@@ -80,7 +80,7 @@ class Broker:
         return took
 
     def kill(self) -> None:
-        """Send SIGKILL, so that the broker cannot save anything."""
+        """Send SIGKILL, so that the broker cannot shut down cleanly."""
         assert self.process is not None
         self.process.kill()
         self.process.wait()
@@ -95,7 +95,7 @@ class Broker:
 
 
 class Publisher(threading.Thread):
-    """Publishes numbered persistent messages until the broker dies; records which of them were confirmed."""
+    """Publisher of numbered persistent messages that runs until the broker dies and records the confirmed ones."""
 
     def __init__(self, number: int, url: str) -> None:
         super().__init__(daemon=True)
@@ -140,7 +140,7 @@ class Publisher(threading.Thread):
 
 @contextmanager
 def step(text: str) -> Iterator[list[str]]:
-    """Print a line about a step; the item that the block appends to the list becomes its result."""
+    """Print a line for a step, with the result that the block appends to the list."""
     result: list[str] = []
     with console.status(text):
         yield result
@@ -148,7 +148,7 @@ def step(text: str) -> Iterator[list[str]]:
 
 
 def collect(broker: Broker) -> dict[int, list[int]]:
-    """Consume the whole queue; return the numbers by publisher, in the order of arrival."""
+    """Consume the whole queue and return the message numbers by publisher, in order of arrival."""
     found: dict[int, list[int]] = {number: [] for number in range(PUBLISHERS)}
     with broker.connect() as connection:
         channel = connection.channel()
@@ -166,7 +166,7 @@ def collect(broker: Broker) -> dict[int, list[int]]:
 
 
 def report(publishers: list[Publisher], found: dict[int, list[int]]) -> bool:
-    """Print the table; return whether every confirmed message was found, once and in order."""
+    """Print the table, and return whether every confirmed message was found once and in order."""
     table = Table(title="after the kill and the restart")
     for heading in ("publisher", "published", "confirmed", "found", "lost", "in order"):
         table.add_column(heading, justify="left" if heading == "publisher" else "right")

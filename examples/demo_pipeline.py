@@ -1,9 +1,10 @@
-"""Demonstrates a pipeline: the messages of a shop go through broker and pipeline, and each one is accounted for.
+"""Pipeline demo: a shop's messages pass through the broker and a pipeline, and every message is accounted for.
 
-Clients publish orders, payments and stock levels over AMQP 0-9-1 and 1.0 to one exchange; a worker consumes the orders and
-rejects some. A pipeline archives everything as typed rows, quarantines what is not JSON, publishes large orders to a queue,
-and aggregates the broker's own events by time windows. Meanwhile the broker is killed with SIGKILL, and then the pipeline.
-At the end the input, which a plain client reads from the stream, is compared with the output, message by message.
+Clients publish orders, payments and stock levels over AMQP 0-9-1 and 1.0 to one exchange. A worker consumes the orders and
+rejects some. A pipeline archives all messages as typed rows, quarantines bodies that are not JSON, publishes large orders
+to a queue, and aggregates broker events in time windows. Meanwhile the demo kills first the broker and then the pipeline
+with SIGKILL. At the end it reads the input from the stream with a plain client, and compares it with the output, message
+by message.
 
     make demo
 """
@@ -36,12 +37,12 @@ WORK = Path(os.environ.get("LEVERET_DEMO_DIRECTORY", str(ROOT / "build" / "demo"
 EXCHANGE = "shop"
 LOG = "shop.log"
 PUBLISHERS = (("web", "0-9-1"), ("app", "1.0"), ("till", "0-9-1"), ("partner", "1.0"))
-# Messages that a publisher sends before it waits for their confirms, before and after Spark has warmed up; and how often
-# per second it does that.
+# Messages per burst that a publisher sends before it waits for confirms, before and after Spark's warm-up, and bursts per
+# second.
 FEW, BURST = 2, 25
 BURSTS = 8
 LARGE = 900
-# Seconds of publishing before the broker is killed, then before the pipeline is killed, and afterwards.
+# Seconds of publishing before the broker is killed, before the pipeline is killed, and afterwards.
 PHASES = tuple(float(text) for text in os.environ.get("LEVERET_DEMO_SECONDS", "6,6,4").split(","))
 TIMEOUT = 240.0
 
@@ -92,7 +93,7 @@ report = "traffic.html"
 
 
 class Client(threading.Thread):
-    """A thread with a connection that is reopened after the broker was killed."""
+    """A client thread that reconnects after the broker is killed."""
 
     def __init__(self, broker: Broker, protocol: str = "0-9-1") -> None:
         super().__init__(daemon=True)
@@ -117,7 +118,7 @@ class Client(threading.Thread):
 
 
 class Publisher(Client):
-    """Publishes the events of a shop; records which were confirmed."""
+    """Publisher of a shop's events, which records the confirmed ones."""
 
     def __init__(self, broker: Broker, name: str, protocol: str) -> None:
         super().__init__(broker, protocol)
@@ -144,7 +145,7 @@ class Publisher(Client):
                     )
                     burst.append(body)
                 publisher.flush()
-                # Unconfirmed messages may or may not have survived a kill; a real sender would publish them again.
+                # Unconfirmed messages may or may not have survived a kill. A real publisher would publish them again.
                 self.confirmed += burst
 
     def message(self) -> tuple[str, bytes]:
@@ -172,7 +173,7 @@ class Publisher(Client):
 
 
 class Worker(Client):
-    """Consumes orders and rejects every fiftieth, which becomes a dead letter."""
+    """Worker that consumes orders and rejects every fiftieth, which becomes a dead letter."""
 
     def __init__(self, broker: Broker) -> None:
         super().__init__(broker)
@@ -195,7 +196,7 @@ class Worker(Client):
 
 
 class Pipeline:
-    """`leveret pipeline run` as a process, with its JVM."""
+    """A `leveret pipeline run` process with its JVM."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -220,7 +221,7 @@ class Pipeline:
         self.process.wait()
 
     def stop(self) -> int:
-        """Stop gracefully; return the exit code."""
+        """Stop gracefully and return the exit code."""
         if self.process is None:
             return 0
         if self.process.poll() is None:
@@ -232,7 +233,7 @@ class Pipeline:
         return self.process.returncode
 
     def rows(self, flow: str) -> int:
-        """Return how many rows a flow has read since its start."""
+        """Return the number of rows that a flow has read since its start."""
         try:
             state = json.loads((self.directory / "state" / "status.json").read_text())
         except (OSError, ValueError):
@@ -258,7 +259,7 @@ def until(what: str, true: Callable[[], bool], pipeline: Pipeline) -> None:
 
 
 def declare(broker: Broker) -> None:
-    """Declare an exchange, a queue of orders with dead letters, and streams of all messages and of the events."""
+    """Declare an exchange, a queue of orders with dead-lettering, and streams of all messages and all events."""
     with sync.connect(broker.url) as connection, connection.channel() as channel:
         for name in (EXCHANGE, "stats"):
             channel.declare_exchange(name, "topic", durable=True)
@@ -274,7 +275,7 @@ def declare(broker: Broker) -> None:
 
 
 def bodies_of_stream(broker: Broker) -> Iterator[bytes]:
-    """Read the whole stream as a plain client."""
+    """Read the whole stream with a plain client."""
     first = {"x-stream-offset": "first"}
     with (
         sync.connect(broker.url) as connection,
@@ -299,12 +300,12 @@ def bodies_of_queue(broker: Broker, name: str) -> list[bytes]:
 
 
 def files_of_table(path: Path) -> list[Path]:
-    """Return the files of a table; those that are not moved yet are in a directory of their own."""
+    """Return the files of a table. Uncommitted files are in another directory."""
     return sorted(path.glob("day=*/*.parquet"))
 
 
 def rows_of_table(path: Path, column: str) -> list[Any]:
-    """Return a column of all files, with a Parquet reader."""
+    """Return a column of all files, read with a Parquet reader."""
     return [
         value for file in files_of_table(path) for value in pq.ParquetFile(file).read([column]).column(column).to_pylist()
     ]
@@ -321,7 +322,7 @@ def id_of(body: bytes) -> str:
 
 
 class Verdict:
-    """Collects the comparisons in a table."""
+    """Table of comparisons."""
 
     def __init__(self) -> None:
         self.good = True
@@ -330,7 +331,7 @@ class Verdict:
             self.table.add_column(heading, justify="left" if not heading else "right")
 
     def compare(self, name: str, expected: Counter[Any], found: Counter[Any]) -> None:
-        """Check that both are equal, message by message."""
+        """Check that expected and found messages are equal."""
         missing = sum((Counter(set(expected)) - Counter(set(found))).values())
         foreign = sum((Counter(set(found)) - Counter(set(expected))).values())
         twice = sum(count - 1 for count in found.values())
@@ -338,7 +339,7 @@ class Verdict:
         self._add(name, sum(expected.values()), sum(found.values()), missing, twice, foreign, good)
 
     def contains(self, name: str, expected: set[Any], found: Counter[Any], upper: set[Any]) -> None:
-        """Check that all expected ids were found, and none that is not in `upper`."""
+        """Check that all expected ids were found, and no id outside `upper`."""
         missing, foreign = len(expected - found.keys()), len(found.keys() - upper)
         self._add(name, len(expected), len(found), missing, 0, foreign, not missing and not foreign)
 
@@ -376,7 +377,7 @@ def verify(broker: Broker, publishers: list[Publisher], worker: Worker, director
         Counter(json.loads(body)["id"] for body in bodies_of_queue(broker, "large-orders")),
     )
     dead = bodies_of_queue(broker, "dead")
-    # A worker can get a message shortly before it is on disk; an unconfirmed one may be lost in the kill.
+    # A worker may get a message shortly before it is on disk. The kill may lose such an unconfirmed message.
     orders = worker.done | set(bodies_of_queue(broker, "orders")) | set(dead)
     ordered = {id_of(body) for body in whole if b'"event": "order.' in body}
     verdict.contains("orders, processed or queued", ordered, Counter(map(id_of, orders)), sent)
@@ -399,7 +400,9 @@ def verify(broker: Broker, publishers: list[Publisher], worker: Worker, director
 
 def main() -> int:
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
-        console.print("[red]The demo needs Java 17 or later[/red] for Spark: java was not found, and JAVA_HOME is not set.")
+        console.print(
+            "[red]The demo requires Java 17 or later[/red] for Spark: java was not found, and JAVA_HOME is not set."
+        )
         return 1
     shutil.rmtree(WORK, ignore_errors=True)
     WORK.mkdir(parents=True)
@@ -474,7 +477,7 @@ def ready(broker: Broker, queue: str) -> int:
 
 
 def finish_windows(broker: Broker, pipeline: Pipeline) -> None:
-    """Publish an event now and then, so that event time advances until a window after the last message is closed."""
+    """Publish events periodically, so that event time advances until the windows of all messages are closed."""
     last = time.time()
     deadline = time.monotonic() + TIMEOUT
     while time.monotonic() < deadline:

@@ -1,8 +1,8 @@
 """Priorities: urgent messages overtake others in the queue.
 
-A queue without `x-max-priority` has the ten levels of the AMQP specification, and a message without a priority has level
-4. With `x-max-priority` RabbitMQ's rules apply: no priority means 0, and higher priorities are capped at the maximum.
-Messages of the same level keep their order.
+A queue without `x-max-priority` has the ten priorities of the AMQP specification, and a message without a priority has
+priority 4. With `x-max-priority`, RabbitMQ's rules apply: no priority means 0, and higher priorities are capped at the
+maximum. Messages with the same priority keep their order.
 
     python examples/priorities.py [amqp://guest:guest@localhost:5672/]
 """

@@ -1,7 +1,7 @@
 """Publish and subscribe with aio-pika: every subscriber gets its own copy of the messages that match its pattern.
 
-Each subscriber has an exclusive queue, which the broker names and deletes with the connection. A topic exchange compares
-the routing key with the binding's pattern: `*` matches one word, `#` any number of words.
+Each subscriber has an exclusive queue, which the broker names and deletes with the connection. A topic exchange matches
+routing keys against binding patterns: `*` matches one word, `#` any number of words.
 
     python examples/publish_subscribe.py [amqp://guest:guest@localhost:5672/]
 """
@@ -28,7 +28,7 @@ async def subscribe(connection: aio_pika.abc.AbstractConnection, pattern: str) -
 
 
 async def receive(queue: aio_pika.abc.AbstractQueue) -> list[str]:
-    """Get all messages of a queue; return their routing keys in order."""
+    """Get all messages of a queue and return their routing keys in order."""
     keys = []
     while (message := await queue.get(fail=False)) is not None:
         await message.ack()

@@ -1,7 +1,7 @@
-"""Delayed retries with dead letters, without a plugin.
+"""Delayed retries with dead-lettering, without a plugin.
 
 There are three queues. A rejected message moves from `work` to `wait`, where it expires after the delay and returns to
-`work`. The broker counts the rounds in the `x-death` header; after three attempts the worker puts the message into
+`work`. The broker counts the rounds in the `x-death` header. After three attempts the worker publishes the message to
 `failed`.
 
     python examples/retry.py [amqp://guest:guest@localhost:5672/]
@@ -32,7 +32,7 @@ def declare(channel: BlockingChannel) -> None:
 
 
 def attempts_before(headers: dict[str, Any] | None) -> int:
-    """Return how often this message was rejected from `work`."""
+    """Return the number of times the message was rejected from `work`."""
     for death in (headers or {}).get("x-death", []):
         if (death["queue"], death["reason"]) == (WORK, "rejected"):
             return int(death["count"])
@@ -42,14 +42,14 @@ def attempts_before(headers: dict[str, Any] | None) -> int:
 def work(channel: BlockingChannel) -> None:
     for method, properties, body in channel.consume(WORK, inactivity_timeout=10):
         if method is None:
-            raise SystemExit("no message for ten seconds")
+            raise SystemExit("no message within ten seconds")
         attempt = attempts_before(properties.headers) + 1
         if attempt < ATTEMPTS:
-            print(f"attempt {attempt} at {body.decode()!r} failed, next one in {DELAY} ms")
+            print(f"attempt {attempt} at {body.decode()!r} failed, retrying in {DELAY} ms")
             channel.basic_reject(method.delivery_tag, requeue=False)
             continue
         print(f"attempt {attempt} at {body.decode()!r} failed, giving up")
-        # The publish is confirmed before the message is acknowledged, so it is always in one of the queues.
+        # The publish is confirmed before the message is acknowledged, so that it is always in one of the queues.
         channel.basic_publish("", FAILED, body, properties)
         channel.basic_ack(method.delivery_tag)
         break

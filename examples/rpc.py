@@ -37,13 +37,13 @@ def serve(ready: threading.Event, calls: int) -> None:
 
 
 class Client:
-    """Makes calls over one channel, one at a time."""
+    """Client that makes one call at a time over a channel."""
 
     def __init__(self, connection: pika.BlockingConnection) -> None:
         self.connection = connection
         self.channel = connection.channel()
         self.answers: dict[str, bytes] = {}
-        # This must come before the first call, on the same channel.
+        # The consumer must start before the first call, on the same channel.
         self.channel.basic_consume(REPLY_TO, self._answered, auto_ack=True)
 
     def _answered(self, channel: object, method: object, properties: pika.BasicProperties, body: bytes) -> None:

@@ -1,7 +1,7 @@
 """Publish batches exactly once with sink transactions, which are prepared and then committed together (Leveret only).
 
-Two writers fill a transaction each, and a driver commits both as batch 1. Then everything is repeated, as after a crash in
-which the reply was lost: the batch is committed already, so nothing is published twice.
+Two writers fill one transaction each, and a driver commits both as batch 1. Then all of it is repeated, as after a crash
+that lost the reply: the batch is already committed, so nothing is published twice.
 
     python examples/sink_transactions.py [amqp://guest:guest@localhost:5672/]
 """

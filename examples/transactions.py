@@ -1,8 +1,8 @@
 """Transactions: get a message, publish its result and acknowledge it, atomically.
 
-Messages that a transaction publishes are invisible before `tx.commit`, and messages that it acknowledges can still be
-redelivered. If the program or the broker dies before the commit is on disk, the order is still in its queue and there is no
-invoice; afterwards it is the other way round.
+Until `tx.commit`, messages published in a transaction are invisible, and messages acknowledged in it can be redelivered. If
+the program or the broker crashes before the commit is on disk, the order is still in its queue and there is no invoice.
+After the commit, the order is gone and the invoice exists.
 
     python examples/transactions.py [amqp://guest:guest@localhost:5672/]
 """

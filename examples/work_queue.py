@@ -1,8 +1,8 @@
-"""A work queue: tasks that must not get lost, distributed among workers.
+"""A work queue, which distributes durable tasks among workers.
 
-The publisher waits for the confirm of every task, so the task is on disk before the program reports it. Workers take one
-task at a time (prefetch 1) and acknowledge it when it is done. One of them fails in the middle of a task: the broker
-redelivers it to another worker.
+The publisher waits for the confirm of each task, so the task is on disk before the program reports it. Each worker gets
+one task at a time (prefetch 1) and acknowledges it when it is done. One worker fails in the middle of a task, and the
+broker redelivers the task to another worker.
 
     python examples/work_queue.py [amqp://guest:guest@localhost:5672/]
 """
@@ -33,7 +33,7 @@ def publish() -> None:
         channel.queue_declare(QUEUE, durable=True)
         channel.confirm_delivery()
         for number in range(TASKS):
-            # With confirms, pika returns when the broker has confirmed, and raises if it refuses or returns the message.
+            # With confirms, pika waits for the broker's confirm, and raises if the broker refuses or returns the message.
             channel.basic_publish(
                 "", QUEUE, f"task {number}".encode(), pika.BasicProperties(delivery_mode=2), mandatory=True
             )
@@ -41,13 +41,13 @@ def publish() -> None:
 
 
 def fail() -> None:
-    """Run a worker that takes a task and disconnects."""
+    """Run a worker that gets a task and disconnects."""
     connection = connect()
     channel = connection.channel()
     channel.basic_qos(prefetch_count=1)
     _, _, body = next(channel.consume(QUEUE))
     log.info(f"worker 1 fails with {body.decode()!r}")
-    connection.close()  # without an acknowledgement the task returns to its place in the queue
+    connection.close()  # the unacked task returns to its place in the queue
 
 
 def work(name: str) -> None:
@@ -63,7 +63,7 @@ def work(name: str) -> None:
 
 def clean_up(channel: BlockingChannel) -> None:
     left = channel.queue_delete(QUEUE).method.message_count
-    log.info(f"{left} tasks are left")
+    log.info(f"{left} tasks left")
 
 
 if __name__ == "__main__":

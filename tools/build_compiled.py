@@ -1,10 +1,9 @@
-"""Compiles the hot modules with mypyc: `python tools/build_compiled.py` in a checkout, or `build` called by setup.py.
+"""Compile the hot modules with mypyc: run `python tools/build_compiled.py` in a checkout; setup.py calls `build`.
 
-`hot_modules.txt` lists the compiled modules; `src/leveret/_compiled.py` finds the result. The package
-is copied first and compiled from the copy, so a file that is saved meanwhile cannot end up under the wrong hash.
+`hot_modules.txt` lists the modules to compile; `src/leveret/_compiled.py` loads the result. The compilation works on a
+copy of the package, so that a file edited meanwhile cannot end up under the wrong hash.
 
-Options of the C compiler come from the environment as usual (`CFLAGS=-march=native` for a build that stays on its
-machine).
+C compiler options come from the environment as usual (`CFLAGS=-march=native` for a build that stays on its machine).
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "leveret"
-# Builds kept beside the present one: processes that started with them may still load a module.
+# Number of older builds to keep, because running processes may still load modules from them.
 KEEP = 3
 
 
 def load_runtime(package: Path) -> ModuleType:
-    """`leveret._compiled` by its path, without importing the package (which would install what is there already)."""
+    """Import `leveret._compiled` by its path. Importing the package would install the existing build."""
     spec = importlib.util.spec_from_file_location("_leveret_compiled", package / "_compiled.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -45,7 +44,7 @@ def load_runtime(package: Path) -> ModuleType:
 
 
 def module_path(package: Path, module: str) -> Path | None:
-    """The file of a module of ours, given by its full name, or None."""
+    """Return the file of a Leveret module by its full name, or None if it does not exist."""
     base = package.parent.joinpath(*module.split("."))
     for candidate in (base.with_suffix(".py"), base / "__init__.py"):
         if candidate.is_file():
@@ -54,7 +53,7 @@ def module_path(package: Path, module: str) -> Path | None:
 
 
 def hot_modules(package: Path, listing: str) -> list[str]:
-    """Full names of the modules that a text like `hot_modules.txt` lists and that exist, sorted."""
+    """Return the sorted full names of existing modules that match a listing such as `hot_modules.txt`."""
     existing = {
         ".".join(path.relative_to(package.parent).with_suffix("").parts)
         for path in package.rglob("*.py")
@@ -72,7 +71,7 @@ def hot_modules(package: Path, listing: str) -> list[str]:
 
 
 def imports_of(package: Path, module: str, file: Path) -> set[str]:
-    """Full names of the modules of ours that a file names in its imports, wherever in the file they stand."""
+    """Return the full names of the Leveret modules that a file imports anywhere."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"), str(file))):
         if isinstance(node, ast.Import):
@@ -89,7 +88,7 @@ def imports_of(package: Path, module: str, file: Path) -> set[str]:
 
 
 def sources_of(package: Path, modules: Iterable[str]) -> list[str]:
-    """Paths, relative to the package, of these modules and of all modules of ours that they import in the end."""
+    """Return the paths, relative to the package, of modules and of all Leveret modules that they import transitively."""
     todo = list(modules)
     seen: dict[str, Path] = {}
     while todo:
@@ -104,7 +103,7 @@ def sources_of(package: Path, modules: Iterable[str]) -> list[str]:
 
 
 def obstacle() -> str:
-    """What keeps this machine from compiling, or ""."""
+    """Return the reason why this machine cannot compile, or ""."""
     compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
     if shutil.which(os.environ.get("CC", compiler).split()[0]) is None:
         return "there is no C compiler"
@@ -117,7 +116,7 @@ def obstacle() -> str:
 
 
 def toolchain() -> str:
-    """What besides the sources decides what comes out."""
+    """Return the part of the build's identity that does not depend on the sources."""
     return (
         json.dumps(
             {
@@ -133,13 +132,13 @@ def toolchain() -> str:
 
 
 def compile_here(modules: list[str]) -> None:
-    """Compile modules of the package in ./src into ./lib. Runs in a process of its own, in the work directory."""
+    """Compile modules of the package in ./src into ./lib. Runs in a separate process in the work directory."""
     from mypyc.build import mypycify
     from setuptools import Distribution
     from setuptools.command.build_ext import build_ext
 
     class ParallelBuild(build_ext):
-        """Compiles the sources of one extension at the same time too, not only the extensions."""
+        """Build command that compiles the sources of each extension in parallel, not only the extensions."""
 
         def build_extensions(self) -> None:
             one_by_one = self.compiler.compile
@@ -166,7 +165,7 @@ def compile_here(modules: list[str]) -> None:
         group_name=f"{PACKAGE}_hot",
     )
     for extension in extensions:
-        # mypyc asks for -Werror; a warning of some other compiler is no reason to run at half the speed.
+        # mypyc sets -Werror, but warnings of other compilers must not fail the build.
         extension.extra_compile_args.append("-Wno-error")
     command = ParallelBuild(Distribution({"name": PACKAGE, "ext_modules": extensions}))
     command.build_lib = "lib"
@@ -177,7 +176,7 @@ def compile_here(modules: list[str]) -> None:
 
 
 def errors_in(output: str) -> str:
-    """What is worth reading of what mypyc or the C compiler said."""
+    """Return the error lines of the output of mypyc or the C compiler, or its last lines."""
     lines = output.splitlines()
     return "\n".join([line for line in lines if "error: " in line][:20] or lines[-20:])
 
@@ -191,7 +190,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def prune(output: Path, keep: str) -> None:
-    """Delete builds that are neither the present one nor among the last few."""
+    """Delete old builds, except the current one and the last few."""
     builds = [path.parent for path in output.glob("*/complete") if path.parent.name != keep]
     builds.sort(key=lambda path: path.stat().st_mtime, reverse=True)
     for path in builds[KEEP:]:
@@ -199,9 +198,10 @@ def prune(output: Path, keep: str) -> None:
 
 
 def build(package: Path, output: Path, listing: str) -> str:
-    """Compile the listed modules of a package into `output` unless that was done. Returns the hash of the sources.
+    """Compile the listed modules of a package into `output`, unless the build exists, and return the source hash.
 
-    Raises RuntimeError with the compiler's output where it fails.
+    Raises:
+        RuntimeError: The compilation failed. The message contains the compiler's errors.
     """
     runtime = load_runtime(package)
     output.mkdir(parents=True, exist_ok=True)
@@ -211,13 +211,13 @@ def build(package: Path, output: Path, listing: str) -> str:
         shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__", "_native", "*.so"))
         modules = hot_modules(copy, listing)
         if not modules:
-            raise RuntimeError("hot_modules.txt lists no module that exists")
+            raise RuntimeError("hot_modules.txt lists no existing module")
         sources = sources_of(copy, modules)
         current = str(runtime.hash_sources(str(copy), sources))
         target = output / current
         marker = target / "complete"
         if not marker.is_file() or marker.read_text(encoding="utf-8") != toolchain():
-            print(f"Compiling {len(modules)} hot modules, once for these sources; takes a few minutes", flush=True)
+            print(f"Compiling {len(modules)} hot modules; this takes a few minutes", flush=True)
             Path(work, "mypy.ini").write_text(
                 "[mypy]\nmypy_path = src\nignore_missing_imports = True\nfollow_imports = silent\n", encoding="utf-8"
             )
@@ -242,7 +242,7 @@ def build(package: Path, output: Path, listing: str) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Compile the hot modules of this checkout with mypyc.")
-    parser.add_argument("--require", action="store_true", help="exit with 1 where the compilation fails")
+    parser.add_argument("--require", action="store_true", help="exit with 1 if the compilation fails")
     parser.add_argument("--worker", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:

@@ -1,9 +1,9 @@
-"""Find words that the project has retired: `python tools/check_vocabulary.py [PATH ...]`, a part of `make lint`.
+"""Find retired words: `python tools/check_vocabulary.py [PATH ...]`; part of `make lint`.
 
-`tools/vocabulary.toml` lists the words with their replacements, the paths to check, and the exceptions, each with its
-reason. In Python files, comments, docstrings, messages (strings with a blank), and the names of functions and classes are
-checked; other strings and names may be those of a protocol. Text in backticks or fenced blocks of a page is not checked,
-because it quotes identifiers and output.
+`tools/vocabulary.toml` lists the words with their replacements, the paths to check, and the exceptions with their reasons.
+In Python files, the script checks comments, docstrings, messages (strings with a space), and function and class names.
+Other strings and names may belong to a protocol. In pages, it skips text in backticks and fenced blocks, which quotes
+identifiers and output.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ CODE = re.compile(r"`[^`]*`")
 
 
 class Word(NamedTuple):
-    """A retired word: the pattern that finds it, and what to write instead."""
+    """A retired word: its pattern and its replacement."""
 
     pattern: re.Pattern[str]
     instead: str
 
 
 class Problem(NamedTuple):
-    """A retired word at a place. `line` counts from 1."""
+    """An occurrence of a retired word. `line` counts from 1."""
 
     path: str
     line: int
@@ -44,10 +44,10 @@ class Problem(NamedTuple):
 
 
 class Vocabulary:
-    """The words, paths and exceptions of a configuration.
+    """Words, paths and exceptions of a configuration.
 
     Raises:
-        ValueError: an exception has no reason.
+        ValueError: An exception has no reason.
     """
 
     def __init__(self, text: str) -> None:
@@ -63,7 +63,7 @@ class Vocabulary:
             self.exceptions.append((entry["path"], re.compile(entry["pattern"])))
 
     def covers(self, path: str) -> bool:
-        """Whether a path, relative to the root with slashes, is to be checked."""
+        """Return whether to check a path, given relative to the root with slashes."""
         return any(PurePosixPath(path).is_relative_to(prefix) for prefix in self.paths)
 
     def problems(self, path: str, text: str) -> Iterator[Problem]:
@@ -79,7 +79,7 @@ class Vocabulary:
 
 
 def prose(path: str, text: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a file with their numbers; those of a page without code."""
+    """Yield the lines of a file to check, with their numbers; code in pages is removed."""
     fenced = False
     for number, line in enumerate(text.splitlines(), 1):
         if path.endswith(".md"):
@@ -92,7 +92,7 @@ def prose(path: str, text: str) -> Iterator[tuple[int, str]]:
 
 
 def prose_of_python(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines of comments and strings with blanks, and the names of functions and classes in words."""
+    """Yield the lines of comments and of strings with spaces, and function and class names split into words."""
     previous = ""
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT or (
@@ -114,8 +114,10 @@ def tracked_files() -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Find words that the project has retired.")
-    parser.add_argument("paths", nargs="*", help="files relative to the root (default: all that the configuration names)")
+    parser = argparse.ArgumentParser(description="Find retired words.")
+    parser.add_argument(
+        "paths", nargs="*", help="files relative to the root (default: all files that the configuration covers)"
+    )
     chosen = parser.parse_args()
     vocabulary = Vocabulary((ROOT / "tools" / "vocabulary.toml").read_text(encoding="utf-8"))
     paths = [path for path in chosen.paths or tracked_files() if vocabulary.covers(path) and (ROOT / path).is_file()]

@@ -1,7 +1,7 @@
-"""Generate the classes of composite types of AMQP 1.0, and the constants: `python tools/generate_amqp10.py`.
+"""Generate the composite types and constants of AMQP 1.0: `python tools/generate_amqp10.py`.
 
-The tables are `src/leveret/wire/amqp10/table_*.py`. The generated files are checked in, so that they can be read, type-
-checked and compiled; a test fails if they differ from the tables.
+The tables are `src/leveret/wire/amqp10/table_*.py`. The generated files are checked in, so that they can be read,
+type-checked and compiled. A test fails if they differ from the tables.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MORE_SLOTS = {"transfer": ("payload", "bytes", 'b""')}
 
 
 def annotation(field: FieldSpec) -> str:
-    """Return the annotation of a field's attribute."""
+    """Return the type annotation of a field."""
     if field.multiple:
         return "tuple[str, ...]"
     kind = field.type.capitalize() if field.kind == model.COMPOSITE else PYTHON_TYPES[field.kind]
@@ -102,7 +102,7 @@ def slot_lines(slots: str) -> list[str]:
 
 
 def module_of(table: str) -> str:
-    """Return the module with the classes of one table."""
+    """Return the source of the module with the classes of one table."""
     text = (PACKAGE / f"table_{table}.py").read_text(encoding="utf-8").split('"""')[3]
     own = {line.split()[1] for line in text.splitlines() if line.startswith("composite ")}
     specs = [spec for name, spec in TYPES.composites.items() if name in own]
@@ -131,7 +131,7 @@ def module_of(table: str) -> str:
 
 
 def constants() -> str:
-    """Return the module with the constants."""
+    """Return the source of the module with the constants."""
     lines = [
         f'"""The choices of restricted types, and other constants. {NOTICE}"""',
         "",
@@ -155,7 +155,7 @@ def constants() -> str:
 
 
 def descriptors() -> str:
-    """Return the module with the numeric descriptors."""
+    """Return the source of the module with the numeric descriptors."""
     known = {spec.descriptor: spec.name for spec in COMPOSITES.values()}
     known.update({spec.descriptor: spec.name for spec in SECTIONS.values()})
     lines = [
@@ -171,7 +171,7 @@ def descriptors() -> str:
 
 
 def generated() -> dict[Path, str]:
-    """Return the text of every generated file by its path."""
+    """Return the source of every generated file, by path."""
     files = {PACKAGE / f"{table}.py": module_of(table) for table in TITLES}
     files[PACKAGE / "constants.py"] = constants()
     files[PACKAGE / "descriptors.py"] = descriptors()
@@ -179,7 +179,7 @@ def generated() -> dict[Path, str]:
 
 
 def formatted(path: Path, text: str) -> str:
-    """Return the text of a module as `ruff format` writes it."""
+    """Return the source of a module, formatted by `ruff format`."""
     command = [str(Path(sys.executable).parent / "ruff"), "format", "--quiet", "--stdin-filename", str(path), "-"]
     return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
 

@@ -1,5 +1,6 @@
-"""Keep the classes that Spark loads in a file that the JVM maps (class data sharing): an application of the tests starts in
-half the time with it. What the classes come from is in the file, too: the JVM passes over one that is of another version.
+"""Archive Spark's classes for the JVM's class data sharing, so that Spark starts in half the time in tests.
+
+The JVM ignores an archive of another version.
 
     python tools/spark_classes.py FILE
 """
@@ -32,7 +33,7 @@ def main(file: Path) -> None:
 
 
 def use_spark(directory: Path) -> None:
-    """What applications do here: a stream into a table and into a queue, windows, and reads of both."""
+    """Run typical Spark jobs: a stream into a table and a queue, windows, and reads of both."""
     with leveret.Broker() as broker, sync.connect(broker.url) as connection, connection.channel() as channel:
         channel.declare_queue("in", durable=True, arguments={"x-queue-type": "stream"})
         channel.declare_queue("out", durable=True)
@@ -91,10 +92,10 @@ def use_spark(directory: Path) -> None:
         assert gateway is not None
         process = gateway.proc
         session.stop()
-        # The JVM writes the file when it ends.
+        # The JVM writes the file when it exits.
         process.stdin.close()
         if process.wait():
-            sys.exit(f"the JVM ended with {process.returncode}")
+            sys.exit(f"the JVM exited with code {process.returncode}")
 
 
 if __name__ == "__main__":

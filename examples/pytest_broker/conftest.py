@@ -1,4 +1,4 @@
-"""A channel on a vhost of its own for each test. Leveret's pytest plugin provides `leveret_url`."""
+"""A channel on a new vhost for each test. Leveret's pytest plugin provides `leveret_url`."""
 
 from __future__ import annotations
 

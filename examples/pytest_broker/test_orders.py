@@ -1,4 +1,4 @@
-"""Tests with a real broker, without mocks, cleanup and name conflicts."""
+"""Tests with a real broker, without mocks, cleanup or name conflicts."""
 
 from __future__ import annotations
 
@@ -17,4 +17,4 @@ def test_an_order_arrives(channel: BlockingChannel, body: bytes) -> None:
 
 def test_an_unroutable_order_is_returned(channel: BlockingChannel) -> None:
     with pytest.raises(pika.exceptions.UnroutableError):
-        channel.basic_publish("", "nobody", b"one tea", mandatory=True)
+        channel.basic_publish("", "no-such-queue", b"one tea", mandatory=True)

@@ -1,7 +1,7 @@
 """The stream `orders` as a table of typed rows, and sales by country.
 
-Spark keeps a checkpoint for each table: when the pipeline runs again, it resumes after the last message it has read, and
-each message is in the tables once.
+Spark keeps a checkpoint for each table. When the pipeline runs again, it resumes after the last message that it has read,
+so that each message is in the tables exactly once.
 """
 
 import os
