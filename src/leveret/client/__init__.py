@@ -1,6 +1,6 @@
-"""The client library: an async and a sync API over one engine without I/O.
+"""The client library: an async and a sync API over one sans-I/O engine.
 
-`leveret.connect` and `leveret.sync.connect` open connections. This package has the types that both share.
+`leveret.connect` and `leveret.sync.connect` open connections. This package contains the types that both share.
 """
 
 from __future__ import annotations

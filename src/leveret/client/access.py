@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Access:
     """An `access.request` for a realm.
 
-    A channel that is granted access has a ticket for it, which its methods carry. Recovery requests it again.
+    A channel with granted access has a ticket, which its methods carry. Recovery requests the access again.
     """
 
     realm: str

@@ -64,7 +64,7 @@ __all__ = [
     "sql_filter",
 ]
 
-# A body as publishers give it: bytes, a text, a `Value`, a `Sequence` or a list of these. The encoder checks it.
+# A body to publish: bytes, text, a `Value`, a `Sequence` or a list of these. The encoder validates it.
 AnyBody: TypeAlias = Any
 
 
@@ -183,7 +183,7 @@ def application_properties_filter(fields: Mapping[str, WireValue]) -> Filter:
 
 
 def filter_map(filters: Filters | None) -> dict[Any, WireValue] | None:
-    """Return the filter map of a source. Filters without a key get numbered keys, as the descriptor identifies them."""
+    """Return the filter map of a source. Filters without a key get numbered keys; their descriptors identify them."""
     if filters is None:
         return None
     if isinstance(filters, Filter):

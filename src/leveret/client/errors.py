@@ -1,7 +1,7 @@
 """Exceptions of the client; `Error` is their base class.
 
-All of them can be pickled and copied: every constructor argument but the message has a default, so an exception is
-rebuilt from its message and then given its attributes.
+All exceptions can be pickled and copied: every constructor argument except the message has a default, so that an exception
+is rebuilt from its message and its attributes are restored afterwards.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class ProtocolMismatch(ConnectionFailed):
 class Redirected(ConnectionFailed):
     """The server redirects the client to `host` and `port` (AMQP 0-9); `known_hosts` are alternatives.
 
-    The client follows redirects by itself.
+    The client follows redirects automatically.
     """
 
     known_hosts: tuple[tuple[str, int], ...] = ()
@@ -218,8 +218,8 @@ class TransactionLost(Error):
 def copy_error(error: _AnyError) -> _AnyError:
     """Return a copy of an error to raise.
 
-    A stored exception must not keep alive the frames that it is raised through, and threads must not raise the same object
-    at the same time.
+    A stored exception must not keep the frames that it passes through alive, and threads must not raise the same object
+    concurrently.
     """
     again = copy.copy(error)
     again.__cause__ = error.__cause__
@@ -288,5 +288,5 @@ def protocol_error(reply_code: int, text: str, class_id: int = 0, method_id: int
 
 
 def _reply(code: int, text: str) -> str:
-    """Return code and text. Some servers omit the text, others put the code's name before it."""
+    """Return code and text. Some servers omit the text; others prefix it with the code's name."""
     return f"{code} {text or constants.REPLY_NAMES.get(code, '')}".strip()

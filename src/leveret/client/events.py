@@ -33,7 +33,7 @@ class Connected(Event):
 
 @dataclass(frozen=True, slots=True)
 class Disconnected(Event):
-    """The connection was lost; `error` says why."""
+    """The connection was lost; `error` is the cause."""
 
     error: Error
 
@@ -72,11 +72,11 @@ class Recovered(Event):
 
 @dataclass(frozen=True, slots=True)
 class RecoveryFailed(Event):
-    """A part of the last connection could not be restored. Everything else was.
+    """A part of the last connection could not be restored. All other parts were.
 
     Attributes:
         what: The part, such as "queue 'orders'".
-        error: Why the server refused it.
+        error: The server's refusal.
     """
 
     what: str

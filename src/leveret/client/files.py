@@ -1,4 +1,4 @@
-"""Received files of AMQP 0-9 (class file), and messages of class message, which may be as large."""
+"""Received AMQP 0-9 contents of class file and class message, which may be large."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class FileContent(Message):
 
     @property
     def filename(self) -> str:
-        """File name given by the sender, "" if there is none. Do not trust it as a path."""
+        """File name from the sender, or "". Do not trust it as a path."""
         return filename_of(self.properties)
 
     @property
@@ -47,7 +47,7 @@ class FileContent(Message):
         return self.file.read()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Save the content as `path`. A file in the consumer's directory is moved, any other is copied."""
+        """Save the content as `path`. Moves a file in the consumer's directory, and copies any other."""
         if self.path is not None:
             shutil.move(self.path, path)
             self.path = Path(path)
@@ -62,12 +62,12 @@ class FileContent(Message):
         self._close_file()
 
     def nack(self, requeue: bool = True, multiple: bool = False) -> None:
-        """Reject the file; unlike `reject`, requeue it by default."""
+        """Reject the file. Unlike `reject`, requeues it by default."""
         super().nack(requeue, multiple)
         self.drop()
 
     def reject(self, requeue: bool = False) -> None:
-        """Requeue the file for other channels, or drop or dead-letter it (`file.reject`)."""
+        """Reject the file: requeue it for other channels, or drop or dead-letter it (`file.reject`)."""
         super().reject(requeue)
         self.drop()
 

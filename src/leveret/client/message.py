@@ -114,7 +114,7 @@ class Message:
         self._channel.nack(self, multiple, requeue)
 
     def reject(self, requeue: bool = False) -> None:
-        """Reject the message, with a method that every AMQP 0-9-1 server supports (`basic.reject`); otherwise as `nack`."""
+        """Reject the message with `basic.reject`, which every AMQP 0-9-1 server supports; otherwise as `nack`."""
         self._settle()
         self._channel.reject(self, requeue)
 
@@ -140,8 +140,8 @@ class Message:
         """Acknowledge the message at the end of the block.
 
         If the block raises an `Exception`, the message is rejected, or requeued if `requeue` is true. If the block is
-        interrupted (`asyncio.CancelledError`, KeyboardInterrupt), the message is requeued. A message that the block
-        settles itself is left alone.
+        interrupted (`asyncio.CancelledError`, KeyboardInterrupt), the message is requeued. If the block settles the
+        message itself, nothing happens.
         """
         try:
             yield self

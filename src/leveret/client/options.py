@@ -1,7 +1,7 @@
-"""Options by name: those of `Parameters`, and their names in pika, RabbitMQ and aio-pika.
+"""Options by name: the fields of `Parameters`, and their names in pika, RabbitMQ and aio-pika.
 
-Values in the query part of a URL are text; values of keywords have types, but may be text, too. Times are in seconds,
-except RabbitMQ's `connection_timeout`, which is in milliseconds.
+Values in the query part of a URL are text. Keyword values have types, but may also be text. Times are in seconds, except
+RabbitMQ's `connection_timeout`, which is in milliseconds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SSL_OPTIONS: Final = {
     "server_hostname": "server_name",
 }
 
-# The value of an option of `connect`: a text of a URL or what its reader makes of one, which checks it.
+# The value of an option of `connect`: text from a URL, or the value that its reader returns.
 Option: TypeAlias = Any
 
 
@@ -165,7 +165,7 @@ _SYNONYMS: Final = {
     "connection_name": _Option("name", _unchanged),
 }
 _OPTIONS: Final = {**{name: _Option(name, read) for name, read in _OWN.items()}, **_SYNONYMS}
-# Python objects, which cannot be written in a URL.
+# Python objects, which a URL cannot contain.
 _KEYWORD_ONLY: Final = ("tls", "client_properties", "on_event")
 _OPTIONAL_TIMES: Final = ("timeout", "blocked_timeout")
 _ALL: Final = (*_OPTIONS, "ssl_options", *_KEYWORD_ONLY)
@@ -194,7 +194,7 @@ def read_options(options: Iterable[tuple[str, Any]], query: bool) -> dict[str, A
             option = _OPTIONS.get(name)
             if option is None:
                 raise _unknown(name, query)
-            # None means "not given", as wrappers pass it, except for an optional timeout, where it means no limit.
+            # None means "not given", as passed by wrappers, or no limit for an optional timeout.
             pairs = {option.target: None if value is None else option.read(name, value)}
             if value is None and option.target not in _OPTIONAL_TIMES:
                 continue

@@ -33,7 +33,7 @@ class Parameters:
         vhost: Virtual host.
         user: User name.
         password: Password.
-        protocol: "0-9-1", "0-9", "1.0" or "auto": 0-9-1, or 1.0 if the server replies that it speaks only that.
+        protocol: "0-9-1", "0-9", "1.0" or "auto": 0-9-1, or 1.0 if the server speaks only 1.0.
         name: Name of the connection on the server; "" for none.
         mechanism: SASL mechanism: "PLAIN", "AMQPLAIN", "EXTERNAL", "ANONYMOUS", "SCRAM-SHA-512" or "SCRAM-SHA-256".
         locale: Locale of error texts, which most servers ignore.
@@ -57,8 +57,8 @@ class Parameters:
         client_properties: Additional client properties for the server.
         addresses: Address format over AMQP 1.0: "v2" and "v1" are RabbitMQ's formats, "plain" passes names unchanged, and
             "auto" depends on the server's properties.
-        container_id: Identity of the client over AMQP 1.0, which named links need to outlast a connection; ""
-            for a random one.
+        container_id: Identity of the client over AMQP 1.0, required for named links that outlast a connection; "" for a
+            random one.
         on_event: Called with each event of the connection.
     """
 
@@ -108,11 +108,11 @@ class Parameters:
 
     @property
     def tls_name(self) -> str:
-        """The name for TLS SNI and the check of the server's certificate."""
+        """The name for TLS SNI and for verifying the server's certificate."""
         return self.server_name or self.host.partition("%")[0]  # without the zone of an IPv6 address
 
     def tls_context(self) -> ssl.SSLContext | None:
-        """Return the TLS context, None without TLS.
+        """Return the TLS context, or None without TLS.
 
         A new context is created for each connection, so that replaced files take effect.
 
@@ -269,7 +269,7 @@ _TIMES: Final = {
 
 
 class _Password:
-    """Supplies the password of a key to OpenSSL, which would otherwise prompt for it on the terminal."""
+    """Password callback for OpenSSL, which would otherwise prompt for the key's password on the terminal."""
 
     def __init__(self, password: str) -> None:
         self._password = password
@@ -292,7 +292,7 @@ def bad_option(name: str, value: object, expected: str) -> InvalidUrl:
 
 
 def _check_host(name: str, host: str) -> None:
-    """Check a host. The resolver would report an invalid one by other exceptions."""
+    """Validate a host. The resolver would raise other exceptions for an invalid one."""
     if ":" in host:
         try:
             ipaddress.IPv6Address(host)

@@ -27,9 +27,9 @@ _EXPECTED_VALUES: Final = "; expected bool, int, float, Decimal, str, bytes, dat
 _TIMESTAMP_END: Final = 253402300800
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
-# Type of a property. The encoder checks the value.
+# Type of a property. The encoder validates the value.
 PropertyValue: TypeAlias = Any
-# Received headers may contain any value; the encoder checks sent ones.
+# Received headers may contain any value; the encoder validates sent ones.
 Headers: TypeAlias = dict[str, Any]
 
 
@@ -199,7 +199,7 @@ def _timestamp(value: object) -> int:
 
 
 def _fault(properties: Properties) -> str:
-    """Return what cannot be encoded and why, "" if nothing is found."""
+    """Return a description of the property that cannot be encoded, or "" if none is found."""
     for name in NAMES:
         value = getattr(properties, name)
         if value is None:

@@ -6,7 +6,7 @@ from typing import Final
 
 
 class Default:
-    """Marker for the connection's own timeout."""
+    """Marker for the connection's timeout."""
 
     def __repr__(self) -> str:
         return "the connection's timeout"
@@ -17,16 +17,16 @@ Limit = float | Default | None
 
 
 def blocked_limit(blocked_timeout: float | None, limit: Limit) -> float | None:
-    """Return the timeout of a publish while the server blocks publishers: the smaller of the option and the call's."""
+    """Return the timeout of a publish while publishers are blocked: the smaller one of the option and the call."""
     if limit is None or isinstance(limit, Default):
         return blocked_timeout
     return limit if blocked_timeout is None else min(limit, blocked_timeout)
 
 
 class Deadlines:
-    """Deadlines of a publish that waits to be sent: one for a connection, one for a server that blocks publishers.
+    """Deadlines of a waiting publish: one while there is no connection, one while the server blocks publishers.
 
-    Each deadline starts with the first wait of its kind, and is not extended by a reconnect.
+    Each deadline starts with the first wait of its kind. A reconnect does not extend it.
     """
 
     __slots__ = ("_ends", "_limits")
@@ -36,10 +36,10 @@ class Deadlines:
         self._ends: list[float | None] = [None, None]
 
     def remaining(self, opened: bool, now: float) -> tuple[float | None, float]:
-        """Return the timeout and the seconds left of it; None and 0 without a limit.
+        """Return the timeout and its remaining seconds; None and 0 without a limit.
 
         Args:
-            opened: Whether there is a connection, so that the server blocks publishers.
+            opened: Whether the connection is open, so that the server must be blocking publishers.
             now: Current time of the monotonic clock.
         """
         seconds = self._limits[opened]

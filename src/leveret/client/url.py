@@ -3,7 +3,7 @@
     amqp://user:password@host:port/vhost?option=value&option=value
 
 `amqps://` means TLS. Missing parts have defaults: user and password "guest", host localhost, port 5672 or 5671, and vhost
-"/", also for an empty path. All parts may be percent-encoded; in the query part "+" is a space.
+"/", even for an empty path. All parts may be percent-encoded. In the query part, "+" is a space.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DEFAULT_MAX_DELAY: Final = Parameters().reconnect_max_delay
 
 
 def parse_urls(urls: str | Iterable[str], **options: Option) -> list[Parameters]:
-    """Return the parameters of one or several URLs with the same options. Raises `InvalidUrl`, also for an empty list."""
+    """Return the parameters of one or more URLs with the same options. Raises `InvalidUrl`, even for an empty list."""
     if isinstance(urls, str):
         return [parse_url(urls, **options)]
     if not isinstance(urls, Iterable) or isinstance(urls, bytes):
@@ -113,8 +113,8 @@ def split_host(place: str, port: int) -> tuple[str, int]:
 def _read_authority(authority: str, suspicious: bool) -> dict[str, Any]:
     """Return the user, password, host and port of an authority; absent parts are None.
 
-    `suspicious` means that an @ follows the authority. What looks like a port may then be part of a password with a slash,
-    so the error does not show it.
+    `suspicious` means that an @ follows the authority. The port may then be part of a password with a slash, so the error
+    does not show it.
     """
     found: dict[str, Any] = {}
     credentials, separator, place = authority.rpartition("@")

@@ -29,7 +29,7 @@ Progress = Callable[[int, int], object]
 
 
 class Amqp09Channel(Channel):
-    """A channel of AMQP 0-9: a `Channel` with the content classes, realms, pings and tunnels that only AMQP 0-9 has."""
+    """An AMQP 0-9 channel: a `Channel` with the content classes, realms, pings and tunnels of AMQP 0-9."""
 
     _connection: Amqp09Connection
     _core: Amqp09ChannelCore
@@ -78,7 +78,7 @@ class Amqp09Channel(Channel):
         return access
 
     def use_access(self, access: Access | None) -> None:
-        """Use another ticket that the channel has requested for later methods, or none."""
+        """Use an access that the channel has requested for later methods, or none."""
         core = self._core
         with self._connection.driver.lock:
             core.use_access(access)
@@ -100,18 +100,18 @@ class Amqp09Channel(Channel):
         properties: Properties | None = None,
         **keywords: PropertyValue,
     ) -> str:
-        """Send a file by staging, publish it (class file), and return its identifier.
+        """Stage and publish a file (class file), and return its identifier.
 
-        Bytes that the server already has are not sent again, neither after a lost connection nor in a later call with the
-        same identifier.
+        Bytes that the server already has are not sent again after a lost connection or in a later call with the same
+        identifier.
 
         Args:
-            source: A path, bytes, or a file that is read from its current position. It must not change meanwhile.
+            source: A path, bytes, or a file that is read from its current position. It must not change during the call.
             routing_key: Routing key, or a queue.
             exchange: Exchange.
             identifier: Identifier of the upload; "" for a new one.
-            filename: File name for the consumers.
-            mandatory: Raise `Returned` if the message has no queue.
+            filename: File name for consumers.
+            mandatory: Raise `Returned` if the message is unroutable.
             immediate: Raise `Returned` if the message has no consumer.
             progress: Called with the bytes sent so far and the size of the file.
             timeout: Timeout of each step.
@@ -184,11 +184,11 @@ class Amqp09Channel(Channel):
 
         Args:
             queue: Queue to consume from.
-            directory: Directory of received files, the same for all consumers of the channel. An interrupted file resumes
-                there, even if the process was restarted. Without a directory, files are temporary and resume only after a
-                lost connection.
-            prefetch: Maximum number of unacked files, including those in transit; 0 is no limit.
-            no_ack: Files are settled when sent.
+            directory: Directory for received files, the same for all consumers of the channel. An interrupted transfer
+                resumes there, even after a restart of the process. Without a directory, files are temporary, and
+                transfers resume only after a lost connection.
+            prefetch: Maximum number of unacked files, including those in transit; 0 is unlimited.
+            no_ack: The server settles files when it sends them.
             exclusive: Request to be the only consumer of the queue.
             no_local: Do not receive files published over this connection.
             consumer_tag: Consumer tag; "" for a generated one.
@@ -220,10 +220,10 @@ class Amqp09Channel(Channel):
         properties: Properties | None = None,
         **keywords: PropertyValue,
     ) -> None:
-        """Publish a message that soon becomes outdated (class stream).
+        """Publish a message that quickly becomes outdated (class stream).
 
-        The call returns when the message is written; the message is not published again on another connection. With
-        `mandatory` or `immediate` the call waits for the outcome and raises `Returned` if there is no queue or consumer.
+        The call returns when the message is written. The message is not published again after a lost connection. With
+        `mandatory` or `immediate`, the call waits for the outcome and raises `Returned` if there is no queue or consumer.
         """
         outgoing = stream_publish(body, name_of(exchange), name_of(routing_key), mandatory, immediate, properties, keywords)
         await self.send(outgoing, timeout)
@@ -249,7 +249,7 @@ class Amqp09Channel(Channel):
     async def stream_qos(
         self, consume_rate: int = 0, prefetch_size: int = 0, prefetch_count: int = 0, *, timeout: Limit = DEFAULT
     ) -> None:
-        """Set the rate of the channel's streams and how far they may run ahead of it (`stream.qos`); 0 is no limit.
+        """Limit the rate of the channel's streams and how far deliveries may exceed it (`stream.qos`); 0 is unlimited.
 
         Args:
             consume_rate: Bytes per second.
@@ -312,7 +312,8 @@ class Amqp09Channel(Channel):
         """Publish a message of class message, of any size, and wait until the server has accepted it.
 
         Args:
-            body: Text, bytes, a path, or a file that is read from its current position. It must not change meanwhile.
+            body: Text, bytes, a path, or a file that is read from its current position. It must not change during the
+                call.
             routing_key: Routing key, or a queue.
             exchange: Exchange.
             identifier: Identifier of its checkpoints: an interrupted message resumes at the last one, after a lost
@@ -403,8 +404,8 @@ class Amqp09Channel(Channel):
     ) -> FileConsumer:
         """Consume the class message contents of a queue, of any size.
 
-        A content that exceeds a frame is written to disk, as with `consume_files`, and resumes after an interruption.
-        Messages can be accepted or rejected, not requeued.
+        Content that exceeds a frame is written to disk, as with `consume_files`, and resumes after an interruption.
+        Messages can be accepted or rejected, but not requeued.
         """
         found = self._core.new_message_consumer(
             name_of(queue),
@@ -421,7 +422,7 @@ class Amqp09Channel(Channel):
     async def get_message(
         self, queue: str | Queue, *, no_ack: bool = False, timeout: Limit = DEFAULT
     ) -> FileMessage | None:
-        """Return the next message of a queue by class message; None if there is none (`message.get`)."""
+        """Return the next message of a queue, or None if it is empty (`message.get`)."""
         core = self._core
         name = name_of(queue)
         found: FileMessage | None = await self._call("message.get", lambda: core.get_message(name, no_ack), timeout)
@@ -430,12 +431,12 @@ class Amqp09Channel(Channel):
     # Distributed transactions
 
     async def dtx_select(self, *, timeout: Limit = DEFAULT) -> None:
-        """Set the channel to distributed transactions (`dtx.select`), before any other work on it."""
+        """Enable distributed transactions on the channel (`dtx.select`), before any other work on it."""
         core = self._core
         await self._call("dtx.select", core.dtx_select, timeout)
 
     async def dtx_start(self, identifier: str, *, timeout: Limit = DEFAULT) -> None:
-        """Start a branch (`dtx.start`): later publishes and acknowledgements take effect when a coordinator commits it.
+        """Start a branch (`dtx.start`). Later publishes and acknowledgements take effect when a coordinator commits it.
 
         If the connection is lost within the branch, the channel is closed with `TransactionLost`.
         """

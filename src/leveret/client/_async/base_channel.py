@@ -1,4 +1,4 @@
-"""What channels and sessions have in common, async API."""
+"""Base class of channels and sessions, async API."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ class BaseChannel(ABC):
 
     @property
     def is_open(self) -> bool:
-        """Whether the channel is open. It is not while the connection is lost."""
+        """Whether the channel is open. False while the connection is lost."""
         return self._core.opened
 
     async def close(self) -> None:
-        """Close the channel. Unacked messages return to their queues."""
+        """Close the channel. The server requeues unacked messages."""
         try:
             await self._driver.run(self._core.close(), DEFAULT, "channel.close")
         except (ConnectionClosed, ChannelClosed):
@@ -96,7 +96,7 @@ class BaseChannel(ABC):
         return Queue(self, self._core.connection.topology.queues.get(name) or DeclaredQueue(name, False, {}))
 
     def exchange(self, name: str = "") -> Exchange:
-        """Return a handle to an exchange by name, without one to the default exchange. Nothing is sent."""
+        """Return a handle to an exchange by name, or to the default exchange. Nothing is sent."""
         return Exchange(self, name)
 
     async def declare_queue(
@@ -250,13 +250,13 @@ class BaseChannel(ABC):
     ) -> None:
         """Publish a message and wait for its confirm; on a channel without confirms, wait until it is written.
 
-        While the connection is lost, the call waits; see docs/client/reconnecting.md for what may be delivered twice.
+        While the connection is lost, the call waits; see docs/client/reconnecting.md for possible duplicates.
 
         Args:
             body: Bytes, or text, which is encoded as UTF-8.
             routing_key: Routing key; for the default exchange, a queue.
             exchange: Exchange; "" for the default one.
-            mandatory: Raise `Returned` if the message has no queue.
+            mandatory: Raise `Returned` if the message is unroutable.
             timeout: Timeout of the call.
             properties: Properties of the message.
             **keywords: Properties that replace those of `properties`, such as `persistent=True` or `headers={...}`.
@@ -297,7 +297,7 @@ class BaseChannel(ABC):
             await driver.wait(waiter, timeout, "basic.publish")
 
     async def wait_flowing(self, timeout: Limit = DEFAULT) -> None:
-        """Wait until publishes may be sent, at most `blocked_timeout` while the server blocks them. Raises `Timeout`."""
+        """Wait until publishing is allowed; at most `blocked_timeout` while the server blocks it. Raises `Timeout`."""
         core = self._core
         driver = self._driver
         parameters = self._connection.parameters
@@ -320,13 +320,13 @@ class BaseChannel(ABC):
         properties: Properties | None = None,
         **keywords: PropertyValue,
     ) -> Publisher:
-        """Return a publisher of many messages that does not wait for each confirm. `async with` waits for the pending ones.
+        """Return a publisher that does not wait for each confirm. `async with` waits for the pending confirms.
 
         Args:
             exchange: Exchange; "" for the default one.
             routing_key: Routing key; for the default exchange, a queue.
             window: Maximum number of pending confirms.
-            mandatory: Raise `Returned` if a message has no queue.
+            mandatory: Raise `Returned` if a message is unroutable.
             properties: Properties of all messages.
             **keywords: Properties that replace those of `properties`.
         """
@@ -355,7 +355,7 @@ class BaseChannel(ABC):
         """Publish a request and wait for its reply.
 
         Raises:
-            Returned: The request has no queue.
+            Returned: The request is unroutable.
             Timeout: No reply arrived in time.
             ConnectionLost: The connection was lost before the reply arrived.
         """
@@ -420,8 +420,8 @@ class BaseChannel(ABC):
 
         Args:
             queue: Queue to consume from.
-            prefetch: Maximum number of unacked messages; 0 is no limit.
-            no_ack: Messages are settled when sent; those in transit are lost with the connection.
+            prefetch: Maximum number of unacked messages; 0 is unlimited.
+            no_ack: The server settles messages when it sends them. A lost connection loses those in transit.
             no_local: Do not receive messages published over this connection.
         """
 
@@ -440,7 +440,7 @@ class BaseChannel(ABC):
         try:
             return await self._call("basic.get", send, timeout)
         except BaseException:
-            # The message may have arrived at the moment of the interruption; requeue it.
+            # The message may have arrived during the interruption; requeue it.
             with self._driver.lock:
                 for waiter in waiters:
                     late = self._driver.result_of(waiter)
@@ -464,7 +464,7 @@ class BaseChannel(ABC):
 
     @asynccontextmanager
     async def transaction(self: SomeChannel) -> AsyncIterator[SomeChannel]:
-        """Commit what is published and acknowledged in the block at its end, or roll it back if the block raises."""
+        """Commit the publishes and acknowledgements of the block at its end, or roll them back if the block raises."""
         if not self._core.transactional:
             raise RuntimeError("the channel has no transactions; open it with transactional=True")
         try:
@@ -477,7 +477,7 @@ class BaseChannel(ABC):
                     with self._driver.lock:
                         self._core.forget_transaction()
             except Error:
-                # The channel or the connection has ended, and with it the transaction.
+                # The transaction ended with its channel or connection.
                 pass
             raise
         await self.tx_commit()

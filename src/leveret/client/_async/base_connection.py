@@ -1,4 +1,4 @@
-"""What connections of all protocols have in common, async API."""
+"""Base class of connections of all protocols, async API."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SomeConnection = TypeVar("SomeConnection", bound="BaseConnection")
 
 
 class BaseConnection(ABC):
-    """A connection that reconnects when it is lost and restores everything on it; see docs/client/reconnecting.md.
+    """A connection that reconnects when it is lost and restores its state; see docs/client/reconnecting.md.
 
     Tasks may share it and its channels.
 
@@ -40,7 +40,7 @@ class BaseConnection(ABC):
 
     @property
     def parameters(self) -> Parameters:
-        """Parameters of the host that it is connected to."""
+        """Parameters of the connected host."""
         return self._core.parameters
 
     @property
@@ -55,7 +55,7 @@ class BaseConnection(ABC):
 
     @property
     def blocked(self) -> str:
-        """The server's reason for blocking publishers; "" if it does not."""
+        """The server's reason for blocking publishers; "" if they are not blocked."""
         return self._core.blocked
 
     @property
@@ -68,12 +68,12 @@ class BaseConnection(ABC):
         """Open a channel, or a session over AMQP 1.0, for code that works with every protocol.
 
         Args:
-            confirms: Publishes wait for the server's confirm. Ignored if transactional.
+            confirms: Publishes wait for the server's confirm. Ignored on a transactional channel.
             transactional: Publishes and acknowledgements take effect when they are committed.
         """
 
     async def _open(self, open: Callable[[], Awaitable[T]]) -> T:
-        """Call `open`, again if the connection is lost meanwhile, within the connection's `timeout`."""
+        """Call `open`, and retry if the connection is lost meanwhile, within the connection's `timeout`."""
         deadlines = Deadlines(self.parameters.timeout, None, DEFAULT)
         while True:
             seconds, left = deadlines.remaining(False, time.monotonic())
@@ -100,7 +100,7 @@ class BaseConnection(ABC):
     async def update_secret(self, secret: str, reason: str = "") -> None:
         """Send the server a new secret, such as a token, before the current one expires (RabbitMQ)."""
         driver = self.driver
-        # A reconnect must use the new one.
+        # A reconnect must use the new secret.
         hosts = [replace(host, password=secret) for host in driver.hosts]
         await driver.wait_open()
         waiter = driver.call(self._core.update_secret, secret, reason)

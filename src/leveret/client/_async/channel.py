@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class Channel(BaseChannel):
     """A channel of a connection.
 
-    Calls on one channel are executed in order. An error closes only the channel: everything on it then raises the
-    `ChannelClosed` with the cause. All timeouts are in seconds; the default is the connection's `timeout`.
+    Calls on one channel are executed in order. An error closes only the channel; later calls on it raise `ChannelClosed`
+    with the cause. All timeouts are in seconds; the default is the connection's `timeout`.
     Tasks may share a channel.
     """
 
@@ -115,13 +115,13 @@ class Channel(BaseChannel):
     ) -> None:
         """Publish a message and wait for its confirm; on a channel without confirms, wait until it is written.
 
-        While the connection is lost, the call waits; see docs/client/reconnecting.md for what may be delivered twice.
+        While the connection is lost, the call waits; see docs/client/reconnecting.md for possible duplicates.
 
         Args:
             body: Bytes, or text, which is encoded as UTF-8.
             routing_key: Routing key; for the default exchange, a queue.
             exchange: Exchange; "" for the default one.
-            mandatory: Raise `Returned` if the message has no queue.
+            mandatory: Raise `Returned` if the message is unroutable.
             immediate: Raise `Returned` if the message has no consumer.
             timeout: Timeout of the call.
             properties: Properties of the message.
@@ -155,7 +155,7 @@ class Channel(BaseChannel):
         """Publish a request and wait for its reply, over direct reply-to.
 
         Raises:
-            Returned: The request has no queue.
+            Returned: The request is unroutable.
             Timeout: No reply arrived in time.
             ConnectionLost: The connection was lost before the reply arrived.
         """
@@ -179,8 +179,8 @@ class Channel(BaseChannel):
 
         Args:
             queue: Queue to consume from.
-            prefetch: Maximum number of unacked messages; 0 is no limit.
-            no_ack: Messages are settled when sent; those in transit are lost with the connection.
+            prefetch: Maximum number of unacked messages; 0 is unlimited.
+            no_ack: The server settles messages when it sends them. A lost connection loses those in transit.
             no_local: Do not receive messages published over this connection.
             exclusive: Request to be the only consumer of the queue.
             consumer_tag: Consumer tag; "" for a generated one.
@@ -202,7 +202,7 @@ class Channel(BaseChannel):
         return message
 
     def ack(self, delivery_tag: int, multiple: bool = False) -> None:
-        """Acknowledge by delivery tag. Prefer `Message.ack`, which is also safe after a lost connection."""
+        """Acknowledge by delivery tag. Prefer `Message.ack`, which is safe even after a lost connection."""
         with self._driver.lock:
             self._core.settle_tag("basic.ack", {"delivery_tag": delivery_tag, "multiple": multiple})
 
@@ -219,7 +219,7 @@ class Channel(BaseChannel):
     async def qos(
         self, prefetch_count: int = 0, prefetch_size: int = 0, global_: bool = False, *, timeout: Limit = DEFAULT
     ) -> None:
-        """Set prefetch limits (0-9-1 `basic.qos`). With `global_` they apply to all consumers of the channel together."""
+        """Set prefetch limits (0-9-1 `basic.qos`). With `global_`, all consumers of the channel share them."""
         await self._call("basic.qos", lambda: self._core.operations.qos(prefetch_count, prefetch_size, global_), timeout)
 
     async def recover(self, requeue: bool = True, *, timeout: Limit = DEFAULT) -> None:

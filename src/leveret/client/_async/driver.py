@@ -1,4 +1,4 @@
-"""The event loop under the engine: the socket of a connection, its timers, and reconnecting."""
+"""Front end of the engine on an event loop: the socket of a connection, its timers, and reconnects."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from leveret.client.timeouts import DEFAULT, Default, Limit
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Bytes of output at which it is written before the current turn of the event loop ends.
+# Bytes of output at which it is written at once, not at the end of the turn of the event loop.
 FLUSH_SIZE: Final = 32768
 # Seconds by which a timer of the event loop may fire early.
 _TIMER_TOLERANCE: Final = 0.001
@@ -50,11 +50,11 @@ class Driver(FrontEnd):
     """The socket of a connection and its timers.
 
     Attributes:
-        lock: Guards the engine in the sync API, whose code is generated from that of the async API. Never contended here.
+        lock: Guards the engine in the sync API, which is generated from the async API. Never contended here.
         hosts: Hosts to connect to.
         core: Engine of the connection.
         stream: Socket of the connection, if any.
-        callbacks: Functions that are called with every event.
+        callbacks: Callbacks for events.
         closed: Set when the connection is closed for good.
     """
 
@@ -80,7 +80,7 @@ class Driver(FrontEnd):
     # Opening
 
     async def open(self) -> None:
-        """Connect for the first time: try every host once. Raises the error of the last."""
+        """Connect for the first time, trying every host once. Raises the error of the last host."""
         for number, parameters in enumerate(self.hosts, 1):
             try:
                 self.core = new_core(self, parameters)
@@ -108,7 +108,7 @@ class Driver(FrontEnd):
                 endpoints.advance(error)
 
     async def _connect_to(self, parameters: Parameters) -> None:
-        """Open a socket and run the handshake. Raises an `Error`, and leaves no socket open."""
+        """Open a socket and run the handshake. Raises `Error`, and then leaves no socket open."""
         stream = None
         try:
             async with asyncio.timeout(parameters.connect_timeout):
@@ -172,7 +172,7 @@ class Driver(FrontEnd):
             await asyncio.wait([reconnecting])
 
     def reconnect(self) -> None:
-        """Start to reconnect, unless that is under way."""
+        """Start reconnecting, unless already in progress."""
         if self._reconnecting is None:
             self._reconnecting = self._loop.create_task(self._reconnect(), name="leveret reconnect")
 
@@ -244,7 +244,7 @@ class Driver(FrontEnd):
             await self.wait(self.core.ready_waiter(), limit, f"a connection ({self.core.last_error})", left)
 
     async def wait_closed(self, timeout: float | None) -> bool:
-        """Wait until the connection is closed for good, and return whether it was within the timeout."""
+        """Wait until the connection is closed for good. Returns False after the timeout."""
         try:
             async with asyncio.timeout(timeout):
                 await self.closed.wait()
@@ -257,7 +257,7 @@ class Driver(FrontEnd):
         return function(*args, **keywords)
 
     def interrupted(self, error: BaseException) -> None:
-        """Handle an exception that was raised within the engine. Only the sync API has exceptions of signal handlers."""
+        """Handle an exception raised within the engine. Only the sync API sees exceptions of signal handlers."""
 
     async def read_file(self, read: Callable[[], bytes]) -> bytes:
         """Call a function that reads from a file, in a thread."""
@@ -311,7 +311,7 @@ class Driver(FrontEnd):
     def resume_reading(self) -> None:
         """Read from the socket again."""
         if self.stream is not None and self.stream.transport is not None and not self.stream.transport.is_closing():
-            # The time during which reading was paused does not count as silence of the server.
+            # Do not count the pause as silence of the server.
             self._last_received = self._loop.time()
             self.stream.transport.resume_reading()
 
@@ -332,7 +332,7 @@ class Driver(FrontEnd):
         self.core.receive(data)
 
     def socket_lost(self, error: Exception | None) -> None:
-        """Handle the end of the socket."""
+        """Handle the loss of the socket."""
         self.stream = None
         self._cancel_heartbeat_timer()
         self.core.lost(lost_error(error))
@@ -340,7 +340,7 @@ class Driver(FrontEnd):
     # Heartbeats
 
     def _tick(self) -> None:
-        """Send and check heartbeats, and schedule the next check even if that fails."""
+        """Send and check heartbeats. Schedules the next check even after an exception."""
         self._cancel_heartbeat_timer()
         heartbeat = self.core.engine.heartbeat
         if not heartbeat or self.stream is None:
@@ -353,7 +353,7 @@ class Driver(FrontEnd):
                 self._heartbeat_timer = self._loop.call_later(min(max(left, heartbeat / 20), heartbeat / 4), self._tick)
 
     def _keep_alive(self, heartbeat: float) -> None:
-        """Send a heartbeat after half an interval without output; give up the server after two intervals without data."""
+        """Send a heartbeat after half an interval without output; drop the connection after two intervals without data."""
         now = self._loop.time()
         if now - self._last_sent >= heartbeat / 2 - _TIMER_TOLERANCE:
             self.core.engine.send_heartbeat()

@@ -12,7 +12,7 @@ class FileConsumer(Consumer):
     """An iterator over the files of a queue; otherwise as `Consumer`."""
 
     async def start(self) -> FileConsumer:
-        """Start to consume, unless already started."""
+        """Start consuming, unless already started."""
         await super().start()
         return self
 

@@ -1,4 +1,4 @@
-"""Results that can be awaited, or entered with `async with`."""
+"""Results that can be awaited or entered with `async with`."""
 
 from __future__ import annotations
 

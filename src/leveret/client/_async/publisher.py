@@ -1,4 +1,4 @@
-"""A publisher of many messages, async API."""
+"""A publisher with a window of pending confirms, async API."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Publisher:
-    """Publishes without waiting for each confirm, up to a window of pending ones.
+    """Publisher that does not wait for each confirm, up to a window of pending confirms.
 
     Refused and returned messages are reported later: the next `publish` or `flush` raises one exception with all of them in
     its `messages`. Tasks may share a publisher.
@@ -49,7 +49,7 @@ class Publisher:
     async def publish(
         self, body: Body, routing_key: str | None = None, *, properties: Properties | None = None, **keywords: PropertyValue
     ) -> None:
-        """Publish a message. Wait only while the window is full or the server blocks publishers.
+        """Publish a message, waiting only while the window is full or the server blocks publishers.
 
         Raises:
             InvalidMessage: The message cannot be encoded; nothing was sent.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Queue:
-    """A queue. A name that the server chose changes after a reconnect.
+    """A queue. A server-generated name changes after a reconnect.
 
     Attributes:
         message_count: Number of messages when it was declared.

@@ -37,12 +37,12 @@ class Sender:
 
     @property
     def address(self) -> str | None:
-        """Address of the target; for a dynamic target, the one that the server chose. None for the anonymous terminus."""
+        """Address of the target; for a dynamic target, the server-assigned one. None for the anonymous terminus."""
         return self._core.address
 
     @property
     def is_open(self) -> bool:
-        """Whether the link is attached. It is not while the connection is lost."""
+        """Whether the link is attached. False while the connection is lost."""
         return self._core.attached
 
     @property
@@ -137,7 +137,7 @@ class Sender:
         await self._detach(True)
 
     async def detach(self) -> None:
-        """Detach the link. A durable target remains, with its unsettled messages, for a sender of the same name."""
+        """Detach the link. A durable target and its unsettled messages remain for a sender with the same name."""
         await self._detach(False)
 
     async def _detach(self, closed: bool) -> None:

@@ -11,15 +11,15 @@ from leveret.client.parameters import Parameters
 if TYPE_CHECKING:
     from leveret.client._async.driver import Driver
 
-# Bytes in the write buffer at which publishers have to wait.
+# Bytes in the write buffer above which publishers wait.
 HIGH_WATER = 1 << 20
 
 
 class Stream(asyncio.Protocol):
     """One socket of a connection.
 
-    It ignores events after another socket has replaced it, and before `begin`, as the server may send data before the
-    connecting task resumes.
+    It ignores events after another socket has replaced it. It also ignores events before `begin`, because the server may
+    send data before the connecting task resumes.
     """
 
     def __init__(self, driver: Driver) -> None:
@@ -36,7 +36,7 @@ class Stream(asyncio.Protocol):
         self.transport = transport
 
     def begin(self) -> None:
-        """Start to read: the connection is ready for data."""
+        """Start reading, because the connection is ready for data."""
         if self._driver.stream is not self or self.transport is None:
             return
         if self._lost.done():

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Transaction:
     """A transaction. `async with` commits it at the end, or rolls it back if the block raises.
 
-    What is sent and settled with it (`Sender.send(..., transaction=tx)`, `Delivery.accept(tx)`) takes effect with the
+    Messages sent and deliveries settled in it (`Sender.send(..., transaction=tx)`, `Delivery.accept(tx)`) take effect on
     commit.
     """
 
@@ -30,7 +30,7 @@ class Transaction:
 
     @property
     def is_open(self) -> bool:
-        """Whether the transaction was neither committed nor rolled back."""
+        """Whether the transaction is neither committed nor rolled back."""
         return self._core.txn_id is not None
 
     async def commit(self, timeout: Limit = DEFAULT) -> None:
@@ -64,4 +64,4 @@ class Transaction:
             try:
                 await self.rollback()
             except Error:
-                pass  # the connection has ended, and with it the transaction
+                pass  # the transaction ended with its connection

@@ -28,7 +28,7 @@ from leveret.wire.amqp10.values import Value as WireValue
 
 
 class Connection(BaseConnection):
-    """A connection of AMQP 0-9-1 that reconnects when it is lost and restores everything on it.
+    """A connection of AMQP 0-9-1 that reconnects when it is lost and restores its state.
 
     See docs/client/reconnecting.md. Threads may share it and its channels. It answers heartbeats while the program is busy.
 
@@ -77,7 +77,7 @@ class Connection(BaseConnection):
 
 
 class Amqp09Connection(Connection):
-    """A connection of AMQP 0-9: a `Connection` whose channels have the calls that only AMQP 0-9 has."""
+    """An AMQP 0-9 connection: a `Connection` whose channels add the operations of AMQP 0-9."""
 
     _core: Amqp09ConnectionCore
 
@@ -107,7 +107,7 @@ class Amqp09Connection(Connection):
 
 
 class Amqp10Connection(BaseConnection):
-    """A connection of AMQP 1.0 that reconnects when it is lost and restores everything on it.
+    """A connection of AMQP 1.0 that reconnects when it is lost and restores its state.
 
     See docs/client/reconnecting.md. Threads may share it, its sessions and its links.
 
@@ -164,7 +164,7 @@ class Amqp10Connection(BaseConnection):
         properties: Mapping[str, WireValue] | None = None,
         capabilities: tuple[str, ...] = (),
     ) -> Sender:
-        """Attach a sender on a session of its own; otherwise as `Session.sender`."""
+        """Attach a sender on its own session; otherwise as `Session.sender`."""
         options: dict[str, Option] = {
             "name": name,
             "window": window,
@@ -202,7 +202,7 @@ class Amqp10Connection(BaseConnection):
         properties: Mapping[str, WireValue] | None = None,
         capabilities: tuple[str, ...] = (),
     ) -> Receiver:
-        """Attach a receiver on a session of its own; otherwise as `Session.receiver`."""
+        """Attach a receiver on its own session; otherwise as `Session.receiver`."""
         options: dict[str, Option] = {
             "name": name,
             "prefetch": prefetch,
@@ -236,8 +236,8 @@ class Amqp10Connection(BaseConnection):
     def transaction(self) -> Iterator[Transaction]:
         """Run a transaction, as in `with connection.transaction() as tx`.
 
-        What is sent and settled with the transaction is committed at the end of the block, or rolled back if the block
-        raises.
+        The messages sent and the deliveries settled in the transaction are committed at the end of the block, or rolled
+        back if the block raises.
         """
         self.driver.wait_open()
         driver = self.driver
@@ -285,10 +285,10 @@ def connect(
     The options are those of `leveret.client.parameters.Parameters`; they may also be part of the URL's query.
 
     Args:
-        url: URL, or several of servers to try in turn.
+        url: URL, or several URLs to try in order.
         protocol: Protocol, which decides the type of the connection: "0-9-1", the default (`Connection`), "0-9"
-            (`Amqp09Connection`) or "1.0" (`Amqp10Connection`). "auto" is the protocol that the URL selects, otherwise
-            0-9-1, or 1.0 if the server speaks only that.
+            (`Amqp09Connection`) or "1.0" (`Amqp10Connection`). "auto" uses the protocol that the URL selects, otherwise
+            0-9-1, or 1.0 if the server speaks only 1.0.
         **options: Other options.
 
     Raises:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class Consumer:
     """An iterator over the messages of a queue.
 
-    It starts with the first message or with `with`, which cancels it at the end. It ends when it is cancelled. If the
-    server ends it, it raises the cause after the messages that have arrived. Threads may share it.
+    It starts on the first iteration, or with `with`, which cancels it at the end. Cancelling it ends the iteration.
+    If the server ends it, the iteration raises the cause after the buffered messages. Threads may share it.
     """
 
     _core: BaseConsumerCore
@@ -36,7 +36,7 @@ class Consumer:
         self._started = False
         self._start_lock = threading.Lock()
         self._given_tag = core.tag
-        # A consumer whose start was cancelled; the server may still have to end it.
+        # A consumer whose start was cancelled, and which the server may still start.
         self._previous: BaseConsumerCore | None = None
 
     @property
@@ -50,7 +50,7 @@ class Consumer:
         return self._core.queue
 
     def start(self) -> Consumer:
-        """Start to consume, unless already started."""
+        """Start consuming, unless already started."""
         with self._start_lock:
             if not self._started:
                 self._start()
@@ -71,7 +71,7 @@ class Consumer:
                 self._wait_ended(self._previous)
             self._channel._call("basic.consume", send)
         except BaseException as error:
-            # It can be started again, as a new consumer: the server may still start this one.
+            # The server may still start this consumer, so a restart needs a new one.
             with self._driver.lock:
                 self._core = core.clone()
                 self._core.tag = self._given_tag
@@ -92,7 +92,7 @@ class Consumer:
             self._driver.wait(waiter, DEFAULT, "basic.cancel")
 
     def cancel(self) -> None:
-        """Cancel the consumer. Messages that were not taken return to the queue."""
+        """Cancel the consumer. Buffered messages return to the queue."""
         core = self._core
         with self._driver.lock:
             if not self._started or core.ended:

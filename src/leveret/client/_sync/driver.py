@@ -1,9 +1,9 @@
-"""Threads under the engine: a thread that waits for a result reads the socket for all threads.
+"""Front end of the engine for threads. A thread that waits for a result reads the socket for all threads.
 
-One lock guards the engine. A thread that waits becomes the leader unless there is one: it reads from the socket without
-the lock, and feeds the engine with it. The other threads sleep until the leader has their result or hands on its role.
-A call in a single-threaded program thus needs no thread switch. The connection's own thread does what no caller waits for:
-heartbeats, delayed writes, and reconnecting.
+One lock guards the engine. A waiting thread becomes the leader if there is none: it reads from the socket without the lock,
+and feeds the engine with the lock. The other threads sleep until the leader has their result or hands over its role. A call
+in a single-threaded program thus needs no thread switch. The connection's own thread does the background work: heartbeats,
+delayed writes and reconnects.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ from leveret.client.timeouts import DEFAULT, Default, Limit
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Bytes of output at which it is written at once. Less output is delayed by up to FLUSH_DELAY seconds while calls follow.
+# Bytes of output at which it is written at once. Less output is delayed by up to FLUSH_DELAY seconds in a series of calls.
 FLUSH_SIZE: Final = 32768
 FLUSH_DELAY: Final = 0.002
-# Bytes that the socket has not accepted at which publishers have to wait.
+# Bytes not accepted by the socket above which publishers wait.
 HIGH_WATER: Final = 1 << 20
 # Seconds between checks by the connection's own thread, for a connection in use and for an idle one.
 BUSY_INTERVAL: Final = 0.05
@@ -73,7 +73,7 @@ class Driver(FrontEnd):
         lock: Guards the engine.
         hosts: Hosts to connect to.
         core: Engine of the connection.
-        callbacks: Functions that are called with every event.
+        callbacks: Callbacks for events.
         closed: Set when the connection is closed for good.
     """
 
@@ -90,7 +90,7 @@ class Driver(FrontEnd):
         self._connecting: socket.socket | None = None
         # Output that the socket has not accepted yet.
         self._unsent: memoryview | None = None
-        # Why the socket is unusable, until the engine is notified.
+        # Cause of an unusable socket, until the engine is notified.
         self._broken: ConnectionLost | None = None
         self._has_leader = False
         self._sleepers: deque[_thread.LockType] = deque()
@@ -112,7 +112,7 @@ class Driver(FrontEnd):
     # Opening
 
     def open(self) -> None:
-        """Connect for the first time: try every host once. Raises the error of the last."""
+        """Connect for the first time, trying every host once. Raises the error of the last host."""
         for number, parameters in enumerate(self.hosts, 1):
             try:
                 self.core = new_core(self, parameters)
@@ -143,7 +143,7 @@ class Driver(FrontEnd):
                 endpoints.advance(error)
 
     def _connect_to(self, parameters: Parameters) -> None:
-        """Open a socket and run the handshake. Raises an `Error`, and leaves no socket open."""
+        """Open a socket and run the handshake. Raises `Error`, and then leaves no socket open."""
         deadline = time.monotonic() + parameters.connect_timeout
         try:
             sock = open_socket(parameters, deadline, self._begin_connecting)
@@ -188,7 +188,7 @@ class Driver(FrontEnd):
             self._connecting = connecting
 
     def _drop(self, sock: AnySocket) -> None:
-        """Shut a socket down. If a thread reads from it, that thread closes it, so that its number is not reused before."""
+        """Shut down a socket. A thread that reads from it closes it, so that its descriptor is not reused too early."""
         with self.lock:
             if self._socket is sock:
                 self._socket = None
@@ -217,7 +217,7 @@ class Driver(FrontEnd):
                 self._thread.join(JOIN_TIMEOUT)
 
     def after_fork(self) -> None:
-        """Abandon the connection in a forked child, which has neither the thread nor a right to the socket."""
+        """Abandon the connection in a forked child, which neither has the thread nor owns the socket."""
         self.lock._at_fork_reinit()  # type: ignore[attr-defined]
         self._wake = threading.Event()
         self.closed = threading.Event()
@@ -295,7 +295,7 @@ class Driver(FrontEnd):
         return waiter.get()
 
     def _lead(self, sock: AnySocket, left: float | None) -> None:
-        """Read once, on behalf of all waiting threads."""
+        """Read once on behalf of all waiting threads."""
         data: list[bytes] = []
         self._has_leader = True
         try:
@@ -317,8 +317,8 @@ class Driver(FrontEnd):
         """Sleep until the leader has the result or gives up its role."""
         if self._socket is None and threading.current_thread() is self._thread:
             raise ConnectionLost(
-                "the connection is lost, and the thread that reconnects it cannot wait for that; expected"
-                " callbacks of on_event that do not wait"
+                "the connection is lost, and the reconnecting thread cannot wait for it; expected on_event"
+                " callbacks that do not wait"
             )
         sleeper = _thread.allocate_lock()
         sleeper.acquire()
@@ -333,7 +333,7 @@ class Driver(FrontEnd):
             raise raised
 
     def _unlocked(self, block: Callable[[], object]) -> BaseException | None:
-        """Run a blocking call without the lock, and return what it raised.
+        """Run a blocking call without the lock, and return its exception.
 
         A signal handler may raise anywhere in the main thread, even while it waits for the lock. On return, the lock is
         held exactly once.
@@ -353,9 +353,9 @@ class Driver(FrontEnd):
                 raised = error
 
     def interrupted(self, error: BaseException) -> None:
-        """Handle an exception that was raised within the engine, with the lock held.
+        """Handle an exception raised within the engine, with the lock held.
 
-        An exception of a signal handler may have interrupted steps that belong together, so the connection is unusable.
+        An exception of a signal handler may have interrupted an atomic sequence, so the connection is unusable.
         """
         if not isinstance(error, Exception):
             self._broken = ConnectionLost(f"the connection is lost: it was interrupted by {type(error).__name__}")
@@ -372,7 +372,7 @@ class Driver(FrontEnd):
             self.wait(waiter, limit, f"a connection ({self.core.last_error})", left)
 
     def wait_closed(self, timeout: float | None) -> bool:
-        """Wait until the connection is closed for good, and return whether it was within the timeout."""
+        """Wait until the connection is closed for good. Returns False after the timeout."""
         return self.closed.wait(timeout)
 
     def call(self, function: Callable[P, R], *args: P.args, **keywords: P.kwargs) -> R:
@@ -425,21 +425,21 @@ class Driver(FrontEnd):
         self._paused = False
 
     def close_socket(self) -> None:
-        """Write what the engine still has, and close the socket."""
+        """Write the remaining output, and close the socket."""
         self._write()
         sock = self._socket
         if sock is not None:
             self._drop(sock)
 
     def reconnect(self) -> None:
-        """Start to reconnect, unless that is under way."""
+        """Start reconnecting, unless already in progress."""
         self._reconnect = True
         self._wake.set()
 
     # The socket. The lock is held.
 
     def _write(self) -> None:
-        """Write what the socket accepts. A broken socket is handled later, as the engine may be in the middle of a call."""
+        """Write as much as the socket accepts. A broken socket is handled later, because the engine may be in a call."""
         self._flush_pending = False
         sock = self._socket
         if sock is None or self._broken is not None:
@@ -477,7 +477,7 @@ class Driver(FrontEnd):
         try:
             self.core.receive(data)
         except Exception as error:
-            # A bug in the client must neither end the thread that happens to read nor go unreported.
+            # A bug in the client must neither end the reading thread nor go unreported.
             self._broken = lost_error(error)
             self._wake.set()
         except BaseException as error:
@@ -549,7 +549,7 @@ class Driver(FrontEnd):
             )
 
     def _read_available(self, sock: AnySocket) -> None:
-        """Read a few times at most. Data that application threads do not take stays in the socket."""
+        """Read at most a few times. Remaining data stays in the socket."""
         for _ in range(4):
             data: list[bytes] = []
             try:
@@ -570,7 +570,7 @@ class Driver(FrontEnd):
                 try:
                     callback(event)
                 except BaseException:
-                    # Report it like an uncaught exception of a thread, and continue.
+                    # Report it like an uncaught thread exception, and continue.
                     threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
 
     def _reconnect_until_open(self) -> None:

@@ -13,7 +13,7 @@ class FileConsumer(Consumer):
     """An iterator over the files of a queue; otherwise as `Consumer`."""
 
     def start(self) -> FileConsumer:
-        """Start to consume, unless already started."""
+        """Start consuming, unless already started."""
         super().start()
         return self
 

@@ -23,12 +23,12 @@ class Message(message.Message):
             super().ack(multiple)
 
     def nack(self, requeue: bool = True, multiple: bool = False) -> None:
-        """Refuse the message; with `multiple`, also all earlier ones of its channel."""
+        """Requeue the message, or drop or dead-letter it; with `multiple`, also all earlier ones of its channel."""
         with self._channel.api_channel.connection.driver.lock:
             super().nack(requeue, multiple)
 
     def reject(self, requeue: bool = False) -> None:
-        """Refuse the message."""
+        """Reject the message: drop or dead-letter it, or requeue it."""
         with self._channel.api_channel.connection.driver.lock:
             super().reject(requeue)
 

@@ -33,7 +33,7 @@ class Receiver(Consumer):
 
     @property
     def address(self) -> str | None:
-        """Address of the source; for a dynamic source, the one that the server chose."""
+        """Address of the source; for a dynamic source, the server-assigned one."""
         return self._core.address
 
     @property
@@ -42,9 +42,9 @@ class Receiver(Consumer):
         return self._core.filters
 
     def close(self) -> None:
-        """Close the receiver. Messages that were not taken are released; taken ones can still be settled.
+        """Close the receiver. Buffered messages are released; received ones can still be settled.
 
-        A durable source remains for a receiver of the same name.
+        A durable source remains for a receiver with the same name.
         """
         self.cancel()
 

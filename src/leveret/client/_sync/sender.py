@@ -38,12 +38,12 @@ class Sender:
 
     @property
     def address(self) -> str | None:
-        """Address of the target; for a dynamic target, the one that the server chose. None for the anonymous terminus."""
+        """Address of the target; for a dynamic target, the server-assigned one. None for the anonymous terminus."""
         return self._core.address
 
     @property
     def is_open(self) -> bool:
-        """Whether the link is attached. It is not while the connection is lost."""
+        """Whether the link is attached. False while the connection is lost."""
         return self._core.attached
 
     @property
@@ -136,7 +136,7 @@ class Sender:
         self._detach(True)
 
     def detach(self) -> None:
-        """Detach the link. A durable target remains, with its unsettled messages, for a sender of the same name."""
+        """Detach the link. A durable target and its unsettled messages remain for a sender with the same name."""
         self._detach(False)
 
     def _detach(self, closed: bool) -> None:

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 class Session(BaseChannel):
-    """A session of a connection: senders and receivers by address, and calls with names of queues and exchanges.
+    """A session of a connection: senders and receivers by address, and operations on queues and exchanges by name.
 
-    The calls with names use links to addresses in the server's format (option `addresses`), convert properties to message
-    sections, and declare over the management node. An error closes only a link. All timeouts are in seconds; the default
-    is the connection's `timeout`. Threads may share a session.
+    Operations by name use links to addresses in the server's format (option `addresses`), convert properties to message
+    sections, and declare through the management node. An error closes only a link. All timeouts are in seconds; the
+    default is the connection's `timeout`. Threads may share a session.
     """
 
     _connection: Amqp10Connection
@@ -64,7 +64,7 @@ class Session(BaseChannel):
         """Attach a link to a target. Enter the result with `with` to close it at the end.
 
         Args:
-            address: Address on the server; None for the anonymous terminus, where each message has its own `to`.
+            address: Address on the server; None for the anonymous terminus, to which each message has its own `to`.
             name: Name of the link; "" for a generated one.
             window: Maximum number of messages of `Sender.publish` without an outcome.
             settled: Send all messages settled (sender settle mode settled): lost messages are not reported.
@@ -108,7 +108,7 @@ class Session(BaseChannel):
         Args:
             address: Address on the server.
             name: Name of the link; "" for a generated one.
-            prefetch: Maximum number of unsettled deliveries (the link credit); 0 is no limit.
+            prefetch: Maximum number of unsettled deliveries (the link credit); 0 is unlimited.
             filters: Filters of `leveret.client.amqp10`: one, several, or by name. `Receiver.filters` returns those that the
                 server applies.
             browse: Receive copies; the messages stay in the queue (distribution mode copy).
@@ -157,7 +157,7 @@ class Session(BaseChannel):
         """Publish a request and wait for its reply, over a dynamic source.
 
         Raises:
-            Returned: The request has no queue.
+            Returned: The request is unroutable.
             Timeout: No reply arrived in time.
             ConnectionLost: The connection was lost before the reply arrived.
         """
@@ -177,10 +177,10 @@ class Session(BaseChannel):
 
         Args:
             queue: Queue to consume from.
-            prefetch: Maximum number of unsettled messages (the link credit); 0 is no limit.
-            no_ack: Messages are settled when sent; those in transit are lost with the connection.
+            prefetch: Maximum number of unsettled messages (the link credit); 0 is unlimited.
+            no_ack: The server settles messages when it sends them. A lost connection loses those in transit.
             no_local: Do not receive messages published over this connection.
-            priority: Priority of the consumer; the server prefers consumers with a higher one.
+            priority: Priority of the consumer. The server prefers consumers with higher priorities.
         """
         return Receiver(self, self._core.new_consumer(name_of(queue), prefetch, no_ack, no_local, priority), queue)
 

@@ -17,16 +17,16 @@ from leveret.client.errors import ConnectionFailed
 from leveret.client.parameters import Parameters
 
 READ_SIZE: Final = 1 << 18
-# Seconds after which a read without a timeout returns, to check whether it is still wanted.
+# Seconds after which a read without a timeout returns, to check whether to continue.
 READ_TIMEOUT: Final = 0.5
-# Waking a sleeping processor can take longer than the server's reply. If the last wait was shorter than SPIN_THRESHOLD, the
-# next one polls the socket for up to SPIN_TIME seconds before it sleeps, unless the server needs the only processor.
+# Waking a sleeping CPU can take longer than the server's reply. If the last wait was shorter than SPIN_THRESHOLD, the next
+# one polls the socket for up to SPIN_TIME seconds before it sleeps, unless the machine has only one CPU.
 SPIN_THRESHOLD: Final = 0.0003
 SPIN_TIME: Final = 0.00008 if (os.cpu_count() or 1) > 1 else 0.0
 
 
 class PlainSocket:
-    """A TCP socket in blocking mode. The kernel limits the time of a read, which saves a system call."""
+    """A TCP socket in blocking mode. The kernel enforces the read timeout, which saves a system call."""
 
     def __init__(self, connected: socket.socket) -> None:
         connected.settimeout(None)
@@ -41,7 +41,7 @@ class PlainSocket:
     def receive(self, into: list[bytes], seconds: float | None, writing: bool) -> None:
         """Append received data to `into`: b"" at the end of the stream, nothing after a timeout.
 
-        With `writing`, the call also returns when the socket can be written. Raises OSError.
+        With `writing`, the call also returns when the socket is writable. Raises OSError.
 
         Data that was read is in the list even if a signal handler raises: `extend` with a `map` leaves no gap between
         reading and appending.

@@ -47,7 +47,7 @@ class ThreadWaiter:
         self._done = True
 
     def get(self) -> Result:
-        """Return the result of a waiter that is done, or raise a copy of its exception, which several threads may share."""
+        """Return the result of a done waiter, or raise a copy of its exception, which several threads may share."""
         if self._error is not None:
             raise copy_error(self._error) if isinstance(self._error, Error) else self._error
         return self.result

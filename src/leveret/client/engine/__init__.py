@@ -1,5 +1,5 @@
-"""The protocol engine of the client, shared by the async and sync API. It has no sockets, clocks or threads.
+"""The client's sans-I/O protocol engine, shared by the async and the sync API. It has no sockets, clocks or threads.
 
-A front end feeds received bytes to `ConnectionCore.receive` and writes what `ConnectionCore.to_send` returns. Operations
-that take time return a waiter, which the front end awaits in its own way.
+A front end feeds received bytes to `ConnectionCore.receive` and writes the result of `ConnectionCore.to_send` to the
+socket. Operations that wait for the server return a waiter, which the front end awaits in its own way.
 """

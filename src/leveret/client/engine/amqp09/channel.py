@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from leveret.client.engine.amqp09.connection import Amqp09ConnectionCore
     from leveret.client.engine.amqp091.connection import ConnectionCore
 
-# Directory for received files; None means temporary files.
+# Directory for received files; None for temporary files.
 Directory = str | os.PathLike[str] | None
 
 _FLAGS: Final = MANDATORY | IMMEDIATE
@@ -210,7 +210,7 @@ class Amqp09ChannelCore(ChannelCore):
     def expect_answer(
         self, name: str, answers: tuple[str, ...], on_reply: OnReply | None = None, waiter: Waiter | None = None
     ) -> Waiter:
-        """Return a waiter for the reply to a method that was sent, after the replies that are already pending."""
+        """Return a waiter for the reply to a sent method, after the pending replies."""
         if self.transactional and name == "message.transfer" and not self._transaction:
             self._transaction = "begun"
         if waiter is None:
@@ -272,7 +272,7 @@ class Amqp09ChannelCore(ChannelCore):
         engine = connection.engine
         if len(outgoing.header) > engine.payload_max:
             raise InvalidMessage(
-                f"the properties take {len(outgoing.header)} bytes; a header frame has room for"
+                f"the properties have {len(outgoing.header)} bytes; expected at most"
                 f" {engine.payload_max} on this connection (option frame_max)"
             )
         assert isinstance(outgoing, Amqp09Publish)
@@ -329,7 +329,7 @@ class Amqp09ChannelCore(ChannelCore):
 
     def _limit(self, consumer: ConsumerCore) -> None:
         if self.qos is None and consumer.kind != "stream":
-            # The channel has one window; make it as large as those of its consumers together.
+            # The channel has one window. Make it as large as the sum of its consumers' windows.
             others = [other for other in self.consumers.values() if other is not consumer and other.kind != "stream"]
             counts = [one.prefetch for one in (*others, consumer)]
             self.cast("basic.qos", {"prefetch_count": 0 if 0 in counts else min(sum(counts), 0xFFFF)})
@@ -419,7 +419,7 @@ class Amqp09ChannelCore(ChannelCore):
             super()._requeue_untaken(consumer)
             return
         consumer.cancelling = True
-        # A message cannot be requeued by itself. Once the consumer has ended, requeue all that were not answered.
+        # A single message cannot be requeued. Once the consumer has ended, requeue all unanswered messages.
         if consumer.ended and [message for message in consumer.drop_messages() if not message.settled] and self.opened:
             self.ask("message.recover", {"requeue": True}, ("message.ok",), None, NULL_WAITER)
             self.messages.recovered()

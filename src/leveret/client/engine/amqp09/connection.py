@@ -1,4 +1,4 @@
-"""A connection of AMQP 0-9: like one of 0-9-1, with redirects and AMQP 0-9 channels."""
+"""An AMQP 0-9 connection: a 0-9-1 connection with redirects and AMQP 0-9 channels."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class Amqp09ConnectionCore(ConnectionCore):
     def _end_interrupted(self) -> Procedure:
         """Close channels that the server keeps for resumption (a procedure).
 
-        Recovery opens new channels, as over other protocols. Closing the old ones requeues their messages at once and
-        frees what is exclusive to them.
+        Recovery opens new channels, as with other protocols. Closing the old channels requeues their messages at once and
+        frees their exclusive resources.
         """
         while self.interrupted and not self.is_full:
             channel = self.new_channel(False, False)
@@ -105,7 +105,7 @@ class Amqp09ConnectionCore(ConnectionCore):
         self.frontend.close_socket()
 
     def _endpoints(self, known_hosts: str) -> tuple[tuple[str, int], ...]:
-        """Parse the known hosts of a redirect; invalid entries are skipped."""
+        """Parse the known hosts of a redirect. Skips invalid entries."""
         endpoints = []
         for endpoint in known_hosts.replace(",", " ").split():
             try:

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 # Bytes up to which a file without a directory is kept in memory.
 MAX_MEMORY_BYTES: Final = 1 << 20
-# Maximum number of partial files of a channel that are kept, without a directory, for a redelivery.
+# Maximum number of partial files per channel to keep for a redelivery, without a directory.
 MAX_PARTIAL_FILES: Final = 64
 
 
 class FileConsumerCore(ConsumerCore):
-    """One `file.consume`. Files that wait are on disk, so they do not count for backpressure."""
+    """One `file.consume`. Buffered files are on disk, so they do not count for backpressure."""
 
     kind: ClassVar[str] = "file"
 
@@ -49,7 +49,7 @@ class FileConsumerCore(ConsumerCore):
         super().lost()
 
     def file_received(self, message: FileContent) -> None:
-        """Handle a file that has arrived completely."""
+        """Handle a complete file."""
         message.settled = self._no_ack
         if (self.cancelling or self.channel.recovering) and not self._no_ack:
             if not self.channel.recovering:
@@ -61,10 +61,10 @@ class FileConsumerCore(ConsumerCore):
 
 
 class Incoming:
-    """A file that may have arrived in part.
+    """A file being received.
 
     Attributes:
-        failed: Why its content cannot be written.
+        failed: The error that prevents writing, or None.
     """
 
     __slots__ = ("failed", "file", "identifier", "path", "size")
@@ -77,7 +77,7 @@ class Incoming:
         self.failed: OSError | None = None
 
     def write(self, data: bytes) -> None:
-        """Append data; after a failure, nothing more is written."""
+        """Append data. Does nothing after a failure."""
         if self.failed is None:
             try:
                 self.file.write(data)
@@ -132,7 +132,7 @@ class IncomingFiles:
     # Received methods
 
     def open(self, command: Method) -> None:
-        """Answer `file.open` with the size that has already arrived."""
+        """Answer `file.open` with the size received so far."""
         identifier, size = command.arguments["identifier"], command.arguments["content_size"]
         staged = 0
         try:
@@ -145,11 +145,11 @@ class IncomingFiles:
         self._channel.send("file.open-ok", {"staged_size": staged})
 
     def temporary(self) -> Incoming:
-        """Return a temporary file for a content that cannot be resumed."""
+        """Return a temporary file for content that cannot be resumed."""
         return Incoming("", None, cast("IO[bytes]", tempfile.SpooledTemporaryFile(MAX_MEMORY_BYTES)), None)
 
     def find(self, identifier: str, size: int | None) -> Incoming:
-        """Return the partial content with that identifier, positioned at its end, or an empty one."""
+        """Return the partial file with this identifier, positioned at its end, or an empty file."""
         try:
             return self._find(identifier, size)
         except OSError as error:
@@ -175,7 +175,7 @@ class IncomingFiles:
         return Incoming(identifier, size, file, path)
 
     def begin(self, method: ContentMethod) -> None:
-        """Handle the start of a `file.stage`, which belongs to the file that was opened first."""
+        """Handle the start of a `file.stage`, which belongs to the first opened file."""
 
     def part(self, data: bytes) -> None:
         """Append staged bytes."""
@@ -188,7 +188,7 @@ class IncomingFiles:
             self._delivering.append((self._opened.popleft(), command.header))
 
     def deliver(self, command: Method) -> None:
-        """Handle `file.deliver`, which belongs to the file that was staged first."""
+        """Handle `file.deliver`, which belongs to the first staged file."""
         if not self._delivering:
             return
         incoming, header = self._delivering.popleft()

@@ -1,4 +1,4 @@
-"""Receiving contents of class message: inline, or by reference to appended data. They are answered in order."""
+"""Receiving of class message contents: inline, or by reference to appended data. They are answered in order."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class MessageConsumerCore(FileConsumerCore):
 
 
 class _PendingReply:
-    """A transfer to answer: accept (`ok`), reject, or None if the application has not settled it."""
+    """A transfer to answer. `ok` says whether to accept or reject it; None if the application has not settled it."""
 
     __slots__ = ("ok", "tag")
 
@@ -49,7 +49,7 @@ class _PendingReply:
 
 
 class _Reference:
-    """A reference of the server, with the numbers and arguments of the transfers that name it."""
+    """A reference of the server, with the numbers and arguments of the transfers that use it."""
 
     __slots__ = ("incoming", "transfers")
 
@@ -61,7 +61,7 @@ class _Reference:
 class IncomingMessages:
     """Messages being received on one channel.
 
-    `message.ok` has no identifier, so transfers are answered in their order, whenever the application settles them.
+    `message.ok` has no identifier, so transfers are answered in order, regardless of the order of settlement.
     """
 
     def __init__(self, channel: Amqp09ChannelCore) -> None:
@@ -126,7 +126,7 @@ class IncomingMessages:
         self._references[_text(command.arguments["reference"])] = _Reference(self._channel.incoming.temporary())
 
     def resume(self, command: Method) -> None:
-        """Answer `message.resume` with the size that has already arrived."""
+        """Answer `message.resume` with the size received so far."""
         incoming = self._channel.incoming.find(command.arguments["identifier"], None)
         self._references[_text(command.arguments["reference"])] = _Reference(incoming)
         self._channel.send("message.offset", {"value": incoming.file.tell()})
@@ -139,7 +139,7 @@ class IncomingMessages:
             reference.incoming.write(data if isinstance(data, bytes) else data.encode("utf-8", "surrogateescape"))
 
     def checkpoint(self, command: Method) -> None:
-        """Handle `message.checkpoint`. The data is kept anyway."""
+        """Ignore `message.checkpoint`, because the data is kept anyway."""
 
     def close(self, command: Method) -> None:
         """Handle `message.close`: the message is complete."""

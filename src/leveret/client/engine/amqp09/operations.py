@@ -10,7 +10,7 @@ from leveret.wire.amqp0.values import Arguments, FieldMapping
 
 
 class Amqp09Operations(Amqp091Operations):
-    """Operations of a 0-9 channel; those that 0-9 lacks raise `NotSupported`."""
+    """Operations of a 0-9 channel. Operations that 0-9 lacks raise `NotSupported`."""
 
     __slots__ = ()
 

@@ -28,7 +28,7 @@ class Amqp09Publish(Publish):
     """A publish of class basic.
 
     Attributes:
-        access: Access under which it was published; it is published again under the same one.
+        access: Access of the publish, which a republish reuses.
         sent: Whether `access` is set.
     """
 
@@ -56,9 +56,9 @@ class ContentPublish(Amqp09Publish):
     Attributes:
         method: Method that publishes it.
         arguments: Arguments of the method.
-        header: Header frame of its own class, as are `describe` and returned messages.
-        has_content: Whether header and body follow the method; those of a file are staged before.
-        awaited: Whether it has a confirm, on a channel with confirms.
+        header: Payload of the header frame, with properties of the content class.
+        has_content: Whether header and body follow the method. Those of a file are staged before it.
+        awaited: Whether the publish is confirmed, on a channel with confirms.
     """
 
     __slots__ = ("arguments", "awaited", "has_content", "method")
@@ -141,6 +141,6 @@ def content_header(
 
 
 def filename_of(properties: Properties) -> str:
-    """Return the property `filename` of a file, which is a header in `Properties`; "" if there is none."""
+    """Return the property `filename` of a file, which is a header in `Properties`, or ""."""
     name = (properties.headers or {}).get(FILENAME)
     return name if isinstance(name, str) else ""

@@ -17,7 +17,7 @@ _SEEKABLE: Final = ("read", "seek", "tell")
 
 @contextmanager
 def file_of(source: Source) -> Iterator[IO[bytes]]:
-    """Yield a source as a binary file. Files opened here are closed at the end.
+    """Yield a source as a binary file. Closes files that it opened.
 
     Raises:
         InvalidMessage: The source is neither a path, nor bytes, nor a seekable file.
@@ -36,7 +36,7 @@ def file_of(source: Source) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def body_of(source: Source) -> Iterator[IO[bytes]]:
-    """Yield a source as a binary file; a str is the body itself, not a path. Otherwise as `file_of`."""
+    """Yield a source as a binary file. A str is the body itself, not a path; otherwise as `file_of`."""
     if not (
         isinstance(source, (str, bytes, bytearray, memoryview, os.PathLike))
         or all(hasattr(source, name) for name in _SEEKABLE)
@@ -47,8 +47,8 @@ def body_of(source: Source) -> Iterator[IO[bytes]]:
 
 
 def read_exactly(file: IO[bytes], n_bytes: int, size: int) -> bytes:
-    """Read `n_bytes` bytes of a source of `size` bytes. Raises `InvalidMessage` if the source has become shorter."""
+    """Read `n_bytes` bytes of a source of `size` bytes. Raises `InvalidMessage` if the source was truncated."""
     data = file.read(n_bytes)
     if len(data) < n_bytes:
-        raise InvalidMessage(f"the file became shorter while it was sent; expected {size} bytes")
+        raise InvalidMessage(f"the file was truncated while it was sent; expected {size} bytes")
     return data

@@ -1,4 +1,4 @@
-"""Classes stream and tunnel, which have no acknowledgements."""
+"""The classes stream and tunnel, which have no acknowledgements."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TUNNEL_CLASS = 110
 
 
 class StreamConsumerCore(ConsumerCore):
-    """One `stream.consume`. Messages need no acknowledgement; those that wait count for backpressure."""
+    """One `stream.consume`. Messages need no acknowledgement. Buffered messages count for backpressure."""
 
     kind: ClassVar[str] = "stream"
 
@@ -62,12 +62,12 @@ def stream_publish(
     properties: Properties | None,
     keywords: dict[str, PropertyValue],
 ) -> ContentPublish:
-    """Return an encoded `stream.publish`. It is never published again: by then it would be outdated."""
+    """Return an encoded `stream.publish`. It is never published again, because it would be outdated."""
     data = encode_body(body)
     header = content_header(STREAM, len(data), properties, keywords)
     outgoing = ContentPublish("stream.publish", exchange, routing_key, encode_flags(mandatory, immediate), header, data, {})
     outgoing.at_most_once = True
-    # Only a caller that asked for returns waits for the outcome.
+    # Only a caller that requested returns waits for the outcome.
     outgoing.awaited = mandatory or immediate
     return outgoing
 

@@ -1,4 +1,4 @@
-"""Sending contents of class message: inline if they fit a frame, otherwise by reference, resuming at checkpoints."""
+"""Sending of class message contents: inline if they fit a frame, otherwise by reference, resuming at checkpoints."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from leveret.wire.amqp0.commands import Method
 from leveret.wire.amqp0.errors import EncodeError
 from leveret.wire.amqp0.values import Arguments
 
-# Maximum number of pending appends, and bytes between two checkpoints.
+# Maximum number of pending appends, and bytes between checkpoints.
 MAX_IN_FLIGHT: Final = 16
 CHECKPOINT_INTERVAL: Final = 8 << 20
 # Frame space reserved for the other fields of an append or a transfer.
@@ -84,17 +84,17 @@ class Transfer:
         fields += len(exchange.encode("utf-8", "surrogateescape")) + len(routing_key.encode("utf-8", "surrogateescape"))
         if fields > room:
             raise InvalidMessage(
-                f"the properties take {fields} bytes; a frame has room for {room} on this connection (option frame_max)"
+                f"the properties have {fields} bytes; expected at most {room} on this connection (option frame_max)"
             )
         self.inline = self.size <= room - fields and not identifier
         self._chunk_size = room - len(self._reference)
 
     def set_channel(self, channel: Amqp09ChannelCore) -> None:
-        """Send on this channel."""
+        """Set the channel to send on."""
         self._channel = channel
 
     def send(self) -> Waiter:
-        """Send the whole message inline; the result is None, or why the server rejected it."""
+        """Send the whole message inline; the result is None or the server's rejection."""
         self._file.seek(self._start)
         channel = self._channel
         return channel.ask(
@@ -102,7 +102,7 @@ class Transfer:
         )
 
     def begin(self) -> Waiter:
-        """Open the reference. When the server has replied, the file is positioned where sending resumes."""
+        """Open the reference. The server's reply positions the file for resuming."""
 
         def opened(reply: Method, abandoned: bool) -> None:
             self.sent = self._since_checkpoint = self._in_flight = 0
@@ -127,7 +127,7 @@ class Transfer:
         return self._channel.flowing and self._in_flight < MAX_IN_FLIGHT
 
     def read(self) -> bytes:
-        """Read the next chunk. Raises `InvalidMessage` if the file has become shorter."""
+        """Read the next chunk. Raises `InvalidMessage` if the file was truncated."""
         return read_exactly(self._file, min(self._chunk_size, self.size - self.sent), self.size)
 
     def append(self, data: bytes) -> None:
@@ -148,7 +148,7 @@ class Transfer:
         self._in_flight += 1
 
     def finish(self) -> Waiter:
-        """Transfer the appended data; the result is that of `send`. The server answers the transfer after the close."""
+        """Transfer the appended data; the result is as for `send`. The server answers the transfer after the close."""
         channel = self._channel
         body = (1, self._reference.encode())
         channel.send("message.transfer", {**self._arguments, "body": body})

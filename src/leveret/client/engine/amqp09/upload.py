@@ -1,7 +1,7 @@
-"""Sending contents of class file: staged in chunks, and published when complete.
+"""Sending of class file contents: staged in chunks, and published when complete.
 
-Each chunk is one `file.open` with one `file.stage`, so that an interruption between two chunks leaves nothing half done.
-Several chunks may be in flight. After a lost connection, the server keeps the received part of an upload.
+Each chunk is one `file.open` with one `file.stage`, so that an interruption between chunks leaves no partial chunk. Several
+chunks may be in flight. The server keeps the received part of an upload after a lost connection.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from leveret.wire.amqp0.classes import FILE
 from leveret.wire.amqp0.commands import Method
 from leveret.wire.amqp0.values import Arguments
 
-# Bytes of one chunk, and maximum number of chunks in flight.
+# Bytes per chunk, and maximum number of chunks in flight.
 CHUNK_SIZE: Final = 1 << 20
 MAX_IN_FLIGHT: Final = 4
 
@@ -50,7 +50,7 @@ class Upload:
         self._start = file.tell()
         self.size = file.seek(0, 2) - self._start
         self.sent = 0
-        # Chunks whose `file.open` was not answered.
+        # Number of chunks whose `file.open` is unanswered.
         self._in_flight = 0
         self.identifier = identifier or uuid.uuid4().hex
         if len(self.identifier.encode("utf-8", "surrogateescape")) > 255:
@@ -67,7 +67,7 @@ class Upload:
         return content_header(FILE, size, properties, keywords, (("filename", filename),))
 
     def outgoing(self) -> ContentPublish:
-        """Return the publish of the staged file. It is not repeated on its own: the upload may be lost."""
+        """Return the publish of the staged file. It is never repeated without the upload, which may be lost."""
         outgoing = ContentPublish(
             "file.publish",
             self._exchange,
@@ -82,7 +82,7 @@ class Upload:
         return outgoing
 
     def open(self, channel: Amqp09ChannelCore) -> Waiter:
-        """Open the upload. When the server has replied, the file is positioned where sending resumes."""
+        """Open the upload. The server's reply positions the file for resuming."""
 
         def opened(reply: Method, abandoned: bool) -> None:
             self.sent = reply.arguments["staged_size"]
@@ -105,7 +105,7 @@ class Upload:
         return self.sent >= self.size
 
     def read(self) -> bytes:
-        """Read the next chunk. Raises `InvalidMessage` if the file has become shorter."""
+        """Read the next chunk. Raises `InvalidMessage` if the file was truncated."""
         return read_exactly(self._file, min(CHUNK_SIZE, self.size - self.sent), self.size)
 
     def stage(self, channel: Amqp09ChannelCore, data: bytes) -> None:

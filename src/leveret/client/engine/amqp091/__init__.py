@@ -1,1 +1,1 @@
-"""The AMQP 0-9-1 engine of the client, on which that of AMQP 0-9 is built."""
+"""The client's engine for AMQP 0-9-1, and the base of the one for AMQP 0-9."""

@@ -26,7 +26,7 @@ GET_EMPTY: Final = "basic.get-empty"
 
 
 class _NullWaiter:
-    """The waiter of a reply that no caller waits for."""
+    """Waiter for a reply without a waiting caller."""
 
     def done(self) -> bool:
         return True
@@ -42,7 +42,7 @@ NULL_WAITER: Final = _NullWaiter()
 
 
 class Call:
-    """A method whose reply is pending. `tag` is the consumer tag that the reply will carry, if any."""
+    """A method with a pending reply. `tag` is the consumer tag of the reply, if any."""
 
     __slots__ = ("name", "on_reply", "tag", "waiter")
 
@@ -53,16 +53,16 @@ class Call:
         self.tag = tag
 
     def is_answered_by(self, reply: Method) -> bool:
-        """Whether `reply` is the reply to this call."""
+        """Return whether `reply` is the reply to this call."""
         return reply.name.startswith(self.name) and (not self.tag or self.tag == reply.arguments.get("consumer_tag"))
 
 
 class CallingChannel(BaseChannelCore):
-    """Sends the methods of a channel and matches their replies.
+    """Base class of a channel that sends methods and matches their replies.
 
     Attributes:
         opened: The channel is open on the wire.
-        error: Why the channel is closed for good.
+        error: Cause of the close, if the channel is closed for good.
     """
 
     __slots__ = ("_calls", "_deferred", "connection")
@@ -81,7 +81,7 @@ class CallingChannel(BaseChannelCore):
     def call(self, name: str, arguments: Arguments | None = None, on_reply: OnReply | None = None) -> Waiter:
         """Send a method and return a waiter for its reply.
 
-        The result is the reply's `arguments`, or what `on_reply` returns.
+        The result is the reply's `arguments`, or the result of `on_reply`.
 
         Raises:
             Error: The channel is not open.
@@ -95,7 +95,7 @@ class CallingChannel(BaseChannelCore):
         return waiter
 
     def cast(self, name: str, arguments: Arguments | None = None, on_reply: OnReply | None = None) -> None:
-        """Send a method whose reply no caller waits for."""
+        """Send a method without waiting for its reply."""
         self._check_open()
         self.send(name, arguments)
         self._calls.append(Call(name, NULL_WAITER, on_reply, (arguments or {}).get("consumer_tag", "")))
@@ -110,7 +110,7 @@ class CallingChannel(BaseChannelCore):
                 return
             engine.send(self.number, name, arguments)
             if name == "tx.commit":
-                # RabbitMQ closes the connection if anything arrives before it has answered.
+                # RabbitMQ closes the connection if another method arrives before its answer.
                 self._deferred = []
         except (ValueError, TypeError, AttributeError, OverflowError, struct.error) as error:
             raise InvalidMessage(f"{name}: {error}") from error
@@ -126,7 +126,7 @@ class CallingChannel(BaseChannelCore):
 
     def _reply(self, command: Method) -> None:
         calls = self._calls
-        # Replies come in the order of the calls, except that RabbitMQ's basic.consume-ok may be overtaken.
+        # Replies arrive in the order of the calls, except that others may overtake RabbitMQ's basic.consume-ok.
         for index, call in enumerate(calls):
             if call.is_answered_by(command):
                 del calls[index]

@@ -31,7 +31,7 @@ from leveret.wire.amqp0.values import Arguments
 if TYPE_CHECKING:
     from leveret.client.engine.amqp091.connection import ConnectionCore
 
-# Maximum number of cancelled consumers that are remembered.
+# Maximum number of cancelled consumers to remember.
 MAX_CANCELLED_CONSUMERS: Final = 64
 
 
@@ -68,7 +68,7 @@ class ChannelCore(CallingChannel):
         self.flowing = False
         self.generation = 0
         self.consumers = {}
-        # RabbitMQ delivers messages that were on their way even after cancel-ok.
+        # RabbitMQ delivers messages in transit even after cancel-ok.
         self._recently_cancelled: dict[bytes, ConsumerCore] = {}
         # Consumers to cancel as soon as they have started.
         self._cancel_when_started: list[ConsumerCore] = []
@@ -111,7 +111,7 @@ class ChannelCore(CallingChannel):
         self.update_flow()
 
     def _set_up(self) -> Procedure:
-        """Set the modes of the channel: those requested, or those it had before (a procedure)."""
+        """Set the requested modes of the channel, or restore its previous ones (a procedure)."""
         if self.transactional:
             yield self.call("tx.select")
         elif self.confirms:
@@ -120,7 +120,7 @@ class ChannelCore(CallingChannel):
             yield self.call("basic.qos", self.qos)
 
     def prepare(self, arguments: Arguments) -> Procedure:
-        """Send the requests that must precede the repetition of a declaration (a procedure)."""
+        """Send the requests that must precede a repeated declaration (a procedure)."""
         yield from ()
 
     def close(self) -> Procedure:
@@ -252,7 +252,7 @@ class ChannelCore(CallingChannel):
     def ended(self, error: Error, consumers_error: bool = True) -> None:
         """Close the channel for good.
 
-        Unacked messages return to their queues. Messages that need no acknowledgement can still be taken.
+        The server requeues unacked messages. Messages that need no acknowledgement can still be taken.
         """
         self.opened = self.flowing = False
         if self.error is None:
@@ -291,7 +291,7 @@ class ChannelCore(CallingChannel):
         return self._flow.new()
 
     def blocked_reason(self) -> str:
-        """Return why publishes wait, for the message of a timeout."""
+        """Return the reason why publishes wait, for timeout messages."""
         if not self.connection.opened:
             return "there is no connection"
         if self.connection.blocked:
@@ -309,7 +309,7 @@ class ChannelCore(CallingChannel):
         engine = connection.engine
         if len(outgoing.header) > engine.payload_max:
             raise InvalidMessage(
-                f"the properties take {len(outgoing.header)} bytes; a header frame has room for"
+                f"the properties have {len(outgoing.header)} bytes; expected at most"
                 f" {engine.payload_max} on this connection (option frame_max)"
             )
         if self._deferred is None:
@@ -331,7 +331,7 @@ class ChannelCore(CallingChannel):
         connection.frontend.flush_soon()
 
     def republish(self) -> int:
-        """Publish the messages that the lost connection had not confirmed again, in order; return their number."""
+        """Publish the unconfirmed messages of the lost connection again, in order, and return their number."""
         waiting = self.pending_confirms.take()
         again = 0
         for outgoing in waiting:
@@ -343,7 +343,7 @@ class ChannelCore(CallingChannel):
                 self.publish(outgoing)
                 again += 1
             except InvalidMessage as error:
-                # This server accepts only smaller frames than the last one.
+                # This server accepts only smaller frames than the previous one.
                 outgoing.settle(error)
         return again
 
@@ -379,14 +379,14 @@ class ChannelCore(CallingChannel):
         return self.call(f"{consumer.kind}.consume", arguments, started)
 
     def limit(self, prefetch: int) -> None:
-        """Limit the unacked messages of all consumers together; 0 for a limit per consumer. The channel is not open yet."""
+        """Limit the unacked messages of all consumers together; 0 for a limit per consumer. Called before the open."""
         if prefetch:
             self.qos = {"prefetch_count": prefetch, "prefetch_size": 0, "global": True}
 
     def _limit(self, consumer: ConsumerCore) -> None:
         """Set the prefetch of a consumer that is about to start."""
         if self.qos is None and consumer.queue != "":
-            # Without global it applies to later consumers (RabbitMQ), so each consumer sets its own.
+            # Without global, it applies to later consumers (RabbitMQ), so each consumer sets its own limit.
             self.cast("basic.qos", {"prefetch_count": consumer.prefetch})
 
     def reply_to_waiter(self) -> Waiter | None:
@@ -399,7 +399,7 @@ class ChannelCore(CallingChannel):
         return REPLY_TO
 
     def ensure_reply_consumer(self) -> Replies:
-        """Return the consumer of replies. It starts before the next publish, so no caller waits for it."""
+        """Return the consumer of replies. It starts before the next publish, so that no caller waits for it."""
         replies = self.replies
         if replies is None or replies.ended or not (replies.active or replies.generation == self.generation):
             replies = Replies(self, self.connection.frontend.message_class)
@@ -417,7 +417,7 @@ class ChannelCore(CallingChannel):
         replies.active = True
 
     def cancel(self, consumer: ConsumerCore) -> Waiter:
-        """Send `basic.cancel`. Messages that the application has not taken are requeued, including those still to come."""
+        """Send `basic.cancel`. Messages that the application has not taken are requeued, including later arrivals."""
         waiter = self.call(
             f"{consumer.kind}.cancel", {"consumer_tag": consumer.tag}, partial(self._cancel_completed, consumer)
         )
@@ -439,7 +439,7 @@ class ChannelCore(CallingChannel):
             self._cast_cancel(consumer)
             self._requeue_untaken(consumer)
         elif not consumer.cancelling:
-            # Cancel it once it has started: RabbitMQ closes the connection over an earlier cancel.
+            # Cancel it once it has started, because RabbitMQ closes the connection on an earlier cancel.
             consumer.cancelling = True
             self._cancel_when_started.append(consumer)
 
@@ -567,7 +567,7 @@ class ChannelCore(CallingChannel):
         lost = self._transaction == "lost"
         self._transaction = ""
         if lost and name == "tx.commit":
-            # Messages published since then, on the new connection, belong to the transaction, too.
+            # Messages published since then, on the new connection, also belong to the transaction.
             self.cast("tx.rollback")
             raise TransactionLost("the connection was lost during the transaction: none of it took effect")
         if name != "tx.commit":

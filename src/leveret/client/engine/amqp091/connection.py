@@ -35,8 +35,8 @@ from leveret.wire.amqp0.model import Version
 from leveret.wire.amqp0.table_amqp091 import V0_9_1
 from leveret.wire.amqp0.values import Arguments
 
-# Reply codes of a server that stops or has failed: worth a reconnect. Any other code is an error of the client that a
-# reconnect would repeat.
+# Reply codes of a server that shuts down or has failed, after which a reconnect may succeed. Any other code is an error of
+# the client that a reconnect would repeat.
 _RETRYABLE_CODES: Final = (CONNECTION_FORCED, INTERNAL_ERROR)
 
 

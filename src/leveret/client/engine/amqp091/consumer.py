@@ -1,4 +1,4 @@
-"""A consumer: messages that the application has not taken yet, and waiters for the next one."""
+"""A consumer: messages that the application has not taken, and waiters for the next message."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class ConsumerCore(BaseConsumerCore):
 
     Attributes:
         kind: Content class whose methods are used.
-        queue: Queue; follows the name of a server-named queue after a reconnect.
-        prefetch: Limit that `basic.qos` sets before the consumer starts; 0 is no limit.
+        queue: Name of the queue, updated if a server-named queue is renamed by a reconnect.
+        prefetch: Limit that `basic.qos` sets before the consumer starts; 0 is unlimited.
         arguments: Other arguments of `basic.consume`.
         active: The server has started the consumer and it has not ended, even if the connection is lost.
         cancelling: A cancel is pending; messages that still arrive are requeued.
-        ended: No more messages will arrive. `error` says why; None if the client cancelled it.
+        ended: No more messages will arrive. `error` is the cause; None if the client cancelled the consumer.
     """
 
     __slots__ = (
@@ -68,7 +68,7 @@ class ConsumerCore(BaseConsumerCore):
 
     @property
     def key(self) -> bytes:
-        """The consumer tag as deliveries carry it."""
+        """The consumer tag, as encoded in deliveries."""
         return self.tag.encode("utf-8", "surrogateescape")
 
     def clone(self) -> ConsumerCore:
@@ -98,9 +98,9 @@ class ConsumerCore(BaseConsumerCore):
             self._waiters.wake()
 
     def _unwanted(self, command: Deliver) -> bool:
-        """Whether a delivery is not for the application; requeue it if it would be lost otherwise.
+        """Return whether to withhold a delivery from the application. Requeues it if it would be lost otherwise.
 
-        While a `basic.recover` is pending, the server delivers it again.
+        The server redelivers deliveries that arrive during a pending `basic.recover`.
         """
         if not self.channel.recovering:
             if not self._no_ack:

@@ -12,7 +12,7 @@ from leveret.client.properties import Properties, PropertyValue, encode_properti
 
 _FIXED: Final = struct.Struct(">HHQ").pack
 _BASIC_CLASS: Final = 60
-# Most publishes have no properties, or delivery-mode 2 alone.
+# Most publishes have no properties, or only delivery-mode 2.
 NO_PROPERTIES: Final = b"\0\0"
 _PERSISTENT: Final = b"\x10\0\2"
 _PERSISTENT_KEYWORD: Final = {"persistent": True}
@@ -45,7 +45,7 @@ def encode_address(exchange: str, routing_key: str) -> bytes:
 
 
 class Amqp091Encoder(Encoder):
-    """Encodes publishes. It caches the last address, which is often the next one's. Threads may share it."""
+    """Encoder of publishes. It caches the last address, which the next publish often reuses. Threads may share it."""
 
     __slots__ = ("_last",)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from leveret.client.engine.amqp091.connection import ConnectionCore
     from leveret.client.parameters import Parameters
 
-# Reply codes to connection.open that concern the vhost. A server that stops or has too many connections sends others.
+# Reply codes to connection.open that concern the vhost. A server that is shutting down or full sends other codes.
 _VHOST_CODES: Final = (INVALID_PATH, ACCESS_REFUSED, NOT_FOUND, NOT_ALLOWED)
 # Reply text for a server that closes the connection during the login.
 CLOSED_DURING_LOGIN: Final = "the server closed the connection without giving a reason"
@@ -87,7 +87,7 @@ def handshake(connection: ConnectionCore) -> Procedure:
 
 
 def _refused(parameters: Parameters, code: int, text: str, opening: bool) -> ConnectionFailed:
-    """Return the exception for a close by the server; `opening` says whether the vhost had been requested."""
+    """Return the exception for a close by the server; `opening` says whether the client had requested the vhost."""
     at = f"{parameters.host}:{parameters.port}"
     kind = ConnectionFailed
     message = f"{at} refused the connection: {code} {text}"
@@ -122,7 +122,7 @@ def _client_properties(parameters: Parameters) -> FieldTable:
 
 
 def _tune_ok_arguments(parameters: Parameters, proposed: Arguments) -> dict[str, int]:
-    """Return the smaller of both sides' limits, where 0 is no limit (0-9-1 `connection.tune-ok`)."""
+    """Return the smaller of both sides' limits; 0 is unlimited (0-9-1 `connection.tune-ok`)."""
     return {
         "channel_max": _smaller_limit(parameters.channel_max, proposed["channel_max"]),
         "frame_max": _smaller_limit(parameters.frame_max, proposed["frame_max"]),

@@ -1,4 +1,4 @@
-"""Declaring, binding and deleting, and recording the topology for recovery.
+"""Operations that declare, bind and delete, and record the topology for recovery.
 
 Each call sends one method and returns a waiter for its reply. The topology is updated when the reply arrives, even if
 the caller has stopped waiting.
@@ -51,7 +51,7 @@ class Amqp091Operations(Operations):
         return self._channel.call("queue.declare", sent, declared)
 
     def delete_queue(self, name: str, if_unused: bool = False, if_empty: bool = False) -> Waiter:
-        """Delete a queue; the result is the number of messages that it contained."""
+        """Delete a queue; the result is the number of deleted messages."""
 
         def deleted(reply: Method, abandoned: bool) -> int:
             self._channel.connection.topology.remove_queue(name)
@@ -61,7 +61,7 @@ class Amqp091Operations(Operations):
         return self._channel.call("queue.delete", {"queue": name, "if_unused": if_unused, "if_empty": if_empty}, deleted)
 
     def purge_queue(self, name: str) -> Waiter:
-        """Purge a queue; the result is the number of messages removed."""
+        """Purge a queue; the result is the number of removed messages."""
         return self._channel.call("queue.purge", {"queue": name}, lambda reply, abandoned: reply.arguments["message_count"])
 
     def declare_exchange(
@@ -122,7 +122,7 @@ class Amqp091Operations(Operations):
         return self._channel.call("queue.unbind" if to_queue else "exchange.unbind", sent, unbound)
 
     def qos(self, prefetch_count: int, prefetch_size: int, global_: bool) -> Waiter:
-        """Set the prefetch limits. With `global_` they apply to the whole channel, and consumers set none of their own."""
+        """Set the prefetch limits. With `global_`, they apply to the whole channel, and replace those of its consumers."""
         sent: Arguments = {"prefetch_count": prefetch_count, "prefetch_size": prefetch_size, "global": global_}
 
         def set_(reply: Method, abandoned: bool) -> None:

@@ -11,7 +11,7 @@ class Publish(Outgoing):
     """An encoded `basic.publish`.
 
     Attributes:
-        address: Exchange and routing key, as the wire engine takes them.
+        address: Exchange and routing key, encoded for the wire engine.
         header: Payload of the header frame.
         returned: The error of a `basic.return`, which precedes the confirm.
     """
@@ -19,7 +19,7 @@ class Publish(Outgoing):
     __slots__ = ("address", "header", "returned")
 
     def __init__(self, address: bytes, flags: int, header: bytes, body: bytes) -> None:
-        # Not the constructor of the base class: a call of its own is measurable for each publish.
+        # Do not call the base constructor, because the call is measurable per publish.
         self.address = address
         self.flags = flags
         self.header = header
@@ -49,7 +49,7 @@ class PendingConfirms:
         # All tags below this one are settled.
         self._first = 1
         self._next = 1
-        # Tag of the last returned message: messages are returned in order.
+        # Tag of the last returned message. Messages are returned in order.
         self._returned = 0
 
     def __len__(self) -> int:
@@ -57,7 +57,7 @@ class PendingConfirms:
 
     @property
     def last(self) -> int:
-        """Tag of the last publish, 0 if there was none."""
+        """Tag of the last publish, or 0."""
         return self._next - 1
 
     def add(self, outgoing: Publish) -> None:
@@ -66,12 +66,12 @@ class PendingConfirms:
         self._next += 1
 
     def confirm(self, tag: int, multiple: bool, ack: bool) -> None:
-        """Settle the publishes that a `basic.ack` or `basic.nack` names. A repeated confirm has no effect."""
+        """Settle the publishes that a `basic.ack` or `basic.nack` covers. A repeated confirm has no effect."""
         by_tag = self._by_tag
         if not multiple:
             outgoing = by_tag.get(tag)
             if outgoing is not None:
-                # Settle first, delete second: an interrupt in between loses no publish.
+                # Settle before deleting, so that an interrupt in between loses no publish.
                 outgoing.settle(_outcome(outgoing, ack))
                 del by_tag[tag]
             if tag == self._first:
@@ -87,11 +87,10 @@ class PendingConfirms:
         self._first = max(first, stop)
 
     def returned(self, address: bytes, header: bytes, body: bytes, error: Returned) -> bool:
-        """Match a returned message with a publish, and return whether one was found.
+        """Match a returned message with a publish, and return whether there is one.
 
-        `basic.return` has no delivery tag, but it precedes the confirm and keeps the order of the publishes. Equal
-        messages are interchangeable. The returned header may lack properties that are hidden from consumers
-        (RabbitMQ's BCC).
+        `basic.return` has no delivery tag, but precedes the confirm and follows the order of the publishes. Equal messages
+        are interchangeable. The returned header may lack properties that are hidden from consumers (RabbitMQ's BCC).
         """
         for start in (max(self._first, self._returned + 1), self._first):
             for same_header in (True, False):

@@ -15,16 +15,16 @@ from leveret.wire.amqp0.values import Arguments
 if TYPE_CHECKING:
     from leveret.client.engine.amqp091.connection import ConnectionCore
 
-# Maximum number of consecutive reconnects while an exclusive queue still belongs to the lost connection. A server that
-# has not noticed the loss notices it by missing heartbeats.
+# Maximum number of consecutive reconnects while an exclusive queue still belongs to the lost connection. Missing
+# heartbeats reveal the loss to the server.
 MAX_LOCKED_ATTEMPTS: Final = 10
 
 
 def recover(connection: ConnectionCore) -> Procedure:
     """Restore exchanges, queues, bindings, channels, consumers and pending confirms (a procedure after the handshake).
 
-    A refusal by the server is reported as an event. It ends dependent objects, such as the consumer of a missing queue.
-    Everything else is restored.
+    A refusal by the server is reported as an event and ends dependent objects, such as the consumer of a missing queue.
+    All other objects are restored.
     """
     yield from _TopologyRecovery(connection).run()
     channels = list(connection.channels.values())
@@ -47,9 +47,9 @@ def _open(channel: ChannelCore) -> Procedure:
         yield from channel.open()
     except (ChannelClosed, InvalidMessage) as error:
         if channel.connection.engine.is_closing(channel.number):
-            # The application has closed it meanwhile; its number is free when the server has replied.
+            # The application has closed it meanwhile. Its number is free after the server's reply.
             return
-        # InvalidMessage if its number exceeds what this server allows.
+        # InvalidMessage if its number exceeds this server's limit.
         channel.ended(error if isinstance(error, ChannelClosed) else ChannelClosed(str(error)))
         channel.connection.forget_channel(channel)
         channel.connection.frontend.emit(RecoveryFailed(f"channel {channel.number}", error))
@@ -64,7 +64,7 @@ def _consume(channel: ChannelCore) -> Generator[Result, Result, int]:
         try:
             yield channel.consume(consumer)
         except ChannelClosed as error:
-            # The channel was closed with everything on it; its users get that error.
+            # The channel was closed; its consumers get that error.
             if error.reply_code:
                 what = f"consumer '{consumer.tag}' of queue '{consumer.queue}'"
                 channel.connection.frontend.emit(RecoveryFailed(what, error))
@@ -75,7 +75,7 @@ def _consume(channel: ChannelCore) -> Generator[Result, Result, int]:
 
 
 class _TopologyRecovery:
-    """Declares the topology on a temporary channel, so that a refusal closes none of the application's channels."""
+    """Declaration of the topology on a temporary channel, so that a refusal closes no channel of the application."""
 
     def __init__(self, connection: ConnectionCore) -> None:
         self._connection = connection
@@ -85,7 +85,7 @@ class _TopologyRecovery:
     def run(self) -> Procedure:
         connection = self._connection
         if connection.is_full:
-            # The application uses all numbers. None of its channels is open yet, so borrow the number of one.
+            # The application uses all channel numbers. None of its channels is open yet, so borrow a number.
             self._borrowed = next(iter(connection.channels.values()))
             connection.forget_channel(self._borrowed)
         try:

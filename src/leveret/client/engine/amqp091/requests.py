@@ -1,4 +1,4 @@
-"""Requests over direct reply-to, the pseudo-queue that returns replies to the requesting channel."""
+"""Requests over direct reply-to, a pseudo-queue that returns replies to the requesting channel."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ REPLY_TO: Final = "amq.rabbitmq.reply-to"
 
 
 class Replies(ConsumerCore, RepliesCore):
-    """The consumer of a channel's replies. Each reply goes to the request with its correlation id; others are dropped."""
+    """Consumer of a channel's replies. It passes each reply to the request with its correlation id, and drops others."""
 
     __slots__ = ("_prefix", "_requests", "_sent", "generation")
 
     def __init__(self, channel: ChannelCore, message_class: type[Message]) -> None:
         super().__init__(channel, REPLY_TO, 0, {"no_ack": True}, message_class)
-        # Generation of the channel at the start of the consumer.
+        # Generation of the channel when the consumer started.
         self.generation = channel.generation
         self._requests: dict[str, Waiter] = {}
         self._prefix = uuid.uuid4().hex[:12]

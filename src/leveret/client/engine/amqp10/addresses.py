@@ -21,7 +21,7 @@ class Addresses:
 
     Attributes:
         form: "v2" (RabbitMQ 4, Leveret), "v1" (RabbitMQ 3) or "plain".
-        is_routing: Addresses of exchanges route messages, so a released message had no queue.
+        is_routing: Whether addresses of exchanges route messages, so that a released message was unroutable.
     """
 
     def __init__(self, form: str) -> None:
@@ -37,7 +37,7 @@ class Addresses:
         return _OLD_QUEUES[0] + name
 
     def of_exchange(self, exchange: str, routing_key: str) -> str:
-        """Return the address for a publish. Raises `InvalidMessage` for names that the format cannot express."""
+        """Return the address for a publish. Raises `InvalidMessage` for names that the format cannot represent."""
         if isinstance(routing_key, Address):
             if exchange:
                 raise InvalidMessage(f"both an exchange and the address {routing_key!r}; expected one of them")
@@ -53,7 +53,7 @@ class Addresses:
         return f"{exchange}/{routing_key}" if routing_key else exchange
 
     def queue_at(self, address: str) -> str:
-        """Return the queue of an address, or the address itself if it is not that of a queue."""
+        """Return the queue of an address, or the address itself if it does not name a queue."""
         if address.startswith(_QUEUES) and "/" not in address[len(_QUEUES) :]:
             return unquote(address[len(_QUEUES) :], errors="surrogateescape")
         for prefix in _OLD_QUEUES:

@@ -32,7 +32,7 @@ _KINDS: Final[dict[str, type[Error]]] = {
     constants.PRECONDITION_FAILED: PreconditionFailed,
     constants.NOT_IMPLEMENTED: NotSupported,
 }
-# Conditions of a server that stops or has failed: worth a reconnect.
+# Conditions of a server that shuts down or has failed, after which a reconnect may succeed.
 RETRYABLE_CONDITIONS: Final = (constants.CONNECTION_FORCED, constants.INTERNAL_ERROR, "")
 
 

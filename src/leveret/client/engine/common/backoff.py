@@ -1,4 +1,4 @@
-"""When and where to retry after a connection was lost."""
+"""Schedule of reconnects after a lost connection."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Attempt:
 
 
 class Backoff:
-    """The attempts to reconnect: first to the host that was lost, then to the others in turn.
+    """Attempts to reconnect: first to the lost host, then to the other hosts in order.
 
     The delay doubles with every attempt. Half of it is random, so that the clients of a restarted server do not all
-    return at once.
+    reconnect at once.
 
     Args:
         hosts: Hosts to try.

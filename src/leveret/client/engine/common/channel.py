@@ -1,4 +1,4 @@
-"""The interface of a channel (a session in AMQP 1.0) and of its consumers to the front ends and to their connection."""
+"""Interfaces of a channel (a session in AMQP 1.0) and its consumers, for the front ends and the connection."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 class BaseConsumerCore(ABC):
-    """A consumer: messages that the application has not taken yet, and waiters for the next one.
+    """A consumer: messages that the application has not taken, and waiters for the next message.
 
     Attributes:
         channel: Channel of the consumer.
-        queue: Queue; follows the name of a server-named queue after a reconnect.
+        queue: Name of the queue, updated if a server-named queue is renamed by a reconnect.
         tag: Consumer tag.
         messages: Messages that the application has not taken.
         active: The server has started the consumer and it has not ended, even if the connection is lost.
-        ended: No more messages will arrive. `error` says why; None if the client cancelled it.
+        ended: No more messages will arrive. `error` is the cause; None if the client cancelled the consumer.
     """
 
     __slots__ = ("active", "ended", "error", "queue", "tag")
@@ -54,7 +54,7 @@ class BaseConsumerCore(ABC):
 
     @abstractmethod
     def withdraw(self) -> Waiter:
-        """Cancel the consumer; the result is None. Messages that the application has not taken return to the queue."""
+        """Cancel the consumer; the result is None. Messages that the application has not taken are requeued."""
 
     @abstractmethod
     def abandon(self) -> None:
@@ -74,7 +74,7 @@ class BaseConsumerCore(ABC):
 
 
 class RepliesCore(ABC):
-    """The requests of a channel that wait for their reply."""
+    """Pending requests of a channel."""
 
     __slots__ = ()
 
@@ -100,11 +100,11 @@ class Operations(ABC):
 
     @abstractmethod
     def delete_queue(self, name: str) -> Waiter:
-        """Delete a queue; the result is the number of messages that it contained."""
+        """Delete a queue; the result is the number of deleted messages."""
 
     @abstractmethod
     def purge_queue(self, name: str) -> Waiter:
-        """Purge a queue; the result is the number of messages removed."""
+        """Purge a queue; the result is the number of removed messages."""
 
     @abstractmethod
     def declare_exchange(
@@ -136,12 +136,12 @@ class BaseChannelCore(ABC):
         connection: Connection of the channel.
         number: Channel number.
         opened: The channel is open on the wire.
-        error: Why the channel is closed for good.
+        error: Cause of the close, if the channel is closed for good.
         confirms: Publishes are confirmed.
-        transactional: Publishes and acknowledgements take effect with a commit.
+        transactional: Publishes and acknowledgements take effect on commit.
         flowing: Publishes may be sent now.
         generation: Counts the events that invalidate deliveries, such as a lost connection.
-        api_channel: The application's object of the channel.
+        api_channel: The application's channel object.
         consumers: Consumers by their key on the wire.
     """
 
@@ -211,11 +211,11 @@ class BaseChannelCore(ABC):
 
     @abstractmethod
     def blocked_reason(self) -> str:
-        """Return why publishes wait, for the message of a timeout."""
+        """Return the reason why publishes wait, for timeout messages."""
 
     @abstractmethod
     def publish(self, outgoing: Any) -> None:
-        """Send a publish of the channel's encoder; `flowing` must be true.
+        """Send a publish made by the channel's encoder; `flowing` must be true.
 
         It is settled by its confirm, or now on a channel without confirms.
 
@@ -246,7 +246,7 @@ class BaseChannelCore(ABC):
 
     @abstractmethod
     def ensure_reply_consumer(self) -> RepliesCore:
-        """Return the consumer of replies, and start it unless it has started."""
+        """Return the consumer of replies, and start it if necessary."""
 
     # Transactions
 

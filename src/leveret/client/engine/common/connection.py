@@ -1,4 +1,4 @@
-"""Connection state and behaviour common to all protocols: states, waiters, closing, backpressure."""
+"""Connection behaviour common to all protocols: states, waiters, closing, backpressure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from leveret.client.errors import ConnectionLost, Error, copy_error
 from leveret.client.events import Closed, Disconnected
 from leveret.client.parameters import Parameters
 
-# States of a connection. In LOST it waits to be reconnected.
+# States of a connection. A LOST connection waits for a reconnect.
 NEW: Final = 0
 OPENING: Final = 1
 RECOVERING: Final = 2
@@ -28,12 +28,12 @@ CLOSED: Final = 5
 # Bytes of buffered messages without a prefetch limit at which reading pauses, and below which it resumes.
 BUFFER_HIGH: Final = 32 << 20
 BUFFER_LOW: Final = 8 << 20
-# Memory that a buffered message takes besides its body.
+# Memory overhead of a buffered message in bytes.
 MESSAGE_OVERHEAD: Final = 512
 
 
 class WireEngine(Protocol):
-    """Interface of the front ends to the wire engine of one socket."""
+    """The part of the wire engine of one socket that front ends use."""
 
     @property
     def heartbeat(self) -> float:
@@ -53,9 +53,9 @@ class BaseConnectionCore(ABC):
     Attributes:
         generation: Number of sockets so far.
         flowing: Whether the connection allows its channels to publish.
-        blocked: The server's reason for blocking publishers; "" if it does not.
-        last_error: Why the last socket was lost or the connection was closed.
-        close_error: Why the connection is closed for good; None if it is open or the application closed it.
+        blocked: The server's reason for blocking publishers; "" if they are not blocked.
+        last_error: Cause of the loss of the last socket, or of the close.
+        close_error: Cause of a permanent close; None if the connection is open or the application closed it.
         paused: Reading is paused because too many messages are buffered.
         locked_attempts: Consecutive recoveries that failed because the server still locked an exclusive queue.
     """
@@ -103,7 +103,7 @@ class BaseConnectionCore(ABC):
 
     @abstractmethod
     def close(self) -> Procedure:
-        """Close the connection in order (a procedure). Returns at once if there is no connection."""
+        """Close the connection cleanly (a procedure). Returns at once if there is no connection."""
 
     @abstractmethod
     def to_send(self) -> bytes:
@@ -197,7 +197,7 @@ class BaseConnectionCore(ABC):
     # Closing
 
     def lost(self, error: Error, recoverable: bool = True) -> None:
-        """Handle the loss of the socket: fail all waiters now."""
+        """Handle the loss of the socket: fail all waiters."""
         self._fail_awaited(error)
         before = self.state
         if before in (CLOSED, LOST, NEW):
@@ -241,12 +241,12 @@ class BaseConnectionCore(ABC):
     # Channels
 
     def new_name(self) -> str:
-        """Return a consumer tag or a correlation id. The client assigns them, so it knows them before the reply."""
+        """Return a consumer tag or a correlation id. The client assigns them, so that they are known before the reply."""
         self._names += 1
         return f"{self._prefix}.{self._names}"
 
     def consumer_removed(self, queue: str) -> None:
-        """Handle the end of a consumer. The server deletes an auto-delete queue with its last consumer, so forget it."""
+        """Handle the end of a consumer. Forgets an auto-delete queue, which the server deletes with its last consumer."""
         declared = self.topology.queues.get(queue)
         if (
             declared is not None
@@ -291,11 +291,11 @@ class BaseConnectionCore(ABC):
             self.frontend.pause_reading()
 
     def _expecting(self) -> bool:
-        """Whether a caller waits for the server. The reply follows buffered messages, so they must be read."""
+        """Return whether a caller waits for the server. Its reply follows messages that must be read first."""
         return bool(self._awaited) or any(channel.expecting for channel in self._all_channels())
 
     def ensure_reading(self) -> None:
-        """Resume reading: a caller waits for the server."""
+        """Resume reading, because a caller waits for the server."""
         if self.paused:
             self._resume()
 
@@ -305,7 +305,7 @@ class BaseConnectionCore(ABC):
 
     @property
     def reading_paused(self) -> bool:
-        """Whether reading is paused; heartbeats that are not read do not mean that the server is dead."""
+        """Whether reading is paused. Missing data then does not mean that the server is dead."""
         return self.paused
 
 

@@ -1,4 +1,4 @@
-"""Encoding of publishes: what all protocols share."""
+"""Encoding of publishes, common to all protocols."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def name_of(named: str | Named) -> str:
 
 
 def encode_flags(mandatory: bool, immediate: bool) -> int:
-    """Return the flags of a publish, as the wire engine takes them."""
+    """Return the flags of a publish for the wire engine."""
     return (MANDATORY if mandatory else 0) | (IMMEDIATE if immediate else 0)
 
 
 class Encoder(ABC):
-    """Encodes publishes. Threads may share it."""
+    """Encoder of publishes. Threads may share it."""
 
     __slots__ = ()
 

@@ -1,6 +1,6 @@
-"""The servers that one attempt to connect may reach.
+"""The servers to try in one attempt to connect.
 
-These are the configured server, or those that it redirects to (AMQP 0-9 `connection.redirect`).
+These are the configured server and the servers that it redirects to (AMQP 0-9 `connection.redirect`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_REDIRECTS: Final = 5
 
 
 class Endpoints:
-    """The servers to try, one after the other.
+    """Servers to try, one after the other.
 
     Attributes:
         current: Parameters of the server to try next.
@@ -30,10 +30,10 @@ class Endpoints:
         self._redirects = 0
 
     def advance(self, error: ConnectionFailed) -> None:
-        """Move on to the server that `error` redirects to, or to the next host that the redirecting server knows.
+        """Advance to the server that `error` redirects to, or to the next known host of the redirecting server.
 
         Raises:
-            ConnectionFailed: The given error if there is no other server, or too many servers redirect to each other.
+            ConnectionFailed: There is no other server (the given error), or there are too many redirects.
         """
         current = self.current
         if isinstance(error, Redirected):

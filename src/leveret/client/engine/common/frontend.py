@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Waiter(Protocol):
-    """The result of an operation that takes time, set once, like `asyncio.Future`.
+    """Interface of a pending result, which is set once, as in `asyncio.Future`.
 
     A waiter whose caller has stopped waiting is done and has no result.
     """
@@ -28,7 +28,7 @@ class Waiter(Protocol):
     def set_exception(self, exception: BaseException, /) -> None: ...
 
 
-# Steps that the front end runs in turn: each yields a waiter, and receives its result or its exception.
+# Steps that the front end runs in order. Each yields a waiter and receives its result or exception.
 Procedure = Generator[Result, Result, None]
 
 
@@ -59,7 +59,7 @@ class FrontEnd(ABC):
 
     @abstractmethod
     def pause_reading(self) -> None:
-        """Stop reading from the socket: the application is slower than the server."""
+        """Stop reading from the socket, because the application is slower than the server."""
 
     @abstractmethod
     def resume_reading(self) -> None:
@@ -71,4 +71,4 @@ class FrontEnd(ABC):
 
     @abstractmethod
     def reconnect(self) -> None:
-        """Start to reconnect in the background, after the connection was lost."""
+        """Start reconnecting in the background after a lost connection."""

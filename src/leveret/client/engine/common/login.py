@@ -8,7 +8,7 @@ from typing import Any, Final
 from leveret.client.errors import AuthenticationFailed
 from leveret.client.parameters import SCRAM, Parameters
 
-# More iterations would block the process for seconds.
+# Maximum number of SCRAM iterations. More would block the process for seconds.
 MAX_ITERATIONS: Final = 1_000_000
 _ITERATIONS: Final = re.compile(r",i=([0-9]{1,20})(?:,|$)")
 
@@ -16,8 +16,8 @@ _ITERATIONS: Final = re.compile(r",i=([0-9]{1,20})(?:,|$)")
 class Login:
     """One SASL exchange.
 
-    SCRAM (RFC 5802, RFC 7677) proves to both sides that the other knows the password without sending it. The library
-    `scramp` does the arithmetic, which takes about 50 ms.
+    SCRAM (RFC 5802, RFC 7677) proves to each side that the other knows the password, without sending it. The library
+    `scramp` computes the proofs, which takes about 50 ms.
     """
 
     def __init__(self, parameters: Parameters) -> None:

@@ -1,4 +1,4 @@
-"""Encoded publishes, of any protocol."""
+"""Encoded publishes of any protocol."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Outgoing(ABC):
     """An encoded publish.
 
     Attributes:
-        flags: Mandatory and immediate, as `encode_flags` returns them.
+        flags: Mandatory and immediate, from `encode_flags`.
         body: Body of the message.
         waiter: Waiter for the confirm; None if no caller waits.
-        publisher: Publisher whose window counts the publish.
-        at_most_once: It is not published again after a lost connection.
+        publisher: Publisher whose window includes the publish.
+        at_most_once: Do not publish it again after a lost connection.
     """
 
     __slots__ = ("at_most_once", "body", "flags", "publisher", "waiter")

@@ -1,4 +1,4 @@
-"""A window of publishes whose confirms are not awaited one by one."""
+"""A publisher with a window of pending confirms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class PublisherCore:
-    """Limits the pending confirms of a publisher to `window`.
+    """Publisher with at most `window` pending confirms.
 
     A caller that finds the window full waits until half of it is free, so that one wake-up serves many publishes.
     """
@@ -28,7 +28,7 @@ class PublisherCore:
         self.channel = channel
         self.window = window
         self.in_flight = 0
-        # The first failure, and all messages that failed since the last report.
+        # The first failure, and all failed messages, since the last report.
         self.error: Error | None = None
         self._failed: list[tuple[str, str, Properties | None, bytes]] = []
         self._room = Waiters(channel.connection.frontend)
@@ -65,7 +65,7 @@ class PublisherCore:
         return self._idle.new()
 
     def take_error(self) -> Error:
-        """Return and clear the error to raise, with all messages that failed. `error` must be set."""
+        """Return and clear the error to raise, with all failed messages. `error` must be set."""
         error, messages = self.error, self._failed
         assert error is not None
         self.error, self._failed = None, []

@@ -1,8 +1,8 @@
-"""What waiters carry."""
+"""The result type of waiters."""
 
 from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-# The result of a call. Only the caller knows its type; the waiter between engine and caller does not.
+# The result of a call. Its type is known to the caller, but not to the waiter.
 Result: TypeAlias = Any

@@ -1,4 +1,4 @@
-"""The topology declared over a connection, to be restored after the connection was lost."""
+"""The topology declared over a connection, to restore after a lost connection."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Binding:
 
     @property
     def source(self) -> str:
-        """Exchange that it is bound to."""
+        """Exchange that the destination is bound to."""
         name: str = self.arguments["exchange" if self.to_queue else "source"]
         return name
 
@@ -65,7 +65,7 @@ class Topology:
         self.exchanges[arguments["exchange"]] = arguments
 
     def add_queue(self, name: str, server_named: bool, arguments: Arguments) -> DeclaredQueue:
-        """Record a queue and return it. A queue that is declared again stays the same object."""
+        """Record a queue and return it. A repeated declaration returns the same object."""
         known = self.queues.get(name)
         if known is None:
             known = self.queues[name] = DeclaredQueue(name, server_named, arguments)

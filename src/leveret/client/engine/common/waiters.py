@@ -7,7 +7,7 @@ from leveret.client.engine.common.results import Result
 
 
 class ErrorOnlyWaiter:
-    """Passes on the failure of an operation, not its result, which another message will carry."""
+    """Waiter that passes on the failure of an operation, but not its result, which arrives in another message."""
 
     __slots__ = ("_waiter",)
 
@@ -25,7 +25,7 @@ class ErrorOnlyWaiter:
 
 
 class Waiters:
-    """Waiters for one condition. Each caller has its own, so that cancelling one does not affect the others.
+    """Waiters for one condition. Each caller has its own, so that a cancellation does not affect the others.
 
     Attributes:
         waiting: Waiters that have not been woken.
@@ -41,7 +41,7 @@ class Waiters:
     def new(self) -> Waiter:
         """Return a new waiter."""
         if len(self.waiting) >= self._prune_at:
-            # Drop cancelled waiters; a caller that polls with a short timeout leaves many of them.
+            # Drop cancelled waiters; a caller that polls with a short timeout creates many of them.
             self.waiting = [waiter for waiter in self.waiting if not waiter.done()]
             self._prune_at = 16 + 2 * len(self.waiting)
         waiter: Waiter = self._frontend.new_waiter()
@@ -50,7 +50,7 @@ class Waiters:
 
     def wake(self, error: BaseException | None = None) -> None:
         """Wake all waiters, with None or with an error."""
-        # The list is replaced last, so that an interrupt forgets no waiter and a woken caller may wait again.
+        # Replace the list last, so that an interrupt loses no waiter and a woken caller can wait again.
         waiting = self.waiting
         for waiter in waiting:
             if not waiter.done():

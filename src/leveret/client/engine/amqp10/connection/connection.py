@@ -53,7 +53,7 @@ class Amqp10ConnectionCore(BaseConnectionCore):
         self.management = Management(self)
         self._remote: dict[int, SessionCore] = {}
         self._headers = 0
-        # Frames that arrived before a caller waited for them: the server may send several at once.
+        # Frames that arrived before a caller waited for them, because the server may send several at once.
         self._unclaimed: deque[Result] = deque()
         self._lowest_free = 0
 
@@ -117,7 +117,7 @@ class Amqp10ConnectionCore(BaseConnectionCore):
     # Input and output
 
     def to_send(self) -> bytes:
-        """Return the output, including outcomes that were not flushed yet."""
+        """Return the output, including outcomes that are not flushed yet."""
         if self.unflushed:
             sessions, self.unflushed = self.unflushed, []
             for session in sessions:

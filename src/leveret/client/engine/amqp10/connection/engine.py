@@ -32,7 +32,7 @@ class Engine:
         self.idle_time_out = parameters.heartbeat * 1000
         self.heartbeat = 0.0
         self.heartbeat_timeout = 0.0
-        # Whether the connection can be closed in order.
+        # Whether the connection can be closed cleanly.
         self.can_close = False
 
     @property
@@ -68,7 +68,7 @@ class Engine:
         ours = self.idle_time_out / 1000
         their = (theirs.idle_time_out or 0) / 1000
         self.heartbeat_timeout = 2 * ours
-        # The smaller interval of both sides. Our own costs no more than an empty frame now and then.
+        # Use the smaller interval of both sides. A smaller one costs only an occasional empty frame.
         self.heartbeat = min([seconds for seconds in (ours, their) if seconds] or [0.0])
 
 

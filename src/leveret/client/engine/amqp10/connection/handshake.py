@@ -44,7 +44,7 @@ _CODES: Final = {
 def handshake(connection: Amqp10ConnectionCore) -> Procedure:
     """Run the handshake, from the first protocol header to the server's first begin (a procedure).
 
-    A server that refuses the vhost opens the connection first and then closes it, so an open alone proves nothing.
+    A server that refuses the vhost first opens the connection and then closes it, so an open alone proves nothing.
     """
     parameters = connection.parameters
     yield from _login(connection, parameters)

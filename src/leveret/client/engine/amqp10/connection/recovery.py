@@ -61,7 +61,7 @@ def _open(session: SessionCore) -> Procedure:
 
 
 def _attach(session: SessionCore) -> Generator[Result, Result, tuple[int, int]]:
-    """Attach the links of a session again; return the number of consumers and of resumed messages."""
+    """Attach the links of a session again, and return the numbers of consumers and of resumed messages."""
     started = resumed = 0
     for consumer in list(session.consumers.values()):
         if consumer.ended or not session.opened or consumer is session.replies:

@@ -55,7 +55,7 @@ class Link:
         raise NotImplementedError
 
     def on_attached(self, attach: Attach) -> None:
-        """Handle the server's acceptance of the link."""
+        """Handle the server's attach of an accepted link."""
         raise NotImplementedError
 
     def flow_received(self, flow: Flow) -> None:
@@ -91,7 +91,7 @@ class Link:
         return waiter
 
     def attach_received(self, attach: Attach) -> None:
-        """Handle the server's attach. An attach without the requested terminus is a refusal; a detach follows."""
+        """Handle the server's attach. An attach without the requested terminus is a refusal, followed by a detach."""
         self.remote = attach
         if self.closing or (attach.source if self.is_receiver else attach.target) is None:
             return
@@ -144,7 +144,7 @@ class Link:
         self._closed.wake()
 
     def lost(self) -> None:
-        """Handle the loss of the connection: the link will be attached again."""
+        """Handle the loss of the connection; the link will be attached again."""
         self.handle = NO_HANDLE
         self.attached = False
         self._opened.wake(self.session.connection.last_error)
@@ -152,4 +152,4 @@ class Link:
             self.finish(None)
 
     def settled_by_peer(self, disposition: Disposition, delivery: Checked) -> None:
-        """Handle a delivery that the other side has settled."""
+        """Handle the settlement of a delivery by the other side."""

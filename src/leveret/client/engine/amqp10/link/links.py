@@ -49,7 +49,7 @@ def new_sender(
     properties: Mapping[str, WireValue] | None,
     capabilities: tuple[str, ...],
 ) -> SenderCore:
-    """Return a sender whose attach is sent; `attach_waiter` waits until it can be used."""
+    """Return a sender whose attach is sent. `attach_waiter` waits for the server's attach."""
     session._check_open()
     _check_name(name, durable)
     target = Target(_address(address, dynamic), dynamic=dynamic, capabilities=tuple(capabilities))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from leveret.client.engine.amqp10.link.sender import SenderCore
     from leveret.client.engine.amqp10.transactions import TransactionCore
 
-# The header section of messages whose only property is persistence.
+# Header section of messages that are persistent and have no other property.
 _PERSISTENT: Final = b"\x00\x53\x70\xc0\x02\x01\x41"
 _PERSISTENT_KEYWORD: Final = {"persistent": True}
 
@@ -34,10 +34,10 @@ class Transfer(Outgoing):
         target: Address; "" if `link` is set.
         payload: Encoded sections, in pieces.
         size: Size of the sections in bytes.
-        settled: Sent settled, so it has no outcome.
+        settled: Sent settled, so that it has no outcome.
         number: Number of the publish in its session, which keeps the order over a lost connection.
-        tag: Delivery tag, once it was sent.
-        link: Sender, once it is known.
+        tag: Delivery tag, once sent.
+        link: Sender, once known.
         transaction: Transaction of the message, if any.
         state: The server's state of a delivery to resume.
     """
@@ -74,7 +74,7 @@ class Transfer(Outgoing):
 
     @property
     def mandatory(self) -> bool:
-        """Whether a message without a queue is returned."""
+        """Whether an unroutable message is returned."""
         return bool(self.flags & MANDATORY)
 
     def describe(self) -> tuple[str, str, Properties | None, bytes]:

@@ -1,4 +1,4 @@
-"""A receiving link: credit, deliveries that the application has not taken, and waiters for the next one."""
+"""A receiving link: credit, deliveries that the application has not taken, and waiters for the next delivery."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from leveret.client.engine.amqp10.session.session import SessionCore
 
 _MASK: Final = 0xFFFFFFFF
-# Credit of a receiver without a prefetch limit; it is renewed as messages are taken.
+# Credit of a receiver without a prefetch limit, renewed as messages are taken.
 DEFAULT_CREDIT: Final = 1000
 
 
@@ -33,7 +33,7 @@ class ReceiverCore(Link, BaseConsumerCore):
 
     Attributes:
         queue: Queue as the application named it.
-        prefetch: Maximum number of unsettled deliveries; 0 is no limit.
+        prefetch: Maximum number of unsettled deliveries; 0 is unlimited.
         tag: Consumer tag.
         settled: The server sends all deliveries settled.
         settle_second: The server settles after the client (receiver settle mode second).
@@ -43,7 +43,7 @@ class ReceiverCore(Link, BaseConsumerCore):
         available: The server's last count of available messages.
         cancelling: A cancel is pending; messages that still arrive are released.
 
-    `active`, `ended` and `messages` are those of every consumer.
+    `active`, `ended` and `messages` are as in `BaseConsumerCore`.
     """
 
     is_receiver = True
@@ -105,7 +105,7 @@ class ReceiverCore(Link, BaseConsumerCore):
 
     @property
     def address(self) -> str | None:
-        """The source address; for a dynamic source, the one that the server chose."""
+        """The source address; for a dynamic source, the server-assigned one."""
         source: Checked = self.remote.source if self.remote is not None else self.source
         found: str | None = getattr(source, "address", None)
         return found
@@ -253,7 +253,7 @@ class ReceiverCore(Link, BaseConsumerCore):
         self.session.send_flow(self.handle, self._delivery_count, max(self._credit, 0), drain=drain, echo=echo)
 
     def stop(self, stopped: bool) -> None:
-        """Withhold or renew credit. Messages that are on their way still arrive."""
+        """Withhold or renew credit. Messages in transit still arrive."""
         self.stopped = stopped
         if not self.attached:
             return
@@ -291,7 +291,7 @@ class ReceiverCore(Link, BaseConsumerCore):
     def cancel(self) -> None:
         """Stop deliveries and release the messages that the application has not taken.
 
-        The link is closed once the taken ones are settled; closing it before would release them, too.
+        The link is closed once the taken messages are settled, because closing it earlier would release them too.
         """
         self.cancelling = True
         if self.attached and self._credit > 0:
@@ -348,7 +348,7 @@ class ReceiverCore(Link, BaseConsumerCore):
 
 
 class Getter(ReceiverCore):
-    """A receiver for single messages: a credit of one and a drain, so that the server sends a message or none."""
+    """Receiver for single messages, with a credit of one and a drain, so that the server sends a message or none."""
 
     def __init__(self, session: SessionCore, queue: str, source: Source, settled: bool, name: str) -> None:
         super().__init__(session, queue, source, 1, settled=settled, name=name)

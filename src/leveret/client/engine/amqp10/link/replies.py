@@ -22,7 +22,7 @@ _EXPIRY: Final = "link-detach"
 
 
 class Replies(ReceiverCore, RepliesCore):
-    """The receiver of replies. Each reply goes to the request with its correlation id; others are dropped."""
+    """Receiver of replies. It passes each reply to the request with its correlation id, and drops others."""
 
     def __init__(self, session: SessionCore, name: str) -> None:
         volatile = session.connection.addresses.form == "v2"

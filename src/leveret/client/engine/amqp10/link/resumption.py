@@ -20,9 +20,9 @@ _TERMINAL: Final = (descriptors.ACCEPTED, descriptors.REJECTED, descriptors.RELE
 
 
 def resume(sender: SenderCore, theirs: Checked) -> None:
-    """Resume the deliveries that the server knows, in order, and send the others again.
+    """Resume the deliveries in the server's unsettled map, in order, and send the others again.
 
-    A delivery that the server does not know never reached it, or was settled there.
+    The server never received, or has settled, a delivery that is not in its map.
     """
     known = _known(theirs)
     resumed = list(sender.resumed)
@@ -51,7 +51,7 @@ def _known(theirs: Checked) -> dict[bytes, Checked]:
 
 
 def _offset(whole: bytes, state: Checked) -> int:
-    """Return the offset of the first byte that the server does not have."""
+    """Return the offset of the first byte that the server lacks."""
     if not isinstance(state, Received):
         return 0
     ranges = section_ranges(whole)
@@ -61,7 +61,7 @@ def _offset(whole: bytes, state: Checked) -> int:
 
 
 def _transfer(sender: SenderCore, transfer: Transfer, payload: bytes, state: Checked, settled: bool) -> None:
-    """Send a resumed delivery. It needs no credit: the server has not granted any yet."""
+    """Send a resumed delivery, without credit, because the server has not granted any yet."""
     session = sender.session
     sender.count_resumed()
     delivery_id = session.next_delivery_id

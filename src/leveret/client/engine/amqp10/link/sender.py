@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 OUTCOMES: Final = ("amqp:accepted:list", "amqp:rejected:list", "amqp:released:list", "amqp:modified:list")
 _PACK_TAG: Final = struct.Struct(">I").pack
 _MASK: Final = 0xFFFFFFFF
-# Upper bound of the size of a transfer's performative in a frame.
+# Upper bound on the encoded size of a transfer performative.
 _MAX_HEAD_SIZE: Final = 128
 
 
@@ -34,12 +34,12 @@ class SenderCore(Link):
     Attributes:
         control: The link leads to the transaction coordinator.
         queue: Messages that wait for credit or for the session's window.
-        credit: Messages that the server allows.
+        credit: Number of messages that the server allows.
         settle_second: The server settles after the client (receiver settle mode second).
         settled: All messages are sent settled.
         durable: Unsettled deliveries are resumed after a lost connection.
         app_owned: The application opened the link; it is attached again after a lost connection.
-        resumed: Deliveries of the last connection to resume before anything else.
+        resumed: Deliveries of the last connection, to resume first.
     """
 
     control = False
@@ -72,14 +72,14 @@ class SenderCore(Link):
         self._capabilities = capabilities
         self._delivery_count = 0
         self._tags = 0
-        # Bytes sent of the first message in the queue, its delivery id, and its complete payload.
+        # The first message in the queue: bytes sent, delivery id, and complete payload.
         self._offset = 0
         self._delivery_id = 0
         self._whole = b""
 
     @property
     def address(self) -> str | None:
-        """The target address; for a dynamic target, the one that the server chose."""
+        """The target address; for a dynamic target, the server-assigned one."""
         target = self.remote.target if self.remote is not None else self.target
         found: str | None = getattr(target, "address", None)
         return found
@@ -180,11 +180,11 @@ class SenderCore(Link):
         return delivery_id
 
     def count_resumed(self) -> None:
-        """Count a delivery that is resumed."""
+        """Count a resumed delivery."""
         self._delivery_count = (self._delivery_count + 1) & _MASK
 
     def _send_in_parts(self, transfer: Transfer, largest: int) -> bool:
-        """Send as many frames as the session's window allows; return whether the message is complete."""
+        """Send as many frames as the session's window allows, and return whether the message is complete."""
         session = self.session
         txn_id = transfer.transaction.txn_id if transfer.transaction is not None else session.transaction_id
         if self.control:

@@ -1,4 +1,4 @@
-"""Client of the management node of RabbitMQ 4 and Leveret: requests as messages over a link pair."""
+"""Client of RabbitMQ 4's and Leveret's management node, which exchanges messages over a link pair."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class _Requests(SenderCore):
 
 
 class Management:
-    """The management node of one connection, on a session of its own: some servers end the session with a refused link."""
+    """The management node of a connection, on its own session, because some servers end the session of a refused link."""
 
     def __init__(self, connection: Amqp10ConnectionCore) -> None:
         self._connection = connection
@@ -137,7 +137,7 @@ class Management:
         return sender
 
     def answer(self, delivery: Delivery) -> None:
-        """Resolve the request of an answer."""
+        """Resolve the request that a message answers."""
         message = delivery.message
         request = self._asked.pop(str(message.correlation_id), None)
         if request is None:

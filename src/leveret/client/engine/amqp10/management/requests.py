@@ -16,7 +16,7 @@ PENDING: Final = object()
 
 
 class Request:
-    """A pending request. `name` is its operation in error messages, such as "queue.declare"."""
+    """A pending request. `name` is the operation for error messages, such as "queue.declare"."""
 
     __slots__ = ("answered", "name", "waiter")
 

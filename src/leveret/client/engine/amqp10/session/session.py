@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from leveret.client.delivery import Delivery
     from leveret.client.engine.amqp10.connection.connection import Amqp10ConnectionCore
 
-# Maximum number of links for publishes and for gets that a channel keeps open.
+# Maximum number of links for publishes and for gets per channel.
 MAX_SENDERS: Final = 64
 MAX_GETTERS: Final = 16
-# Messages without confirms that may wait for credit before `publish` blocks, and below which it resumes.
+# Number of unconfirmed messages waiting for credit above which `publish` blocks, and below which it resumes.
 QUEUE_HIGH: Final = 1000
 QUEUE_LOW: Final = 250
 _PRIORITY: Final = "rabbitmq:priority"
@@ -205,7 +205,7 @@ class SessionCore(WireSession, BaseChannelCore):
         return self._flow.new()
 
     def blocked_reason(self) -> str:
-        """Return why publishes wait, for the message of a timeout."""
+        """Return the reason why publishes wait, for timeout messages."""
         if not self.connection.opened:
             return "there is no connection"
         return "the server grants no credit" if self._full else "the socket's write buffer is full"
@@ -270,7 +270,7 @@ class SessionCore(WireSession, BaseChannelCore):
         return sender
 
     def are_sent(self, target: str) -> bool:
-        """Whether no publish to this address waits for its link or for credit."""
+        """Return whether all publishes to this address are sent."""
         sender = self._senders.get(target)
         return sender is not None and sender.credit > 0 and not sender.queue
 
@@ -332,7 +332,7 @@ class SessionCore(WireSession, BaseChannelCore):
     # Pending confirms of a lost connection
 
     def _keep_unsettled(self, error: Error) -> None:
-        """Sort the messages without an outcome: to be published again, to be resumed by their link, or failed."""
+        """Classify the messages without an outcome: publish again, resume by their link, or fail."""
         transfers = list(self.unsettled.values())
         for sender in [*self._senders.values(), *self.app_senders]:
             transfers.extend(sender.queue)
@@ -364,7 +364,7 @@ class SessionCore(WireSession, BaseChannelCore):
         self._senders.clear()
 
     def republish(self) -> int:
-        """Publish the messages that the lost connection had not confirmed again, in order; return their number."""
+        """Publish the unconfirmed messages of the lost connection again, in order, and return their number."""
         again, self._again = sorted(self._again, key=lambda transfer: transfer.number), []
         count = 0
         for transfer in again:
@@ -394,7 +394,7 @@ class SessionCore(WireSession, BaseChannelCore):
         if not consumer.tag:
             consumer.tag = self.connection.new_name()
         if not consumer.name:
-            # Link names are unique in the connection, tags in the channel.
+            # Link names must be unique per connection; tags are unique per channel.
             consumer.name = f"{consumer.tag}.{self.number}"
         if consumer.source.address is not None and not consumer.durable and consumer.queue:
             consumer.source.address = self.connection.addresses.of_queue(consumer.queue)
@@ -407,7 +407,7 @@ class SessionCore(WireSession, BaseChannelCore):
         return consumer.attach_waiter()
 
     def cancel(self, consumer: ReceiverCore) -> Waiter:
-        """Detach a consumer. Messages that the application has not taken are released, including those still to come."""
+        """Detach a consumer. Messages that the application has not taken are released, including later arrivals."""
         consumer.cancel()
         if not consumer.closing:
             # The link stays attached until the messages taken from it are settled.

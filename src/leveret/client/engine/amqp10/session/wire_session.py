@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from leveret.client.engine.amqp10.link.sender import SenderCore
 
 _MASK: Final = 0xFFFFFFFF
-# Maximum session window: credit limits incoming messages instead.
+# Maximum session window, because credit limits incoming messages.
 WINDOW: Final = (1 << 31) - 1
 _TERMINAL: Final = (
     descriptors.ACCEPTED,
