@@ -1,10 +1,10 @@
 """Leveret: a durable message broker that speaks AMQP, and a client library."""
 
 # Import nothing before this, not even __future__: the working directory could contain a file of that name.
-from leveret._isolation import is_started_as_module, leave_working_directory_out
+from leveret._isolation import is_started_as_module, remove_working_directory
 
 if is_started_as_module():
-    leave_working_directory_out()
+    remove_working_directory()
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

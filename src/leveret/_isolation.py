@@ -30,7 +30,7 @@ def search_path() -> list[str]:
     return [path for path in sys.path if os.path.isabs(path) and (path in trusted or os.path.realpath(path) != here)]
 
 
-def leave_working_directory_out() -> None:
+def remove_working_directory() -> None:
     """Remove the working directory from this process's search path."""
     sys.path[:] = search_path()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pika.adapters.blocking_connection import BlockingChannel
 
-from leveret.cli.failed import NO_BROKER, NOT_ALL
+from leveret.cli.failed import INCOMPLETE, NO_BROKER
 from tests.cli.program import Program
 from tests.support.broker import Broker
 
@@ -27,4 +27,4 @@ def test_publish_get_consume_and_purge(server: Broker, program: Program, channel
     done = program.run("purge", queue, url=url)
     assert done.code == 0 and "1 message" in (done.err + done.out.decode())
     done = program.run("publish", f"{queue}.none", input=b"lost", url=url)
-    assert done.code == NOT_ALL and "no queue" in done.err
+    assert done.code == INCOMPLETE and "no queue" in done.err

@@ -13,7 +13,7 @@ from leveret.broker.message import Message, make_address
 from leveret.config import CompatConfig, Config, VhostConfig, VhostLimitsConfig
 from leveret.management import admin as admin_module
 from leveret.management.admin import BadCall
-from leveret.management.control_socket import SEEN, _take
+from leveret.management.control_socket import MAX_EXAMINED, _take
 from leveret.management.operations import links
 from leveret.management.operations.operation import Operator
 from leveret.management.operations.status import STEP
@@ -406,11 +406,11 @@ def test_looking_for_a_link_among_many_takes_several_turns(harness: Harness) -> 
 
 
 def test_a_part_of_a_list_looks_at_so_many_objects(harness: Harness) -> None:
-    for number in range(2 * SEEN):
+    for number in range(2 * MAX_EXAMINED):
         harness.links.add(f"l{number}")
     harness.links.add("far", vhost="declared")
-    harness.sessions.extend(FakeSession(number, "guest", "/") for number in range(SEEN))
-    for number in range(SEEN):
+    harness.sessions.extend(FakeSession(number, "guest", "/") for number in range(MAX_EXAMINED))
+    for number in range(MAX_EXAMINED):
         harness.broker.vhosts["/"].declare_queue(f"q{number}", None)
     for name, arguments, found in (
         ("links.list", {"vhost": "declared"}, 1),

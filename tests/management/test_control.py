@@ -17,7 +17,7 @@ import pytest
 
 from leveret.management import control_client
 from leveret.management.control_client import CallFailed, NoBroker
-from leveret.management.control_socket import MAX_REQUEST_SIZE, PART, PART_SIZE, ControlServer
+from leveret.management.control_socket import MAX_PART_ITEMS, MAX_PART_SIZE, MAX_REQUEST_SIZE, ControlServer
 from leveret.management.operations.operation import Operator
 from leveret.management.socket_path import CONTROL_SOCKET, short_path
 from tests.management.harness import Harness
@@ -113,7 +113,7 @@ def test_an_internal_error_is_answered_and_logged(
 
 
 def test_a_long_list_is_sent_in_parts(served: Served) -> None:
-    count = 2 * PART + 1
+    count = 2 * MAX_PART_ITEMS + 1
 
     async def fill() -> None:
         for number in range(count):
@@ -122,7 +122,7 @@ def test_a_long_list_is_sent_in_parts(served: Served) -> None:
     served.run(fill())
     assert len(control_client.call(served.directory, "queues.list")) == count
     answers = served.exchange(b'{"v": 1, "call": "queues.list"}\n', 3)
-    assert [len(answer.get("part") or answer["result"]) for answer in answers] == [PART, PART, 1]
+    assert [len(answer.get("part") or answer["result"]) for answer in answers] == [MAX_PART_ITEMS, MAX_PART_ITEMS, 1]
 
 
 def test_only_the_owner_may_connect(served: Served) -> None:
@@ -220,5 +220,5 @@ def test_a_part_of_a_list_of_wide_items_has_fewer_of_them(served: Served) -> Non
         served.run(served.harness.admin.call("queues.add", {"name": f"wide{number}", "arguments": wide}, Operator()))
     request = json.dumps({"v": 1, "call": "queues.list", "arguments": {}}).encode() + b"\n"
     parts = served.exchange(request, 3)
-    assert all(0 < len(json.dumps(answer["part"])) < 2 * PART_SIZE for answer in parts[:2])
+    assert all(0 < len(json.dumps(answer["part"])) < 2 * MAX_PART_SIZE for answer in parts[:2])
     assert len(control_client.call(served.directory, "queues.list")) == 20

@@ -8,9 +8,9 @@ import sys
 
 def main() -> None:
     """Entry point of the command `leveret`."""
-    from leveret._isolation import leave_working_directory_out
+    from leveret._isolation import remove_working_directory
 
-    leave_working_directory_out()
+    remove_working_directory()
     from leveret.cli.app import leveret
 
     for stream in (sys.stdout, sys.stderr):

@@ -56,7 +56,7 @@ def add(source: str, destination: str, vhost: str, routing_key: str, to_exchange
 def delete(
     source: str, destination: str, vhost: str, routing_key: str, to_exchange: bool, arguments: tuple[str, ...]
 ) -> None:
-    """Delete the binding of DESTINATION to SOURCE with the given routing key and arguments."""
+    """Delete a binding of DESTINATION to SOURCE. The routing key and the arguments must match."""
     _call("bindings.delete", source, destination, vhost, routing_key, to_exchange, arguments)
     click.echo(f"deleted the binding of '{destination}' to exchange '{source}'")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from leveret.cli.failed import NOT_ALL, REFUSED, Failed
+from leveret.cli.failed import INCOMPLETE, REFUSED, Failed
 from leveret.cli.output import label, show_json, size
 from leveret.config.values import Setting
 
@@ -51,7 +51,7 @@ def check(directory: Path, config_path: Path | None, as_json: bool) -> None:
             click.echo(f"DAMAGED   {text}")
         click.echo(f"damaged or missing parts: {len(found.damaged)}" if found.damaged else "everything is intact")
     if found.damaged:
-        raise SystemExit(NOT_ALL)
+        raise SystemExit(INCOMPLETE)
 
 
 def _figure(name: str, value: int) -> str:

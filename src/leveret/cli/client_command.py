@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from leveret.cli.failed import MISTAKE, NO_BROKER, NOT_ALL, PIPE_CLOSED, REFUSED, SIGNALLED, Failed
+from leveret.cli.failed import INCOMPLETE, NO_BROKER, PIPE_CLOSED, REFUSED, SIGNALLED, USAGE_ERROR, Failed
 from leveret.cli.output import text
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def run(command: Callable[[], Coroutine[None, None, int]]) -> None:
         code = PIPE_CLOSED
     except OSError as error:
         prefix = f"{error.filename}: " if error.filename else ""
-        raise Failed(f"{prefix}{error.strerror or error}", NOT_ALL) from None
+        raise Failed(f"{prefix}{error.strerror or error}", INCOMPLETE) from None
     if code:
         raise SystemExit(code)
 
@@ -138,9 +138,9 @@ def failed(error: Error, addition: str = "") -> Failed:
     from leveret.client import errors
 
     if isinstance(error, (errors.InvalidUrl, errors.InvalidMessage)):
-        code = MISTAKE
+        code = USAGE_ERROR
     elif isinstance(error, errors.PublishFailed):
-        code = NOT_ALL
+        code = INCOMPLETE
     elif isinstance(error, (errors.AuthenticationFailed, errors.VhostRefused, errors.ConsumerCancelled)):
         code = REFUSED
     else:

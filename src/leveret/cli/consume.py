@@ -89,7 +89,7 @@ def consume(
 
     A message is acknowledged after it is written. The exit code is 1 if no message arrived, or fewer than --count did.
     """
-    from leveret.cli.messages.consuming import Order
+    from leveret.cli.messages.consuming import ConsumeOptions
     from leveret.cli.messages.consuming import consume as consume_all
 
     if (queue is None) == (exchange is None):
@@ -97,7 +97,7 @@ def consume(
     if binding_keys and exchange is None:
         raise click.UsageError("--binding-key requires --exchange")
     consume_all(
-        Order(
+        ConsumeOptions(
             urls=urls,
             queue=queue,
             exchange=exchange or "",

@@ -37,7 +37,7 @@ def dtx(vhost: str | None) -> None:
 @in_vhost_option
 @remote_options
 def prepare(branch: str, vhost: str) -> None:
-    """Prepare a branch, so that it survives restarts and its commit cannot fail."""
+    """Prepare a branch. It then survives restarts, and its commit cannot fail."""
     _decide("prepare", branch, "prepared", vhost=vhost)
 
 
@@ -48,7 +48,7 @@ def prepare(branch: str, vhost: str) -> None:
 @in_vhost_option
 @remote_options
 def commit(branch: str, one_phase: bool, remember: bool, vhost: str) -> None:
-    """Commit a branch: publish its messages and apply its acknowledgements."""
+    """Commit a branch. The broker publishes its messages and applies its acknowledgements."""
     _decide("commit", branch, "committed", vhost=vhost, one_phase=one_phase, remember=remember)
 
 
@@ -58,7 +58,7 @@ def commit(branch: str, one_phase: bool, remember: bool, vhost: str) -> None:
 @in_vhost_option
 @remote_options
 def rollback(branch: str, remember: bool, vhost: str) -> None:
-    """Roll back a branch: discard its messages and requeue those it acknowledged."""
+    """Roll back a branch. The broker discards its messages and requeues those it acknowledged."""
     _decide("rollback", branch, "rolled back", vhost=vhost, remember=remember)
 
 
@@ -67,7 +67,7 @@ def rollback(branch: str, remember: bool, vhost: str) -> None:
 @in_vhost_option
 @remote_options
 def forget(branch: str, vhost: str) -> None:
-    """Forget a branch that timed out, or that was completed with --remember."""
+    """Forget a branch that timed out or was completed with --remember."""
     current().call("dtx.forget", name=branch, vhost=vhost)
     click.echo(f"forgot branch '{branch}'")
 

@@ -8,8 +8,8 @@ import click
 
 # The exit codes, documented in docs/cli.md. 2 is also click's code for an invalid command line.
 ERROR: Final = 1
-NOT_ALL: Final = 1
-MISTAKE: Final = 2
+INCOMPLETE: Final = 1
+USAGE_ERROR: Final = 2
 NO_BROKER: Final = 3
 REFUSED: Final = 4
 # Plus the number of the signal, as in shells.

@@ -29,11 +29,11 @@ def get(
     quiet: bool,
 ) -> None:
     """Get messages from a queue and print them. The exit code is 1 if the queue has fewer than --count messages."""
-    from leveret.cli.messages.consuming import Order
+    from leveret.cli.messages.consuming import ConsumeOptions
     from leveret.cli.messages.consuming import get as get_all
 
     get_all(
-        Order(
+        ConsumeOptions(
             urls=urls,
             queue=queue,
             count=count,

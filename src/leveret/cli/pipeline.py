@@ -98,7 +98,7 @@ def _run_spark(function: Callable[[], Result]) -> Result:
 @url_option
 @click.option("--once", is_flag=True, help="Process the available data, and exit.")
 def run(file: str, master: str | None, url: str | None, once: bool) -> None:
-    """Run the flows of FILE (pipeline.toml) until SIGTERM or SIGINT. Running batches finish before the command exits."""
+    """Run the flows of FILE until SIGTERM or SIGINT. FILE defaults to pipeline.toml. Running batches finish first."""
 
     def call() -> bool:
         from leveret.spark.pipeline.run import run_pipeline
@@ -114,7 +114,7 @@ def run(file: str, master: str | None, url: str | None, once: bool) -> None:
 @master_option
 @url_option
 def check(file: str, master: str | None, url: str | None) -> None:
-    """Check FILE without processing data: keys, schemas, functions, and whether Spark can plan every flow."""
+    """Check FILE without processing data. Verifies keys, schemas, functions, and that Spark can plan every flow."""
 
     def call() -> list[str]:
         from leveret.spark.pipeline.run import check_pipeline
@@ -130,7 +130,7 @@ def check(file: str, master: str | None, url: str | None) -> None:
 @click.option("--watch", is_flag=True, help="Refresh every second until the pipeline ends.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON with all details.")
 def status(file: str, watch: bool, as_json: bool) -> None:
-    """Show the state of the pipeline in FILE: batches, offsets, lag, rows per second and batch times of its flows."""
+    """Show the state of the pipeline in FILE. Includes batches, offsets, lag, rows per second and batch times."""
 
     def call() -> str:
         from leveret.spark.pipeline.load import load_pipeline
@@ -186,7 +186,7 @@ def _show(state: Item) -> None:
     "--to", "target", type=click.Path(file_okay=False), default="package", show_default=True, help="Output directory."
 )
 def package(file: str, master: str | None, target: str) -> None:
-    """Package FILE for spark-submit on a cluster, and show the script that submits it."""
+    """Package FILE for spark-submit on a cluster. Shows the script that submits it."""
 
     def call() -> str:
         from leveret.spark.pipeline.package import package_pipeline
@@ -342,7 +342,7 @@ def archive(
     once: bool,
     **values: Reply,
 ) -> None:
-    """Write every message of a stream, queue or exchange to a table, exactly once."""
+    """Archive messages in a table. Writes each message of a stream, queue or exchange exactly once."""
     output: Item = {"path": table, "format": table_format, "writer": writer}
     if partitions:
         output["partition"] = list(partitions)
@@ -445,7 +445,7 @@ def enrich(
     once: bool,
     **values: Reply,
 ) -> None:
-    """Add columns from a table to JSON bodies, and publish the messages exactly once."""
+    """Add columns from a table to JSON bodies. Publishes each message exactly once."""
     to: Item = {"exchange": to_exchange}
     if to_key is not None:
         to["routing_key"] = to_key
@@ -501,7 +501,7 @@ def scrub(
     once: bool,
     **values: Reply,
 ) -> None:
-    """Mask personal data by rules, and write the messages to an exchange, a table, or both."""
+    """Mask personal data by rules. Writes the messages to an exchange, a table, or both."""
     import tomllib
 
     try:
@@ -595,7 +595,7 @@ def replay(
 def deadletters(
     queue: str, where: str | None, table: str | None, report: str | None, url: str, password_file: str | None, master: str
 ) -> None:
-    """Count the dead letters in QUEUE by reason, queue and routing key, without removing them."""
+    """Count dead letters by reason, queue and key. Does not remove them from QUEUE."""
 
     def call() -> list[Item]:
         from leveret.spark.pipeline import model
@@ -645,7 +645,7 @@ def redrive(
     password_file: str | None,
     master: str,
 ) -> None:
-    """Publish the dead letters in QUEUE to their original exchanges, exactly once."""
+    """Publish dead letters to their original exchange. Publishes each message in QUEUE exactly once."""
     if (exchange is None) != (key is None):
         raise Failed("expected both --exchange and --key, or neither")
 

@@ -104,7 +104,7 @@ def publish(
     leveret publish --exchange NAME BODY...    to an exchange, with --routing-key
     ... | leveret publish QUEUE                each line of standard input to a queue
     """
-    from leveret.cli.messages.publishing import Order
+    from leveret.cli.messages.publishing import PublishOptions
     from leveret.cli.messages.publishing import publish as publish_all
 
     bodies = words
@@ -126,7 +126,7 @@ def publish(
     if timestamp is not None:
         properties["timestamp"] = _read_time(timestamp)
     publish_all(
-        Order(
+        PublishOptions(
             urls=urls,
             timeout=timeout,
             form=form,

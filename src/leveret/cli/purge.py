@@ -7,7 +7,7 @@ import sys
 import click
 
 from leveret.cli.client_command import open_connection, run, timeout_option, url_option
-from leveret.cli.failed import NOT_ALL
+from leveret.cli.failed import INCOMPLETE
 
 
 @click.command()
@@ -40,6 +40,6 @@ def purge(queue: str, yes: bool, urls: tuple[str, ...], timeout: float | None) -
         run(ready)
         # The prompt blocks the event loop, so an open connection would miss heartbeats.
         if not click.confirm(f"Purge {counted.pop():,} messages from queue '{queue}'?", err=True):
-            raise SystemExit(NOT_ALL)
+            raise SystemExit(INCOMPLETE)
     run(drop)
     click.echo(f"purged {counted[0]} messages from queue '{queue}'")

@@ -31,7 +31,7 @@ APP_COLUMNS: Columns = (
 
 @listing("List and abort sink transactions, which are batches that sinks publish atomically.", vhost_option)
 def sink_transactions(vhost: str | None) -> None:
-    """List sink transactions with their message counts and idle times in seconds."""
+    """List sink transactions. The idle time is in seconds."""
     current().show_list("stages.list", COLUMNS, ("vhost", "app", "stage"), vhost=vhost)
 
 
@@ -39,7 +39,7 @@ def sink_transactions(vhost: str | None) -> None:
 @vhost_option
 @remote_options
 def apps(vhost: str | None) -> None:
-    """List sinks with their last batch and the progress of its commit."""
+    """List sinks with their last batch and commit progress."""
     current().show_list("stages.apps", APP_COLUMNS, ("vhost", "app"), vhost=vhost)
 
 

@@ -58,7 +58,7 @@ def erase(
     dry_run: bool,
     vhost: str,
 ) -> None:
-    """Erase or mask data in the sealed segments of a stream, or of all partitions of a super stream.
+    """Erase or mask data in sealed segments. NAME is a stream, or a super stream for all its partitions.
 
     The broker rewrites the segments; offsets do not change. It removes the old files after `streams.grace`, once no reader
     pins them.

@@ -56,7 +56,7 @@ def streams_of(broker: Remote, name: str, vhost: str) -> list[str]:
 @in_vhost_option
 @remote_options
 def seal(name: str, vhost: str) -> None:
-    """Seal all current messages of a stream, or of all partitions of a super stream, and wait for completion."""
+    """Seal all current messages and wait for completion. NAME is a stream, or a super stream for all its partitions."""
     broker = current()
     done = [_seal(broker, stream, vhost) for stream in streams_of(broker, name, vhost)]
     if broker.as_json:

@@ -37,7 +37,7 @@ def _show(broker: Remote, vhost: str | None, name: str | None) -> None:
 @vhost_option
 @remote_options
 def sync(name: str | None, vhost: str | None) -> None:
-    """Update the table of a stream, or of all streams, now, and wait for completion. Also retries failed updates."""
+    """Update tables now and wait for completion. Without NAME, updates all tables. Also retries failed updates."""
     broker = current()
     broker.call("streams.sync_tables", vhost=vhost, name=name)
     while True:

@@ -78,7 +78,7 @@ def show(name: str, vhost: str) -> None:
 @in_vhost_option
 @remote_options
 def consumers(name: str, vhost: str) -> None:
-    """List the named consumers of a stream, or of all partitions of a super stream, with their lag."""
+    """List named consumers with their lag. NAME is a stream, or a super stream for all its partitions."""
     current().show_list("streams.consumers", CONSUMERS, name=name, vhost=vhost)
 
 
@@ -89,7 +89,7 @@ def consumers(name: str, vhost: str) -> None:
 @in_vhost_option
 @remote_options
 def rewind(name: str, consumer: str, offset: int, vhost: str) -> None:
-    """Move the stored offset of a named consumer, back or forward. The consumer must not be reading."""
+    """Set the stored offset of a named consumer. The consumer must not be reading."""
     current().call("streams.set_offset", name=name, vhost=vhost, consumer=consumer, offset=offset)
     click.echo(f"consumer '{consumer}' of stream '{name}' resumes from offset {offset}")
 
@@ -120,7 +120,7 @@ def supers(vhost: str | None) -> None:
 @argument_option
 @remote_options
 def add_super(name: str, partitions: int, vhost: str, arguments: tuple[str, ...]) -> None:
-    """Declare a super stream: an exchange and its partitions, which are streams."""
+    """Declare a super stream. It consists of an exchange and its partitions, which are streams."""
     result = current().call(
         "streams.add_super", name=name, vhost=vhost, partitions=partitions, arguments=read_arguments(arguments)
     )

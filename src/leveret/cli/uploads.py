@@ -32,7 +32,7 @@ _upload = together(
 
 @listing("List and discard AMQP 0-9 uploads (staged content) that are incomplete or not published.", vhost_option)
 def uploads(vhost: str | None) -> None:
-    """List uploads with the bytes received so far and the seconds left to resume them."""
+    """List uploads. Shows the bytes received so far and the seconds left to resume each upload."""
     current().show_list("staged.list", COLUMNS, ("vhost", "identifier", "kind", "user"), vhost=vhost)
 
 

@@ -112,7 +112,7 @@ def delete(name: str) -> None:
 @users.command("hash")
 @password_file_option
 def hash_password(password_file: Path | None) -> None:
-    """Print a password hash for `password_hash` in the configuration file. Does not need a broker."""
+    """Hash a password for the configuration file. The setting is `password_hash`. Does not need a broker."""
     from leveret.security.passwords import Hasher
 
     click.echo(Hasher().hash(get_password(password_file).encode()))

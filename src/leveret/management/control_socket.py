@@ -33,10 +33,10 @@ from leveret.management.structs import Reply
 VERSION = 1
 MAX_REQUEST_SIZE = 1 << 20
 # Maximum number of items per part of a list, and bytes after which a part ends earlier, since items vary in size.
-PART = 100
-PART_SIZE = 32 << 10
+MAX_PART_ITEMS = 100
+MAX_PART_SIZE = 32 << 10
 # Maximum number of objects to examine per part, in case the request excludes most of them.
-SEEN = 1000
+MAX_EXAMINED = 1000
 
 log = logging.getLogger("leveret.control")
 
@@ -151,7 +151,7 @@ def _take(items: Iterator[Reply | None]) -> tuple[list[bytes], bool]:
             encoded = encode_json(item)
             part.append(encoded)
             size += len(encoded)
-        if len(part) == PART or size > PART_SIZE or seen == SEEN:
+        if len(part) == MAX_PART_ITEMS or size > MAX_PART_SIZE or seen == MAX_EXAMINED:
             return part, False
     return part, True
 

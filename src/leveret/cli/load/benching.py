@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from leveret.cli.client_command import open_connection, run, say
-from leveret.cli.failed import NOT_ALL
+from leveret.cli.failed import INCOMPLETE
 from leveret.cli.load.child import Child
 from leveret.cli.load.display import Display
 from leveret.cli.load.plan import Plan, shares
@@ -58,7 +58,7 @@ class _Bench:
             finally:
                 await self._delete(connection)
                 self._show()
-        return 0 if results.complete else NOT_ALL
+        return 0 if results.complete else INCOMPLETE
 
     def _show(self) -> None:
         results = self._results

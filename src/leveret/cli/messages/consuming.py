@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from leveret.cli.client_command import open_connection, run
-from leveret.cli.failed import NOT_ALL, PIPE_CLOSED, Failed
+from leveret.cli.failed import INCOMPLETE, PIPE_CLOSED, Failed
 from leveret.cli.messages.outputs import Directory, Output, Stream
 from leveret.cli.messages.progress import Progress
 
@@ -31,7 +31,7 @@ NO_ACK: Final = "no-ack"
 
 
 @dataclass(kw_only=True)
-class Order:
+class ConsumeOptions:
     """The options of `leveret consume` and `leveret get`.
 
     Attributes:
@@ -63,43 +63,43 @@ class Order:
     quiet: bool = False
 
 
-def consume(order: Order) -> None:
+def consume(options: ConsumeOptions) -> None:
     """Write messages as they arrive."""
-    _run(_Consuming, order)
+    _run(_ConsumeCommand, options)
 
 
-def get(order: Order) -> None:
+def get(options: ConsumeOptions) -> None:
     """Write at most `count` messages from the queue."""
-    _run(_Getting, order)
+    _run(_GetCommand, options)
 
 
-def _run(kind: type[_Taking], order: Order) -> None:
+def _run(kind: type[_Receiver], options: ConsumeOptions) -> None:
     try:
         # Check standard output before creating the event loop, whose file descriptors could replace a closed one.
-        taking = kind(order)
+        receiver = kind(options)
     except OSError as error:
-        raise Failed(f"{error.filename or 'standard output'}: {error.strerror}", NOT_ALL) from None
-    run(taking.run)
+        raise Failed(f"{error.filename or 'standard output'}: {error.strerror}", INCOMPLETE) from None
+    run(receiver.run)
 
 
-class _Taking:
+class _Receiver:
     """Base class of both commands, which writes and settles messages."""
 
     command = ""
 
-    def __init__(self, order: Order) -> None:
-        self._order = order
-        self._output: Output = Stream(order.form) if order.output_dir is None else Directory(order.output_dir)
-        self._progress = Progress("received", not order.quiet and not self._output.is_terminal, self._state)
-        self._taken = 0
+    def __init__(self, options: ConsumeOptions) -> None:
+        self._options = options
+        self._output: Output = Stream(options.form) if options.output_dir is None else Directory(options.output_dir)
+        self._progress = Progress("received", not options.quiet and not self._output.is_terminal, self._state)
+        self._received = 0
         self._closed = False
 
     def _state(self) -> tuple[int, float | None]:
-        count = self._order.count
-        return self._taken, self._taken / count if count else None
+        count = self._options.count
+        return self._received, self._received / count if count else None
 
     async def run(self) -> int:
-        order = self._order
+        options = self._options
         task = asyncio.current_task()
         assert task is not None
 
@@ -110,22 +110,22 @@ class _Taking:
         try:
             with self._progress:
                 async with (
-                    open_connection(order.urls, self.command, order.timeout, self._progress.on_event) as connection,
+                    open_connection(options.urls, self.command, options.timeout, self._progress.on_event) as connection,
                     connection.open_channel(confirms=False) as channel,
                 ):
                     self._output.on_closed(closed)
                     # Closing the channel requeues unacked messages.
-                    await self._take(channel)
+                    await self._receive_all(channel)
         except asyncio.CancelledError:
             if not self._closed:
                 raise
             return PIPE_CLOSED
         finally:
-            if self._taken and not order.quiet:
-                self._progress.say(f"received {self._taken:,} message{'' if self._taken == 1 else 's'}")
-        return 0 if self._taken and (order.count is None or self._taken == order.count) else NOT_ALL
+            if self._received and not options.quiet:
+                self._progress.say(f"received {self._received:,} message{'' if self._received == 1 else 's'}")
+        return 0 if self._received and (options.count is None or self._received == options.count) else INCOMPLETE
 
-    async def _take(self, channel: BaseChannel) -> None:
+    async def _receive_all(self, channel: BaseChannel) -> None:
         raise NotImplementedError
 
     async def _write(self, messages: Sequence[Message]) -> None:
@@ -134,37 +134,37 @@ class _Taking:
             await self._output.write(messages)
         finally:
             written = messages[: self._output.written]
-            self._taken += len(written)
-            if self._order.settle == ACK and written:
+            self._received += len(written)
+            if self._options.settle == ACK and written:
                 written[-1].ack(multiple=True)
-            elif self._order.settle == REJECT:
+            elif self._options.settle == REJECT:
                 for message in written:
                     message.reject()
 
 
-class _Consuming(_Taking):
+class _ConsumeCommand(_Receiver):
     command = "consume"
 
-    def __init__(self, order: Order) -> None:
-        super().__init__(order)
+    def __init__(self, options: ConsumeOptions) -> None:
+        super().__init__(options)
         self._waiting: deque[Message] = deque()
         self._waiting_bytes = 0
         self._arrived = asyncio.Event()
         self._room = asyncio.Event()
 
-    async def _take(self, channel: BaseChannel) -> None:
-        order = self._order
-        queue = order.queue
+    async def _receive_all(self, channel: BaseChannel) -> None:
+        options = self._options
+        queue = options.queue
         if queue is None:
             queue = (await channel.declare_queue(exclusive=True, auto_delete=True)).name
-            for key in order.binding_keys:
-                await channel.bind_queue(queue, order.exchange, key)
-        consumer = channel.consume(queue, prefetch=self._prefetch(), no_ack=order.settle == NO_ACK)
+            for key in options.binding_keys:
+                await channel.bind_queue(queue, options.exchange, key)
+        consumer = channel.consume(queue, prefetch=self._prefetch(), no_ack=options.settle == NO_ACK)
         await consumer.start()
         receiving = asyncio.create_task(self._receive(consumer))
         receiving.add_done_callback(lambda _: self._arrived.set())
         try:
-            while order.count is None or self._taken < order.count:
+            while options.count is None or self._received < options.count:
                 if not await self._wait_for_messages():
                     break
                 batch = self._batch()
@@ -178,14 +178,14 @@ class _Consuming(_Taking):
 
     def _prefetch(self) -> int:
         """Return the prefetch: at most `count`, to leave the other messages to other consumers."""
-        order = self._order
-        prefetch = order.prefetch
+        options = self._options
+        prefetch = options.prefetch
         if prefetch is None:
             # With REQUEUE, messages stay unacked until the end, so that a limit would stop deliveries.
-            prefetch = 0 if order.settle == REQUEUE else 100
-        if order.count is None:
+            prefetch = 0 if options.settle == REQUEUE else 100
+        if options.count is None:
             return prefetch
-        return min(prefetch or 0xFFFF, order.count, 0xFFFF) if order.count <= 0xFFFF or prefetch else 0
+        return min(prefetch or 0xFFFF, options.count, 0xFFFF) if options.count <= 0xFFFF or prefetch else 0
 
     async def _receive(self, consumer: Consumer) -> None:
         async for message in consumer:
@@ -202,7 +202,7 @@ class _Consuming(_Taking):
             return True
         self._arrived.clear()
         try:
-            async with asyncio.timeout(self._order.idle):
+            async with asyncio.timeout(self._options.idle):
                 await self._arrived.wait()
         except TimeoutError:
             return False
@@ -210,22 +210,22 @@ class _Consuming(_Taking):
 
     def _batch(self) -> list[Message]:
         limit = MAX_BATCH_MESSAGES
-        if self._order.count is not None:
-            limit = min(limit, self._order.count - self._taken)
+        if self._options.count is not None:
+            limit = min(limit, self._options.count - self._received)
         batch = [self._waiting.popleft() for _ in range(min(limit, len(self._waiting)))]
         self._waiting_bytes -= sum(message.size for message in batch)
         self._room.set()
         return batch
 
 
-class _Getting(_Taking):
+class _GetCommand(_Receiver):
     command = "get"
 
-    async def _take(self, channel: BaseChannel) -> None:
-        order = self._order
-        assert order.queue is not None and order.count is not None
-        while self._taken < order.count:
-            message = await channel.get(order.queue, no_ack=order.settle == NO_ACK)
+    async def _receive_all(self, channel: BaseChannel) -> None:
+        options = self._options
+        assert options.queue is not None and options.count is not None
+        while self._received < options.count:
+            message = await channel.get(options.queue, no_ack=options.settle == NO_ACK)
             if message is None:
                 return
             await self._write([message])

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leveret.cli.client_command import failed, open_connection, run
-from leveret.cli.failed import MISTAKE, NOT_ALL, Failed
+from leveret.cli.failed import INCOMPLETE, USAGE_ERROR, Failed
 from leveret.cli.messages.progress import Progress, rate
 from leveret.cli.messages.record import Draft
 from leveret.cli.messages.sources import BadInput, Source
@@ -27,7 +27,7 @@ _LAST_CONFIRMS_TIMEOUT = 5.0
 
 
 @dataclass(kw_only=True)
-class Order:
+class PublishOptions:
     """The options of `leveret publish`.
 
     Attributes:
@@ -67,16 +67,16 @@ class Order:
     typed: bool = False
 
 
-def publish(order: Order) -> None:
+def publish(options: PublishOptions) -> None:
     """Publish all messages and wait for their confirms. Exits with a non-zero code if any message is not confirmed."""
-    _Publishing(order).run()
+    _PublishCommand(options).run()
 
 
-class _Publishing:
-    def __init__(self, order: Order) -> None:
-        self._order = order
-        self._source = Source(order.form, order.bodies, order.files, self._confirm)
-        self._progress = Progress("publishing", not order.quiet and not order.typed, self._state)
+class _PublishCommand:
+    def __init__(self, options: PublishOptions) -> None:
+        self._options = options
+        self._source = Source(options.form, options.bodies, options.files, self._confirm)
+        self._progress = Progress("publishing", not options.quiet and not options.typed, self._state)
         self._publishers: dict[str, Publisher] = {}
         self._sent = 0
         self._failed = 0
@@ -90,9 +90,9 @@ class _Publishing:
         return self._sent, self._source.done
 
     async def _run(self) -> int:
-        order = self._order
+        options = self._options
         async with (
-            open_connection(order.urls, "publish", order.timeout, self._progress.on_event) as connection,
+            open_connection(options.urls, "publish", options.timeout, self._progress.on_event) as connection,
             connection.open_channel() as channel,
         ):
             with self._progress:
@@ -101,7 +101,7 @@ class _Publishing:
                     await self._confirm()
                 except BadInput as error:
                     await self._confirm()
-                    raise Failed(f"{error}{self._so_far()}", MISTAKE) from None
+                    raise Failed(f"{error}{self._so_far()}", USAGE_ERROR) from None
                 except InvalidMessage as error:
                     await self._confirm()
                     raise failed(error, self._so_far()) from None
@@ -110,19 +110,19 @@ class _Publishing:
                 except asyncio.CancelledError:
                     await self._last_confirms()
                     raise
-        if not order.quiet:
+        if not options.quiet:
             self._progress.say(self._summary())
-        return NOT_ALL if self._failed else 0
+        return INCOMPLETE if self._failed else 0
 
     async def _publish_all(self, channel: BaseChannel) -> None:
-        order = self._order
+        options = self._options
         begun = time.monotonic()
         async for drafts in self._source.drafts():
             for draft in drafts:
                 send = self._sender(channel, draft)
-                for _ in range(order.count):
-                    if order.rate is not None:
-                        await self._until_due(begun + self._sent / order.rate)
+                for _ in range(options.count):
+                    if options.rate is not None:
+                        await self._until_due(begun + self._sent / options.rate)
                     while True:
                         try:
                             await send()
@@ -139,16 +139,16 @@ class _Publishing:
             await asyncio.sleep(late)
 
     def _sender(self, channel: BaseChannel, draft: Draft) -> Callable[[], Awaitable[None]]:
-        order = self._order
-        exchange = order.exchange if order.exchange is not None else draft.exchange or ""
-        routing_key = order.routing_key if order.routing_key is not None else draft.routing_key or ""
+        options = self._options
+        exchange = options.exchange if options.exchange is not None else draft.exchange or ""
+        routing_key = options.routing_key if options.routing_key is not None else draft.routing_key or ""
         publisher = self._publishers.get(exchange)
         if publisher is None:
             publisher = self._publishers[exchange] = channel.publisher(
                 exchange,
-                window=order.window,
+                window=options.window,
                 properties=self._common,
-                mandatory=not exchange if order.mandatory is None else order.mandatory,
+                mandatory=not exchange if options.mandatory is None else options.mandatory,
             )
         if draft.properties is None:
             return lambda: publisher.publish(draft.body, routing_key)
@@ -156,12 +156,12 @@ class _Publishing:
         return lambda: publisher.publish(draft.body, routing_key, properties=properties)
 
     def _properties(self, given: Properties | None) -> Properties:
-        order = self._order
-        merged = from_keywords(given, order.properties)
-        if order.headers:
-            merged.headers = {**(merged.headers or {}), **order.headers}
-        if order.persistent is not None:
-            merged.delivery_mode = 2 if order.persistent else 1
+        options = self._options
+        merged = from_keywords(given, options.properties)
+        if options.headers:
+            merged.headers = {**(merged.headers or {}), **options.headers}
+        if options.persistent is not None:
+            merged.delivery_mode = 2 if options.persistent else 1
         elif merged.delivery_mode is None:
             merged.delivery_mode = 2
         return merged
@@ -181,7 +181,7 @@ class _Publishing:
                 await self._confirm()
         except (Error, TimeoutError):
             pass
-        if not self._order.quiet:
+        if not self._options.quiet:
             self._progress.say(f"interrupted: {self._summary()}")
 
     def _on_refused(self, error: PublishFailed) -> None:
@@ -196,7 +196,7 @@ class _Publishing:
         """Return the suffix for an error that leaves messages unconfirmed."""
         if not self._sent:
             return ""
-        return f" ({_messages(self._sent)} sent, up to {min(self._order.window, self._sent):,} of them unconfirmed)"
+        return f" ({_messages(self._sent)} sent, up to {min(self._options.window, self._sent):,} of them unconfirmed)"
 
     def _confirmed(self) -> int:
         return self._sent - self._failed - sum(publisher.unconfirmed for publisher in self._publishers.values())

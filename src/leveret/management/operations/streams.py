@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from leveret.broker.vhost import Vhost
 
 # Partitions to declare per turn.
-PARTITIONS_A_TURN: Final = 100
+PARTITIONS_PER_TURN: Final = 100
 # Maximum number of names to match against a pattern.
 MAX_MATCHED: Final = 100_000
 # Matching steps per turn, of a few nanoseconds each, and the base cost of a name.
@@ -403,7 +403,7 @@ async def add_super(context: Context, request: AddSuper) -> SuperStream:
     names = [f"{name}-{number}" for number in range(request.partitions)]
     bound = {stream.name for stream in partitions(vhost, name)}
     for number, partition in enumerate(names):
-        if number % PARTITIONS_A_TURN == PARTITIONS_A_TURN - 1:
+        if number % PARTITIONS_PER_TURN == PARTITIONS_PER_TURN - 1:
             await asyncio.sleep(0)
         queue = vhost.declare_queue(partition, None, durable=True, arguments=wanted)
         if partition not in bound:
