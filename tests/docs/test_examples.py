@@ -29,8 +29,8 @@ europe (*.*.eu): order.paid.eu, stock.low.eu
 12 squared is 144
 """,
     "retry.py": """\
-attempt 1 at 'send the invoice' failed, next one in 100 ms
-attempt 2 at 'send the invoice' failed, next one in 100 ms
+attempt 1 at 'send the invoice' failed, retrying in 100 ms
+attempt 2 at 'send the invoice' failed, retrying in 100 ms
 attempt 3 at 'send the invoice' failed, giving up
 in the failed queue: 'send the invoice'
 """,
@@ -95,7 +95,7 @@ def test_example(program: str, broker: Broker, tmp_path: Path) -> None:
 
 def test_work_queue(broker: Broker, tmp_path: Path) -> None:
     first, broken, *done, last = run([str(EXAMPLES / "work_queue.py"), broker.url()], tmp_path).splitlines()
-    assert (first, broken, last) == ("6 tasks are on disk", "worker 1 fails with 'task 0'", "0 tasks are left")
+    assert (first, broken, last) == ("6 tasks are on disk", "worker 1 fails with 'task 0'", "0 tasks left")
     did = [re.fullmatch(r"worker [23] does '(task \d)'( \(redelivered\))?", line) for line in done]
     assert all(did), done
     # Each task once; the one that the first worker had received is marked as redelivered.
