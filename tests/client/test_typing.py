@@ -102,6 +102,8 @@ with leveret.sync.connect(protocol="1.0") as amqp10:
     amqp10.session().consume("q", exclusive=True)
 with leveret.sync.connect(protocol="auto") as either:
     either.channel()
+leveret.connect(heartbeets=5)
+leveret.connect(verify=[])
 """
 
 
@@ -130,6 +132,8 @@ def test_types_of_a_program(tmp_path: Path) -> None:
         "attr-defined]",
         "call-arg]",
         "union-attr]",
+        "call-overload]",
+        "call-overload]",
     ], done.stdout + done.stderr
     assert "program.py" not in done.stdout
 

@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from leveret.client.errors import InvalidUrl
-from leveret.client.options import _ALL, _OWN
+from leveret.client.options import _ALL, _OWN, ConnectOptions
 from leveret.client.parameters import MECHANISMS, Parameters
 from leveret.client.url import parse_hosts, parse_url, parse_urls
 
@@ -549,3 +549,7 @@ def test_any_keywords_are_accepted_or_refused(options: dict[str, Any]) -> None:
         parse_url("amqp://h", **options)
     except InvalidUrl as error:
         assert str(error)
+
+
+def test_the_types_of_the_options_name_all_options() -> None:
+    assert set(ConnectOptions.__annotations__) == {*_ALL} - {"protocol"}

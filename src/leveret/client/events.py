@@ -102,4 +102,4 @@ class Closed(Event):
     error: Error | None
 
 
-EventCallback = Callable[[Event], None]
+EventCallback = Callable[[Event], object]

@@ -10,9 +10,11 @@ import ast
 import difflib
 import re
 from collections.abc import Callable, Iterable
-from typing import Any, Final, NamedTuple, TypeAlias
+from ssl import SSLContext
+from typing import Any, Final, NamedTuple, TypeAlias, TypedDict
 
 from leveret.client.errors import InvalidUrl
+from leveret.client.events import EventCallback
 from leveret.client.parameters import bad_option
 from leveret.wire.amqp10.values import Checked
 
@@ -30,8 +32,68 @@ _SSL_OPTIONS: Final = {
     "server_hostname": "server_name",
 }
 
-# The value of an option of `connect`: text from a URL, or the value that its reader returns.
+# A keyword that a channel checks.
 Option: TypeAlias = Any
+
+Text: TypeAlias = str | None
+Whole: TypeAlias = int | str | None
+Seconds: TypeAlias = float | str | None
+Switch: TypeAlias = bool | str | None
+
+
+class ConnectOptions(TypedDict, total=False):
+    """The keyword arguments of `connect`: the fields of `Parameters`, then their synonyms in other clients.
+
+    None leaves an option at its default, but means no limit for `timeout` and `blocked_timeout`.
+    """
+
+    host: Text
+    port: Whole
+    vhost: Text
+    user: Text
+    password: Text
+    name: Text
+    mechanism: Text
+    locale: Text
+    heartbeat: Whole
+    channel_max: Whole
+    frame_max: Whole
+    connect_timeout: Seconds
+    timeout: Seconds
+    blocked_timeout: Seconds
+    reconnect: Switch
+    reconnect_delay: Seconds
+    reconnect_max_delay: Seconds
+    reconnect_attempts: Whole
+    tls: SSLContext | bool | None
+    cafile: Text
+    certfile: Text
+    keyfile: Text
+    keypassword: Text
+    verify: Switch
+    server_name: Text
+    client_properties: dict[str, Any] | None
+    addresses: Text
+    container_id: Text
+    on_event: EventCallback | None
+    # pika
+    connection_attempts: Whole
+    retry_delay: Seconds
+    socket_timeout: Seconds
+    stack_timeout: Seconds
+    blocked_connection_timeout: Seconds
+    ssl_options: dict[str, Any] | str | None
+    # RabbitMQ
+    cacertfile: Text
+    server_name_indication: Text
+    auth_mechanism: Text
+    connection_timeout: Seconds
+    # aio-pika
+    auth: Text
+    no_verify_ssl: Switch
+    reconnect_interval: Seconds
+    # Leveret's own, by its long name
+    connection_name: Text
 
 
 def _unchanged(name: str, value: Checked) -> Any:

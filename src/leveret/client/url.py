@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import unquote
@@ -34,7 +34,7 @@ def parse_urls(urls: str | Iterable[str], **options: Option) -> list[Parameters]
     return found
 
 
-def parse_hosts(urls: str | Iterable[str], protocol: str | None, options: dict[str, Option]) -> list[Parameters]:
+def parse_hosts(urls: str | Iterable[str], protocol: str | None, options: Mapping[str, object]) -> list[Parameters]:
     """Return the parameters of the hosts of a connection, all with the same protocol.
 
     Args:

@@ -67,7 +67,7 @@ def block() -> Iterator[Open]:
     opened: list[sync.Amqp09Connection] = []
 
     def open(url: str, **options: Any) -> sync.Amqp09Connection:
-        connection = sync.connect(url, protocol="0-9", **{**QUICK, **options})
+        connection: sync.Amqp09Connection = sync.connect(url, protocol="0-9", **{**QUICK, **options})
         opened.append(connection)
         return connection
 

@@ -21,7 +21,7 @@ def dial() -> Iterator[Open]:
     before = set(threading.enumerate())
 
     def open(url: str | list[str], **options: Any) -> sync.Connection:
-        connection = sync.connect(url, protocol=None, **options)
+        connection: sync.Connection = sync.connect(url, protocol=None, **options)
         opened.append(connection)
         return connection
 

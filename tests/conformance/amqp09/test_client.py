@@ -71,12 +71,14 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
     def block(url: str, **options: Any) -> int:
         with sync.connect(url, protocol="0-9", reconnect=False, **options) as connection:
             connection.channel().ping()
-            return connection.parameters.port
+            port: int = connection.parameters.port
+            return port
 
     async def work(url: str, **options: Any) -> int:
         async with leveret.connect(url, protocol="0-9", reconnect=False, **options) as connection:
             await (await connection.channel()).ping()
-            return connection.parameters.port
+            port: int = connection.parameters.port
+            return port
 
     yield block if request.param == "sync" else lambda url, **options: asyncio.run(work(url, **options))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Literal, overload
+from typing import Literal, Unpack, overload
 
 from leveret.client._async.amqp09 import Amqp09Channel
 from leveret.client._async.base_connection import BaseConnection
@@ -20,7 +20,7 @@ from leveret.client.engine.amqp09.connection import Amqp09ConnectionCore
 from leveret.client.engine.amqp091.connection import ConnectionCore
 from leveret.client.engine.amqp10.connection.connection import Amqp10ConnectionCore
 from leveret.client.engine.amqp10.transactions import TransactionCore
-from leveret.client.options import Option
+from leveret.client.options import ConnectOptions, Option
 from leveret.client.parameters import Parameters
 from leveret.client.timeouts import DEFAULT
 from leveret.client.url import parse_hosts
@@ -256,30 +256,30 @@ class Amqp10Connection(BaseConnection):
 
 @overload
 def connect(
-    url: str | Sequence[str] = "amqp://", *, protocol: Literal["0-9-1"] | None = None, **options: Option
+    url: str | Sequence[str] = "amqp://", *, protocol: Literal["0-9-1"] | None = None, **options: Unpack[ConnectOptions]
 ) -> Opening[Connection]: ...
 
 
 @overload
 def connect(
-    url: str | Sequence[str] = "amqp://", *, protocol: Literal["0-9"], **options: Option
+    url: str | Sequence[str] = "amqp://", *, protocol: Literal["0-9"], **options: Unpack[ConnectOptions]
 ) -> Opening[Amqp09Connection]: ...
 
 
 @overload
 def connect(
-    url: str | Sequence[str] = "amqp://", *, protocol: Literal["1.0"], **options: Option
+    url: str | Sequence[str] = "amqp://", *, protocol: Literal["1.0"], **options: Unpack[ConnectOptions]
 ) -> Opening[Amqp10Connection]: ...
 
 
 @overload
 def connect(
-    url: str | Sequence[str] = "amqp://", *, protocol: str | None, **options: Option
+    url: str | Sequence[str] = "amqp://", *, protocol: str | None, **options: Unpack[ConnectOptions]
 ) -> Opening[Connection | Amqp10Connection]: ...
 
 
 def connect(
-    url: str | Sequence[str] = "amqp://", *, protocol: str | None = None, **options: Option
+    url: str | Sequence[str] = "amqp://", *, protocol: str | None = None, **options: Unpack[ConnectOptions]
 ) -> Opening[Connection | Amqp10Connection]:
     """Connect to a server, or to the first of several that answers. The default is localhost, as guest.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Literal, overload
+from typing import Literal, Unpack, overload
 
 from leveret.client._sync.amqp09 import Amqp09Channel
 from leveret.client._sync.base_connection import BaseConnection
@@ -20,7 +20,7 @@ from leveret.client.engine.amqp09.connection import Amqp09ConnectionCore
 from leveret.client.engine.amqp091.connection import ConnectionCore
 from leveret.client.engine.amqp10.connection.connection import Amqp10ConnectionCore
 from leveret.client.engine.amqp10.transactions import TransactionCore
-from leveret.client.options import Option
+from leveret.client.options import ConnectOptions, Option
 from leveret.client.parameters import Parameters
 from leveret.client.timeouts import DEFAULT
 from leveret.client.url import parse_hosts
@@ -256,26 +256,30 @@ class Amqp10Connection(BaseConnection):
 
 @overload
 def connect(
-    url: str | Sequence[str] = "amqp://", *, protocol: Literal["0-9-1"] | None = None, **options: Option
+    url: str | Sequence[str] = "amqp://", *, protocol: Literal["0-9-1"] | None = None, **options: Unpack[ConnectOptions]
 ) -> Connection: ...
 
 
 @overload
-def connect(url: str | Sequence[str] = "amqp://", *, protocol: Literal["0-9"], **options: Option) -> Amqp09Connection: ...
-
-
-@overload
-def connect(url: str | Sequence[str] = "amqp://", *, protocol: Literal["1.0"], **options: Option) -> Amqp10Connection: ...
+def connect(
+    url: str | Sequence[str] = "amqp://", *, protocol: Literal["0-9"], **options: Unpack[ConnectOptions]
+) -> Amqp09Connection: ...
 
 
 @overload
 def connect(
-    url: str | Sequence[str] = "amqp://", *, protocol: str | None, **options: Option
+    url: str | Sequence[str] = "amqp://", *, protocol: Literal["1.0"], **options: Unpack[ConnectOptions]
+) -> Amqp10Connection: ...
+
+
+@overload
+def connect(
+    url: str | Sequence[str] = "amqp://", *, protocol: str | None, **options: Unpack[ConnectOptions]
 ) -> Connection | Amqp10Connection: ...
 
 
 def connect(
-    url: str | Sequence[str] = "amqp://", *, protocol: str | None = None, **options: Option
+    url: str | Sequence[str] = "amqp://", *, protocol: str | None = None, **options: Unpack[ConnectOptions]
 ) -> Connection | Amqp10Connection:
     """Connect to a server, or to the first of several that answers. The default is localhost, as guest.
 

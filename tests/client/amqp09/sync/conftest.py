@@ -18,7 +18,7 @@ def dial() -> Iterator[Open]:
     opened: list[sync.Amqp09Connection] = []
 
     def open(url: str | list[str], **options: Any) -> sync.Amqp09Connection:
-        connection = sync.connect(url, protocol="0-9", **options)
+        connection: sync.Amqp09Connection = sync.connect(url, protocol="0-9", **options)
         opened.append(connection)
         return connection
 
