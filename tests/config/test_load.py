@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from leveret.config import Config, ConfigError, combine_config, load_config
-from leveret.config.document import document, main
 from leveret.config.renamed import RENAMED_SETTINGS
 from leveret.config.schema import Table, schema_of
+from leveret.node.choices import CHOICES
+from tools.document_configuration import document, main
+
+load = partial(load_config, choices=CHOICES)
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -22,23 +26,23 @@ def error(
     tmp_path: Path, text: str = "", environment: dict[str, str] | None = None, flags: list[tuple[str, str]] | None = None
 ) -> str:
     with pytest.raises(ConfigError) as caught:
-        load_config(write(tmp_path, text), environment or {}, flags or [])
+        load(write(tmp_path, text), environment or {}, flags or [])
     return str(caught.value)
 
 
 def test_an_empty_configuration_has_the_defaults() -> None:
-    assert load_config(None, {}) == Config()
+    assert load(None, {}) == Config()
 
 
 def test_flags_override_the_environment_and_the_file(tmp_path: Path) -> None:
     path = write(tmp_path, "[server]\nport = 1\nhost = 'file'\nlog_level = 'error'\n")
     environment = {"LEVERET_SERVER__PORT": "2", "LEVERET_SERVER__HOST": "environment"}
-    config = load_config(path, environment, [("server.port", "3")])
+    config = load(path, environment, [("server.port", "3")])
     assert (config.server.port, config.server.host, config.server.log_level) == (3, "environment", "error")
 
 
 def test_the_last_of_two_equal_flags_wins() -> None:
-    assert load_config(None, {}, [("server.port", "3"), ("server.port", "4")]).server.port == 4
+    assert load(None, {}, [("server.port", "3"), ("server.port", "4")]).server.port == 4
 
 
 @pytest.mark.parametrize(
@@ -53,7 +57,7 @@ def test_the_last_of_two_equal_flags_wins() -> None:
     ],
 )
 def test_sizes_take_units(tmp_path: Path, text: str, size: int) -> None:
-    assert load_config(write(tmp_path, f"[amqp]\nframe_max = {text}\n"), {}).amqp.frame_max == size
+    assert load(write(tmp_path, f"[amqp]\nframe_max = {text}\n"), {}).amqp.frame_max == size
 
 
 @pytest.mark.parametrize(
@@ -68,34 +72,34 @@ def test_sizes_take_units(tmp_path: Path, text: str, size: int) -> None:
     ],
 )
 def test_the_watermark_is_a_fraction_or_bytes(tmp_path: Path, text: str, value: float) -> None:
-    config = load_config(write(tmp_path, f"[limits]\nmemory_high_watermark = {text}\n"), {})
+    config = load(write(tmp_path, f"[limits]\nmemory_high_watermark = {text}\n"), {})
     assert config.limits.memory_high_watermark == value
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("3", 3.0), ("0.25", 0.25), ("'250ms'", 0.25), ("'2min'", 120.0)])
 def test_seconds_take_units(tmp_path: Path, text: str, seconds: float) -> None:
-    config = load_config(write(tmp_path, f"[server]\nhandshake_timeout = {text}\n"), {})
+    config = load(write(tmp_path, f"[server]\nhandshake_timeout = {text}\n"), {})
     assert config.server.handshake_timeout == seconds
 
 
 def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
-    config = load_config(write(tmp_path, "[server]\ndata_dir = 'data'\n"), {})
+    config = load(write(tmp_path, "[server]\ndata_dir = 'data'\n"), {})
     assert config.server.data_path == tmp_path / "data"
 
 
 def test_paths_in_flags_are_relative_to_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert load_config(None, {}, [("server.data_dir", "here")]).server.data_path == tmp_path / "here"
+    assert load(None, {}, [("server.data_dir", "here")]).server.data_path == tmp_path / "here"
 
 
 def test_the_home_directory_is_expanded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert Config().server.data_path == tmp_path / ".local/share/leveret"
-    assert load_config(None, {"LEVERET_SERVER__DATA_DIR": "~/x"}).server.data_path == tmp_path / "x"
+    assert load(None, {"LEVERET_SERVER__DATA_DIR": "~/x"}).server.data_path == tmp_path / "x"
 
 
 def test_users_and_vhosts_have_arbitrary_names(tmp_path: Path) -> None:
-    config = load_config(
+    config = load(
         write(
             tmp_path,
             """
@@ -121,17 +125,17 @@ def test_users_and_vhosts_have_arbitrary_names(tmp_path: Path) -> None:
 
 
 def test_a_table_from_the_environment_is_toml() -> None:
-    config = load_config(None, {"LEVERET_USERS__ALICE__PERMISSIONS": '{"/" = {configure = ".*"}}'})
+    config = load(None, {"LEVERET_USERS__ALICE__PERMISSIONS": '{"/" = {configure = ".*"}}'})
     assert config.users["ALICE"].permissions["/"].configure == ".*"
 
 
 def test_other_variables_with_the_prefix_are_not_settings() -> None:
-    assert load_config(None, {"LEVERET_CONFIG": "x", "LEVERET_PURE": "1"}) == Config()
+    assert load(None, {"LEVERET_CONFIG": "x", "LEVERET_PURE": "1"}) == Config()
 
 
 @pytest.mark.parametrize("text", ["true", "Yes", "ON", "1"])
 def test_booleans_as_text(text: str) -> None:
-    assert load_config(None, {"LEVERET_VHOSTS__a__COMPAT__STRICT": text}).vhosts["a"].compat.strict is True
+    assert load(None, {"LEVERET_VHOSTS__a__COMPAT__STRICT": text}).vhosts["a"].compat.strict is True
 
 
 @pytest.mark.parametrize(
@@ -229,7 +233,7 @@ def test_a_renamed_setting_is_refused_with_its_new_name(tmp_path: Path, old: str
     with pytest.raises(ConfigError) as caught:
         combine_config(("table", {section: {key: 1} if key else {}}))
     assert str(caught.value) == f"table: {expected}"
-    table = schema_of(Config)
+    table = schema_of(Config, CHOICES)
     for word in new.split("."):
         node = table.keys[word]
         if isinstance(node, Table):
@@ -254,15 +258,15 @@ def test_a_password_is_never_shown(tmp_path: Path) -> None:
 
 def test_an_unreadable_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"missing\.toml: cannot read the configuration file: No such file"):
-        load_config(tmp_path / "missing.toml", {})
+        load(tmp_path / "missing.toml", {})
     (tmp_path / "latin.toml").write_bytes(b"# caf\xe9\n")
     with pytest.raises(ConfigError, match="not UTF-8"):
-        load_config(tmp_path / "latin.toml", {})
+        load(tmp_path / "latin.toml", {})
 
 
 def test_the_configuration_page_is_up_to_date(tmp_path: Path) -> None:
     page = Path(__file__).parents[2] / "docs" / "configuration.md"
-    assert page.read_text("utf-8") == document(), "run `python -m leveret.config.document docs/configuration.md`"
+    assert page.read_text("utf-8") == document(), "run `python tools/document_configuration.py docs/configuration.md`"
 
 
 def test_check_compares_the_page(tmp_path: Path) -> None:
@@ -274,7 +278,7 @@ def test_check_compares_the_page(tmp_path: Path) -> None:
 
 def test_the_example_of_the_page_loads(tmp_path: Path) -> None:
     example = document().split("```toml\n")[1].split("```")[0]
-    config = load_config(write(tmp_path, example), {})
+    config = load(write(tmp_path, example), {})
     assert config.users["shop"].permissions["orders"].write == r"^(shop-|amq\.topic$)"
 
 

@@ -220,7 +220,7 @@ def test_the_package_in_the_working_directory_is_found(monkeypatch: pytest.Monke
         (["-m", "serve"], ["python", "-m", "leveret", "serve"], True),
         (["-m"], ["python", "-X", "dev", "-m", "leveret"], True),
         (["-m"], ["python", "-mleveret"], True),
-        (["-m"], ["python", "-Bm", "leveret.config.document"], True),
+        (["-m"], ["python", "-Bm", "leveret.cli.main"], True),
         (["-m", "leveret"], ["python", "-m", "application", "leveret"], False),
         (["/usr/bin/leveret", "-m"], ["python", "/usr/bin/leveret", "-m"], False),
         ([], ["python"], False),

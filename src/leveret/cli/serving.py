@@ -24,6 +24,7 @@ from leveret.cli.reloading import needing_restart, reloaded
 from leveret.config import ConfigError, load_config
 from leveret.management.control_socket import ControlServer
 from leveret.management.socket_path import CONTROL_SOCKET
+from leveret.node.choices import CHOICES
 from leveret.node.composition import Composition, make_data_directory, tls_settings
 from leveret.node.errors import StartFailed
 from leveret.security.declared import check_realms, declared_users
@@ -66,7 +67,7 @@ class Serving:
         self._flags = flags
         self._ready_file = ready_file
         self._salvage = salvage
-        self._config = load_config(path, flags=flags)
+        self._config = load_config(path, flags=flags, choices=CHOICES)
         # The broker keeps an automatically picked port when it restarts.
         self._ports: dict[bool, int] = {False: self._config.server.port, True: self._config.tls.port}
         self._composition: Composition | None = None
@@ -206,7 +207,7 @@ class Serving:
         if composition is None:
             return
         try:
-            config = load_config(self._path, flags=self._flags)
+            config = load_config(self._path, flags=self._flags, choices=CHOICES)
             declared = declared_users(config.users)
             check_realms(config.vhosts)
             settings = tls_settings(config.tls)

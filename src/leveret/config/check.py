@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Callable
 
 from leveret.config.errors import ConfigError
-from leveret.config.model import Config, Mechanism
+from leveret.config.model import Config
+from leveret.config.schema import Choices
 
 Source = Callable[[tuple[str, ...]], str]
 
 _CERT = "expected 'tls.cert' to name the server's certificate"
 
 
-def check(config: Config, source: Source) -> None:
+def check(config: Config, source: Source, choices: Choices) -> None:
     """Raise `ConfigError` if settings conflict. `source` returns the source of a setting."""
     _check_tls(config, source)
-    _check_auth(config, source)
+    _check_auth(config, source, choices)
     _check_users(config, source)
 
 
@@ -37,11 +37,12 @@ def _check_tls(config: Config, source: Source) -> None:
         )
 
 
-def _check_auth(config: Config, source: Source) -> None:
+def _check_auth(config: Config, source: Source, choices: Choices) -> None:
     auth = config.auth
     where = f"{source(('auth', 'mechanisms'))}: 'auth.mechanisms'"
     if not auth.mechanisms:
-        raise ConfigError(f"{where} is empty; expected at least one of {', '.join(typing.get_args(Mechanism))}")
+        names = ", ".join(choices.get("mechanism", ["the SASL mechanisms"]))
+        raise ConfigError(f"{where} is empty; expected at least one of {names}")
     if "ANONYMOUS" in auth.mechanisms and auth.anonymous_user is None:
         raise ConfigError(
             f"{where} contains ANONYMOUS; expected 'auth.anonymous_user' to name the user for anonymous clients"

@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 
@@ -17,7 +18,7 @@ from leveret.config.check import check
 from leveret.config.errors import ConfigError
 from leveret.config.model import Config
 from leveret.config.renamed import RENAMED_SETTINGS, refuse_renamed
-from leveret.config.schema import Key, Table, schema_of
+from leveret.config.schema import Choices, Key, Table, schema_of
 from leveret.config.values import READERS, Setting
 
 __all__ = ["ConfigError", "combine_config", "load_config"]
@@ -45,6 +46,8 @@ def load_config(
     path: str | os.PathLike[str] | None = None,
     environment: Mapping[str, str] | None = None,
     flags: Sequence[tuple[str, str]] = (),
+    *,
+    choices: Choices = MappingProxyType({}),
 ) -> Config:
     """Load the configuration from a TOML file, `LEVERET_SECTION__KEY` variables and flags.
 
@@ -52,45 +55,47 @@ def load_config(
         path: The TOML file, if any.
         environment: The environment variables. Default: `os.environ`.
         flags: Pairs of a dotted key in TOML notation and a value as text.
+        choices: The valid names of engines and mechanisms. Without them, any name is valid.
 
     Raises:
         ConfigError: A setting is unknown or invalid, or the file cannot be read.
     """
     environment = os.environ if environment is None else environment
-    root = schema_of(Config)
+    root = schema_of(Config, choices)
     tree = _Tree()
     if path is not None:
         _read_file(Path(path), root, tree)
     _read_environment(environment, root, tree)
     for key, text in flags:
         _read_flag(key, text, root, tree)
-    return _checked(root, tree)
+    return _checked(root, tree, choices)
 
 
-def combine_config(*layers: tuple[str, Mapping[str, Setting] | Path]) -> Config:
+def combine_config(*layers: tuple[str, Mapping[str, Setting] | Path], choices: Choices = MappingProxyType({})) -> Config:
     """Combine tables and TOML files. A later layer overrides single keys of earlier ones. Ignores the environment.
 
     Args:
         *layers: Pairs of a name for error messages, and either the path of a TOML file or a table with the structure of
             the file. A table may contain `Path` objects; its relative paths are relative to the working directory.
+        choices: The valid names of engines and mechanisms. Without them, any name is valid.
 
     Raises:
         ConfigError: A setting is unknown or invalid, or a file cannot be read.
     """
-    root = schema_of(Config)
+    root = schema_of(Config, choices)
     tree = _Tree()
     for name, layer in layers:
         if isinstance(layer, Path):
             _read_file(layer, root, tree)
         else:
             _flatten(layer, root, (), name, os.getcwd(), tree)
-    return _checked(root, tree)
+    return _checked(root, tree, choices)
 
 
-def _checked(root: Table, tree: _Tree) -> Config:
+def _checked(root: Table, tree: _Tree, choices: Choices) -> Config:
     built = _build(root, (), tree)
     assert isinstance(built, Config)
-    check(built, lambda key: _source_of(key, tree))
+    check(built, lambda key: _source_of(key, tree), choices)
     return built
 
 

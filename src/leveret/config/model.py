@@ -18,10 +18,9 @@ FilePath = Annotated[str, Meta(extra={"kind": "path"})]
 PathOrUrl = Annotated[str, Meta(extra={"kind": "path_or_url"})]
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
 QosGlobal = Literal["rabbitmq", "spec"]
-# Copies of the names in `security.mechanisms.registry` and `storage.registry`, which the configuration must not import.
-# tests/config/test_choices.py compares them.
-Mechanism = Literal["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", "AMQPLAIN", "EXTERNAL", "ANONYMOUS"]
-Engine = Literal["sqlite", "memory"]
+# Names from the registries of other packages, which are passed to the loader as `Choices`.
+Mechanism = Annotated[str, Meta(extra={"choice": "mechanism"})]
+Engine = Annotated[str, Meta(extra={"choice": "engine"})]
 
 
 def about(description: str, *, ge: float | None = None, gt: float | None = None, le: float | None = None) -> Meta:

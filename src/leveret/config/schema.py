@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import types
 import typing
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Union
+from typing import Any, Literal, TypeAlias, Union
 
 import msgspec
 
 from leveret.config.values import READERS, Setting
+
+# The valid names of a choice ("engine", "mechanism"), from the registry of its package.
+Choices: TypeAlias = Mapping[str, Sequence[str]]
 
 _EXPECTED_BY_KIND = {
     "size": 'bytes (a number, or a string such as "64MiB")',
@@ -58,23 +62,33 @@ class Table:
     each: Table | None = None
 
 
-def schema_of(struct: type[msgspec.Struct], name: str = "") -> Table:
-    """Return the table of a struct."""
+def schema_of(struct: type[msgspec.Struct], choices: Choices, name: str = "") -> Table:
+    """Return the table of a struct. A choice that `choices` does not have may be any string."""
     table = Table(name, struct)
     for info in msgspec.structs.fields(struct):
         bare, metas = _strip(info.type)
         if isinstance(bare, type) and issubclass(bare, msgspec.Struct):
-            table.keys[info.name] = schema_of(bare, info.name)
+            table.keys[info.name] = schema_of(bare, choices, info.name)
         elif typing.get_origin(bare) is dict:
             inner = typing.get_args(bare)[1]
-            table.keys[info.name] = Table(info.name, None, {}, schema_of(inner, "NAME"))
+            table.keys[info.name] = Table(info.name, None, {}, schema_of(inner, choices, "NAME"))
         else:
             default = info.default_factory() if info.default is msgspec.NODEFAULT else info.default
-            table.keys[info.name] = _key(info.name, info.type, bare, metas, default)
+            table.keys[info.name] = _key(info.name, _chosen(info.type, choices), metas, default)
     return table
 
 
-def _key(name: str, full: Any, bare: Any, metas: list[msgspec.Meta], default: Setting) -> Key:
+def _chosen(annotation: Any, choices: Choices) -> Any:
+    """Return the type of a setting, with the names of its choice."""
+    bare, metas = _strip(annotation)
+    if typing.get_origin(bare) is list:
+        return list[_chosen(typing.get_args(bare)[0], choices)]  # type: ignore[misc]
+    choice = next((meta.extra["choice"] for meta in metas if meta.extra and "choice" in meta.extra), "")
+    return Literal[tuple(choices[choice])] if choice in choices else annotation
+
+
+def _key(name: str, full: Any, metas: list[msgspec.Meta], default: Setting) -> Key:
+    bare, _ = _strip(full)
     kind = next((meta.extra["kind"] for meta in metas if meta.extra and "kind" in meta.extra), "")
     assert not kind or kind in READERS
     description = next((meta.description for meta in reversed(metas) if meta.description), "")

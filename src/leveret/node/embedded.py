@@ -16,6 +16,7 @@ import msgspec
 
 from leveret.config import Config, ConfigError, UserConfig, combine_config
 from leveret.config.values import Setting
+from leveret.node.choices import CHOICES
 from leveret.node.errors import CallRefused
 from leveret.node.running import Node
 from leveret.node.threaded import Threaded
@@ -259,9 +260,10 @@ def _combine(
     layer = config if isinstance(config, Mapping) else Path(config) if config is not None else {}
     name = str(layer) if isinstance(layer, Path) else "config"
     # Detect a missing data directory, because the default of `leveret serve` must not apply here.
-    probe = combine_config(("default", {"server": {"data_dir": _NOWHERE}}), (name, layer), arguments)
+    probe = combine_config(("default", {"server": {"data_dir": _NOWHERE}}), (name, layer), arguments, choices=CHOICES)
     engine = MEMORY if probe.server.data_path == _NOWHERE else SQLITE
-    combined = combine_config(("default", {**_DEFAULTS, "storage": {"engine": engine}}), (name, layer), arguments)
+    defaults = ("default", {**_DEFAULTS, "storage": {"engine": engine}})
+    combined = combine_config(defaults, (name, layer), arguments, choices=CHOICES)
     if engine == MEMORY and combined.storage.engine != MEMORY:
         raise ConfigError(
             f"{name}: 'storage.engine' is '{combined.storage.engine}', which requires a data directory; set data_dir too"

@@ -1,4 +1,4 @@
-"""Generate `docs/configuration.md` from the structs: `python -m leveret.config.document [--check] PATH`."""
+"""Generate `docs/configuration.md` from the structs: `python tools/document_configuration.py [--check] PATH`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from pathlib import Path
 from leveret.config.model import Config
 from leveret.config.schema import Key, Table, schema_of
 from leveret.config.values import Setting
+from leveret.node.choices import CHOICES
 
 _HEAD = """\
 # Configuration
 
-<!-- Generated from src/leveret/config/model.py by `python -m leveret.config.document`. Do not edit. -->
+<!-- Generated from src/leveret/config/model.py by `python tools/document_configuration.py`. Do not edit. -->
 
 Leveret runs without any configuration. Set the [keys](#keys) that you want to change in any of these places; later places
 override earlier ones:
@@ -98,7 +99,7 @@ def document() -> str:
     """Return the text of the page."""
     lines = [
         f"| `{key}` | {_cell(value)} | {default} | {_cell(meaning)} |\n"
-        for key, value, default, meaning in _rows(schema_of(Config), "")
+        for key, value, default, meaning in _rows(schema_of(Config, CHOICES), "")
     ]
     return _HEAD + "".join(lines) + _TAIL
 
@@ -135,7 +136,7 @@ def main(arguments: list[str]) -> int:
     if check:
         current = path.exists() and path.read_text("utf-8") == document()
         if not current:
-            print(f"{path} is out of date: run `python -m leveret.config.document {path}`", file=sys.stderr)
+            print(f"{path} is out of date: run `python tools/document_configuration.py {path}`", file=sys.stderr)
         return 0 if current else 1
     path.write_text(document(), "utf-8")
     return 0
