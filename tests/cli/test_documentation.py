@@ -8,8 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from leveret.cli.app import COMMANDS, leveret
-from leveret.cli.renamed import RENAMED_COMMANDS
+from leveret.cli.app import COMMANDS, RENAMED_COMMANDS, leveret
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "cli.md").read_text("utf-8")

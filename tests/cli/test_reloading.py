@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from leveret.cli.reloading import needing_restart, reloaded
+from leveret.cli.serving import needing_restart, reloaded
 from leveret.config import Config, LimitsConfig, ServerConfig, TlsConfig, UserConfig, VhostConfig
 
 OLD = Config(server=ServerConfig(port=1), users={"a": UserConfig()})

@@ -34,8 +34,9 @@ def test_confirmed_changes_survive(tmp_path: Path, library: Path, name: str) -> 
     assert not taken.wrong
     assert not unrecorded(taken)
     for rules in Rules:
-        points = list(check(workload, taken, rules, POINTS, chance, tmp_path / rules))
-        assert len(points) == POINTS
+        # Points with equal files and events are checked once.
+        points = list(check(workload, taken, rules, 2 * POINTS, chance, tmp_path / rules))
+        assert POINTS <= len(points) <= 2 * POINTS
         assert not [point for point in points if point.wrong]
 
 

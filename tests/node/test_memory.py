@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from leveret.node.memory import memory_limit, memory_size
+from leveret.node.composition import memory_limit, memory_size
 
 
 def test_the_memory_of_a_container_is_its_limit(tmp_path: Path) -> None:

@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
+from typing import Final
 
 import click
 
 from leveret._build import __version__, build_info
-from leveret.cli.renamed import refuse_renamed
+
+RENAMED_COMMANDS: Final = {
+    "staged": "uploads",
+    "stages": "sink-transactions",
+    "stages discard": "sink-transactions abort",
+}
+
+
+def refuse_renamed(arguments: Sequence[str]) -> None:
+    """Raise `click.UsageError` if the arguments start with the old name of a command."""
+    for name in (" ".join(arguments[:2]), *arguments[:1]):
+        if name in RENAMED_COMMANDS:
+            raise click.UsageError(f"unknown command '{name}': it was renamed to '{RENAMED_COMMANDS[name]}'")
+
 
 COMMANDS = {
     "serve": ("leveret.cli.serve:serve", "Run a broker."),

@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import os
+import resource
 import signal
 import sys
 import threading
@@ -15,13 +16,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
+import msgspec
 
 from leveret._build import __version__, build_info
 from leveret.broker.errors import BrokerError, StorageFailed
 from leveret.cli.logs import set_up_logging
-from leveret.cli.machine import raise_file_limit, running_for
-from leveret.cli.reloading import needing_restart, reloaded
-from leveret.config import ConfigError, load_config
+from leveret.config import Config, ConfigError, load_config
 from leveret.management.control_socket import ControlServer
 from leveret.management.socket_path import CONTROL_SOCKET
 from leveret.node.choices import CHOICES
@@ -258,3 +258,51 @@ def _exit_unfinished(timeout: float) -> None:
     )
     logging.shutdown()
     os._exit(UNFINISHED)
+
+
+# The keys of [tls] that a listener can reload.
+_RELOADABLE_TLS = ("cert", "key", "key_password_file", "ca")
+
+
+def reloaded(old: Config, new: Config) -> Config:
+    """Return the old configuration, updated with the new settings that apply without a restart."""
+    tls = old.tls
+    if old.tls.cert and new.tls.cert:
+        tls = msgspec.structs.replace(tls, **{name: getattr(new.tls, name) for name in _RELOADABLE_TLS})
+    return msgspec.structs.replace(old, tls=tls, limits=new.limits, users=new.users, vhosts=new.vhosts)
+
+
+def needing_restart(running: Config, new: Config) -> list[str]:
+    """Return the names of changed settings that require a restart."""
+    changed = []
+    for section in msgspec.structs.fields(Config):
+        before, after = getattr(running, section.name), getattr(new, section.name)
+        if isinstance(before, msgspec.Struct):
+            changed += [
+                f"{section.name}.{field.name}"
+                for field in msgspec.structs.fields(before)
+                if getattr(before, field.name) != getattr(after, field.name)
+            ]
+    return changed
+
+
+MAX_FILES = 1 << 20
+
+
+def raise_file_limit() -> int:
+    """Raise the limit on open files, and thus on connections, to the system's maximum. Returns the new limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # Linux refuses RLIM_INFINITY.
+    wanted = MAX_FILES if hard == resource.RLIM_INFINITY else hard
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    except (OSError, ValueError):
+        return soft
+
+
+def running_for() -> float:
+    """Return the seconds since this process started, including the interpreter's startup."""
+    # The program name is in parentheses and may contain any character. The start time is the 20th field after it, in ticks.
+    fields = Path("/proc/self/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK"))

@@ -34,7 +34,6 @@ from leveret.management.descriptions import ProcessInfo
 from leveret.management.managed import ManagedBroker
 from leveret.management.operations.vhosts import DEFAULT_VHOST, stored_vhosts
 from leveret.node.listening import listen
-from leveret.node.memory import memory_limit
 from leveret.node.permissions import warn_about_permissions
 from leveret.node.segments import make_store, segment_settings
 from leveret.protocols.amqp09.contents.policy import content_policies
@@ -422,3 +421,23 @@ def _apply_routing_limits(broker: Broker, limits: LimitsConfig) -> None:
     broker.max_routing_keys = limits.routing_keys
     broker.max_routing_steps = limits.routing_steps
     broker.max_routing_queues = limits.routing_queues
+
+
+# The memory limits of control groups (containers), version 2 and version 1.
+_GROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+
+
+def memory_size(group_limits: tuple[Path, ...] = _GROUP_LIMITS) -> int:
+    """Return the memory of the machine in bytes, or of the container if it has less."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for path in group_limits:
+        try:
+            total = min(total, int(path.read_text()))
+        except (OSError, ValueError):
+            continue
+    return total
+
+
+def memory_limit(watermark: float) -> int:
+    """Return `limits.memory_high_watermark` in bytes; up to 1, it is a fraction of the memory."""
+    return int(watermark * memory_size()) if watermark <= 1 else int(watermark)

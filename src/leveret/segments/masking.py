@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from leveret.broker.message import FORMAT_AMQP1, FORMAT_CLASS_AMQP09
-from leveret.segments.amqp09_masking import mask_header
 from leveret.segments.content_encodings import compress, decompress
 from leveret.segments.erasure import DROP_BODY, MASK, CompiledRule, Counts
 from leveret.segments.reader import StoredMessage
 from leveret.segments.typed_json import Document
 from leveret.storage.records import decode_overlay, encode_overlay
+from leveret.wire.amqp0.classes import FILENAME, MESSAGE, class_of, decode_transfer, encode_transfer
+from leveret.wire.amqp0.dialects import QPID
 from leveret.wire.amqp0.properties import HEADER_MIN_SIZE, decode_header, encode_header, overlay_header
+from leveret.wire.amqp0.table_amqp09 import V0_9
 from leveret.wire.amqp0.values import FieldTable
 from leveret.wire.amqp10 import descriptors, message
 from leveret.wire.amqp10.composites import encode_composite
@@ -65,7 +69,7 @@ def _mask(rule: CompiledRule, stored: StoredMessage, encoding: str | None, count
     if rule.mask_paths:
         stored = _mask_body(rule, stored, encoding, counts)
     if stored.format == FORMAT_CLASS_AMQP09:
-        header = mask_header(stored.header, rule.mask_headers, rule.mask_properties, mask)
+        header = mask_amqp09_header(stored.header, rule.mask_headers, rule.mask_properties, mask)
         masked = _mask_overlay(rule.mask_headers, mask, stored)
         return masked._replace(header=header) if header != stored.header else masked
     if rule.mask_headers:
@@ -221,3 +225,30 @@ def _replace_section(stored: StoredMessage, begin: int, end: int, encoded: bytes
     header = stored.header[:begin] + encoded + stored.header[end:]
     at = stored.headers_at
     return stored._replace(header=header, headers_at=at + len(header) - len(stored.header) if at >= 0 else at)
+
+
+_SIZE_FIELD: Final = slice(4, 12)
+
+
+def mask_amqp09_header(header: bytes, headers: list[str], properties: list[str], mask: str) -> bytes:
+    """Return the header with these headers and properties masked; the same object if it has none of them.
+
+    Raises:
+        WireError: The header cannot be decoded.
+        EncodeError: The mask does not fit.
+    """
+    kind = class_of(header)
+    message = kind == MESSAGE
+    found = decode_transfer(header) if message else decode_header(header, QPID, V0_9)[2]
+    table: FieldTable = found.get("application_headers" if message else "headers") or {}
+    changed = {name: mask[:255] for name in properties if found.get(name)}
+    if FILENAME in headers and found.get("filename"):
+        changed["filename"] = mask[:255]
+    masked = {name: mask for name in headers if name in table}
+    if not changed and not masked:
+        return header
+    found.update(changed)
+    if masked:
+        found["application_headers" if message else "headers"] = {**table, **masked}
+    size = int.from_bytes(header[_SIZE_FIELD], "big")
+    return encode_transfer(size, found) if message else encode_header(kind, size, found, QPID, V0_9)
