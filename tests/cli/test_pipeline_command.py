@@ -13,6 +13,8 @@ from click.testing import CliRunner
 
 from leveret.cli.app import leveret
 from leveret.spark.pipeline import model
+from leveret.spark.pipeline.kinds.masking import Rule
+from leveret.spark.pipeline.kinds.registry import KINDS
 from leveret.spark.pipeline.state import FlowState, StateFile
 from tests.support.broker import ROOT
 
@@ -205,11 +207,11 @@ def test_every_key_is_documented() -> None:
         "transform": model.Transform,
         "tables": model.TableOutput,
         "exchanges": model.ExchangeOutput,
-        "rules": model.Rule,
+        "rules": Rule,
     }
     for section, struct in sections.items():
         for name in struct.__struct_fields__:
             assert f"`{section}.{name}`" in page, f"{section}.{name}"
-    for kind in model.KINDS.values():
+    for kind in KINDS.values():
         for name in kind.__struct_fields__:
             assert f"`{name}`" in page, name

@@ -11,8 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from leveret.spark.pipeline import scrubbed
-from leveret.spark.pipeline.kinds.masking import BodyMasker, HeadersMasker
-from leveret.spark.pipeline.model import Rule
+from leveret.spark.pipeline.kinds.masking import BodyMasker, HeadersMasker, Rule
 from tests.spark.pipeline.support import messages
 
 KEY = b"0123456789abcdef"

@@ -15,10 +15,11 @@ from leveret.spark.pipeline.errors import PipelineError
 from leveret.spark.pipeline.flow import start_flow
 from leveret.spark.pipeline.kinds.archive import archive
 from leveret.spark.pipeline.kinds.enrich import enrich
+from leveret.spark.pipeline.kinds.masking import Rule
 from leveret.spark.pipeline.kinds.scrub import scrub, scrubbed
 from leveret.spark.pipeline.kinds.traffic import traffic
 from leveret.spark.pipeline.load import load_pipeline
-from leveret.spark.pipeline.model import Broker, Capture, Decode, ExchangeOutput, Rule, StaticTable, TableOutput
+from leveret.spark.pipeline.model import Broker, Capture, Decode, ExchangeOutput, StaticTable, TableOutput
 from leveret.spark.pipeline.reports.traffic_report import write_traffic_report
 from leveret.spark.pipeline.run import check_pipeline, run_pipeline
 from leveret.spark.pipeline.session import make_session

@@ -16,6 +16,7 @@ from leveret.segments.typed_json import Document
 from leveret.spark.pipeline import model
 from leveret.spark.pipeline.checks import check_flow
 from leveret.spark.pipeline.errors import PipelineError
+from leveret.spark.pipeline.kinds.registry import DEFAULT_KIND, KINDS
 
 _AT_PATH = re.compile(r" - at `([^`]*)`\Z")
 _PART = re.compile(r"\.([\w-]+)|\[(\d+)\]|\[(\.\.\.)\]")
@@ -69,57 +70,26 @@ class _Parser:
         if not outline.flows:
             raise self._error(("flows",), "is empty; expected at least one table [flows.NAME]")
         flows = {name: self._flow(name, table) for name, table in outline.flows.items()}
-        broker = msgspec.structs.replace(outline.broker, password_file=self._absolute(outline.broker.password_file))
         return model.Pipeline(
             name=outline.name,
-            directory=self._absolute(outline.directory),
-            broker=broker,
+            directory=model.absolute_path(outline.directory, self._base),
+            broker=outline.broker.with_absolute_paths(self._base),
             spark=outline.spark,
             supervision=outline.supervision,
             flows=flows,
         )
 
-    def _flow(self, name: str, table: dict[str, Document]) -> model.AnyFlow:
+    def _flow(self, name: str, table: dict[str, Document]) -> model.FlowSection:
         at = ("flows", name)
         if not re.fullmatch(r"[\w-]{1,100}", name):
             raise self._error(at, "has an invalid name; expected letters, digits, '-' and '_'")
-        kind = table.get("kind", "flow")
-        if kind not in model.KINDS:
-            raise self._error((*at, "kind"), f"is {kind!r}; expected one of {', '.join(model.KINDS)}")
-        flow: model.AnyFlow = self._convert(table, model.KINDS[kind], at)
+        kind = table.get("kind", DEFAULT_KIND)
+        if kind not in KINDS:
+            raise self._error((*at, "kind"), f"is {kind!r}; expected one of {', '.join(KINDS)}")
+        flow: model.FlowSection = self._convert(table, KINDS[kind], at)
         for path, problem in check_flow(flow):
             raise self._error((*at, *path), problem)
-        return self._with_paths(flow)
-
-    def _with_paths(self, flow: model.AnyFlow) -> model.AnyFlow:
-        """Make relative paths of files and tables absolute."""
-        changed: dict[str, Document] = {}
-        for name in flow.__struct_fields__:
-            value = getattr(flow, name)
-            if isinstance(value, model.Decode):
-                changed[name] = msgspec.structs.replace(
-                    value, schema_file=self._absolute(value.schema_file), quarantine=self._absolute(value.quarantine)
-                )
-            elif isinstance(value, (model.TableOutput, model.StaticTable)):
-                changed[name] = self._table(value)
-            elif name == "tables":
-                changed[name] = [self._table(table) for table in value]
-            elif isinstance(value, model.Transform):
-                tables = {key: self._table(table) for key, table in value.tables.items()}
-                where = [str(self._base), *(self._absolute(one) for one in value.path)]
-                changed[name] = msgspec.structs.replace(value, tables=tables, path=where)
-            elif name in ("quarantine", "key_file", "report"):
-                changed[name] = self._absolute(value)
-        return msgspec.structs.replace(flow, **changed)
-
-    def _table(self, table: Any) -> Any:
-        return msgspec.structs.replace(table, path=self._absolute(table.path))
-
-    def _absolute(self, path: Any) -> Any:
-        """Return an absolute path; URLs and None are returned unchanged."""
-        if path is None or "://" in path:
-            return path
-        return str(self._base / Path(path).expanduser())
+        return flow.with_absolute_paths(self._base)
 
     def _convert(self, value: Document, type: Any, at: _Path) -> Any:
         try:

@@ -1,17 +1,24 @@
 """The structure of a pipeline.toml, as types. Durations are in seconds unless a comment says otherwise.
 
 A flow goes from one capture through decoding and a transformation to tables and exchanges. Each kind of flow is a struct
-of its own, so that keys it does not use are rejected.
+of its own in `kinds`, so that keys it does not use are rejected.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Literal
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from msgspec import UNSET, Struct, UnsetType, field
+from msgspec.structs import replace
 
 from leveret.segments.typed_json import Document
+
+if TYPE_CHECKING:
+    from leveret.spark.pipeline.checks import Problem
+    from leveret.spark.pipeline.definition import Flow
 
 DEFAULT_URL = "amqp://guest:guest@localhost/"
 # Elements of `TableOutput.partition`: transform and source column, or a plain column.
@@ -19,10 +26,73 @@ PARTITION = re.compile(r"(?:(day|hour|month)\((\w+)\)|(\w+))\Z")
 
 
 class Section(Struct, forbid_unknown_fields=True, frozen=True):
-    """A table of the file; unknown keys are errors."""
+    """A table of the file; unknown keys are errors.
+
+    Attributes:
+        FILES: Keys with files that the driver reads. A package contains them.
+        LOCATIONS: Keys with other paths, such as directories of tables. They may be URLs.
+    """
+
+    FILES: ClassVar[tuple[str, ...]] = ()
+    LOCATIONS: ClassVar[tuple[str, ...]] = ()
+
+    def sections(self) -> Iterator[Section]:
+        """Yield the sections inside this one, then this one."""
+        for name in self.__struct_fields__:
+            for value in _elements(getattr(self, name)):
+                if isinstance(value, Section):
+                    yield from value.sections()
+        yield self
+
+    def requirements(self) -> Iterator[str]:
+        """Yield the requirements, in addition to Leveret's, of this section without those inside it."""
+        yield from ()
+
+    def with_absolute_paths(self, base: Path) -> Self:
+        """Return the section with paths relative to `base` made absolute, also in the sections inside it."""
+        paths = {*self.FILES, *self.LOCATIONS}
+        return replace(
+            self,
+            **{
+                name: _absolute(value, base) if name in paths else _with_absolute_paths(value, base)
+                for name in self.__struct_fields__
+                for value in [getattr(self, name)]
+            },
+        )
+
+
+def _elements(value: object) -> Iterable[object]:
+    """Return the elements of an array, the values of a table, or the value itself."""
+    if isinstance(value, list):
+        return value
+    return value.values() if isinstance(value, dict) else (value,)
+
+
+def _with_absolute_paths(value: object, base: Path) -> object:
+    if isinstance(value, Section):
+        return value.with_absolute_paths(base)
+    if isinstance(value, list):
+        return [_with_absolute_paths(element, base) for element in value]
+    if isinstance(value, dict):
+        return {key: _with_absolute_paths(element, base) for key, element in value.items()}
+    return value
+
+
+def _absolute(value: object, base: Path) -> object:
+    """Return an absolute path, or a list of them; URLs and None are returned unchanged."""
+    if isinstance(value, list):
+        return [_absolute(path, base) for path in value]
+    return absolute_path(value, base) if isinstance(value, str) else value
+
+
+def absolute_path(path: str, base: Path) -> str:
+    """Return a path relative to `base` as an absolute one; a URL is returned unchanged."""
+    return path if "://" in path else str(base / Path(path).expanduser())
 
 
 class Broker(Section, frozen=True):
+    LOCATIONS = ("password_file",)
+
     url: str = DEFAULT_URL
     # A file with the password in its first line, so that it need not be in the URL.
     password_file: str | None = None
@@ -68,6 +138,9 @@ class Capture(Section, frozen=True):
 
 
 class Decode(Section, frozen=True):
+    FILES = ("schema_file",)
+    LOCATIONS = ("quarantine",)
+
     format: Literal["raw", "json", "avro", "protobuf"] = "raw"
     # JSON: column definitions ("id BIGINT NOT NULL, name STRING"), or a file with them. Avro: a file with the schema.
     # Protobuf: a file with a descriptor set.
@@ -83,8 +156,16 @@ class Decode(Section, frozen=True):
     # Directory of the Parquet table for such messages.
     quarantine: str | None = None
 
+    def requirements(self) -> Iterator[str]:
+        if self.format == "avro":
+            yield "fastavro>=1.9"
+        elif self.format == "protobuf":
+            yield "protobuf>=5"
+
 
 class StaticTable(Section, frozen=True):
+    LOCATIONS = ("path",)
+
     path: str
     format: str = "parquet"
     options: dict[str, str] = {}
@@ -92,6 +173,8 @@ class StaticTable(Section, frozen=True):
 
 class Transform(Section, frozen=True):
     """A transformation by the user: a function, or SQL over the table `messages`."""
+
+    LOCATIONS = ("path",)
 
     function: str | None = None
     # Search path for the function's module, in addition to the directory of pipeline.toml.
@@ -104,8 +187,14 @@ class Transform(Section, frozen=True):
     # Tables that SQL can use under these names.
     tables: dict[str, StaticTable] = {}
 
+    def with_absolute_paths(self, base: Path) -> Self:
+        changed = super().with_absolute_paths(base)
+        return replace(changed, path=[str(base), *changed.path])
+
 
 class TableOutput(Section, frozen=True):
+    LOCATIONS = ("path",)
+
     path: str
     format: Literal["parquet", "iceberg"] = "parquet"
     # day(COLUMN), hour(COLUMN), month(COLUMN) or a column.
@@ -119,6 +208,10 @@ class TableOutput(Section, frozen=True):
     # "auto": the tasks that read also write the files if they can; "spark": Spark always writes them.
     writer: Literal["auto", "spark"] = "auto"
 
+    def requirements(self) -> Iterator[str]:
+        if self.format == "iceberg":
+            yield "pyiceberg[sql-sqlite]>=0.9"
+
 
 class ExchangeOutput(Section, frozen=True):
     # "" is the default exchange. By default the rows' columns exchange and routing_key apply.
@@ -128,86 +221,27 @@ class ExchangeOutput(Section, frozen=True):
     options: dict[str, str | int | float | bool] = {}
 
 
-class PlainFlow(Section, frozen=True, tag_field="kind", tag="flow"):
+class FlowSection(Section, frozen=True, kw_only=True, tag_field="kind"):
+    """A table [flows.NAME]. Each kind of flow is a subclass, whose tag is the kind's name, in `kinds.registry`."""
+
     capture: Capture
-    decode: Decode = field(default_factory=Decode)
-    transform: Transform | None = None
-    tables: list[TableOutput] = []
-    exchanges: list[ExchangeOutput] = []
     # Seconds between batches; 0 starts the next batch immediately.
     trigger: float = 5.0
 
+    def check(self) -> Iterator[Problem]:
+        """Yield the problems of this kind of flow; `checks.check_flow` finds those that all kinds can have."""
+        raise NotImplementedError
 
-class ArchiveFlow(Section, frozen=True, tag_field="kind", tag="archive"):
-    capture: Capture
-    table: TableOutput
-    decode: Decode = field(default_factory=Decode)
-    trigger: float = 10.0
+    def build(self, name: str) -> Flow:
+        """Build the flow.
 
+        Args:
+            name: Names of pipeline and flow.
 
-class TrafficFlow(Section, frozen=True, tag_field="kind", tag="traffic"):
-    """Statistics from the broker's own events; `capture` is optional."""
-
-    capture: Capture = field(default_factory=lambda: Capture(exchange="amq.leveret.events"))
-    table: TableOutput | None = None
-    exchange: ExchangeOutput | None = None
-    # Length of a window, and how late events may arrive.
-    window: float = 60.0
-    late: float = 30.0
-    # HTML page that is written after each batch.
-    report: str | None = None
-    trigger: float = 5.0
-
-
-class EnrichFlow(Section, frozen=True, tag_field="kind", tag="enrich"):
-    capture: Capture
-    decode: Decode
-    table: StaticTable
-    # Fields of the decoded body = columns of the table.
-    on: dict[str, str]
-    to: ExchangeOutput
-    # Columns of the table to add; by default all that are not joined on.
-    add: list[str] = []
-    # What to do with messages without a row in the table; "keep" publishes them without the columns.
-    unmatched: Literal["keep", "quarantine", "drop"] = "keep"
-    trigger: float = 1.0
-
-
-class Rule(Section, frozen=True):
-    """What to mask, and how: exactly one of the first four keys."""
-
-    # Path into a JSON body: "customer.email", "items[].name"; "*" matches any key.
-    field: str | None = None
-    header: str | None = None
-    # A property, such as user_id.
-    property: str | None = None
-    # Regular expression for the body as text.
-    pattern: str | None = None
-    action: Literal["hash", "mask", "drop", "replace"] = "mask"
-    replacement: str = "***"
-
-
-class ScrubFlow(Section, frozen=True, tag_field="kind", tag="scrub"):
-    capture: Capture
-    rules: list[Rule]
-    # File with the key of the hashes in its first line: equal values have equal hashes, which cannot be reversed by trial.
-    key_file: str | None = None
-    # What to do with a message whose body cannot be masked: it is compressed, or not JSON although a rule names a field.
-    on_error: Literal["quarantine", "fail", "drop"] = "quarantine"
-    quarantine: str | None = None
-    tables: list[TableOutput] = []
-    exchanges: list[ExchangeOutput] = []
-    trigger: float = 5.0
-
-
-AnyFlow = PlainFlow | ArchiveFlow | TrafficFlow | EnrichFlow | ScrubFlow
-KINDS: dict[str, type[Struct]] = {
-    "flow": PlainFlow,
-    "archive": ArchiveFlow,
-    "traffic": TrafficFlow,
-    "enrich": EnrichFlow,
-    "scrub": ScrubFlow,
-}
+        Raises:
+            PipelineError: A function or a file of the flow does not exist.
+        """
+        raise NotImplementedError
 
 
 class Pipeline(Section, frozen=True):
@@ -217,7 +251,7 @@ class Pipeline(Section, frozen=True):
     broker: Broker = field(default_factory=Broker)
     spark: Spark = field(default_factory=Spark)
     supervision: Supervision = field(default_factory=Supervision)
-    flows: dict[str, AnyFlow] = {}
+    flows: dict[str, FlowSection] = {}
 
 
 class _Outline(Section, frozen=True):

@@ -59,10 +59,13 @@ def package_pipeline(path: str, target: str, master: str | None = None) -> str:
     modules: dict[str, Path] = {}
     for name, flow in pipeline.flows.items():
         text = _copy_files(text, flow, Path(path).absolute().parent, directory)
-        if isinstance(flow, model.PlainFlow) and flow.transform is not None and flow.transform.function is not None:
-            root = flow.transform.function.partition(":")[0].partition(".")[0]
-            modules[root] = _find_module(root, flow.transform.path, name)
-    for shared in re.findall(r'^\s*(?:directory|path|quarantine|report)\s*=\s*"([^"]*)"', text, re.MULTILINE):
+        for transform in flow.sections():
+            if isinstance(transform, model.Transform) and transform.function is not None:
+                root = transform.function.partition(":")[0].partition(".")[0]
+                modules[root] = _find_module(root, transform.path, name)
+    sections = [section for flow in pipeline.flows.values() for section in flow.sections()]
+    locations = {"directory"}.union(*(section.LOCATIONS for section in sections))
+    for shared in re.findall(rf'^\s*(?:{"|".join(sorted(locations))})\s*=\s*"([^"]*)"', text, re.MULTILINE):
         if "://" not in shared and not Path(shared).is_absolute():
             raise PipelineError(
                 f"{path}: {shared!r} is a relative path; a packaged pipeline needs a URL or an absolute "
@@ -110,10 +113,9 @@ def _find_module(root: str, paths: list[str], flow: str) -> Path:
     raise PipelineError(f"flows.{flow}.transform.function: module {root} not found in {', '.join(paths)}")
 
 
-def _copy_files(text: str, flow: model.AnyFlow, base: Path, directory: Path) -> str:
+def _copy_files(text: str, flow: model.FlowSection, base: Path, directory: Path) -> str:
     """Copy files with relative paths, and return the file's text with their new names."""
-    decode = getattr(flow, "decode", None)
-    for place in (getattr(decode, "schema_file", None), getattr(flow, "key_file", None)):
+    for place in (getattr(section, name) for section in flow.sections() for name in section.FILES):
         if place is None:
             continue
         source = Path(place)
@@ -128,12 +130,6 @@ def _copy_files(text: str, flow: model.AnyFlow, base: Path, directory: Path) -> 
 def _requirements(pipeline: model.Pipeline) -> list[str]:
     found = list(REQUIREMENTS)
     for flow in pipeline.flows.values():
-        decode = getattr(flow, "decode", None)
-        if decode is not None and decode.format in ("avro", "protobuf"):
-            found.append("fastavro>=1.9" if decode.format == "avro" else "protobuf>=5")
-        tables = [*getattr(flow, "tables", []), getattr(flow, "table", None)]
-        if any(getattr(table, "format", "") == "iceberg" for table in tables):
-            found.append("pyiceberg[sql-sqlite]>=0.9")
-        if getattr(flow, "report", None) is not None:
-            found.append("jinja2>=3.1")
+        for section in flow.sections():
+            found += section.requirements()
     return list(dict.fromkeys(found))

@@ -9,20 +9,14 @@ from typing import TYPE_CHECKING
 
 from leveret.spark.errors import OptionError
 from leveret.spark.options import read_options
-from leveret.spark.pipeline import model
 from leveret.spark.pipeline.capture import no_messages, source_options
 from leveret.spark.pipeline.definition import Flow
 from leveret.spark.pipeline.errors import PipelineError
-from leveret.spark.pipeline.kinds.archive import archive_flow
-from leveret.spark.pipeline.kinds.enrich import enrich_flow
-from leveret.spark.pipeline.kinds.scrub import scrub_flow
-from leveret.spark.pipeline.kinds.traffic import traffic_flow
 from leveret.spark.pipeline.load import load_pipeline
 from leveret.spark.pipeline.model import Pipeline
 from leveret.spark.pipeline.output.exchanges import sink_options
 from leveret.spark.pipeline.session import make_session
 from leveret.spark.pipeline.supervise import Supervisor
-from leveret.spark.pipeline.transform import load_transform
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -93,7 +87,7 @@ def replacements(master: str | None, url: str | None) -> Mapping[str, str]:
 
 def flows_of(pipeline: Pipeline) -> dict[str, Flow]:
     """Build the flows, with their functions loaded and their options checked. Raises PipelineError."""
-    flows = {name: flow_of(pipeline.name, name, flow) for name, flow in pipeline.flows.items()}
+    flows = {name: flow.build(f"{pipeline.name}.{name}") for name, flow in pipeline.flows.items()}
     for name, flow in flows.items():
         try:
             read_options(source_options(flow.capture, pipeline.broker, flow.name))
@@ -102,36 +96,6 @@ def flows_of(pipeline: Pipeline) -> dict[str, Flow]:
         except OptionError as error:
             raise PipelineError(f"flows.{name}: {error}") from None
     return flows
-
-
-def flow_of(pipeline: str, name: str, flow: model.AnyFlow) -> Flow:
-    """Build a flow. A new kind of flow is a struct in `model` and a line here.
-
-    Raises:
-        PipelineError: A function or a file of the flow does not exist.
-    """
-    full = f"{pipeline}.{name}"
-    if isinstance(flow, model.ArchiveFlow):
-        return archive_flow(full, flow)
-    if isinstance(flow, model.TrafficFlow):
-        return traffic_flow(full, flow)
-    if isinstance(flow, model.EnrichFlow):
-        return enrich_flow(full, flow)
-    if isinstance(flow, model.ScrubFlow):
-        return scrub_flow(full, flow)
-    transform = flow.transform
-    return Flow(
-        full,
-        flow.capture,
-        flow.decode,
-        None,
-        load_transform(transform) if transform is not None else None,
-        transform is not None and transform.scope == "stream",
-        transform.output if transform is not None else "append",
-        flow.tables,
-        flow.exchanges,
-        flow.trigger,
-    )
 
 
 def plan(spark: SparkSession, flows: Mapping[str, Flow], check_tables: bool = False) -> list[str]:

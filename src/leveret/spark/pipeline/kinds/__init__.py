@@ -1,1 +1,1 @@
-"""The ready-made kinds of flows."""
+"""The kinds of flows."""

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from msgspec import field
+
+from leveret.spark.pipeline.checks import Problem, check_decode, check_table
 from leveret.spark.pipeline.definition import Flow
 from leveret.spark.pipeline.flow import start_flow
-from leveret.spark.pipeline.model import ArchiveFlow, Broker, Capture, Decode, TableOutput
+from leveret.spark.pipeline.model import Broker, Capture, Decode, FlowSection, TableOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 
-def archive_flow(name: str, flow: ArchiveFlow) -> Flow:
-    """Build a flow of kind "archive": every column of the messages, and their decoded bodies."""
-    return Flow(name, flow.capture, flow.decode, tables=[flow.table], trigger=flow.trigger)
+class ArchiveFlow(FlowSection, frozen=True, kw_only=True, tag="archive"):
+    table: TableOutput
+    decode: Decode = field(default_factory=Decode)
+    trigger: float = 10.0
+
+    def check(self) -> Iterator[Problem]:
+        yield from check_decode(self.decode)
+        yield from check_table(self.table, ("table",))
+
+    def build(self, name: str) -> Flow:
+        """Build a flow with every column of the messages, and their decoded bodies."""
+        return Flow(name, self.capture, self.decode, tables=[self.table], trigger=self.trigger)
 
 
 def archive(
@@ -44,4 +57,4 @@ def archive(
         trigger: Seconds between batches.
     """
     flow = ArchiveFlow(capture=capture, table=table, decode=decode or Decode(), trigger=trigger)
-    return start_flow(spark, archive_flow(name, flow), broker, checkpoint, once)
+    return start_flow(spark, flow.build(name), broker, checkpoint, once)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal
 
+from leveret.spark.pipeline.checks import Problem, check_decode
 from leveret.spark.pipeline.decoding.decode import ERROR
 from leveret.spark.pipeline.definition import Flow
 from leveret.spark.pipeline.errors import PipelineError
 from leveret.spark.pipeline.flow import start_flow
-from leveret.spark.pipeline.model import Broker, Capture, Decode, EnrichFlow, ExchangeOutput, StaticTable
+from leveret.spark.pipeline.model import Broker, Capture, Decode, ExchangeOutput, FlowSection, StaticTable
 from leveret.spark.pipeline.transform import read_table
 
 if TYPE_CHECKING:
@@ -18,27 +20,48 @@ if TYPE_CHECKING:
 _MATCHED = "__matched"
 
 
-def enrich_flow(name: str, flow: EnrichFlow) -> Flow:
-    """Build a flow of kind "enrich". The table is read again for each batch."""
+class EnrichFlow(FlowSection, frozen=True, kw_only=True, tag="enrich"):
+    decode: Decode
+    table: StaticTable
+    # Fields of the decoded body = columns of the table.
+    on: dict[str, str]
+    to: ExchangeOutput
+    # Columns of the table to add; by default all that are not joined on.
+    add: list[str] = []
+    # What to do with messages without a row in the table; "keep" publishes them without the columns.
+    unmatched: Literal["keep", "quarantine", "drop"] = "keep"
+    trigger: float = 1.0
 
-    def mark(both: DataFrame) -> DataFrame:
-        from pyspark.sql import functions as F
+    def check(self) -> Iterator[Problem]:
+        yield from check_decode(self.decode)
+        if self.decode.format == "raw":
+            yield ("decode", "format"), 'is "raw": a raw body has no field to join on'
+        if not self.on:
+            yield ("on",), 'is empty; expected { FIELD_OF_THE_BODY = "COLUMN_OF_THE_TABLE" }'
+        if self.unmatched == "quarantine" and self.decode.quarantine is None:
+            yield ("unmatched",), 'is "quarantine", but decode.quarantine is not set'
 
-        found = _join(both, flow)
-        if flow.unmatched != "quarantine":
-            return found
-        reason = "no row of the table with " + ", ".join(f"{column} = {field}" for field, column in flow.on.items())
-        return found.withColumn(ERROR, F.coalesce(ERROR, F.when(F.col(_MATCHED).isNull(), F.lit(reason))))
+    def build(self, name: str) -> Flow:
+        """Build a flow that reads the table again for each batch."""
 
-    return Flow(
-        name,
-        flow.capture,
-        flow.decode,
-        mark,
-        lambda rows: _with_merged_body(rows, flow),
-        exchanges=[flow.to],
-        trigger=flow.trigger,
-    )
+        def mark(both: DataFrame) -> DataFrame:
+            from pyspark.sql import functions as F
+
+            found = _join(both, self)
+            if self.unmatched != "quarantine":
+                return found
+            reason = "no row of the table with " + ", ".join(f"{column} = {field}" for field, column in self.on.items())
+            return found.withColumn(ERROR, F.coalesce(ERROR, F.when(F.col(_MATCHED).isNull(), F.lit(reason))))
+
+        return Flow(
+            name,
+            self.capture,
+            self.decode,
+            mark,
+            lambda rows: _with_merged_body(rows, self),
+            exchanges=[self.to],
+            trigger=self.trigger,
+        )
 
 
 def enrich(
@@ -86,7 +109,7 @@ def enrich(
         unmatched=unmatched,  # type: ignore[arg-type]
         trigger=trigger,
     )
-    return start_flow(spark, enrich_flow(name, flow), broker, checkpoint, once)
+    return start_flow(spark, flow.build(name), broker, checkpoint, once)
 
 
 def _join(rows: DataFrame, flow: EnrichFlow) -> DataFrame:

@@ -7,13 +7,28 @@ import hmac
 import json
 import re
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 from leveret.security.patterns import Pattern
 from leveret.segments.typed_json import Document, Json, JsonObject
-from leveret.spark.pipeline.model import Rule
+from leveret.spark.pipeline.model import Section
 
 # Hexadecimal digits of a hash, i.e. 128 bits.
 HASH_DIGITS = 32
+
+
+class Rule(Section, frozen=True):
+    """What to mask, and how: exactly one of the first four keys."""
+
+    # Path into a JSON body: "customer.email", "items[].name"; "*" matches any key.
+    field: str | None = None
+    header: str | None = None
+    # A property, such as user_id.
+    property: str | None = None
+    # Regular expression for the body as text.
+    pattern: str | None = None
+    action: Literal["hash", "mask", "drop", "replace"] = "mask"
+    replacement: str = "***"
 
 
 class _Dropped:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from leveret.security.patterns import Pattern
+from leveret.spark.pipeline.checks import Problem, check_outputs
 from leveret.spark.pipeline.decoding.arrow_functions import ArrowFunction, arrow_function
 from leveret.spark.pipeline.decoding.decode import ERROR, encoding_error
 from leveret.spark.pipeline.definition import Flow
 from leveret.spark.pipeline.errors import PipelineError
 from leveret.spark.pipeline.flow import start_flow
-from leveret.spark.pipeline.kinds.masking import BodyMasker, HeadersMasker, Mask, mask_of, mask_text
-from leveret.spark.pipeline.model import Broker, Capture, Decode, ExchangeOutput, Rule, ScrubFlow, TableOutput
+from leveret.spark.pipeline.kinds.masking import BodyMasker, HeadersMasker, Mask, Rule, mask_of, mask_text
+from leveret.spark.pipeline.model import Broker, Capture, Decode, ExchangeOutput, FlowSection, TableOutput
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,21 +25,53 @@ if TYPE_CHECKING:
 _MASKED = "__masked"
 
 
-def scrub_flow(name: str, flow: ScrubFlow) -> Flow:
-    """Build a flow of kind "scrub". PipelineError if the key file is unreadable."""
-    key = _read_key(flow.key_file)
-    # Masking headers and properties never fails.
-    on_error = flow.on_error if _of_bodies(flow.rules) else "fail"
-    return Flow(
-        name,
-        flow.capture,
-        Decode(on_error=on_error, quarantine=flow.quarantine),
-        lambda both: _mask_messages(both, flow.rules, key),
-        _use_masked_body,
-        tables=flow.tables,
-        exchanges=flow.exchanges,
-        trigger=flow.trigger,
-    )
+class ScrubFlow(FlowSection, frozen=True, kw_only=True, tag="scrub"):
+    FILES = ("key_file",)
+    LOCATIONS = ("quarantine",)
+
+    rules: list[Rule]
+    # File with the key of the hashes in its first line: equal values have equal hashes, which cannot be reversed by trial.
+    key_file: str | None = None
+    # What to do with a message whose body cannot be masked: it is compressed, or not JSON although a rule names a field.
+    on_error: Literal["quarantine", "fail", "drop"] = "quarantine"
+    quarantine: str | None = None
+    tables: list[TableOutput] = []
+    exchanges: list[ExchangeOutput] = []
+    trigger: float = 5.0
+
+    def check(self) -> Iterator[Problem]:
+        yield from check_outputs(self.tables, self.exchanges)
+        if not self.rules:
+            yield ("rules",), "is empty: nothing would be masked"
+        for number, rule in enumerate(self.rules):
+            at = ("rules", number)
+            if sum(one is not None for one in (rule.field, rule.header, rule.property, rule.pattern)) != 1:
+                yield at, "needs exactly one of field, header, property and pattern"
+            if rule.pattern is not None:
+                try:
+                    Pattern(rule.pattern).replace(lambda found: found, "")
+                except ValueError as error:
+                    yield (*at, "pattern"), str(error)
+            if rule.action == "hash" and self.key_file is None:
+                yield (*at, "action"), 'is "hash", which needs key_file: hashes without a key can be reversed by trial'
+        if _of_bodies(self.rules) and self.on_error == "quarantine" and self.quarantine is None:
+            yield ("quarantine",), 'is not set, but on_error is "quarantine"; set it to a directory, or change on_error'
+
+    def build(self, name: str) -> Flow:
+        """Build a flow that masks messages. PipelineError if the key file is unreadable."""
+        key = _read_key(self.key_file)
+        # Masking headers and properties never fails.
+        on_error = self.on_error if _of_bodies(self.rules) else "fail"
+        return Flow(
+            name,
+            self.capture,
+            Decode(on_error=on_error, quarantine=self.quarantine),
+            lambda both: _mask_messages(both, self.rules, key),
+            _use_masked_body,
+            tables=self.tables,
+            exchanges=self.exchanges,
+            trigger=self.trigger,
+        )
 
 
 def scrub(
@@ -80,7 +114,7 @@ def scrub(
         exchanges=list(exchanges),
         trigger=trigger,
     )
-    return start_flow(spark, scrub_flow(name, flow), broker, checkpoint, once)
+    return start_flow(spark, flow.build(name), broker, checkpoint, once)
 
 
 def scrubbed(df: DataFrame, rules: Sequence[Rule], key: bytes = b"") -> DataFrame:

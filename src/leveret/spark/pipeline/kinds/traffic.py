@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from msgspec import field
 from msgspec.structs import replace
 
+from leveret.spark.pipeline.checks import Problem, check_table
 from leveret.spark.pipeline.definition import Flow
 from leveret.spark.pipeline.flow import start_flow
-from leveret.spark.pipeline.model import Broker, Capture, Decode, ExchangeOutput, TableOutput, TrafficFlow
+from leveret.spark.pipeline.model import Broker, Capture, Decode, ExchangeOutput, FlowSection, TableOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -43,43 +45,77 @@ _ACCURACY = 1000
 KEY = "traffic."
 
 
-def traffic_flow(name: str, flow: TrafficFlow) -> Flow:
-    """Build a flow of kind "traffic".
+class TrafficFlow(FlowSection, frozen=True, kw_only=True, tag="traffic"):
+    """Statistics from the broker's own events; `capture` is optional."""
 
-    A window is written once, when it is closed: events that arrive more than `late` seconds out of order are not counted.
-    """
-    after: Callable[[SparkSession], None] | None = None
-    if flow.report is not None and flow.table is not None:
-        path, report = flow.table.path, flow.report
+    LOCATIONS = ("report",)
 
-        def after(spark: SparkSession) -> None:
-            from leveret.spark.pipeline.reports.traffic_report import write_traffic_report
+    capture: Capture = field(default_factory=lambda: Capture(exchange=EVENTS))
+    table: TableOutput | None = None
+    exchange: ExchangeOutput | None = None
+    # Length of a window, and how late events may arrive.
+    window: float = 60.0
+    late: float = 30.0
+    # HTML page that is written after each batch.
+    report: str | None = None
+    trigger: float = 5.0
 
-            write_traffic_report(spark, path, report)
+    def check(self) -> Iterator[Problem]:
+        if self.table is None and self.exchange is None:
+            yield (), "needs a table, an exchange, or both"
+        if self.report is not None and self.table is None:
+            yield ("report",), "is made from the table: set table as well"
+        if self.window <= 0:
+            yield ("window",), f"is {self.window:g}; expected more than 0 seconds"
+        if self.late < 0:
+            yield ("late",), f"is {self.late:g}; expected 0 or more seconds"
+        if self.table is not None:
+            yield from check_table(self.table, ("table",))
+        if self.capture.queue is not None:
+            yield ("capture", "queue"), "does not support windows that last across a restart; bind a stream to the events"
 
-    table, exchange = flow.table, flow.exchange
-    if table is not None:
-        table = replace(
-            table,
-            partition=table.partition if isinstance(table.partition, list) else ["day(window_start)"],
-            columns=table.columns or list(WINDOW),
+    def build(self, name: str) -> Flow:
+        """Build a flow of windows.
+
+        A window is written once, when it is closed. Events that arrive more than `late` seconds out of order are not
+        counted.
+        """
+        after: Callable[[SparkSession], None] | None = None
+        if self.report is not None and self.table is not None:
+            path, report = self.table.path, self.report
+
+            def after(spark: SparkSession) -> None:
+                from leveret.spark.pipeline.reports.traffic_report import write_traffic_report
+
+                write_traffic_report(spark, path, report)
+
+        table, exchange = self.table, self.exchange
+        if table is not None:
+            table = replace(
+                table,
+                partition=table.partition if isinstance(table.partition, list) else ["day(window_start)"],
+                columns=table.columns or list(WINDOW),
+            )
+        if exchange is not None:
+            # Consumers of a topic exchange bind what they need; the rest is unroutable by design.
+            exchange = replace(exchange, options={"onUnroutable": "drop", **exchange.options})
+        return Flow(
+            name,
+            self.capture,
+            Decode(format="json", schema=SCHEMA, on_error="drop"),
+            None,
+            lambda events: windows(events, self.window, self.late),
+            True,
+            "append",
+            [table] if table is not None else [],
+            [exchange] if exchange is not None else [],
+            self.trigger,
+            after,
         )
-    if exchange is not None:
-        # Consumers of a topic exchange bind what they need; the rest is unroutable by design.
-        exchange = replace(exchange, options={"onUnroutable": "drop", **exchange.options})
-    return Flow(
-        name,
-        flow.capture,
-        Decode(format="json", schema=SCHEMA, on_error="drop"),
-        None,
-        lambda events: windows(events, flow.window, flow.late),
-        True,
-        "append",
-        [table] if table is not None else [],
-        [exchange] if exchange is not None else [],
-        flow.trigger,
-        after,
-    )
+
+    def requirements(self) -> Iterator[str]:
+        if self.report is not None:
+            yield "jinja2>=3.1"
 
 
 def traffic(
@@ -121,7 +157,7 @@ def traffic(
         report=report,
         trigger=trigger,
     )
-    return start_flow(spark, traffic_flow(name, flow), broker, checkpoint, once)
+    return start_flow(spark, flow.build(name), broker, checkpoint, once)
 
 
 def windows(events: DataFrame, window: float, late: float) -> DataFrame:
