@@ -51,7 +51,8 @@ def test_options_that_are_not_there(tmp_path: Path) -> None:
 
 
 def test_configurations_without_sealing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert make_store(config(tmp_path), MemoryLog()) == "'storage.engine' is 'memory'"
+    in_memory = combine_config(("the test", {"storage": {"engine": "memory"}}))
+    assert make_store(in_memory, MemoryLog()) == "'storage.engine' is 'memory'"
     monkeypatch.setattr(segments, "find_spec", lambda name: None)
     assert "leveret[segments]" in str(store(tmp_path))
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mypy_extensions import mypyc_attr
@@ -265,8 +266,12 @@ class Log:
 
     def locate(self, rows: array[int], slots: array[int]) -> Located | None:
         """Return the positions of committed entries on disk; None if some are still being written: retry after the next
-        commit. For a log whose file other processes may read."""
+        commit. Only for a log with a `shared_file`."""
         raise NotImplementedError
+
+    def shared_file(self) -> Path | None:
+        """Return the file in which other processes may read entries by the positions of `locate`; None if there is none."""
+        return None
 
     def statistics(self) -> dict[str, int]:
         """Return figures for `leveret status`: bytes on disk and live, rows, commits, free disk space."""

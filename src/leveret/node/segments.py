@@ -10,7 +10,6 @@ from leveret.broker.segments import SegmentSettings, SegmentStore
 from leveret.config import Config, ConfigError, StreamsConfig
 from leveret.segments.catalog import default_properties, read_properties
 from leveret.storage import disk
-from leveret.storage.sqlite import SqliteLog
 
 # Directories in the data directory.
 DIRECTORY = "streams"
@@ -21,8 +20,9 @@ EXTRA = 'the extra `segments` is not installed (pip install "leveret[segments]")
 def make_store(config: Config, log: Log) -> SegmentStore | str:
     """Return the segment store, or the reason why there is none. Raises `ConfigError` if the settings are invalid."""
     streams = config.streams
-    if not isinstance(log, SqliteLog):
-        return "'storage.engine' is 'memory'"
+    database = log.shared_file()
+    if database is None:
+        return f"'storage.engine' is '{config.storage.engine}'"
     if find_spec("pyarrow") is None:
         return EXTRA
     directory = streams.directory
@@ -42,7 +42,7 @@ def make_store(config: Config, log: Log) -> SegmentStore | str:
     # Imported here because only a broker with sealed streams needs it.
     from leveret.segments.process import SealerProcess
 
-    return SealerProcess(directory, log.file, log.spool, config.server.data_path / UNFINISHED, options, catalog, mode)
+    return SealerProcess(directory, database, log.spool, config.server.data_path / UNFINISHED, options, catalog, mode)
 
 
 def _catalog(config: Config, directory: str) -> dict[str, str] | None:

@@ -61,6 +61,9 @@ class SqliteLog(BatchedLog):
         """The path of the database file."""
         return self.path / f"{self.name}.sqlite"
 
+    def shared_file(self) -> Path | None:
+        return self.file
+
     def open(self) -> Recovery:
         """Open or create the store and recover it. Blocking: called before the event loop runs.
 
