@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from leveret.cli.bench import EXCHANGES
+from leveret.cli.load.plan import EXCHANGES
 from tests.cli.program import LIMIT, Program
 from tests.cli.runner import Commands
 from tests.support.broker import Broker, LeveretProcess, leveret_only

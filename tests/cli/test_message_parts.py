@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from leveret.cli.bench import EXCHANGES
+from leveret.broker.exchanges.registry import TYPES
 from leveret.cli.load.histogram import Histogram
-from leveret.cli.load.plan import Plan, shares
+from leveret.cli.load.plan import EXCHANGES, Plan, shares
 from leveret.cli.load.report import Report, load_report
 from leveret.cli.load.results import Results, duration
 from leveret.cli.messages.record import dump, parse
@@ -157,6 +157,12 @@ def test_reports_add_up_and_travel() -> None:
 
 def plan(**values: Any) -> Plan:
     return Plan(urls=("amqp://",), name="b", **values)
+
+
+def test_there_is_a_load_for_every_exchange_type() -> None:
+    assert ("default", *TYPES) == EXCHANGES
+    with pytest.raises(ValueError, match="exchange type 'x-new' is unknown; expected one of default, direct, fanout"):
+        plan(exchange="x-new")
 
 
 @pytest.mark.parametrize("exchange", EXCHANGES)

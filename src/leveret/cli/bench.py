@@ -8,11 +8,10 @@ from typing import Any
 
 import click
 
-from leveret.broker.exchanges.registry import TYPES
 from leveret.cli.client_command import quiet_option, url_option
+from leveret.cli.load.plan import EXCHANGES, Plan
 
 COUNT = click.IntRange(1, 100_000)
-EXCHANGES = ("default", *TYPES)
 DEFAULT_SECONDS = 10.0
 
 
@@ -90,7 +89,6 @@ def bench(
 ) -> None:
     """Benchmark an AMQP 0-9-1 broker. The benchmark declares its own queues, and deletes them at the end."""
     from leveret.cli.load.benching import bench as run_bench
-    from leveret.cli.load.plan import Plan
 
     if not plan["no_ack"] and 0 < plan["prefetch"] < plan["ack_every"] and plan["consumers"]:
         raise click.UsageError("--ack-every is above --prefetch: the broker would wait for acknowledgements forever")

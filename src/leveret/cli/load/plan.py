@@ -2,13 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from leveret.wire.amqp0.values import FieldTable
+if TYPE_CHECKING:
+    from leveret.wire.amqp0.values import FieldTable
 
 # A consistent-hash exchange spreads messages by their routing keys.
 _HASH_KEYS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Routing:
+    """The bindings of the queues to an exchange type, and the routes of messages to them.
+
+    Attributes:
+        binding: Returns the binding key and the arguments of a queue, from its name and number.
+        route: Returns the routing key and the headers of messages for a queue; None if messages have no target queue.
+        routes: The routing keys and headers of messages without a target queue.
+        copies: Whether every queue gets a copy of each message.
+    """
+
+    binding: Callable[[str, int], tuple[str, FieldTable]]
+    route: Callable[[str, int], tuple[str, FieldTable | None]] | None = None
+    routes: tuple[tuple[str, FieldTable | None], ...] = ()
+    copies: bool = False
+
+
+_BY_NAME: Final = _Routing(lambda name, queue: (name, {}), lambda name, queue: (name, None))
+_ROUTINGS: Final = {
+    "default": _BY_NAME,
+    "direct": _BY_NAME,
+    "fanout": _Routing(lambda name, queue: ("", {}), routes=(("", None),), copies=True),
+    "topic": _Routing(lambda name, queue: (f"bench.{queue}.#", {}), lambda name, queue: (f"bench.{queue}.message", None)),
+    "headers": _Routing(
+        lambda name, queue: ("", {"x-match": "all", "queue": queue}), lambda name, queue: ("", {"queue": queue})
+    ),
+    "x-consistent-hash": _Routing(
+        lambda name, queue: ("1", {}), routes=tuple((str(key), None) for key in range(_HASH_KEYS))
+    ),
+}
+# The default exchange, and the exchange types.
+EXCHANGES: Final = tuple(_ROUTINGS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +60,10 @@ class Plan:
         rate: The number of messages per second, over all publishers; None is unlimited.
         seconds: The duration; None is unlimited.
         messages: The number of messages, over all publishers; None is unlimited.
+        exchange: One of `EXCHANGES`.
+
+    Raises:
+        ValueError: The exchange type is unknown.
     """
 
     urls: tuple[str, ...]
@@ -43,6 +83,10 @@ class Plan:
     messages: int | None = None
     exchange: str = "default"
 
+    def __post_init__(self) -> None:
+        if self.exchange not in _ROUTINGS:
+            raise ValueError(f"exchange type {self.exchange!r} is unknown; expected one of {', '.join(EXCHANGES)}")
+
     @property
     def exchange_name(self) -> str:
         return "" if self.exchange == "default" else self.name
@@ -52,29 +96,15 @@ class Plan:
 
     def binding(self, queue: int) -> tuple[str, FieldTable]:
         """Return the binding key and the binding arguments of a queue."""
-        if self.exchange == "topic":
-            return f"bench.{queue}.#", {}
-        if self.exchange == "headers":
-            return "", {"x-match": "all", "queue": queue}
-        if self.exchange == "x-consistent-hash":
-            return "1", {}
-        return ("", {}) if self.exchange == "fanout" else (self.queue_name(queue), {})
+        return _ROUTINGS[self.exchange].binding(self.queue_name(queue), queue)
 
     def routes(self, publisher: int) -> list[tuple[str, FieldTable | None]]:
         """Return the routing keys and headers that a publisher cycles through."""
-        if self.exchange == "fanout":
-            return [("", None)]
-        if self.exchange == "x-consistent-hash":
-            return [(str(key), None) for key in range(_HASH_KEYS)]
-        routes: list[tuple[str, FieldTable | None]] = []
-        for queue in self._share(self.queues, publisher, self.publishers):
-            if self.exchange == "topic":
-                routes.append((f"bench.{queue}.message", None))
-            elif self.exchange == "headers":
-                routes.append(("", {"queue": queue}))
-            else:
-                routes.append((self.queue_name(queue), None))
-        return routes
+        routing = _ROUTINGS[self.exchange]
+        if routing.route is None:
+            return list(routing.routes)
+        queues = self._share(self.queues, publisher, self.publishers)
+        return [routing.route(self.queue_name(queue), queue) for queue in queues]
 
     def consumed_by(self, consumer: int) -> list[str]:
         """Return the names of the queues that a consumer consumes from."""
@@ -94,7 +124,7 @@ class Plan:
     @property
     def copies(self) -> int:
         """The number of queues that each message is routed to."""
-        return self.queues if self.exchange == "fanout" else 1
+        return self.queues if _ROUTINGS[self.exchange].copies else 1
 
 
 @dataclass(frozen=True, slots=True)
