@@ -8,11 +8,14 @@ import time
 from pathlib import Path
 from zipfile import ZipFile
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from leveret.cli.app import leveret
+from leveret.cli.pipeline import pipeline
 from leveret.spark.pipeline import model
+from leveret.spark.pipeline.decoding.registry import FORMAT_NAMES
 from leveret.spark.pipeline.kinds.masking import Rule
 from leveret.spark.pipeline.kinds.registry import KINDS
 from leveret.spark.pipeline.state import FlowState, StateFile
@@ -194,6 +197,15 @@ def test_a_package_has_its_dependencies_and_no_relative_paths(tmp_path: Path) ->
     assert not any(name.endswith((".so", ".pyc")) for name in names)
     assert (tmp_path / "out" / "order.ddl").read_text() == "id BIGINT"
     assert 'schema_file = "order.ddl"' in (tmp_path / "out" / "pipeline.toml").read_text()
+
+
+def test_every_format_of_bodies_is_a_choice_of_the_commands() -> None:
+    commands = [command for command in pipeline.commands.values() if "body_format" in {one.name for one in command.params}]
+    assert commands
+    for command in commands:
+        (option,) = (one for one in command.params if one.name == "body_format")
+        assert isinstance(option.type, click.Choice)
+        assert sorted(option.type.choices) == list(FORMAT_NAMES)
 
 
 def test_every_key_is_documented() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Final, TypeVar
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -15,8 +16,9 @@ from pyspark.sql.types import StructType
 
 from leveret.spark.connection import ControlClient, endpoint_of
 from leveret.spark.errors import OptionError
-from leveret.spark.options import BROWSE, LEASE, SPOOL, STREAM, Settings, read_options
+from leveret.spark.options import Settings, read_options
 from leveret.spark.schema import check_schema, table_schema
+from leveret.spark.source.modes import BATCH_READERS, STREAM_READERS
 from leveret.spark.source.target import Target, find_target
 
 # Seconds to connect when a query is defined. An unreachable broker is more likely an error in the URL than a restart here.
@@ -25,8 +27,9 @@ INITIAL_CONNECT_TIMEOUT: Final = 5.0
 DIRECT: Final = "amqp_direct"
 DIRECT_TASK: Final = "task"
 
-
 _SPARK_OPTIONS = ("checkpointlocation", "queryname")
+
+Reader = TypeVar("Reader")
 
 
 class AmqpDataSource(DataSource):
@@ -43,31 +46,11 @@ class AmqpDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         settings, target = self._find(schema, False)
-        if target.mode == STREAM:
-            from leveret.spark.source.batch_reader import StreamBatchReader
-
-            return StreamBatchReader(settings, target)
-        if target.mode == BROWSE:
-            from leveret.spark.source.browse_reader import BrowseReader
-
-            return BrowseReader(settings, target.name)
-        raise _unsupported(target, "read")
+        return _open(BATCH_READERS, "read", settings, target)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         settings, target = self._find(schema, True)
-        if target.mode == STREAM:
-            from leveret.spark.source.stream_reader import StreamReader
-
-            return StreamReader(settings, target)
-        if target.mode == LEASE:
-            from leveret.spark.lease.reader import LeaseReader
-
-            return LeaseReader(settings, target.name)
-        if target.mode == SPOOL:
-            from leveret.spark.spool.reader import SpoolReader
-
-            return SpoolReader(settings, target.name)
-        raise _unsupported(target, "readStream")
+        return _open(STREAM_READERS, "readStream", settings, target)
 
     # Spark passes both by name.
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -98,5 +81,11 @@ class AmqpDataSource(DataSource):
         return "AmqpDataSource()"
 
 
-def _unsupported(target: Target, how: str) -> OptionError:
-    return OptionError(f"option mode: {how} does not support mode {target.mode} for {target}")
+def _open(
+    readers: Mapping[str, Callable[[Settings, Target], Reader]], how: str, settings: Settings, target: Target
+) -> Reader:
+    """Return the reader of the target's mode."""
+    make = readers.get(target.mode)
+    if make is None:
+        raise OptionError(f"option mode: {how} does not support mode {target.mode} for {target}")
+    return make(settings, target)

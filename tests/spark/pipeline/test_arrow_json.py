@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from leveret.spark.pipeline.decoding.arrow_json import JsonDecoder, json_decoder
-from leveret.spark.pipeline.decoding.decode import ERROR, decoded
+from leveret.spark.pipeline.decoding.body_format import ERROR
+from leveret.spark.pipeline.decoding.decode import decoded
 from leveret.spark.pipeline.model import Decode
 
 SCHEMA = (

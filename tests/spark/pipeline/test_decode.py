@@ -15,7 +15,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from pyspark.sql import DataFrame, SparkSession
 
 from leveret.spark.pipeline.decoding.avro import reader
-from leveret.spark.pipeline.decoding.decode import ERROR, decoded, decoded_rows, rejected_rows
+from leveret.spark.pipeline.decoding.body_format import ERROR
+from leveret.spark.pipeline.decoding.decode import decoded, decoded_rows, rejected_rows
 from leveret.spark.pipeline.errors import PipelineError
 from leveret.spark.pipeline.model import Decode
 from tests.spark.pipeline.support import messages

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from msgspec import UNSET
 
 from leveret.spark.pipeline import model
+from leveret.spark.pipeline.decoding.registry import FORMAT_NAMES, FORMATS, RAW
 
 Problem = tuple[tuple[str | int, ...], str]
 
@@ -45,19 +46,20 @@ def _check_capture(capture: model.Capture) -> Iterator[Problem]:
 
 
 def check_decode(decode: model.Decode) -> Iterator[Problem]:
-    if decode.format == "raw":
+    if decode.format not in FORMAT_NAMES:
+        yield ("decode", "format"), f"is {decode.format!r}; expected one of {', '.join(FORMAT_NAMES)}"
+        return
+    if decode.format == RAW:
         for name in ("schema", "schema_file", "message"):
             if getattr(decode, name) is not None:
                 yield ("decode", name), 'is set, but format is "raw", which has no schema'
         return
     if (decode.schema is None) == (decode.schema_file is None):
         yield ("decode",), f'with format "{decode.format}" needs exactly one of schema and schema_file'
-    if decode.format == "protobuf":
-        if decode.schema is not None:
-            yield ("decode", "schema"), "is only for JSON and Avro; Protobuf needs schema_file, a descriptor set"
-        if decode.message is None:
-            yield ("decode", "message"), 'is not set; expected the full name of the message type, as in "shop.Order"'
-    if decode.framing != "datum" and decode.format != "avro":
+    body_format = FORMATS[decode.format]
+    for key, problem in body_format.check(decode):
+        yield ("decode", key), problem
+    if decode.framing != "datum" and not body_format.framed:
         yield ("decode", "framing"), "is only for Avro"
     if decode.on_error == "quarantine" and decode.quarantine is None:
         yield (
@@ -67,9 +69,11 @@ def check_decode(decode: model.Decode) -> Iterator[Problem]:
                 'set on_error to "fail" or "drop"'
             ),
         )
-    module = {"avro": "fastavro", "protobuf": "google.protobuf"}.get(decode.format)
-    if module is not None and not _is_installed(module):
-        yield ("decode", "format"), f"is \"{decode.format}\", which needs {module}: pip install 'leveret[pipeline]'"
+    if body_format.module and not _is_installed(body_format.module):
+        yield (
+            ("decode", "format"),
+            f"is \"{decode.format}\", which needs {body_format.module}: pip install 'leveret[pipeline]'",
+        )
 
 
 def _is_installed(module: str) -> bool:

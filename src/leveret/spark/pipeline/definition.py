@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from leveret.spark.pipeline.decoding.decode import decoded, decoded_rows
+from leveret.spark.pipeline.decoding.registry import RAW
 from leveret.spark.pipeline.model import Capture, Decode, ExchangeOutput, TableOutput
 from leveret.spark.pipeline.output.exchanges import publishable
 from leveret.spark.pipeline.output.existing_tables import check_directory, check_table
@@ -44,7 +45,7 @@ class Flow:
     @property
     def can_reject(self) -> bool:
         """Whether messages can be rejected."""
-        return self.decode.format != "raw" or self.mark is not None
+        return self.decode.format != RAW or self.mark is not None
 
     @property
     def has_quarantine(self) -> bool:

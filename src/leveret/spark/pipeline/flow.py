@@ -13,7 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from leveret.spark.pipeline import capture as capturing
-from leveret.spark.pipeline.decoding.decode import ERROR, rejected_rows
+from leveret.spark.pipeline.decoding.body_format import ERROR
+from leveret.spark.pipeline.decoding.decode import rejected_rows
 from leveret.spark.pipeline.definition import Flow
 from leveret.spark.pipeline.direct.flow import Direct, direct_of
 from leveret.spark.pipeline.errors import PipelineError

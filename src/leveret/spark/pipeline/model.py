@@ -15,6 +15,7 @@ from msgspec import UNSET, Struct, UnsetType, field
 from msgspec.structs import replace
 
 from leveret.segments.typed_json import Document
+from leveret.spark.pipeline.decoding.registry import FORMATS, RAW
 
 if TYPE_CHECKING:
     from leveret.spark.pipeline.checks import Problem
@@ -141,7 +142,8 @@ class Decode(Section, frozen=True):
     FILES = ("schema_file",)
     LOCATIONS = ("quarantine",)
 
-    format: Literal["raw", "json", "avro", "protobuf"] = "raw"
+    # RAW, or a name in `decoding.registry`.
+    format: str = RAW
     # JSON: column definitions ("id BIGINT NOT NULL, name STRING"), or a file with them. Avro: a file with the schema.
     # Protobuf: a file with a descriptor set.
     schema: str | None = None
@@ -157,10 +159,8 @@ class Decode(Section, frozen=True):
     quarantine: str | None = None
 
     def requirements(self) -> Iterator[str]:
-        if self.format == "avro":
-            yield "fastavro>=1.9"
-        elif self.format == "protobuf":
-            yield "protobuf>=5"
+        if self.format != RAW and FORMATS[self.format].requirement:
+            yield FORMATS[self.format].requirement
 
 
 class StaticTable(Section, frozen=True):

@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING
 
 from leveret.segments.typed_json import Document
 from leveret.spark.pipeline.decoding.arrow_functions import ArrowFunction, arrow_function
+from leveret.spark.pipeline.decoding.body_format import BodyFormat, read_schema, with_decoded
 from leveret.spark.pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+    from leveret.spark.pipeline.model import Decode
 
 _PRIMITIVES = {
     "boolean": "bool_",
@@ -131,3 +135,10 @@ def _arrow(schema: Document, named: dict[str, Document]) -> pa.DataType:
         if "namespace" in schema:
             named[f"{schema['namespace']}.{schema['name']}"] = found
     return found
+
+
+def _decoded(df: DataFrame, decode: Decode) -> DataFrame:
+    return with_decoded(df, decode, avro_decoder(read_schema(decode), decode.framing))
+
+
+FORMAT = BodyFormat("avro", _decoded, framed=True, module="fastavro", requirement="fastavro>=1.9")

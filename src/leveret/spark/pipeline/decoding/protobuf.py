@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from leveret.segments.typed_json import Document
 from leveret.spark.pipeline.decoding.arrow_functions import ArrowFunction, arrow_function
+from leveret.spark.pipeline.decoding.body_format import BodyFormat, read_schema_file, with_decoded
 from leveret.spark.pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from google.protobuf.descriptor import Descriptor, FieldDescriptor
     from google.protobuf.message import Message
+    from pyspark.sql import DataFrame
+
+    from leveret.spark.pipeline.model import Decode
 
 # Arrow types by the field types of google.protobuf.descriptor.FieldDescriptor.
 _ARROW_TYPES = {
@@ -165,3 +169,17 @@ def _element(field: FieldDescriptor) -> Callable[[Document], Document]:
 
         return Decimal
     return lambda value: value
+
+
+def _decoded(df: DataFrame, decode: Decode) -> DataFrame:
+    return with_decoded(df, decode, protobuf_decoder(read_schema_file(decode), decode.message or ""))
+
+
+def _check(decode: Decode) -> Iterator[tuple[str, str]]:
+    if decode.schema is not None:
+        yield "schema", "is only for JSON and Avro; Protobuf needs schema_file, a descriptor set"
+    if decode.message is None:
+        yield "message", 'is not set; expected the full name of the message type, as in "shop.Order"'
+
+
+FORMAT = BodyFormat("protobuf", _decoded, check=_check, module="google.protobuf", requirement="protobuf>=5")

@@ -19,7 +19,9 @@ from leveret.spark.load import STRICT_OPTIONS
 from leveret.spark.options import read_options
 from leveret.spark.pipeline import capture as capturing
 from leveret.spark.pipeline.decoding.arrow_json import json_decoder
-from leveret.spark.pipeline.decoding.decode import has_column, json_schema
+from leveret.spark.pipeline.decoding.body_format import has_column
+from leveret.spark.pipeline.decoding.json_bodies import json_schema
+from leveret.spark.pipeline.decoding.registry import RAW
 from leveret.spark.pipeline.direct.source import DirectSource, with_task
 from leveret.spark.pipeline.direct.task import DirectTask
 from leveret.spark.pipeline.model import Broker, Decode, TableOutput
@@ -118,7 +120,7 @@ def _partitions(table: TableOutput, columns: list[str], timezone: str) -> list[t
 
 def _schema(decode: Decode, columns: list[str]) -> str | None:
     """Return the schema of the bodies, "" for none; None if tasks cannot decode them."""
-    if decode.format == "raw":
+    if decode.format == RAW:
         return ""
     if decode.format != "json" or "body" not in columns or has_column(columns, decode.column):
         return None

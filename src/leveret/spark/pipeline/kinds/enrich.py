@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
 from leveret.spark.pipeline.checks import Problem, check_decode
-from leveret.spark.pipeline.decoding.decode import ERROR
+from leveret.spark.pipeline.decoding.body_format import ERROR
+from leveret.spark.pipeline.decoding.registry import RAW
 from leveret.spark.pipeline.definition import Flow
 from leveret.spark.pipeline.errors import PipelineError
 from leveret.spark.pipeline.flow import start_flow
@@ -34,7 +35,7 @@ class EnrichFlow(FlowSection, frozen=True, kw_only=True, tag="enrich"):
 
     def check(self) -> Iterator[Problem]:
         yield from check_decode(self.decode)
-        if self.decode.format == "raw":
+        if self.decode.format == RAW:
             yield ("decode", "format"), 'is "raw": a raw body has no field to join on'
         if not self.on:
             yield ("on",), 'is empty; expected { FIELD_OF_THE_BODY = "COLUMN_OF_THE_TABLE" }'

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from msgspec import field
 
 from leveret.spark.pipeline.checks import Problem, check_decode, check_outputs
+from leveret.spark.pipeline.decoding.registry import RAW
 from leveret.spark.pipeline.definition import Flow
 from leveret.spark.pipeline.model import Decode, ExchangeOutput, FlowSection, TableOutput, Transform
 from leveret.spark.pipeline.transform import load_transform
@@ -37,7 +38,7 @@ class PlainFlow(FlowSection, frozen=True, kw_only=True, tag="flow"):
             transform.scope == "stream"
             and self.capture.queue is not None
             and self.decode.on_error == "quarantine"
-            and self.decode.format != "raw"
+            and self.decode.format != RAW
         ):
             yield (
                 ("transform", "scope"),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from leveret.security.patterns import Pattern
 from leveret.spark.pipeline.checks import Problem, check_outputs
 from leveret.spark.pipeline.decoding.arrow_functions import ArrowFunction, arrow_function
-from leveret.spark.pipeline.decoding.decode import ERROR, encoding_error
+from leveret.spark.pipeline.decoding.body_format import ERROR, encoding_error
 from leveret.spark.pipeline.definition import Flow
 from leveret.spark.pipeline.errors import PipelineError
 from leveret.spark.pipeline.flow import start_flow

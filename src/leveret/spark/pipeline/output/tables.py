@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import UNSET
 
-from leveret.spark.pipeline.decoding.decode import has_column
+from leveret.spark.pipeline.decoding.body_format import has_column
 from leveret.spark.pipeline.errors import PipelineError
 from leveret.spark.pipeline.model import PARTITION, TableOutput
 from leveret.spark.pipeline.output.files import Files
