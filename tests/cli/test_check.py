@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import sqlite3
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from leveret.broker.errors import StorageFailed
 from leveret.cli.app import leveret
 from leveret.storage.upload_files import UploadFiles
 from tests.storage.harness import FakeQueue, Harness, sqlite_log
-from tests.storage.test_formats import ARCHIVE
+from tests.storage.test_formats import ARCHIVE, extract
 
 
 def check(path: Path, *more: str) -> Result:
@@ -27,9 +26,7 @@ def check(path: Path, *more: str) -> Result:
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """A data directory after a SIGKILL, in the current format: messages, a sealed segment, an upload."""
-    with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(tmp_path, filter="data")
-    path = tmp_path / "data"
+    path = extract(ARCHIVE, tmp_path)
     harness = Harness(lambda: sqlite_log(path))
     harness.publish(FakeQueue(1000), b"message" * 10)
     body = UploadFiles(path, 0).create("file", 10)
@@ -93,9 +90,7 @@ def test_the_lock_file_belongs_to_the_owner_of_the_directory(data: Path) -> None
 
 
 def test_a_directory_of_format_1(tmp_path: Path) -> None:
-    with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(tmp_path, filter="data")
-    result = check(tmp_path / "data")
+    result = check(extract(ARCHIVE, tmp_path))
     assert result.exit_code == 0, result.output
     assert "rows in an earlier format have no checksum" in result.output
 

@@ -25,11 +25,16 @@ PLAIN = " WHERE kind = 'queue' AND instr(key, CAST('plain' AS BLOB))"
 ARCHIVE = Path(__file__).with_name("data") / "format-1.tar.xz"
 
 
+def extract(archive: Path, directory: Path) -> Path:
+    """Extract an archive of a data directory, and return the data directory."""
+    with tarfile.open(archive) as opened:
+        opened.extractall(directory, filter="data")
+    return directory / "data"
+
+
 @pytest.fixture
 def old(tmp_path: Path) -> Path:
-    with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(tmp_path, filter="data")
-    return tmp_path / "data"
+    return extract(ARCHIVE, tmp_path)
 
 
 def version(path: Path) -> int:
