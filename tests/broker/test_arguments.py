@@ -93,7 +93,7 @@ TEN_YEARS_AND_A_BIT = 3660 * 24 * 60 * 60 * 1000
         ("x-max-length-bytes", "1MB", "bytes"),
         ("x-overflow", "drop-tail", "drop-head, reject-publish, reject-publish-dlx"),
         ("x-overflow", 1, "drop-head"),
-        ("x-dead-letter-exchange", 1, "text"),
+        ("x-dead-letter-exchange", 1, "string"),
         ("x-dead-letter-exchange", "x" * 256, "255 bytes"),
         ("x-dead-letter-strategy", "twice", "at-least-once"),
         ("x-max-priority", 256, "from 0 to 255"),
@@ -175,7 +175,7 @@ def test_quorum() -> None:
 
 
 def test_a_misplaced_age_limit_names_the_argument_of_other_queues() -> None:
-    with pytest.raises(PreconditionFailed, match=r"'x-max-age'.*without.*'stream'.*'x-message-ttl' is that of"):
+    with pytest.raises(PreconditionFailed, match=r"'x-max-age'.*without.*'stream'.*queue types use 'x-message-ttl'"):
         parsed({"x-max-age": "7D"})
 
 

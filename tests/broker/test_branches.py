@@ -448,7 +448,7 @@ def test_commits_reach_streams_and_sink_transactions(world: World) -> None:
 
 
 def test_a_refusal_is_a_broker_error(world: World) -> None:
-    with pytest.raises(BrokerError, match="no branch 'y'"):
+    with pytest.raises(BrokerError, match="branch 'y' does not exist"):
         world.vhost.branches.find("y", None)
 
 

@@ -164,7 +164,7 @@ def test_a_failing_timer_is_retried_and_does_not_stop_the_others(caplog: pytest.
     timers.run(100 + RETRY_DELAY)
     assert repeated.fired == [100, 100 + RETRY_DELAY]
     assert len(caplog.records) == 1
-    assert "the timer tests.broker.test_timers.Failing failed and is tried again: ValueError: no" in caplog.text
+    assert "the timer tests.broker.test_timers.Failing failed and will be retried: ValueError: no" in caplog.text
     repeated.failing = False
     timers.run(100 + 2 * RETRY_DELAY)
     timers.run(100 + 2 * RETRY_DELAY + 10)

@@ -69,7 +69,7 @@ def test_uploads_of_others_are_other_uploads(world: World) -> None:
 @pytest.mark.parametrize("owner", [ALICE, BOB], ids=["alice", "bob"])
 def test_an_upload_has_one_sender(world: World, owner: object) -> None:
     begin(world)
-    with pytest.raises(ResourceLocked, match="'one' is open already"):
+    with pytest.raises(ResourceLocked, match="'one' is already open"):
         begin(world, owner=owner)
 
 
@@ -391,7 +391,7 @@ def test_it_is_resumed_by_one_sender_at_a_time(world: World) -> None:
     staged = refer(world)
     check(world, staged)
     turn = staged.turn
-    with pytest.raises(ResourceLocked, match="'c' is open already"):
+    with pytest.raises(ResourceLocked, match="'c' is already open"):
         resume(world)
     assert resume(world, owner=BOB) is staged and staged.turn == turn + 1
     staged.taken = True

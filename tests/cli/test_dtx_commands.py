@@ -46,7 +46,7 @@ def test_branches(broker: LeveretProcess) -> None:
     assert "can only be rolled back" in commands.refused("dtx", "prepare", "four")
     commands.ok("dtx", "rollback", "four")
     assert commands.json("dtx") == []
-    assert "no branch 'four'" in commands.refused("dtx", "rollback", "four")
+    assert "branch 'four' does not exist" in commands.refused("dtx", "rollback", "four")
 
 
 def test_identifiers_that_cannot_be_typed(broker: LeveretProcess) -> None:

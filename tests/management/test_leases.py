@@ -103,7 +103,7 @@ def test_invalid_requests_are_refused(channel: BaseChannel, dial: Open, queue: s
         ("lease.commit", {"epoch": again, "batch": 2}, "not-found", "batch 2 of lease 'l'"),
         ("lease.commit", {"epoch": again, "batch": 1, "except": [10]}, "precondition-failed", "index 10"),
         ("lease.plan", {"epoch": again, "after": 1, "max_messages": 0}, "command-invalid", "max_messages"),
-        ("lease.release", {"lease": "other"}, "not-found", "no lease 'other'"),
+        ("lease.release", {"lease": "other"}, "not-found", "lease 'other'"),
         ("lease.acquire", {"queue": "none"}, "not-found", "no queue 'none'"),
     ):
         with pytest.raises(Refused) as refused:

@@ -80,8 +80,8 @@ def test_tasks_continue_after_exceptions(loop: Loop, tasks: Tasks, caplog: pytes
     assert work.calls == 1 + 1 + 119
     errors = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert [record.getMessage() for record in errors] == [
-        "the work failed and is tried again: OSError: [Errno 24] Too many open files",
-        "the work failed and is tried again (60 times since the last entry): OSError: [Errno 24] Too many open files",
+        "the work failed and will be retried: OSError: [Errno 24] Too many open files",
+        "the work failed and will be retried (60 times since the last entry): OSError: [Errno 24] Too many open files",
     ]
     work.error, work.calls = None, 0
     loop.run(2.0)

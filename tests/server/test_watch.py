@@ -191,7 +191,7 @@ def test_a_failing_step_does_not_affect_the_others(
         watch.check()
     assert site.services.alarm == "memory and disk"
     failures = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
-    assert failures == ["the watch (memory) failed and is tried again: OSError: [Errno 24] Too many open files"]
+    assert failures == ["the watch (memory) failed and will be retried: OSError: [Errno 24] Too many open files"]
 
 
 def test_memory_is_measured_without_opening_a_file(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,8 @@
 """The arguments of queue.declare, exchange.declare and basic.consume, declared as data.
 
 Each argument is one line with its type, its range or choices, and whether it takes part in the equivalence check of a
-redeclaration. Unknown arguments are stored and compared, or refused in strict mode. The arguments of a binding are free:
-the exchange type checks them (`Exchange.check_binding`).
+redeclaration. Unknown arguments are stored and compared, or refused in strict mode. Binding arguments are not declared
+here: the exchange type checks them (`Exchange.check_binding`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BROWSE: Final = "x-browse"
 TEN_YEARS: Final = 3653 * 24 * 60 * 60 * 1000
 MAX_INT64: Final = (1 << 63) - 1
 
-# Known arguments by name. The declaration of each says its type, which `Argument.parse` has checked.
+# Known arguments by name, with values of the declared types (`Argument.parse`).
 Validated: TypeAlias = dict[str, Any]
 
 
@@ -38,12 +38,12 @@ class Argument:
     """The declaration of one argument.
 
     kind      WHOLE (a number of any integer type from `lowest` to `highest`), FLAG, TEXT (one of `choices` if there are
-              any, otherwise at most 255 bytes of UTF-8), INTERVAL (a text such as 7D) or ANYTHING
+              any, otherwise at most 255 bytes of UTF-8), INTERVAL (a string such as 7D) or ANYTHING
     unit      of a number, for error messages
     compared  whether a redeclaration must repeat it
     default   the value that a redeclaration without it implies
     needs     another argument that this one requires, "" for none
-    hint      what the error adds when a queue type does not have the argument, "" for nothing
+    hint      text that the error adds if a queue type does not have the argument, "" for none
     """
 
     __slots__ = ("choices", "compared", "default", "highest", "hint", "kind", "lowest", "name", "needs", "unit")
@@ -80,7 +80,7 @@ class Argument:
             return "true or false"
         if self.kind == INTERVAL:
             return "a number with one of the units Y, M, D, h, m and s, such as 7D"
-        return f"one of {', '.join(self.choices)}" if self.choices else "a text of at most 255 bytes"
+        return f"one of {', '.join(self.choices)}" if self.choices else "a string of at most 255 bytes"
 
     def parse(self, value: FieldValue) -> Any:
         """Return the value as int, bool or str. Raises PreconditionFailed."""
@@ -105,7 +105,7 @@ class Argument:
 
 
 def shown(value: FieldValue) -> str:
-    """Format a value for an error message: 'x' for a text, true and false as on the wire, truncated if it is long."""
+    """Format a value for an error message: strings in quotes, true and false as on the wire, long values truncated."""
     if value is None:
         return "none"
     if isinstance(value, bytes):
@@ -118,7 +118,7 @@ def declared_by_name(*arguments: Argument) -> dict[str, Argument]:
     return {argument.name: argument for argument in arguments}
 
 
-# Arguments of every queue type, unless the type refuses them. `queues.registry` adds those of single types.
+# Arguments of every queue type unless the type rejects them. `queues.registry` adds type-specific ones.
 SHARED_QUEUE_ARGUMENTS: Final = (
     Argument("x-message-ttl", WHOLE, 0, TEN_YEARS, "milliseconds"),
     Argument("x-expires", WHOLE, 1, TEN_YEARS, "milliseconds"),
@@ -171,7 +171,7 @@ CONSUMER_ARGUMENTS: Final = declared_by_name(
     Argument("x-packed-until", WHOLE, 0, MAX_INT64, "an offset"),
     # Argument of a consumer of class message of 0-9 that keeps the received part of large messages.
     Argument("x-resume", FLAG),
-    # Arguments of Qpid's 0-9 clients, some of which support only texts and numbers.
+    # Arguments of Qpid's 0-9 clients, some of which support only strings and numbers.
     Argument("x-filter-jms-selector", TEXT),
     Argument("x-filter-no-consume", ANYTHING),
     Argument("x-filter-auto-close", ANYTHING),
@@ -213,14 +213,14 @@ class QueueSettings:
     message_ttl, expires     lifetime of a message, and of an unused queue
     max_length, max_length_bytes, overflow   the limit and the behaviour at it (default: DROP_HEAD)
     dead_letter_exchange, dead_letter_routing_key   the default exchange is ""; None for no dead-lettering
-    at_least_once            whether a dead letter leaves this queue only when it is stored in the next
+    at_least_once            whether a dead letter leaves this queue only once it is stored in the target queue
     max_priority             0 to 255
     delivery_limit           failed deliveries after which a message is dead-lettered
-    single_active_consumer   whether all consumers but one wait
+    single_active_consumer   whether only one consumer at a time is served
     consumer_timeout         maximum time that a delivery may stay unacknowledged, 0 for no limit
     max_age                  retention of messages in a stream
     segment_size             bytes of bodies in a segment of a stream; max_segments: maximum number of sealed segments
-    known                    validated arguments by name, for those of single types
+    known                    validated arguments by name, for type-specific ones
     unknown                  unknown arguments, as received
     """
 
@@ -269,7 +269,7 @@ class QueueSettings:
 
 
 class ExchangeSettings:
-    """The settings in an exchange's arguments; None if an argument is absent. `hash_property` with hyphens."""
+    """The settings in an exchange's arguments; None if an argument is absent."""
 
     __slots__ = ("alternate_exchange", "hash_header", "hash_property", "unknown")
 
@@ -317,7 +317,7 @@ def parse_consumer_arguments(arguments: FieldTable, *, strict: bool) -> Consumer
 
 
 def inequivalent(name: str, what: str, received: FieldValue, current: FieldValue) -> str:
-    """Return the text of a refused redeclaration; `what` is for example "queue 'q' in vhost '/'"."""
+    """Return the error text of a refused redeclaration; `what` is, for example, "queue 'q' in vhost '/'"."""
     return f"inequivalent arg '{name}' for {what}: received {shown(received)} but current is {shown(current)}"
 
 
@@ -328,9 +328,9 @@ def _comparable(value: FieldValue) -> Frozen:
 def equivalent(declared: dict[str, Argument], current: FieldTable, received: FieldTable, what: str) -> str | None:
     """Compare the arguments of a redeclaration with the current ones.
 
-    Returns None if they are equivalent, else a text with the first difference (0-9-1 queue.declare.passive.equivalent,
-    exchange.declare.passive.equivalent). Integers are compared by value, whatever their type on the wire; the order of
-    arguments does not matter.
+    Returns None if they are equivalent, else the error text for the first difference (0-9-1
+    queue.declare.passive.equivalent, exchange.declare.passive.equivalent). Integers are compared by value, whatever
+    their type on the wire; the order of arguments does not matter.
     """
     for name in sorted({**current, **received}):
         argument = declared.get(name)

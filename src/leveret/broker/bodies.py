@@ -1,4 +1,4 @@
-"""Message bodies: in one piece, in several pieces, or stored outside of memory.
+"""Message bodies: in one piece, in several pieces, or stored outside memory.
 
 No code may assume that a body fits in memory. A log engine stores large bodies in a `Spool`.
 """
@@ -9,7 +9,7 @@ from typing import Union
 
 
 class StoredBody:
-    """A body outside of memory, written once from start to end. Its bytes exist as long as the object.
+    """A body outside memory, written once from start to end. Its bytes live as long as the object.
 
     Attributes:
         size: Bytes written so far.
@@ -31,7 +31,7 @@ class StoredBody:
         raise NotImplementedError
 
 
-# In one piece, in several pieces in order, or outside of memory.
+# In one piece, in several pieces in order, or outside memory.
 Body = Union[bytes, list[bytes], StoredBody]
 
 
@@ -47,7 +47,7 @@ class Spool:
         raise NotImplementedError
 
     def leave_free(self, size: int) -> None:
-        """Keep so much disk space free of bodies from now on, or more if the spool requires it (`limits.disk_free`)."""
+        """Keep `size` bytes of disk space free (`limits.disk_free`), or more if the spool requires it."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -56,7 +56,7 @@ class Spool:
 
 
 def whole(body: Body) -> bytes:
-    """Return all of a body that is small enough."""
+    """Return a small body in one piece."""
     if isinstance(body, bytes):
         return body
     if isinstance(body, list):

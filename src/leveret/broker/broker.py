@@ -1,7 +1,7 @@
 """The broker: vhosts over one log, and the turn.
 
-A turn is what happens between bytes in and bytes out: commands publish and settle, which marks queues active;
-`end_turn` then drains those queues, starts the group commit and flushes the connections that have something to say.
+A turn is the work between bytes in and bytes out: commands publish and settle, which marks queues active; `end_turn`
+then drains those queues, starts the group commit and flushes the connections with output.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ ID_BLOCK: Final = 1000
 # bits in the log.
 ID_GAP: Final = 1 << 20
 EPOCH_GAP: Final = 1 << 32
-# Units of work of writing to one connection.
+# Units of work to write to one connection.
 OUTPUT_WORK: Final = 8
 LAZY: Final = 0.01
 LAZY_BYTES: Final = 1 << 20
@@ -74,11 +74,11 @@ class HeaderReader:
         raise NotImplementedError
 
     def expiration(self, message: Message) -> str | None:
-        """The expiration as the publisher wrote it."""
+        """Return the expiration as the publisher wrote it."""
         raise NotImplementedError
 
     def content(self, message: Message) -> Body:
-        """The body as applications see it."""
+        """Return the body as applications see it."""
         return message.body
 
     def times(self, message: Message, now: int, step: int) -> tuple[int, int]:
@@ -117,21 +117,21 @@ class VhostSettings:
 
 
 class Broker:
-    """Vhosts, the log under them, and the turn.
+    """The vhosts, their log, and the turn.
 
     log          stores durable data
     overflow     stores transient messages that a deep queue pages out; None: they stay in memory
     page_above   bytes in memory above which a queue pages out; `share_memory` changes it
-    event_sample  of this many events of one kind, one is published
+    event_sample  one event is published for this many of one kind
     content_policies  special treatment of messages by their format
-    droppable_backlog  bytes above which a queue drops messages of the rule DROP_FIRST
+    droppable_backlog  bytes above which a queue drops messages with the rule DROP_FIRST
     max_routing_keys, max_routing_steps, max_routing_queues  limits of routing one message
     work         units of work done in this turn: delivering a message to a queue is one, about 1 µs
     inputs       number of times in this turn that a client was read or became ready for more output: each allows more work
     converted    bytes of headers converted for consumers of another protocol in this turn; beyond MAX_CONVERTED, they
                  wait for the next one
     segments     where streams are sealed; None if they stay in the log
-    unsealed     why streams are not sealed here
+    unsealed     reason why this broker does not seal streams
     active       queues to drain at the end of the turn; outputs: connections to flush
     jobs         work that takes longer than a turn
     """
@@ -337,7 +337,7 @@ class Broker:
         return policy.audience(message) if policy is not None else 0
 
     def overflow_rule(self, message: Message) -> int:
-        """The rule of a message's content policy for overflow."""
+        """Return the overflow rule of a message's content policy."""
         policy = self.content_policies[message.format]
         return policy.overflow_rule(message) if policy is not None else DROP_IN_ORDER
 
@@ -360,7 +360,7 @@ class Broker:
         return vhost
 
     def number_vhost(self, vhost: Vhost) -> None:
-        """Give a vhost the number that distinguishes it from earlier vhosts of its name."""
+        """Number a vhost, which distinguishes it from earlier vhosts of its name."""
         vhost.set_number(self.new_queue_id())
         self.log.put(metadata.VHOST_NUMBER, metadata.make_key(vhost.name), metadata.pack({"number": vhost.number}))
 
@@ -399,7 +399,7 @@ class Broker:
     # Recovery
 
     def note_unsealed(self) -> None:
-        """Log once that streams stay in the log."""
+        """Log once that streams are not sealed."""
         if self.unsealed and not self._unsealed_noted:
             self._unsealed_noted = True
             logger.info("streams are not sealed, but stay in the log: %s", self.unsealed)
@@ -471,7 +471,7 @@ class Broker:
         self.uploads.recover(recovery)
 
     def _drop_definition(self, kind: str, key: str, value: Record, recovery: Recovery) -> None:
-        """Drop a definition of a vhost whose deletion was interrupted, in an earlier version."""
+        """Drop a definition whose vhost an earlier version deleted only in part."""
         self.log.put(kind, key, None)
         if kind == metadata.QUEUE:
             vhost = metadata.split_key(key)[0]
@@ -542,7 +542,7 @@ class Broker:
             self.segments.sweep(known, self.kept_files)
 
     def new_lease_epoch(self) -> int:
-        """Return an epoch that no lease has had: a lease that is released and acquired again fences off old owners."""
+        """Return an unused epoch, so that a lease that is released and acquired again fences off old owners."""
         epoch = self.next_lease_epoch
         self.next_lease_epoch = epoch + 1
         self.log.put(metadata.COUNTER, "lease-epoch", metadata.pack({"next": epoch + 1}))
@@ -553,13 +553,13 @@ class Broker:
         limit = vhost.settings.max_queues
         if 0 <= limit <= len(vhost.queues):
             text = (
-                f"vhost '{vhost.name}' has {limit} queues, the maximum; the settings are"
+                f"vhost '{vhost.name}' has reached its limit of {limit} queues; the settings are"
                 f" vhosts.{vhost.name}.limits.max_queues and limits.queues_per_vhost"
             )
             raise ResourceError(text) if vhost.strict else PreconditionFailed(text)
 
     def set_memory_alarm(self, on: bool) -> None:
-        """Note the start or end of the memory alarm, which limits new definitions to few and small ones."""
+        """Note the start or end of the memory alarm, which limits the number and size of new definitions."""
         if on != (self.definitions_left >= 0):
             self.definitions_left = MAX_ALARM_DEFINITIONS if on else -1
 

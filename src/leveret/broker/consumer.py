@@ -1,8 +1,8 @@
 """Consumer interface, and the output interface of connections.
 
-Consumers pull: a queue asks each consumer whether it takes an entry. A consumer that declines is parked and not asked again
-until it calls `wake` (credit came back, the socket drained). Both classes are native base classes that the protocols
-subclass, which keeps calls cheap when compiled.
+Consumers pull: a queue asks each consumer whether it has credit for an entry. A consumer without credit is parked and
+not asked again until it calls `wake` (new credit, a drained socket). Both classes are native base classes that the
+protocols subclass, which keeps calls cheap when compiled.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Scope:
 class Consumer:
     """One consumer of one queue.
 
-    tag       its name, as the protocol knows it
+    tag       its name in the protocol
     owner     the connection (for exclusive queues and no-local)
     channel   the channel or link
     scope     identifies it in entries that it rejected, which must not be delivered to it again in strict mode and over
@@ -62,10 +62,10 @@ class Consumer:
     unacked   delivered entries that are not settled
     left      whether it has left its queue, or is about to: it gets no more deliveries
     parked    whether it refused an entry and waits for `wake`
-    selective  whether it takes only some entries (no-local): the queue must look further than its head
-    apart     whether the dispatcher does not serve it: it browses, or reads a lease
-    seen      not None for a browser, which gets copies and acquires nothing: by priority level, the sequence number up to
-              which it has seen all entries
+    selective  whether it accepts only some entries (no-local), so that the queue must look beyond its head
+    apart     whether it is outside the dispatcher: a browser, or a lease reader
+    seen      for a browser, which gets copies and acquires nothing: the sequence number up to which it has seen all
+              entries, by priority level; None for other consumers
     """
 
     __slots__ = (
@@ -104,8 +104,8 @@ class Consumer:
         self.tag = tag
         self.owner = owner
         self.channel = channel
-        # Not left to the subclass: in compiled code, a constructor that sets an inherited attribute again leaks the old
-        # value.
+        # Set here and not in the subclass: in compiled code, a constructor that sets an inherited attribute again leaks
+        # the old value.
         self.scope: object = channel if scope is None else scope
         self.no_ack = no_ack
         self.exclusive = exclusive
@@ -144,7 +144,7 @@ class Consumer:
         return ""
 
     def deliver(self, entry: Entry) -> None:
-        """Take an entry that the queue has acquired for this consumer."""
+        """Deliver an entry that the queue has acquired for this consumer."""
         raise NotImplementedError
 
     def seen_all(self) -> None:
@@ -162,7 +162,7 @@ class Consumer:
         self.queue_deleted()
 
     def wake(self) -> None:
-        """Resume delivery after credit came back."""
+        """Resume delivery with new credit."""
         if self.parked:
             self.parked = False
             if self.apart:

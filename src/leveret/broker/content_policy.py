@@ -1,7 +1,7 @@
-"""Content policies: what a protocol says about the messages of a format that need special treatment in queues.
+"""Content policies: a protocol's rules for messages of a format that need special treatment in queues.
 
-A protocol registers one policy a format in `Broker.content_policies`. Messages of formats without a policy are for all
-consumers, and overflow drops them in their order.
+A protocol registers one policy per format in `Broker.content_policies`. Messages of formats without a policy are for
+all consumers, and overflow drops them in order.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from leveret.broker.message import Message
 
-# Rules for a message in a queue that has more than its limits allow.
+# Rules for a message in a queue that exceeds its limits.
 DROP_IN_ORDER: Final = 0
 # Before all others, those of the lowest priority first.
 DROP_FIRST: Final = 1

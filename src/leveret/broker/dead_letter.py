@@ -3,12 +3,12 @@
 The body is not copied: the entry in the target queue refers to the same message, with an overlay that has the new address
 and headers.
 
-Queues whose dead letters go to each other multiply a message: each of n queues that overflow can send n - 1 copies to
-the others. A queue drops only so much in one turn, so the copies would pile up. `DeadLetters.overflow` counts dead
-letters in queues that have exceeded their length limits; at its maximum, such queues get no more of them.
+Queues that dead-letter to each other multiply a message: each of n overflowing queues can send n - 1 copies to the
+others. A queue drops a limited number of messages in one turn, so the copies would pile up. `DeadLetters.overflow`
+counts dead letters in queues that exceed their length limits; at its maximum, such queues get no more dead letters.
 
-Queues without length limits multiply a message when it expires in one after the other: then the number of its copies is
-limited. It is no more than the product of the copies that the queues on the way made of a message.
+Queues without length limits multiply a message that expires in one queue after another, so the number of its copies is
+limited, too. The product of the copies that each queue on the way made is an upper bound for it.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("leveret.broker")
 
-# The reason for a message of a sink transaction, which was never in a queue.
+# The reason for an unroutable message of a sink transaction, which was never in a queue.
 UNROUTABLE: Final = "unroutable"
 
 # Maximum overflow of a vhost: dead letters in queues beyond their length limits, each counted with the deaths in its
 # header, which use the memory.
 MAX_OVERFLOW: Final = 10_000
 
-# Most copies of a message that has expired after it had died before, without a rejection.
+# Maximum number of copies of a message that has died before and then expired, without a rejection.
 MAX_COPIES: Final = 1000
 # Milliseconds between two log entries about messages with more copies.
 REPORT_INTERVAL: Final = 60_000
 
-# Counts stay within 64 bits, whatever a publisher has written.
+# Keeps counts within 64 bits, whatever count a publisher has sent.
 MAX_DEATH_COUNT: Final = (1 << 63) - 2
 
 
@@ -51,12 +51,12 @@ class DeadLetters:
     """The dead-lettering of a vhost.
 
     publishing    set while a dead letter is being published
-    prepared      where the dead letters of a transaction are collected, which become visible with it
-    overflow      deaths of the dead letters that queues beyond their length limits are still to drop
+    prepared      collects the dead letters of a transaction, which become visible with it
+    overflow      total deaths of the dead letters in queues that exceed their length limits
     max_overflow  its maximum
     dropped       dead letters dropped because of it since `overflow` was 0
-    max_copies    most copies of a message that has expired after it had died before
-    pruned        dead letters dropped because of that, and not logged yet
+    max_copies    maximum number of copies of a message that has died before and then expired
+    pruned        dead letters dropped because of `max_copies` and not logged yet
     """
 
     def __init__(self, vhost: Vhost) -> None:
@@ -113,7 +113,7 @@ class DeadLetters:
         nested = self.publishing
         self.publishing = True
         try:
-            # Without cycles, and queues that are full.
+            # Exclude cycles and full queues.
             routed = [
                 target
                 for target in self._route(exchange, keys, merged, message)
@@ -146,7 +146,7 @@ class DeadLetters:
             queue.watch.dead_lettered(entry, reason, targets)
 
     def _note_copies(self, queue: Queue, count: int) -> None:
-        """Note that so many queues got a copy of a message of this queue."""
+        """Note that `count` queues got a copy of a message of this queue."""
         if not queue.deleted and count > self._copies_of.get(queue.id, 1):
             self._copies_of[queue.id] = count
 
@@ -155,8 +155,8 @@ class DeadLetters:
         self._copies_of.pop(queue.id, None)
 
     def _copies(self, passed: set[str], copies: int) -> int:
-        """Return how many copies a message may have that has passed these queues and is about to have more copies. A queue
-        that was deleted may have made as many as the present one."""
+        """Return an upper bound for the copies of a message that has passed these queues. A deleted queue may have made
+        as many as the present one."""
         product = 1
         for name in passed:
             queue = self.vhost.queues.get(name)
@@ -166,7 +166,7 @@ class DeadLetters:
         return product
 
     def _prune(self, queue: Queue) -> None:
-        """Drop a dead letter of which there may be too many copies; log that now and then."""
+        """Drop a dead letter that may have too many copies; log this at most once per REPORT_INTERVAL."""
         self.pruned += 1
         now = self.vhost.broker.timers.now()
         if now < self.report_due:
@@ -205,7 +205,7 @@ class DeadLetters:
             self.dropped = 0
 
     def _route(self, exchange: Exchange, keys: list[str], headers: FieldTable, message: Message) -> list[Queue]:
-        """Return the queues of a dead letter; none above the limits of routing."""
+        """Return the queues of a dead letter; none if it exceeds a routing limit."""
         try:
             return resolve(self.vhost, exchange, check_keys(self.vhost.broker, keys), headers, message)
         except PreconditionFailed as error:

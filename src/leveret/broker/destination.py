@@ -1,4 +1,4 @@
-"""What a binding leads to: a queue or an exchange."""
+"""The destination of a binding: a queue or an exchange."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 class Destination(ABC):
-    """A destination of bindings. Each kind has its own names.
+    """A destination of bindings. Each kind has its own namespace.
 
-    id       names it in stored bindings, and is never used again, unlike the name; 0 for an exchange that is not stored
+    id       identifies it in stored bindings; unlike the name, it is never reused; 0 for an exchange that is not stored
     stored   the log has its definition, and its bindings to stored exchanges
     deleted  its bindings are still being removed
     """

@@ -127,7 +127,7 @@ class Kind:
         self.last: Series | None = None
 
     def note(self, address: bytes, size: int, age: int, outcome: str, reason: str, protocol: str, count: int = 0) -> None:
-        """Record the event of a message. `age` in milliseconds or UNKNOWN; with `count`, the event represents so many."""
+        """Record the event of a message, or of `count` messages. `age` is in milliseconds, or UNKNOWN."""
         series = self.last
         if series is None or series.outcome != outcome or series.protocol != protocol or series.reason != reason:
             if self.series is None:
@@ -261,7 +261,7 @@ class Watch:
             kind.note(_address(entry), message.size, age, outcome, "", protocol)
 
     def left(self, entry: Entry, reason: str) -> None:
-        """Record that an entry leaves the queue for another reason than an outcome."""
+        """Record that an entry leaves the queue for a reason other than an outcome."""
         message = entry.message
         if reason == REJECTED or message.address.startswith(_FROM_EVENTS):
             return
@@ -283,7 +283,7 @@ class Watch:
             self.settled_kind.note(b"", 0, UNKNOWN, ACCEPTED, "lease", "", count)
 
     def dead_lettered(self, entry: Entry, reason: str, targets: int) -> None:
-        """Record that an entry was dead-lettered to so many queues."""
+        """Record that an entry was dead-lettered to `targets` queues."""
         message = entry.message
         kind = self.dead_lettered_kind
         if kind is None or message.address.startswith(_FROM_EVENTS):

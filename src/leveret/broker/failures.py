@@ -14,7 +14,7 @@ REPORT_INTERVAL: Final = 60.0
 class Failures:
     """Logs the exceptions of one piece of work: the first with its traceback, then at most one a minute.
 
-    what   names the work in log lines
+    what   name of the work in log lines
     count  number of exceptions
     clock  seconds of a monotonic clock
     """
@@ -38,5 +38,5 @@ class Failures:
         more = f" ({self._unreported} times since the last entry)" if self._unreported > 1 else ""
         self._unreported = 0
         self._log.error(
-            "%s failed and is tried again%s: %s: %s", self.what, more, type(error).__name__, error, exc_info=error
+            "%s failed and will be retried%s: %s: %s", self.what, more, type(error).__name__, error, exc_info=error
         )

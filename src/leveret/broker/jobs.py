@@ -1,4 +1,4 @@
-"""Work that is too much for one turn: it runs in steps, and other clients get their turns between two steps.
+"""Work that is too long for one turn: it runs in steps, and other clients are served in between.
 
 Only one job takes a step in each pass of the event loop.
 
@@ -27,7 +27,7 @@ logger = logging.getLogger("leveret.broker")
 
 # Units of work of one step, about 1 µs each.
 STEP_WORK: Final = 4000
-# Units of work of a turn above which jobs and removals wait for the next turn, however small they are.
+# Units of work of a turn above which even small jobs and removals wait for the next turn.
 MAX_AT_ONCE: Final = 2 * STEP_WORK
 
 
@@ -92,7 +92,7 @@ def logged(pieces: Iterator[int]) -> Iterator[int]:
     try:
         yield from pieces
     except Exception:
-        logger.exception("a part of a job of the broker failed")
+        logger.exception("a part of a job failed")
 
 
 def advance(broker: Broker, pieces: Iterator[int]) -> bool:
@@ -126,7 +126,7 @@ class Removals(Job):
             self.resume()
 
     def after(self, done: Callable[[], None]) -> bool:
-        """Call `done` once everything added so far is removed; return False if it is already."""
+        """Call `done` once everything added so far is removed; return False if that is already the case."""
         if not self.pending:
             return False
         self.pending.append(done)
@@ -143,7 +143,7 @@ class Removals(Job):
                     try:
                         first()
                     except Exception:  # the other callbacks must still be called
-                        logger.exception("the end of a removal failed")
+                        logger.exception("a callback after a removal failed")
                     continue
                 before = self.jobs.broker.work
                 try:
@@ -161,8 +161,8 @@ class Removals(Job):
 class Commits(Job):
     """Transactions that are too large for one turn, one after the other.
 
-    One transaction is one log commit, even in several turns. Other clients wait for that commit, so every second step is
-    made here.
+    One transaction is one log commit, even in several turns. Other clients wait for that commit, so this job takes
+    every second step.
     """
 
     def __init__(self, jobs: Jobs) -> None:
@@ -276,11 +276,11 @@ class Jobs:
             if job.step():
                 self.add(job)
         except Exception:  # an error in one job must not stop the others
-            logger.exception("a job of the broker failed")
+            logger.exception("a job failed")
             try:
                 job.failed()
             except Exception:
-                logger.exception("the cleanup of a failed job failed, too")
+                logger.exception("the clean-up of a failed job failed, too")
         stepped = self.stepped
         if stepped is not None and job is not self.again:
             stepped()

@@ -41,7 +41,7 @@ class KeptFiles:
                 self._kept[place].add(name)
 
     def is_salvaged(self, place: str) -> bool:
-        """Return whether the files of a place were not listed since definitions were lost."""
+        """Return whether the files of a place have not been listed since definitions were lost."""
         return place in self._salvaged
 
     def removable(self, place: str, found: Iterable[str], named: Collection[str]) -> list[str]:

@@ -1,9 +1,9 @@
 """The log that the broker writes to: group commits of records, behind one interface that storage engines implement.
 
 Within one turn of the event loop the broker calls `store`, `settle` and the rest; each adds a record to the batch
-being filled. `flush` ends the turn: unless a commit is running, everything pending becomes one commit, in a thread of
-the engine's. The changes of one turn are never split over two commits, which makes transactions atomic. After a
-commit, the waiters of its batch are notified on the event loop.
+being filled. `flush` ends the turn: unless a commit is running, everything pending becomes one commit, on a thread of
+the engine. The changes of one turn are never split over two commits, which makes transactions atomic. After a commit,
+the waiters of its batch are notified on the event loop.
 
 Positions: an entry or a message is identified by (row id, slot). The broker's positions never change: when the engine
 copies survivors of a row elsewhere, it keeps the old position resolvable for as long as a live object has it.
@@ -144,9 +144,9 @@ class Log:
     filling    number of the current batch, which new records join
     committed  number of the last batch that is on disk; batches commit in order
     state      OK, FULL (no space: publishers must stop, settlements continue) or FAILED (no more commits)
-    reason     the reason in words if the state is not OK
+    reason     the reason for a state other than OK, as text
     pending_bytes  bytes accepted and not yet on disk: the measure for backpressure
-    pending_spooled  those of them in the spool: no measure for backpressure on clients without data there
+    pending_spooled  the part of them in the spool, which causes no backpressure on clients without data there
     rows       the rows in memory by id
     spool      storage for large bodies; None if they stay in memory
     """
@@ -238,8 +238,8 @@ class Log:
     def begin_batch(self, complete: Callable[[], None]) -> None:
         """Keep the current batch open: changes until `end_batch`, in several turns, are one commit.
 
-        Only one caller at a time may do so. `complete`, which adds the rest and ends the batch, is called if the log is
-        closed before.
+        Only one caller at a time may do so. If the log is closed before that, it calls `complete`, which adds the rest
+        and ends the batch.
         """
         self.completion = complete
 

@@ -33,7 +33,7 @@ CONNECTION: Final = (1 << AUDIENCE_SHIFT) - 1
 
 
 def is_for(publisher: int, audience: int) -> bool:
-    """Return whether consumers of an audience take a message: it is for that audience, or for all consumers."""
+    """Return whether a message is for the consumers of an audience, or for all consumers."""
     its = publisher >> AUDIENCE_SHIFT
     return its == 0 or its == audience
 
@@ -60,8 +60,9 @@ class Message:
     priority    -1 if the publisher gave none
     expires_at  milliseconds of the broker's clock (Unix time), 0 for never, AT_ONCE for a TTL of 0
     headers_at  a hint for decoders of `header`: offset of the headers (AMQP 1.0: of the footer), -1 for none
-    publisher   number of the publishing connection (for no-local), 0 if it was in another process; from AUDIENCE_SHIFT on,
-                the audience that its content policy gives: all that is known of a paged-out message
+    publisher   number of the publishing connection (for no-local), 0 if it was in another process; from bit
+                AUDIENCE_SHIFT up, the audience according to its content policy. The position of a paged-out message
+                includes it
     row, slot   position of the message record in the log; None while it is in memory only. A slot of -1: it has no record,
                 but counts as stored once the row is on disk
     """
@@ -121,7 +122,7 @@ def make_address(exchange: str, routing_key: str) -> bytes:
     name = exchange.encode("utf-8", "surrogateescape")
     key = routing_key.encode("utf-8", "surrogateescape")
     if len(name) > 255 or len(key) > 255:
-        raise ValueError("exchange and routing key take at most 255 bytes of UTF-8 each")
+        raise ValueError("exchange name and routing key may have at most 255 bytes of UTF-8 each")
     return bytes((len(name),)) + name + bytes((len(key),)) + key
 
 

@@ -100,4 +100,4 @@ def _extension(code: int, data: memoryview) -> Any:
     if code == _TABLE:
         pairs: list[tuple[bytes, Any]] = msgspec.msgpack.decode(raw, ext_hook=_extension)
         return {name.decode("utf-8", "surrogatepass"): item for name, item in pairs}
-    raise ValueError(f"the metadata has an extension of unknown type {code}")
+    raise ValueError(f"unknown extension type {code} in the metadata")

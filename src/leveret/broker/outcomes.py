@@ -11,10 +11,10 @@ ACCEPTED: Final = "accepted"
 RELEASED: Final = "released"
 REJECTED: Final = "rejected"
 DELIVERY_LIMIT: Final = "delivery_limit"
-# Name for messages that leave without a consumer.
+# Protocol of messages that leave a queue without a consumer.
 GET_PROTOCOL: Final = ""
 
 
 def protocol_of(holder: Consumer | None) -> str:
-    """Return the protocol of the consumer that holds an entry, if known."""
+    """Return the protocol of the consumer that has acquired an entry, if known."""
     return GET_PROTOCOL if holder is None else holder.protocol()

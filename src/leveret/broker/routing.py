@@ -32,7 +32,7 @@ class Route:
               (headers, message id), or because of a watch
     depends   whether the queues depend on more than the address
     watch     records events of the messages
-    owner     the only user who may publish by it, to a sink transaction, whatever the routing key; "" for all users
+    owner     the only user who may publish with it (to a sink transaction, whatever the routing key); "" for all users
     request   whether messages are requests to the broker, which alarms do not block, since they may end the alarm
     """
 
@@ -124,7 +124,7 @@ def _resolve(
                     continue  # its bindings are still being removed
                 destination.reach(queues, waiting)
                 matched = True
-        # The alternate gets what the exchange could not route at all, whatever its keys (RabbitMQ's).
+        # As in RabbitMQ, the alternate exchange gets a message only if none of its keys matched.
         if not matched and current.alternate is not None:
             alternate = vhost.exchanges.get(current.alternate)
             if alternate is not None:

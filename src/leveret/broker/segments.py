@@ -37,7 +37,7 @@ MAX_HOLDERS: Final = 1000
 
 
 class SegmentSettings:
-    """When the unsealed part of a stream becomes a segment, and how long files stay after they left the manifest.
+    """Thresholds for sealing the oldest part of a stream, and the time that files stay after they left the manifest.
 
     sealing  whether streams are sealed; existing segments are read and removed in any case
     size   bytes of bodies; age, grace in milliseconds
@@ -328,7 +328,7 @@ class SegmentStore:
 
 
 class Leases(Timed):
-    """Files that no manifest names any more, until their removal after the grace time and the end of all read leases.
+    """Files that have left the manifest, until their removal after the grace time and the end of all read leases.
 
     A lease belongs to a holder and to one file. It is valid even if the stream drops the file in the meantime.
     """
@@ -351,8 +351,7 @@ class Leases(Timed):
             holders = self.held.setdefault(path, {})
             if holder not in holders and len(holders) >= MAX_HOLDERS:
                 raise PreconditionFailed(
-                    f"{len(holders)} holders have a read lease on {path}, the maximum that there"
-                    " may be: releasing them, or waiting for their ends, helps"
+                    f"file '{path}' has {len(holders)} read leases, the maximum: release one, or wait until one expires"
                 )
             holders[holder] = until
         for holders in self.held.values():
@@ -422,7 +421,7 @@ class Segments:
             self.tables = StreamTables(store, timers, settings.tables_after)
 
     def changed(self, stream: StreamQueue) -> None:
-        """Note that the manifest of a stream changed, on disk, or that the stream was deleted."""
+        """Note that the manifest of a stream changed (on disk), or that the stream was deleted."""
         if self.tables is not None:
             self.tables.changed(stream)
 

@@ -51,7 +51,8 @@ def detach(entry: Entry) -> None:
 def release(entry: Entry) -> None:
     """Take a requeued entry from its holder, which no longer counts it as unacked.
 
-    An active holder stays known. Another one is forgotten, because the entry may outlive its channel and connection.
+    The reference to an active holder is kept. Any other is dropped, because the entry may outlive its channel and
+    connection.
     """
     holder = entry.holder
     if holder is not None:

@@ -21,7 +21,8 @@ MAX_FIRED: Final = 500
 RETRY_DELAY: Final = 1000
 # Minimum difference in milliseconds between the system clock and the broker's that counts as a step.
 MIN_CLOCK_STEP: Final = 1000
-# Maximum step in milliseconds that is restored from the last run. A step of more than a year means a clock that was unset.
+# Maximum step in milliseconds that is restored from the last run. A step of more than a year means that the clock had
+# not been set.
 MAX_KEPT_STEP: Final = 366 * 86_400_000
 
 

@@ -378,7 +378,7 @@ class Uploads:
         upload = self.by_key.get(key)
         if upload is not None:
             if upload.taken or (upload.owner is not None and not (take_over and upload.owner is not owner)):
-                raise ResourceLocked(f"upload '{identifier}' is open already")
+                raise ResourceLocked(f"upload '{identifier}' is already open")
             if upload.announced == size:
                 upload.owner = owner
                 upload.turn += 1
@@ -429,7 +429,7 @@ class Uploads:
         if upload is None:
             return None
         if upload.taken or upload.owner is owner:
-            raise ResourceLocked(f"the content of checkpoint '{checkpoint}' is open already")
+            raise ResourceLocked(f"the content of checkpoint '{checkpoint}' is already open")
         upload.owner = owner
         upload.turn += 1
         size = upload.checkpoints[checkpoint]

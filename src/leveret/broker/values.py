@@ -8,7 +8,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Final, TypeAlias, Union
 
-# What a field table can hold, whatever protocol it came by: a value of AMQP 1.0 is converted to one of these first.
+# A value in a field table of any protocol; values of AMQP 1.0 are converted to these types first.
 FieldValue: TypeAlias = Union[
     Decimal,
     datetime,

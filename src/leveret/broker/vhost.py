@@ -90,9 +90,9 @@ class Vhost:
         self.strict = settings.strict
         self.exchanges: dict[str, Exchange] = {}
         self.queues: dict[str, Queue] = {}
-        # All of them, for what is done in steps.
+        # All queues, for work in steps.
         self.queue_list: QueueList[Queue] = QueueList()
-        # Those of the queues that are streams.
+        # The queues that are streams.
         self.streams: QueueList[StreamQueue] = QueueList()
         self.pending_dead_letters = PendingDeadLetters()
         self.routes: dict[bytes, Route] = {}
@@ -141,7 +141,7 @@ class Vhost:
                 self._add_queue(DEAD_QUEUE, True, None, False, {}, QueueSettings({}, {}))
 
     def _limit_deliveries(self, name: str, settings: QueueSettings) -> None:
-        """Default delivery limit of strict mode (0-9-1 basic.deliver.01)."""
+        """Apply the default delivery limit of strict mode (0-9-1 basic.deliver.01)."""
         if name != DEAD_QUEUE and settings.delivery_limit is None:
             settings.delivery_limit = STRICT_DELIVERY_LIMIT
             if settings.dead_letter_exchange is None:
@@ -342,7 +342,7 @@ class Vhost:
     def _is_bound_again(self, exchange: Exchange, destination: Destination, binding: Binding) -> bool:
         """Return whether the log has an equal binding, under the same key, between an exchange and a destination with these
         names."""
-        vhost = self.broker.vhosts.get(self.name)  # both, and this vhost, may have been created again
+        vhost = self.broker.vhosts.get(self.name)  # both, and this vhost, may have been re-created
         if vhost is None:
             return False
         source = vhost.exchanges.get(exchange.name)
@@ -651,7 +651,7 @@ class Vhost:
         return list(self.each_binding())
 
     def each_binding(self) -> Iterator[tuple[Exchange, Binding]]:
-        """Yield the same one by one; bindings may change in the meantime."""
+        """Yield these bindings one by one; bindings may change in the meantime."""
         for exchange in list(self.exchanges.values()):
             for destination in list(exchange.by_destination):
                 for binding in list(exchange.by_destination.get(destination, {}).values()):
@@ -704,8 +704,8 @@ class Vhost:
     def restore_binding(self, names: list[str], value: Record, by_name: bool) -> bool:
         """Restore a binding from the log.
 
-        Returns False for a remaining binding of a deleted object: an end of it does not exist, or is another one of the
-        same name. With `by_name`, because definitions were lost, only names are compared.
+        Returns False for a remaining binding of a deleted object: an end of it does not exist, or is a new object with
+        the same name. With `by_name`, because definitions were lost, only names are compared.
         """
         exchange_name, destination_kind, destination_name, routing_key = names[:4]
         source = self.exchanges.get(exchange_name)

@@ -162,7 +162,7 @@ def test_a_release_returns_messages_to_their_places(world: World, queue: Queue) 
     world.run()
     assert queue.leased_count == 0 and figures(queue) == (61, 243, 0)
     assert world.contents(queue) == [*BODIES, "new"]
-    with pytest.raises(NotFound, match="no lease 'l' of queue 'q' in vhost '/'"):
+    with pytest.raises(NotFound, match="lease 'l' of queue 'q' in vhost '/' does not exist"):
         Leases.of(queue, "l").find_current("l", epoch)
     assert acquire(queue) > epoch
 
@@ -246,7 +246,9 @@ def test_an_older_epoch_is_refused_everywhere(world: World, queue: Queue) -> Non
         lambda: Leases.of(queue, "l").commit("l", old, 1),
         lambda: read(world, queue, "l", old, 1),
     ):
-        with pytest.raises(PreconditionFailed, match=f"epoch {old} of lease 'l' .* is over, the current one is {epoch}"):
+        with pytest.raises(
+            PreconditionFailed, match=f"epoch {old} of lease 'l' .* has expired, the current epoch is {epoch}"
+        ):
             refused()
     # The batch is still available to the new one.
     assert plan(world, queue, "l", epoch, 0, 10) == {"batch": 1, "count": 10, "octets": 40}
@@ -304,11 +306,11 @@ def test_a_queue_in_exclusive_use_is_not_planned(world: World, queue: Queue) -> 
 @pytest.mark.parametrize(
     ("changed", "error", "text"),
     [
-        ({"x-lease": "other"}, NotFound, "no lease 'other'"),
+        ({"x-lease": "other"}, NotFound, "lease 'other' .*does not exist"),
         ({"x-lease-batch": 2}, NotFound, "batch 2 .* does not exist"),
         ({"x-lease-first": 1}, PreconditionFailed, "a slice of 10 from index 1 is out of range"),
         ({"x-lease-count": 11}, PreconditionFailed, "has 10 messages"),
-        ({"x-lease-count": None}, PreconditionFailed, "expected 'x-lease-count', too"),
+        ({"x-lease-count": None}, PreconditionFailed, "without 'x-lease-count', expected together with it"),
         ({"x-lease-first": -1}, PreconditionFailed, "'x-lease-first': received '-1'"),
     ],
     ids=["lease", "batch", "first", "count", "missing", "negative"],

@@ -130,7 +130,7 @@ def test_a_failed_erasure_can_be_repeated() -> None:
     store.fault = (FAILED, "no space")
     erasing = queue.erase(["3"], False, True)
     settle(world)
-    assert erasing.state == ENDED and "not all of it could be sealed: no space" in erasing.problem
+    assert erasing.state == ENDED and "not all messages could be sealed: no space" in erasing.problem
 
 
 def test_retention_and_deletion_in_the_middle() -> None:

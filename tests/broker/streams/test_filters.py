@@ -92,5 +92,5 @@ def test_a_reader_without_a_filter_gets_everything() -> None:
 @pytest.mark.parametrize("name", ["x-stream-filter", "x-stream-filter-routing-key"])
 @pytest.mark.parametrize("value", [5, [], ["a", 5], {}, True], ids=repr)
 def test_invalid_filters_are_refused_by_name(name: str, value: Any) -> None:
-    with pytest.raises(PreconditionFailed, match=f"'{name}'.*a text or a list of texts"):
+    with pytest.raises(PreconditionFailed, match=f"'{name}'.*a string or a list of strings"):
         StreamFilter({name: value})

@@ -106,7 +106,7 @@ def test_phases_must_match_the_state_of_the_branch(site: Site, channel: Channel)
     decide(site, "prepare")
     with pytest.raises(BrokerError, match="two phases"):
         decide(site, "commit", one_phase=True)
-    with pytest.raises(BrokerError, match="prepared already"):
+    with pytest.raises(BrokerError, match="already prepared"):
         decide(site, "prepare")
 
 

@@ -1,6 +1,6 @@
 """Base of the exchange types: a set of bindings and a method that matches a message against them.
 
-An exchange does not know queues: the destination of a binding is an opaque object that `match` returns. It has a
+An exchange is independent of queues: the destination of a binding is an opaque object that `match` returns. It has a
 `name`, and `deleted` is set while its bindings are being removed. The base class stores the bindings; a type adds an
 index that makes `match` fast.
 """
@@ -31,7 +31,7 @@ class Binding:
 
 
 def text_argument(arguments: FieldTable, name: str) -> str | None:
-    """Return the value of a text argument, which clients of some protocols send as bytes; None if there is none."""
+    """Return the value of a string argument, which clients of some protocols send as bytes; None if it is absent."""
     value = arguments.get(name)
     if isinstance(value, bytes):
         return value.decode("utf-8", "surrogateescape")
@@ -41,7 +41,7 @@ def text_argument(arguments: FieldTable, name: str) -> str | None:
 class Effort:
     """The work of routing one message, in steps of about 0.1 µs: a comparison, a node of a trie, or a destination.
 
-    Bindings and exchanges come from clients, so the cost of a message must not depend on their number alone.
+    Clients create bindings and exchanges, so the cost of routing one message needs a limit.
     """
 
     __slots__ = ("limit", "steps")
@@ -98,7 +98,7 @@ class Exchange(Destination):
         self.needs_property = ""
         # By destination, then by the rest of the identity: removing a destination touches only its own bindings.
         self.by_destination: dict[Destination, dict[tuple[str, Frozen], Binding]] = {}
-        # The exchanges among them.
+        # The destinations that are exchanges.
         self.targets: dict[Exchange, None] = {}
 
     # As a destination

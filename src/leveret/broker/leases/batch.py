@@ -18,7 +18,7 @@ class Batch:
     priorities  the priority of each piece
     starts      the index in the batch of the first entry of each piece
     bytes       size of all bodies
-    mark        entries up to this sequence number count as delivered before
+    mark        entries up to this sequence number count as redelivered
     created_at  creation time in milliseconds of Unix time
     read        whether a reader has started on it
     written     the commit of the log that contains the latest record of the batch

@@ -47,7 +47,7 @@ class Lease(Timed):
         """Raise PreconditionFailed for an older epoch."""
         if epoch != self.epoch:
             raise PreconditionFailed(
-                f"epoch {epoch} of {self} is over, the current one is {self.epoch}: the lease was"
+                f"epoch {epoch} of {self} has expired, the current epoch is {self.epoch}: the lease was"
                 " acquired again or timed out"
             )
 

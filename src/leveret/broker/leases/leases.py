@@ -114,7 +114,7 @@ class Leases:
         return lease
 
     def lease_batch(self, name: str, epoch: int, after: int, max_messages: int, max_bytes: int | None, done: Done) -> None:
-        """Lease the batch that follows batch `after`. Repeating the call gives the same batch.
+        """Lease the batch that follows batch `after`. Repeated calls return the same batch.
 
         A batch has at most `max_messages` messages whose bodies have at most `max_bytes` bytes in total, but at least one
         message if any is ready. `done` is called with the batch once it is on disk, with None if no message is ready, or
@@ -221,7 +221,7 @@ class Leases:
     # Entries
 
     def count_in(self, count: int, size: int) -> None:
-        """Note that a batch took so many entries, with bodies of `size` bytes in total."""
+        """Count entries that a batch has taken, with bodies of `size` bytes in total."""
         self.count += count
         self.bytes += size
 
@@ -253,7 +253,7 @@ class Leases:
         self.queue.log.wait(on_its_way)
 
     def returned(self, on_its_way: Return) -> None:
-        """Return entries to their old places in the queue: that is on disk."""
+        """Return entries to their old places in the queue, once the log has recorded their return."""
         if on_its_way not in self.returning:
             return  # the queue was deleted
         self.returning.remove(on_its_way)
@@ -359,4 +359,4 @@ class Leases:
 
 def _no_lease(queue: Queue, name: str) -> NotFound:
     """Return the error for a lease that does not exist."""
-    return NotFound(f"no lease '{name}' of {queue}: it was released, or never acquired")
+    return NotFound(f"lease '{name}' of {queue} does not exist: it was released or never acquired")

@@ -47,7 +47,7 @@ class Slice:
         found: Validated = {}
         for name in (LEASE, EPOCH, BATCH, FIRST, COUNT):
             if name not in arguments:
-                raise PreconditionFailed(f"invalid arg '{LEASE}': expected '{name}', too")
+                raise PreconditionFailed(f"invalid arg '{LEASE}': received without '{name}', expected together with it")
             found[name] = CONSUMER_ARGUMENTS[name].parse(arguments[name])
         self.lease: str = found[LEASE]
         self.epoch: int = found[EPOCH]
@@ -153,7 +153,7 @@ class Reader(CommitWaiter):
         self.queue.log.load(rows, slots, _Reading(self, number, at).done)
 
     def take(self, loaded: list[Loaded], number: int, first: int) -> None:
-        """Take loaded entries of a piece, starting at index `first`."""
+        """Accept the loaded entries of a piece, starting at index `first`."""
         self.loading = False
         queue = self.queue
         if self not in self.lease.readers:

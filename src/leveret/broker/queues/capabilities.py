@@ -1,4 +1,4 @@
-"""Operations that a queue type may leave out, as keys of `Queue.unsupported`."""
+"""Operations that a queue type may not support, as keys of `Queue.unsupported`."""
 
 from __future__ import annotations
 

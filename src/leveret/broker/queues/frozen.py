@@ -15,13 +15,13 @@ class FrozenQueues:
         self.queues: dict[Queue, None] = {}
 
     def freeze(self, queue: Queue) -> None:
-        """Freeze a queue, unless it is one of them."""
+        """Freeze a queue unless it is already frozen by this operation."""
         if queue not in self.queues:
             self.queues[queue] = None
             queue.freeze()
 
     def thaw(self) -> None:
-        """Thaw all of them."""
+        """Thaw all frozen queues."""
         queues = self.queues
         self.queues = {}
         for queue in queues:

@@ -1,8 +1,9 @@
-"""A queue that keeps one message a key (`x-queue-type: last-value`): a new message replaces the one with the same key.
+"""A queue that keeps one message per key (`x-queue-type: last-value`): a new message replaces the one with the same
+key.
 
 The key is the value of a header. Its name is the argument `x-last-value-key`, by default the one that Qpid's clients set.
-Messages without the header are kept as in a classic queue. An entry that a consumer holds is not replaced; if it is
-requeued after a newer one of its key has come, it is dropped. Newer means published later: of the higher sequence number.
+Messages without the header are kept as in a classic queue. An unacked entry is not replaced; if it is requeued after a
+newer message with its key arrived, it is dropped. Newer means published later, with a higher sequence number.
 
 All entries stay in memory, because a new message must find the one that it replaces. After a start the queue delivers
 nothing until it has read all of them for their keys.
@@ -36,25 +37,25 @@ logger = logging.getLogger("leveret.broker")
 
 KEY: Final = "x-last-value-key"
 DEFAULT_KEY: Final = "qpid.LVQ_key"
-# The reason in events.
+# Reason in events for a replaced message.
 REPLACED: Final = "replaced"
-# Keys that a drain checks for entries that have left.
+# Number of keys that a drain checks for entries that have left the queue.
 CHECKED_KEYS: Final = 1000
 # Units of work of a message, and bytes of its headers (as a power of two) that are decoded in one unit.
 INSERT_WORK: Final = 3
 DECODE_SHIFT: Final = 6
 # Units of work to deliver from a queue again after messages were inserted in steps.
 SERVE_WORK: Final = 5
-# Messages whose keys are remembered.
+# Number of recent messages whose keys are cached.
 RECENT: Final = 8
 # Length of headers that are searched for the name of the key before they are decoded.
 SHORT_HEADER: Final = 1024
-# Length of a key above which its hash takes its place.
+# Maximum length of a key; a longer one is replaced by its hash.
 MAX_KEY: Final = 256
 
 
 class _Keys:
-    """The keys of one message by the names of their headers: it may go to any number of queues."""
+    """The keys of one message by header name, cached because the message may go to any number of queues."""
 
     def __init__(self, header: bytes) -> None:
         self.header = header
@@ -105,10 +106,11 @@ class LastValueQueue(ClassicQueue):
     header   the name of the header with the key, and `needle` its bytes: a message without them has no key
     latest   the newest visible entry of each key, which may have left since
     keys     the keys of `latest`, in the order in which they are checked for that
-    coming   entries that become visible in steps, because finding those that they replace took too long in one turn
+    coming   entries that become visible in steps, because finding the entries that they replace would take too long in
+             one turn
     """
 
-    # Those of the last messages: entries of a few messages may be inserted in turn, into any number of queues.
+    # The keys of recent messages: entries of a few messages may be inserted alternately, into any number of queues.
     recent: ClassVar[deque[_Keys]] = deque(maxlen=RECENT)
 
     unsupported: ClassVar[dict[str, str]] = {LEASE: "a last-value queue, whose messages are replaced while they wait"}
@@ -137,7 +139,7 @@ class LastValueQueue(ClassicQueue):
         return True
 
     def _key_of(self, message: Message) -> Any:
-        """The key of a message, None if it has none."""
+        """Return the key of a message, None if it has none."""
         for found in LastValueQueue.recent:
             if found.header is message.header:
                 return found.find(self.broker, message, self.header, self.needle)
@@ -159,7 +161,7 @@ class LastValueQueue(ClassicQueue):
         self.hidden.add(entry.seq, entry.message.size)
         self.coming.append(entry)
         if len(self.coming) == 1:
-            # Nothing is delivered before the last one is there.
+            # Nothing is delivered before the last one is inserted.
             self.freeze()
             self.broker.jobs.removals.add(self._insert_coming())
 

@@ -27,7 +27,7 @@ class QueueLimits:
     # Publishes
 
     def reject_publish(self, message: Message, due: int = 0) -> bool:
-        """Reject a publish if the queue is full and its arguments say so, and dead-letter it if they say that, too.
+        """Reject a publish if the queue is full and rejects publishes, and dead-letter it if the queue does that.
 
         Returns:
             Whether the publish was rejected.
@@ -35,11 +35,11 @@ class QueueLimits:
         return False
 
     def would_reject(self, message: Message, due: int = 0) -> bool:
-        """Return whether the queue would reject a message now that becomes visible at `due`, 0 for at once."""
+        """Return whether the queue would now reject a message that becomes visible at `due`, 0 for at once."""
         return False
 
     def would_reject_size(self, size: int) -> bool:
-        """Return whether the queue would reject a message of `size` bytes now that replaces no other one."""
+        """Return whether the queue would now reject a message of `size` bytes that replaces no other one."""
         return False
 
     def always_accepts(self, message: Message, due: int) -> bool:
@@ -61,12 +61,12 @@ class QueueLimits:
         """Note an entry that is now in memory."""
 
     def note_droppable(self) -> None:
-        """Note that a message was pushed which overflow drops first."""
+        """Note that a message with the rule DROP_FIRST was pushed."""
 
     # Overflow
 
     def is_exceeded(self) -> bool:
-        """Return whether the queue holds more than its limits allow."""
+        """Return whether the queue exceeds its limits."""
         return False
 
     def is_overflowing(self) -> bool:
@@ -77,7 +77,7 @@ class QueueLimits:
         """Drop messages until the queue is within its limits, unless it rejects publishes instead."""
 
     def drop_droppable(self) -> None:
-        """Drop messages with the rule DROP_FIRST while there are more entries than a queue with such messages may hold."""
+        """Drop messages with the rule DROP_FIRST while there are more entries than such a queue may have."""
 
 
 # Also those of a deleted queue.

@@ -1,4 +1,4 @@
-"""Paging of the entries of a queue, which leave memory for the log and are loaded again."""
+"""Paging of the entries of a queue between memory and the log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Paging:
     # Out
 
     def paged_memory(self) -> int:
-        """Return the bytes that the paged-out entries would take in memory."""
+        """Return the bytes that the paged-out entries would use in memory."""
         return 0
 
     def page_down(self, share: int) -> Iterator[int]:

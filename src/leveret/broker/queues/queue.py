@@ -1,8 +1,8 @@
-"""A queue as the broker and the protocols see it, whatever its type: messages in, entries out to consumers.
+"""The interface of all queue types to the broker and the protocols: messages in, entries out to consumers.
 
 A queue type is a subclass of `Queue` and one line in the registry. It implements the abstract methods, and declares its
-capabilities, which callers ask for instead of its type. The other operations have a default that suits a queue without
-the feature in question: no limits, nothing delayed, nothing paged out.
+capabilities, which callers check instead of its type. The other operations default to a queue without the feature: no
+limits, no delayed messages, no paging.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ class Queue(Destination):
 
     Capabilities of the type:
 
-    unsupported  the operations of `capabilities` that it lacks, each with a description of the queue for the error
+    unsupported  the operations of `capabilities` that it does not support, each with a description of the queue for the
+                 error
     replayable   consumers remove nothing; each reads from its own offset
     replacing    a message may replace another one, so a full queue accepts it
     announces_activity  consumers are notified when they become active, as with a single active consumer
@@ -102,7 +103,7 @@ class Queue(Destination):
         self.unacked = 0
         # Whether `drain` is called at the end of this turn.
         self.active = False
-        # Entries that wait for the commit of their transaction.
+        # Entries of uncommitted transactions.
         self.hidden = Hidden()
         self.limits = NO_LIMITS
         self.paging = NO_PAGING
@@ -150,11 +151,11 @@ class Queue(Destination):
         self.exclusive_owner = owner
 
     def delete_when_unused(self) -> None:
-        """Have the queue deleted with its last consumer from now on."""
+        """Delete the queue with its last consumer from now on."""
         self.auto_delete = True
 
     def make_temporary(self) -> None:
-        """Note that a protocol deletes the queue, which is part of something else."""
+        """Note that a protocol deletes the queue with the object that it belongs to."""
         self.temporary = True
 
     def set_watch(self, watch: Watch | None) -> None:
@@ -167,7 +168,7 @@ class Queue(Destination):
     # Capabilities
 
     def check_supports(self, operation: str) -> None:
-        """Raise NotImplementedByBroker for an operation that the type leaves out."""
+        """Raise NotImplementedByBroker for an operation that the type does not support."""
         reason = self.unsupported.get(operation)
         if reason is not None:
             raise NotImplementedByBroker(f"{self} is {reason}", closes_connection=True)
@@ -205,10 +206,10 @@ class Queue(Destination):
 
     @abstractmethod
     def push(self, message: Message) -> bool:
-        """Append a message; return False if the queue refuses it (`x-overflow: reject-publish`)."""
+        """Append a message; return False if the queue rejects it (`x-overflow: reject-publish`)."""
 
     def delay(self, message: Message, due: int) -> bool:
-        """Append a message that becomes visible at `due`; return False if the queue refuses it."""
+        """Append a message that becomes visible at `due`; return False if the queue rejects it."""
         return self.push(message)
 
     @abstractmethod
@@ -233,7 +234,7 @@ class Queue(Destination):
 
         Args:
             item: The loaded item.
-            publisher: Its publisher, 0 if that is not known.
+            publisher: Its publisher, 0 if unknown.
             delivered_until: Sequence number up to which all entries count as delivered before.
         """
         message = item.message
@@ -251,7 +252,7 @@ class Queue(Destination):
     # Out
 
     def activate(self) -> None:
-        """Have `drain` called at the end of this turn."""
+        """Schedule a call of `drain` at the end of this turn."""
         if not self.active:
             self.active = True
             self.broker.active.append(self)
@@ -262,7 +263,7 @@ class Queue(Destination):
         self.drain()
 
     def count_deliveries(self, delivered: int, unacked: int, settled: int) -> None:
-        """Count deliveries made by a part, and how many of the entries are now acquired or settled."""
+        """Count deliveries by a part of the queue, and how many of their entries are now acquired or settled."""
         self.delivered += delivered
         self.unacked += unacked
         self.settled += settled
@@ -272,7 +273,7 @@ class Queue(Destination):
         """Deliver ready entries until they or the credit of the consumers run out."""
 
     def freeze(self) -> None:
-        """Deliver nothing until `thaw` is called as often, when the order of the entries is right again."""
+        """Stop deliveries until the matching `thaw`, while the order of the entries is being restored. Calls nest."""
 
     def thaw(self) -> None:
         """Undo one `freeze`."""
@@ -387,7 +388,7 @@ class Queue(Destination):
     def detach(self, consumers: list[Consumer]) -> None:
         """Detach the consumers from the deleted queue, and settle its acquired entries."""
         self.deleted = True
-        self.exclusive_owner = None  # a remaining reference to the queue must not keep the connection
+        self.exclusive_owner = None  # a remaining reference to the queue must not keep the connection alive
         if self.unacked:
             self.broker.settle_held(self)
         for consumer in consumers:

@@ -49,13 +49,13 @@ class QueueList(Generic[Q]):
         return None if place is None else self._queues[place]
 
     def add(self, queue: Q) -> None:
-        """Add a queue, unless it is there already."""
+        """Add a queue unless it is in the list."""
         if queue.id not in self._places:
             self._places[queue.id] = len(self._queues)
             self._queues.append(queue)
 
     def discard(self, queue: Q) -> None:
-        """Remove a queue if it is there."""
+        """Remove a queue if it is in the list."""
         place = self._places.pop(queue.id, None)
         if place is None:
             return
@@ -72,7 +72,7 @@ class QueueList(Generic[Q]):
                 walk.moved[last.id] = last
 
     def walk(self) -> Iterator[Q]:
-        """Yield each queue that is there from the beginning of the walk to its end, once."""
+        """Yield each queue that is in the list during the whole walk once."""
         walk: _Walk[Q] = _Walk(len(self._queues))
         self._walks.append(walk)
         try:

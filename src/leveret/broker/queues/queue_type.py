@@ -17,7 +17,7 @@ class QueueType:
     make      the class
     own       arguments that only this type has
     defaults  values of arguments that a declaration leaves out
-    refused   shared arguments that it refuses, and `because` why: what follows the name of the type in the error
+    refused   shared arguments that it rejects; `because` is the reason, which follows the name of the type in the error
     durable   its queues are durable, and neither exclusive nor auto-delete
     """
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 TYPES: Final = {queue_type.name: queue_type for queue_type in (classic.TYPE, quorum.TYPE, stream.TYPE, last_value.TYPE)}
 
-# All arguments of queue.declare; which of them the queue type takes is checked afterwards.
+# All arguments of queue.declare; `parse_queue_arguments` checks which of them the queue type accepts.
 QUEUE_ARGUMENTS: Final = declared_by_name(
     Argument("x-queue-type", TEXT, choices=tuple(TYPES), default=CLASSIC),
     *SHARED_QUEUE_ARGUMENTS,
@@ -81,5 +81,5 @@ def make_queue(
     arguments: FieldTable,
     settings: QueueSettings,
 ) -> Queue:
-    """Make a queue of the type in its settings."""
+    """Create a queue of the type in its settings."""
     return TYPES[settings.type].make(vhost, id, name, durable, exclusive_owner, auto_delete, arguments, settings)

@@ -1,6 +1,6 @@
 """Removals of deleted queues that a crash interrupted: the next start completes them.
 
-The log has a record of each deleted queue whose entries it still has to settle.
+The log has a record of each deleted queue with unsettled entries.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Leftovers:
         self._by_key: dict[str, RecoveredQueue] = {}
 
     def recover(self, recovery: Recovery) -> None:
-        """Take the entries of queues whose removal was interrupted."""
+        """Take over the entries of queues whose removal was interrupted."""
         for kind, key in recovery.metadata:
             if kind == metadata.REMOVAL:
                 self._by_key[key] = recovery.queues.pop(_id_of(key), RecoveredQueue())

@@ -1,6 +1,6 @@
 """The consumers of a queue, in round-robin order by priority.
 
-Each priority has one ring of consumers: those that took the last entry that was offered to them. A consumer that refuses
+Each priority has one ring of consumers: those that accepted the last entry offered to them. A consumer that refuses
 an entry is parked outside of its ring until it has credit again (`unpark`). `Rings.ring` is the ring that is served now:
 the non-empty one of the highest priority.
 
@@ -36,7 +36,7 @@ class Ring:
         self.queued = False
         # Consumers that wait to become the single active consumer, oldest first.
         self.succession: deque[Consumer] = deque()
-        # How many of these have left.
+        # Number of these that have left.
         self.resigned = 0
 
 
@@ -88,7 +88,7 @@ class Rings:
         return False
 
     def become_selective(self, consumer: Consumer) -> None:
-        """Note that a consumer which took every message has become selective."""
+        """Note that a consumer that accepted every message has become selective."""
         consumer.selective = True
 
     def add(self, consumer: Consumer) -> bool:

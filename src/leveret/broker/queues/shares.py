@@ -1,7 +1,7 @@
-"""How much of its entries each queue may keep in memory, so that all queues together stay within a budget.
+"""Memory shares: limits for the entries of each queue in memory, so that all queues together stay within a budget.
 
-Every queue has the same share, so the largest ones page out first. The demand of a queue includes what it has paged out,
-or its share would grow as soon as paging takes effect.
+Every queue has the same share, so the largest ones page out first. The demand of a queue includes its paged-out
+entries, or its share would grow as soon as paging takes effect.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 # Minimum share in bytes: below it, paging costs more than it frees.
 MIN_SHARE: Final = 32 << 10
-# Demands are counted in classes: each power of two has so many, as a power of two.
+# Demands are counted in classes: binary logarithm of the number of classes for each power of two.
 CLASSES_SHIFT: Final = 3
 CLASSES: Final = 64 << CLASSES_SHIFT
-# Queues that are added up between two checks of the budget, and the units of work of these.
+# Number of queues that are added up between two checks of the turn's budget, and their units of work.
 QUEUES: Final = 64
 QUEUES_WORK: Final = 32
 
@@ -37,7 +37,7 @@ class MemoryShares:
         self.running = False
 
     def divide(self, budget: int, max_share: int) -> None:
-        """Set `Broker.page_above`, at most `max_share` bytes, so that all queues have about `budget` in memory.
+        """Set `Broker.page_above`, at most `max_share` bytes, so that all queues use about `budget` bytes of memory.
 
         Adding up the demands of many queues takes several turns.
         """
@@ -45,7 +45,7 @@ class MemoryShares:
         self.max_share = max_share
         broker = self.broker
         if broker.overflow is None:
-            broker.page_above = max_share  # there is no log to page to
+            broker.page_above = max_share  # no log to page out to
             return
         broker.page_above = min(broker.page_above, max_share)
         if not self.running:
@@ -78,7 +78,7 @@ class MemoryShares:
             self.running = False
 
     def _share(self) -> int:
-        """Return the share with which the queues that were added up have about the budget in memory."""
+        """Return the share with which the queues added up so far use about the budget."""
         if sum(self.sums) <= self.budget:
             return self.max_share
         rest = self.budget

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 CHUNK_ENTRIES: Final = 4096
 CHUNK_BYTES: Final = 1 << 20
-# Messages that are paged out at once, and those, as a power of two, that this takes 1 µs for.
+# Maximum number of messages that are paged out at once, and, as a power of two, the number in 1 µs.
 PAGED_AT_ONCE: Final = 4 * CHUNK_ENTRIES
 FORGET_SHIFT: Final = 2
 # Distinct target addresses of one sink transaction that are counted individually.
 MAX_ADDRESSES: Final = 1024
 # Memory budget of all sink transactions together, in shares of one queue.
 SHARES: Final = 4
-# Bytes of a stored body that are read at once.
+# Bytes of a stored body in one read.
 _PIECE: Final = 1 << 20
 
 
@@ -168,8 +168,8 @@ class SinkTransaction(HiddenQueue):
         return self._append(message, overlay)
 
     def retract(self, entry: Entry) -> None:
-        """Make the sink transaction one that cannot be prepared: it has a message that was not to be published."""
-        self.failed = "an AMQP transaction failed that published to it"
+        """Prevent the sink transaction from being prepared: it has a message whose AMQP transaction failed."""
+        self.failed = "an AMQP transaction that published to it failed"
 
     def insert_new(self, entry: Entry) -> None:
         """Do nothing: `prepare` has appended the entry, and it stays hidden."""

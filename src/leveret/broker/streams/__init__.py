@@ -1,1 +1,1 @@
-"""Streams: queues that readers do not empty, and their sealing."""
+"""Streams: queues whose readers remove nothing, and their sealing."""

@@ -22,7 +22,7 @@ SEALED_CHUNK_TIME: Final = 1_000
 
 
 class StreamChunk:
-    """Consecutive messages.
+    """A chunk: consecutive messages.
 
     first, count  sequence number of the first message, number of messages; their sequence numbers have no gaps
     time, last  append times of the first and the last message, milliseconds of Unix time
@@ -33,7 +33,7 @@ class StreamChunk:
     overlays   overlays of dead letters, by sequence number; with `messages`
     following  the next chunk of the log, None for the newest one, and for a sealed one
     dropped    whether it was removed by retention or sealed: its messages are in another chunk, or in none
-    closed     whether it takes no more appends; sealing: whether it is about to become part of a segment
+    closed     whether it accepts no more appends; sealing: whether it is about to become part of a segment
     """
 
     __slots__ = (

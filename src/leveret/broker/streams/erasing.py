@@ -1,7 +1,7 @@
 """Erasure in a stream: rewrite its sealed segments by rules, one after the other. Offsets do not change.
 
-The store defines the rules. After a crash, each segment in the manifest is either unchanged or rewritten. An erasure that a
-stop of the broker interrupts can be repeated without harm.
+The store defines the rules. After a crash, each segment in the manifest is either unchanged or rewritten. An erasure
+that was interrupted by a stop of the broker can be repeated safely.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Sealed(SealedWaiter):
         self.erasing.sealed(text)
 
 
-# What is to be erased: a decoded JSON list, which the store understands.
+# Rules of an erasure: a decoded JSON list, which the store interprets.
 Rules: TypeAlias = list[Any]
 
 
@@ -91,7 +91,7 @@ class Erasing:
 
     def sealed(self, text: str) -> None:
         if text:
-            self._end(f"not all of it could be sealed: {text}")
+            self._end(f"not all messages could be sealed: {text}")
         else:
             self._rewrite()
 

@@ -23,7 +23,7 @@ MATCH_UNFILTERED: Final = "x-stream-match-unfiltered"
 ROUTING_KEYS: Final = "x-stream-filter-routing-key"
 
 _VALUE_BYTES: Final = FILTER_VALUE.encode()
-# Type of the value after the name, for texts: the types of a field table, and of AMQP 1.0.
+# Type of a string value after the name: the types of a field table, and of AMQP 1.0.
 _TEXTS_0: Final = b"S"
 _TEXTS_1: Final = b"\xa1\xb1\xa3\xb3"
 _MAX_CACHED_VALUES: Final = 4096
@@ -100,12 +100,14 @@ class StreamFilter:
 
 
 def _texts(name: str, wanted: FieldValue) -> list[str]:
-    """Return a text or a list of texts as a list; an empty one for None."""
+    """Return a string or a list of strings as a list; an empty one for None."""
     if wanted is None:
         return []
     values = wanted if isinstance(wanted, (list, tuple)) else (wanted,)
     if not values or not all(isinstance(value, (str, bytes)) for value in values):
-        raise PreconditionFailed(f"invalid arg '{name}': received '{str(wanted)[:60]}', expected a text or a list of texts")
+        raise PreconditionFailed(
+            f"invalid arg '{name}': received '{str(wanted)[:60]}', expected a string or a list of strings"
+        )
     return [_text(value) for value in values]
 
 

@@ -1,4 +1,4 @@
-"""A stream: a queue that readers do not empty (`x-queue-type: stream`).
+"""A stream: a queue whose readers remove nothing (`x-queue-type: stream`).
 
 Messages are appended and stay until retention removes the oldest (`x-max-length-bytes`, `x-max-age`,
 `x-stream-max-segments`): the newest chunks in the log, older ones in sealed segments. Any number of readers read them,
@@ -464,11 +464,11 @@ class StreamQueue(Queue):
         where = f"stream '{self.name}' in vhost '{self.vhost.name}'"
         if hub is None or (seal and self.sealing is None):
             raise PreconditionFailed(
-                f"{where} is not sealed by this broker: its messages are in the log, which rules of"
-                " erasure do not reach; see the settings of streams"
+                f"{where} is not sealed by this broker: its messages are in the log, which erasure"
+                " does not reach; see the settings of streams"
             )
         if self.erasing is not None and self.erasing.is_running:
-            raise PreconditionFailed(f"an erasure of {where} is in progress: wait for its end")
+            raise PreconditionFailed(f"an erasure of {where} is in progress: wait until it ends")
         erasing = Erasing(self, hub, rules, dry_run)
         self.erasing = erasing
         erasing.begin(seal)
@@ -642,7 +642,7 @@ class StreamQueue(Queue):
                 self.sealed.load(chunk)
 
     def loaded(self, chunk: StreamChunk, loaded: list[Loaded]) -> None:
-        """Take the loaded messages of a chunk."""
+        """Accept the loaded messages of a chunk."""
         chunk.loading = False
         if chunk.dropped or self.deleted:
             self.activate()
@@ -753,7 +753,7 @@ TYPE: Final[QueueType] = QueueType(
     "stream",
     StreamQueue,
     (
-        Argument("x-max-age", INTERVAL, hint="; 'x-message-ttl' is that of other queues"),
+        Argument("x-max-age", INTERVAL, hint="; other queue types use 'x-message-ttl'"),
         Argument("x-stream-max-segments", WHOLE, 1, unit="segments"),
     ),
     durable=True,
@@ -770,5 +770,5 @@ TYPE: Final[QueueType] = QueueType(
         "x-single-active-consumer",
         "x-queue-mode",
     ),
-    because="whose messages leave it by 'x-max-length-bytes', 'x-max-age' and 'x-stream-max-segments' only",
+    because="which removes messages only by 'x-max-length-bytes', 'x-max-age' and 'x-stream-max-segments'",
 )

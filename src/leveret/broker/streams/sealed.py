@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("leveret.broker")
 
 NO_STORE: Final = (
-    "this broker reads no sealed segments: it needs the extra `segments` (pip install"
-    ' "leveret[segments]") and the storage engine that they were written with'
+    "this broker cannot read sealed segments: it needs the extra `segments` (pip install"
+    ' "leveret[segments]") and the storage engine that wrote them'
 )
 
 
@@ -238,7 +238,7 @@ class SealedPart:
         return messages
 
     def unread(self, chunk: StreamChunk, segment: Segment, kind: str, text: str) -> None:
-        """Fail only the readers that reached an unreadable chunk."""
+        """Fail the readers that have reached an unreadable chunk, and no others."""
         stream = self.stream
         chunk.loading = False
         if stream.deleted or chunk.dropped:
@@ -261,8 +261,8 @@ class SealedPart:
         stream.fail_readers(
             chunk,
             f"offsets {segment.first} to {segment.last} of stream '{stream.name}' in vhost"
-            f" '{stream.vhost.name}' cannot be served: the file of their segment {what}; the log of"
-            " the broker says more, and 'x-stream-offset' skips them",
+            f" '{stream.vhost.name}' cannot be read: the file of their segment {what}; see the"
+            " broker's log, and skip them with 'x-stream-offset'",
         )
 
 

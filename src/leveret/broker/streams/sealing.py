@@ -1,8 +1,8 @@
 """Sealing of a stream: turn its oldest chunks into a segment, and merge small segments.
 
 The order makes a crash harmless: first the file is complete on disk, then the manifest refers to it, and only after that
-commit the log removes the messages. A crash before leaves a file without a manifest entry, which the next start removes.
-A crash after leaves messages in both places, and the next start removes them from the log.
+commit the log removes the messages. After a crash before the commit, the next start removes the file, which has no
+manifest entry. After a crash later, messages may be in both places, and the next start removes them from the log.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ log = logging.getLogger("leveret.broker")
 
 # Maximum number of messages in a segment, however small they are.
 MAX_MESSAGES: Final = 1 << 20
-# A stream with little retention has segments of an eighth of it, so that retention removes little at once; at least this.
+# Maximum size of a segment as a fraction of the retention limit, so that retention removes little at once; not below
+# MIN_SEGMENT_BYTES.
 SHARE_OF_RETENTION: Final = 8
 MIN_SEGMENT_BYTES: Final = 256 << 10
 # Maximum number of messages that the log releases at once.
@@ -112,7 +113,7 @@ class _Seal(SealTask):
         self.sealing.failed(self, kind, text)
 
     def abort(self) -> None:
-        """Leave the chunks in the log."""
+        """Give up sealing: the chunks stay in the log."""
         self.dropped = True
         for chunk in self.chunks:
             chunk.sealing = False

@@ -21,7 +21,7 @@ PUBLISHER: Final = "x-stream-publisher"
 SEQUENCE: Final = "x-stream-sequence"
 # Byte patterns searched in encoded headers before they are decoded.
 PUBLISHER_BYTES: Final = PUBLISHER.encode()
-# Maximum number of publishers of a stream; above it, the one that was silent longest is forgotten.
+# Maximum number of publishers of a stream; above it, the least recently active one is forgotten.
 MAX_PUBLISHERS: Final = 10_000
 
 # Maximum number of holders whose losses are recorded, if they are not queried.
@@ -179,6 +179,6 @@ def name_of(arguments: FieldTable) -> str | None:
         return None
     if not isinstance(name, str) or not 0 < len(name.encode("utf-8", "surrogatepass")) <= 255:
         raise PreconditionFailed(
-            f"invalid arg '{CONSUMER}': received '{str(name)[:60]}', expected a text of 1 to 255 bytes"
+            f"invalid arg '{CONSUMER}': received '{str(name)[:60]}', expected a string of 1 to 255 bytes"
         )
     return name

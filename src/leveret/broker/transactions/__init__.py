@@ -1,1 +1,1 @@
-"""Work that takes effect together: transactions, branches of distributed transactions, and sink transactions."""
+"""Atomic work: transactions, branches of distributed transactions, and sink transactions."""

@@ -79,7 +79,7 @@ class BatchCommit(Job):
         key: Routing key of dead letters; None for the key of each message.
         decided: Whether the decision is on disk or being written.
         waiters: Callbacks for success and failure; see `SinkTransactions.commit`.
-        waits_for: Why the commit is paused; "" while it runs.
+        waits_for: Reason why the commit is paused; "" while it runs.
     """
 
     def __init__(

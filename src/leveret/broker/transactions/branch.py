@@ -59,9 +59,9 @@ class BranchSettings:
         self.size = size
 
 
-# In the record of a branch: how many publishes, one after the other, go to which queues.
+# In the record of a branch: a number of consecutive publishes, and their queues.
 Target: TypeAlias = tuple[int, list[int]]
-# And where settled entries stand: their queue, the outcome, and runs of sequence numbers.
+# The location of settled entries: their queue, the outcome, and runs of sequence numbers.
 Place: TypeAlias = tuple[int, int, list[int]]
 
 

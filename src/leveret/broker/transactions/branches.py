@@ -153,7 +153,7 @@ class Branches(Holder):
         """Return a branch of a user; of any user for None. Raises NotFound."""
         branch = self.by_name.get(name)
         if branch is None or user not in (None, branch.user):
-            raise NotFound(f"no branch '{shown(name)}' in vhost '{self.vhost.name}'")
+            raise NotFound(f"branch '{shown(name)}' does not exist in vhost '{self.vhost.name}'")
         return branch
 
     def begin(self, name: str, user: str, worker: Worker) -> Branch:
@@ -176,11 +176,11 @@ class Branches(Holder):
         return branch
 
     def check_room(self, n_bytes: int) -> None:
-        """Raise ContentTooLarge if so many more bytes of publishes exceed the limit."""
+        """Raise ContentTooLarge if `n_bytes` more of publishes would exceed the limit."""
         size = self.broker.branch_settings.size
         if self.bytes + n_bytes > size:
             raise ContentTooLarge(
-                f"branches of distributed transactions in vhost '{self.vhost.name}' hold more than {size}"
+                f"branches of distributed transactions in vhost '{self.vhost.name}' exceed {size}"
                 " bytes; the setting is dtx.max_bytes"
             )
 
@@ -203,7 +203,7 @@ class Branches(Holder):
         if self._is_lost(branch, done):
             return
         if branch.state == PREPARED:
-            raise PreconditionFailed(f"{branch} was prepared already")
+            raise PreconditionFailed(f"{branch} is already prepared")
         self._check_undecided(branch)
         self._end_work(branch)
         branch.when_idle(_Prepare(self, branch, done).begin)
@@ -220,7 +220,7 @@ class Branches(Holder):
             return
         self._check_undecided(branch)
         if one_phase and branch.state == PREPARED:
-            raise PreconditionFailed(f"{branch} is prepared: it takes a commit of two phases")
+            raise PreconditionFailed(f"{branch} is prepared: commit it in two phases")
         if not one_phase and branch.state != PREPARED:
             raise PreconditionFailed(f"{branch} is not prepared: prepare it, or commit it in one phase")
         self._end_work(branch)

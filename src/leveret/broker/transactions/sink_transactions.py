@@ -198,7 +198,7 @@ class SinkTransactions:
     # Lifecycle
 
     def open(self, uuid: str, app: str, user: str) -> None:
-        """Open a sink transaction. Does nothing if the same one is open already and empty."""
+        """Open a sink transaction. Does nothing if the same one is already open and empty."""
         if TRANSACTION_NAME.fullmatch(uuid) is None:
             raise PreconditionFailed(
                 f"invalid name '{uuid[:80]}' of a sink transaction: expected 1 to 64 letters, digits and hyphens"
@@ -338,7 +338,7 @@ class SinkTransactions:
         if app is not None and batch <= app.batch:
             if batch < app.batch:
                 raise PreconditionFailed(
-                    f"batch {batch} of app '{name}' precedes batch {app.batch}, which is committed already"
+                    f"batch {batch} of app '{name}' precedes batch {app.batch}, which is already committed"
                 )
             for uuid in uuids:
                 transaction = self.by_uuid.get(uuid)

@@ -33,7 +33,7 @@ class Transaction(CommitWaiter):
 
     publish   adds a message for the queues that it was routed to; visible at `due` (0: with the commit)
     settle    adds an acquired entry, with one of ACCEPT, REQUEUE, REJECT
-    forced    whether full queues accept it, too, as was promised
+    forced    whether full queues accept it, too, because it was prepared
     durable   whether a part of it is written to the log
 
     Dead letters of rejected entries are prepared like publishes. Requeues come last, when nothing else can fail.
@@ -45,11 +45,11 @@ class Transaction(CommitWaiter):
         self.settlements: list[tuple[Entry, int]] = []
         self.prepared: list[Entry] = []
         self.frozen = FrozenQueues()
-        # Settlements that are written, and the requeues among them, which are still to be done. While one is written: how
-        # many entries of its queue were acquired before.
+        # Number of written settlements, and the requeues among them, which are still pending. While one is written: the
+        # number of entries of its queue that were acquired before.
         self.settled = 0
         self.returned: list[Entry] = []
-        # Other outcomes than those of `settle`, and failed delivery attempts of removed entries.
+        # Outcomes other than those of `settle`, and failed delivery attempts of removed entries.
         self.applied: dict[Entry, Callable[[Entry], None]] = {}
         self.attempts: dict[Entry, int] = {}
         self.settling = False

@@ -29,7 +29,7 @@ CHUNK_BYTES: Final = 1 << 20
 # Entries that are settled between two checks of the budget.
 PIECE: Final = 512
 
-# What backlogs are sorted by.
+# Sort key of backlogs.
 SEQ: Final = attrgetter("seq")
 
 
@@ -170,7 +170,7 @@ class Backlog:
             head.appendleft(entry)
             return
         if head[len(head) - 1].seq < seq:
-            # Behind the head, where the chunks (if any) follow: only what came after the chunks goes to `young`.
+            # Behind the head, before any chunks: only entries newer than the chunks go to `young`.
             young = self.young
             if young is not None and (not self.chunks or self.chunks[len(self.chunks) - 1].seqs[-1] < seq):
                 index = len(young)
@@ -183,7 +183,7 @@ class Backlog:
         head.insert(bisect_left(head, seq, key=SEQ), entry)
 
     def take(self, entry: Entry) -> bool:
-        """Remove an entry from memory. Returns False if it is not there."""
+        """Remove an entry from memory. Returns False if it is not in memory."""
         for entries in (self.head, self.young):
             if entries:
                 index = bisect_left(entries, entry.seq, key=SEQ)
@@ -199,7 +199,7 @@ class Backlog:
         self.passed = 0
         self.not_droppable = min(self.not_droppable, entries[0].seq)
         last = head[len(head) - 1].seq if head else 0
-        # Behind the head, where the chunks (if any) follow: only what came after the chunks goes to `young`.
+        # Behind the head, before any chunks: only entries newer than the chunks go to `young`.
         chunked = self.chunks[len(self.chunks) - 1].seqs[-1] if self.chunks else 0
         if young is None:
             return _merge(head, entries)

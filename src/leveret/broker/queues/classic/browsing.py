@@ -1,4 +1,4 @@
-"""Browsing: copies of what is ready in a queue, in its order, for consumers that acquire nothing (AMQP 1.0, 3.5.2).
+"""Browsing: copies of the ready entries of a queue, in order, for consumers that acquire nothing (AMQP 1.0, 3.5.2).
 
 A browser remembers the sequence number up to which it has seen each level, so it needs no state for each entry and does
 not affect other consumers. It skips entries that consumers acquire before it reaches them, and entries that are requeued
@@ -35,7 +35,7 @@ READ_BYTES: Final = 256 << 10
 PORTION: Final = 500
 VISIT_WORK: Final = 4
 LATE_WORK: Final = 2
-# Browsers, as a power of two, that are checked in 1 µs for having passed an entry.
+# Number of browsers, as a power of two, that are checked in 1 µs for having passed an entry.
 ASK_SHIFT: Final = 3
 # Entries, as a power of two, that are skipped in 1 µs. Up to this many at the end are found without skipping the others.
 SKIP_SHIFT: Final = 7
@@ -68,7 +68,7 @@ class Browser:
         self.ended = False
 
     def serve(self) -> None:
-        """Deliver a portion of what the browser has not seen."""
+        """Deliver a portion of the unseen entries."""
         for level in self.queue.ready.all_levels():
             if self.late and not self._give_late(level):
                 break
@@ -82,7 +82,7 @@ class Browser:
         self._deliver_batch()
 
     def _give(self, level: Backlog) -> bool:
-        """Deliver what is unseen of a level. Return False if the browser has no credit left or must wait for a read."""
+        """Deliver the unseen entries of a level. Return False without credit, or if the browser must wait for a read."""
         queue = self.queue
         priority = queue.ready.priority_of(level.priority)
         while True:
@@ -326,7 +326,7 @@ class Browsing:
         queue.broker.jobs.run_steps(self._serving(queue))
 
     def _serving(self, queue: ClassicQueue) -> Iterator[int]:
-        """Deliver a portion to each browser in turn, until none of them can take more."""
+        """Deliver a portion to each browser in turn, until no browser with credit has unseen entries."""
         broker = queue.broker
         more = True
         try:

@@ -19,7 +19,7 @@ from leveret.broker.timers import Timed
 if TYPE_CHECKING:
     from leveret.broker.queues.classic.queue import ClassicQueue
 
-# Entries that become visible in one step, and those of them that are read at once.
+# Maximum number of entries that become visible in one step, and of those that are read at once.
 MAX_RELEASED_AT_ONCE: Final = 1000
 READ_ENTRIES: Final = 256
 READ_BYTES: Final = 1 << 20
@@ -99,7 +99,7 @@ class Delays(Timed):
             queue.broker.timers.at(self._dues[self._heap[0]], self)
 
     def fire(self, now: int) -> None:
-        """Make entries visible that are due."""
+        """Make due entries visible."""
         queue = self.queue
         if queue is None:
             return

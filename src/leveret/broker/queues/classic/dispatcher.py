@@ -1,10 +1,10 @@
 """Delivery of the entries of a classic queue to its consumers.
 
-Usually every consumer takes every entry, and entries are delivered from the head. `selective` is set if some consumers do
-not take every entry: no-local, audiences, selectors, and entries that a consumer has refused. The dispatcher then looks
-beyond the head, so an entry without a taker blocks nothing. This costs a pass over the head whenever a consumer gets
-credit, but not for each new message. For paged-out entries, the position records the publisher and the refusals, so
-entries with a taker are read ahead of the others.
+Usually every consumer accepts every entry, and entries are delivered from the head. `selective` is set if some
+consumers do not accept every entry: no-local, audiences, selectors, and entries that a consumer has refused. The
+dispatcher then looks beyond the head, so an entry that no consumer wants blocks no other. This costs a pass over the
+head whenever a consumer gets credit, but not for each new message. For paged-out entries, the position records the
+publisher and the refusals, so entries that a consumer wants are read ahead of the others.
 
 The dispatcher has no reference to its queue, so that a deleted queue is freed without a garbage collection.
 """
@@ -54,7 +54,7 @@ class Dispatcher(Rings):
     """The consumers of a classic queue, and which of its entries they get.
 
     selective            each entry must be offered individually
-    selective_consumers  number of consumers that do not take every entry
+    selective_consumers  number of consumers that do not accept every entry
     refusing             a consumer may have refused an entry, which must not be offered to that consumer again
     asking               the entry that could not be offered to all consumers in one turn
     """
@@ -122,7 +122,7 @@ class Dispatcher(Rings):
         queue.ready.collapse()
 
     def _drain_level(self, queue: ClassicQueue, backlog: Backlog) -> None:
-        """Deliver the entries of one level, which every consumer takes, until they or the credit run out."""
+        """Deliver the entries of one level, which every consumer accepts, until they or the credit run out."""
         head = backlog.head
         ring = self.ring
         delivered = unacked = settled = 0
@@ -233,7 +233,7 @@ class Dispatcher(Rings):
             elif not backlog.head:
                 backlog.settle_young()
             if in_order and len(backlog):
-                return  # only watched: every consumer takes every entry, and the rest of a level precedes the next one
+                return  # only watched: consumers accept every entry, and the rest of a level precedes the next one
 
     def _resume_later(self, queue: ClassicQueue, backlog: Backlog, position: int) -> None:
         """Offer the entries from this position in the next turn."""

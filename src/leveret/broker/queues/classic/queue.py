@@ -90,7 +90,7 @@ class ClassicQueue(Queue):
         self.browsing = Browsing()
         # Delayed entries; None while there are none.
         self.delays: Delays | None = None
-        # Whether the log knows that there may be messages that become visible later.
+        # Whether the log records that there may be delayed messages.
         self.has_delayed = False
         # Number of jobs that return entries in steps: nothing is delivered until the order is right again.
         self.frozen = 0
@@ -323,7 +323,7 @@ class ClassicQueue(Queue):
             self.drain()
 
     def serve_consumers(self) -> None:
-        """Deliver to consumers before entries are taken otherwise: those with a TTL of 0 are for consumers only."""
+        """Deliver to consumers before entries are removed otherwise: entries with a TTL of 0 are for consumers only."""
         if self.active and (self.expiry.expiring or self.dispatcher.ring):
             self.drain()
 
@@ -415,7 +415,7 @@ class ClassicQueue(Queue):
 
     def refuse(self, entry: Entry, scope: object) -> None:
         overlay = own_overlay(entry)
-        # Without scopes that have ended, or a message without a taker would collect all that have refused it.
+        # Without scopes that have ended, or an unwanted message would collect all scopes that have refused it.
         overlay.refused = [other for other in overlay.refused if not (isinstance(other, Scope) and other.departed)]
         overlay.refused.append(scope)
         dispatcher = self.dispatcher
@@ -539,13 +539,13 @@ class ClassicQueue(Queue):
             self.expiry.note_stored(self)
 
     def note_committed(self, count: int) -> None:
-        """Note that so many leased entries were settled."""
+        """Note that `count` leased entries were settled."""
         self.settled += count
         if self.watch is not None:
             self.watch.committed(count)
 
     def mark_delivered(self, seq: int) -> None:
-        """Have entries up to this sequence number count as delivered before."""
+        """Count entries up to this sequence number as delivered before."""
         if self.ready.mark_delivered(seq):
             self.vhost.keep_queue(self)
 

@@ -93,7 +93,7 @@ class ReadyList:
 
     @property
     def paged_memory(self) -> int:
-        """Bytes that the entries which are paged out would take in memory."""
+        """Bytes that the paged-out entries would use in memory."""
         return sum(level.paged_bytes + level.paged * ENTRY_OVERHEAD for level in self.all_levels())
 
     # Levels
@@ -292,7 +292,7 @@ class ReadyList:
             self.refusals[entry.seq] = overlay.refused
 
     def is_paging(self) -> bool:
-        """Return whether there are entries that are to be paged out, or will be followed by some."""
+        """Return whether entries are to be paged out, now or later."""
         return any(backlog.young is not None for backlog in self.all_levels())
 
     def page_more(self) -> Iterator[int]:
@@ -339,7 +339,7 @@ class ReadyList:
                 return
 
     def _paging_tail(self, queue: ClassicQueue, backlog: Backlog, kept: int) -> Iterator[int]:
-        """Page out the head, except for its first entries, in steps. What is in no log is paged out the next time."""
+        """Page out the head, except for its first entries, in steps. Entries in no log are paged out the next time."""
         head = backlog.head
         epoch = self.epoch
         while self.epoch == epoch and len(head) > kept and not backlog.loading:
@@ -440,7 +440,7 @@ class ReadyList:
             self.note_refusals(entry)
 
     def mark_delivered(self, seq: int) -> bool:
-        """Have paged-out entries up to this sequence number count as delivered before. Return whether that is new."""
+        """Count paged-out entries up to this sequence number as delivered before. Return whether that is new."""
         if seq <= self.delivered_until:
             return False
         self.delivered_until = seq
