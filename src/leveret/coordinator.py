@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from leveret.broker.transactions.branch import shown
+from leveret.broker.transactions.branch import format_identifier
 from leveret.management import control_client
 from leveret.management.control_client import CallFailed, NoBroker
 
@@ -80,11 +80,11 @@ class Coordinator:
 
     def forget(self, identifier: str) -> None:
         """Forget a remembered outcome."""
-        control_client.call(self.data_dir, "dtx.forget", {"name": shown(identifier), "vhost": self.vhost})
+        control_client.call(self.data_dir, "dtx.forget", {"name": format_identifier(identifier), "vhost": self.vhost})
 
     def _decide(self, call: str, identifier: str, wanted: str, **arguments: Any) -> None:
         answer = control_client.call(
-            self.data_dir, f"dtx.{call}", {"name": shown(identifier), "vhost": self.vhost, **arguments}
+            self.data_dir, f"dtx.{call}", {"name": format_identifier(identifier), "vhost": self.vhost, **arguments}
         )
         outcome = answer["outcome"]
         if outcome != wanted:

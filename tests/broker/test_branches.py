@@ -17,8 +17,8 @@ from leveret.broker.transactions.branch import (
     ROLLBACK_ONLY,
     Branch,
     BranchSettings,
-    meant,
-    shown,
+    format_identifier,
+    parse_identifier,
 )
 from leveret.broker.transactions.branches import DONE, FAILED, HAS_TIMED_OUT, WAS_ROLLED_BACK
 from leveret.broker.transactions.transaction import ACCEPT, LARGE, REJECT, REQUEUE
@@ -28,21 +28,21 @@ from tests.support.queues import classic
 MANY = 2 * LARGE
 
 
-class Hand:
-    """Works in a branch by hand."""
+class StubWorker:
+    """A worker whose work the test does itself."""
 
     def __init__(self, demarcated: bool = False) -> None:
         self.demarcated = demarcated
-        self.is_through = False
+        self.is_detached = False
         self.reasons: list[str] = []
 
     def flushing(self, branch: Branch) -> Iterator[int]:
         return iter(())
 
-    def through(self) -> None:
-        self.is_through = True
+    def detached(self) -> None:
+        self.is_detached = True
 
-    def lost(self, branch: Branch, reason: str) -> None:
+    def rolled_back(self, branch: Branch, reason: str) -> None:
         self.reasons.append(reason)
 
 
@@ -60,13 +60,13 @@ class FailingLog(HeldLog):
         super().store(entry)
 
 
-class Told(list[int]):
+class Outcomes(list[int]):
     def __call__(self, outcome: int) -> None:
         self.append(outcome)
 
 
-def begin(world: World, name: str = "x", worker: Hand | None = None) -> Branch:
-    return world.vhost.branches.begin(name, "user", worker or Hand())
+def begin(world: World, name: str = "x", worker: StubWorker | None = None) -> Branch:
+    return world.vhost.branches.begin(name, "user", worker or StubWorker())
 
 
 def publish(world: World, branch: Branch, queues: list[Queue], body: str, *, persistent: bool = False) -> None:
@@ -80,24 +80,24 @@ def take(queue: Queue) -> Entry:
 
 
 def prepared(world: World, branch: Branch) -> None:
-    told = Told()
-    world.vhost.branches.prepare(branch, told)
+    outcomes = Outcomes()
+    world.vhost.branches.prepare(branch, outcomes)
     world.run()
-    assert told == [DONE] and branch.state == PREPARED
+    assert outcomes == [DONE] and branch.state == PREPARED
 
 
 def commit(world: World, name: str = "x", one_phase: bool = False) -> list[int]:
-    told = Told()
-    world.vhost.branches.commit(world.vhost.branches.find(name, None), one_phase, told)
+    outcomes = Outcomes()
+    world.vhost.branches.commit(world.vhost.branches.find(name, None), one_phase, outcomes)
     world.run()
-    return told
+    return outcomes
 
 
 def rollback(world: World, name: str = "x") -> list[int]:
-    told = Told()
-    world.vhost.branches.rollback(world.vhost.branches.find(name, None), told)
+    outcomes = Outcomes()
+    world.vhost.branches.rollback(world.vhost.branches.find(name, None), outcomes)
     world.run()
-    return told
+    return outcomes
 
 
 def again(world: World, clean: bool = False) -> World:
@@ -125,18 +125,18 @@ def test_prepare_and_commit_are_reported_once_on_disk(world: World) -> None:
     log = world.held_log
     log.release_all() if log.flying else None
     log.held = True
-    told = Told()
-    world.vhost.branches.prepare(branch, told)
+    outcomes = Outcomes()
+    world.vhost.branches.prepare(branch, outcomes)
     world.run()
-    assert told == []
+    assert outcomes == []
     log.release_all()
-    assert told == [DONE]
-    world.vhost.branches.commit(branch, False, told)
+    assert outcomes == [DONE]
+    world.vhost.branches.commit(branch, False, outcomes)
     world.run()
-    assert told == [DONE] and consumer.history == []
+    assert outcomes == [DONE] and consumer.history == []
     log.release_all()
     world.run()
-    assert told == [DONE, DONE] and consumer.history == ["a"]
+    assert outcomes == [DONE, DONE] and consumer.history == ["a"]
     assert left(world) == []
 
 
@@ -200,15 +200,15 @@ def test_a_decision_while_the_log_is_read(world: World) -> None:
     prepared(world, branch)
     log, recovery = world.held_log.recovery()
     new = World(log=log, recovery=recovery)
-    told = Told()
+    outcomes = Outcomes()
     branches = new.vhost.branches
-    branches.commit(branches.find("x", None), False, told)
-    assert told == [] and not log.changes
+    branches.commit(branches.find("x", None), False, outcomes)
+    assert outcomes == [] and not log.changes
     with pytest.raises(PreconditionFailed, match="being decided"):
-        branches.rollback(branches.find("x", None), told)
+        branches.rollback(branches.find("x", None), outcomes)
     assert new.vhost.queues["q"].purge() == 0
     new.run()
-    assert told == [DONE]
+    assert outcomes == [DONE]
     assert new.vhost.queues["q"].ready_count == 1
     new = again(new)
     assert new.contents(new.vhost.queues["q"]) == ["b"]
@@ -314,9 +314,9 @@ def test_a_full_queue_refuses_the_prepare_and_no_commit(world: World) -> None:
     publish(world, late, [queue], "b", persistent=True)
     prepared(world, late)
     world.push(queue, "full", persistent=True)
-    told = Told()
-    world.vhost.branches.prepare(branch, told)
-    assert told == [WAS_ROLLED_BACK] and branch.state == ROLLBACK_ONLY
+    outcomes = Outcomes()
+    world.vhost.branches.prepare(branch, outcomes)
+    assert outcomes == [WAS_ROLLED_BACK] and branch.state == ROLLBACK_ONLY
     assert commit(world, "late") == [DONE]
     assert world.contents(queue) == ["full", "b"]
 
@@ -325,7 +325,7 @@ def test_a_branch_times_out_unless_it_is_prepared(world: World) -> None:
     world.broker.branch_settings = BranchSettings(timeout=1000)
     queue = world.queue(durable=True)
     world.push(queue, "a", persistent=True)
-    worker = Hand(demarcated=True)
+    worker = StubWorker(demarcated=True)
     lost = begin(world, "lost", worker)
     lost.settle(take(queue), ACCEPT)
     safe = begin(world, "safe")
@@ -335,7 +335,7 @@ def test_a_branch_times_out_unless_it_is_prepared(world: World) -> None:
     assert queue.ready_count == 1
     assert safe.state == PREPARED
     with pytest.raises(PreconditionFailed):
-        lost.join(Hand())
+        lost.join(StubWorker())
     assert lost.workers
     world.sleep(4_000_000)
     assert commit(world, "lost", one_phase=True) == [HAS_TIMED_OUT]
@@ -345,7 +345,7 @@ def test_a_branch_times_out_unless_it_is_prepared(world: World) -> None:
 
 def test_a_timed_out_branch_is_finally_forgotten(world: World) -> None:
     world.broker.branch_settings = BranchSettings(timeout=1000)
-    worker = Hand(demarcated=True)
+    worker = StubWorker(demarcated=True)
     branch = begin(world, worker=worker)
     branch.end(worker, False)
     world.sleep(1001)
@@ -355,7 +355,7 @@ def test_a_timed_out_branch_is_finally_forgotten(world: World) -> None:
 
 
 def test_joined_work_ends_when_all_have_ended(world: World) -> None:
-    one, two = Hand(demarcated=True), Hand(demarcated=True)
+    one, two = StubWorker(demarcated=True), StubWorker(demarcated=True)
     branch = begin(world, worker=one)
     branch.join(two)
     branch.end(one, False)
@@ -371,10 +371,10 @@ def test_joined_work_ends_when_all_have_ended(world: World) -> None:
 
 
 def test_work_without_demarcation_ends_with_the_decision(world: World) -> None:
-    worker = Hand()
+    worker = StubWorker()
     begin(world, worker=worker)
     assert commit(world, one_phase=True) == [DONE]
-    assert worker.is_through
+    assert worker.is_detached
 
 
 def test_an_outcome_by_hand_is_listed_until_it_is_forgotten(world: World) -> None:
@@ -384,10 +384,10 @@ def test_an_outcome_by_hand_is_listed_until_it_is_forgotten(world: World) -> Non
     prepared(world, branch)
     with pytest.raises(PreconditionFailed, match="is prepared"):
         world.vhost.branches.forget(branch)
-    told = Told()
-    world.vhost.branches.commit(branch, False, told, remember=True)
+    outcomes = Outcomes()
+    world.vhost.branches.commit(branch, False, outcomes, remember=True)
     world.run()
-    assert told == [DONE]
+    assert outcomes == [DONE]
     world = again(world)
     assert world.contents(world.vhost.queues["q"]) == ["a"]
     branch = world.vhost.branches.find("x", None)
@@ -414,9 +414,9 @@ def test_refused_beginnings(world: World) -> None:
 
 @pytest.mark.parametrize("name", ["x1", "hex:00", "\udcff\x00", "ä"])
 def test_names_can_be_shown(name: str) -> None:
-    text = shown(name)
+    text = format_identifier(name)
     assert text.isascii() and text.isprintable()
-    assert meant(text) == name
+    assert parse_identifier(text) == name
 
 
 def test_a_dead_letter_is_part_of_the_commit(world: World) -> None:
@@ -467,23 +467,23 @@ def large(world: World) -> tuple[Branch, Queue, Queue]:
 
 def test_a_large_branch_is_prepared_in_steps_with_one_record(world: World) -> None:
     branch, _, _ = large(world)
-    told = Told()
-    world.vhost.branches.prepare(branch, told)
+    outcomes = Outcomes()
+    world.vhost.branches.prepare(branch, outcomes)
     with pytest.raises(PreconditionFailed, match="being decided"):
-        world.vhost.branches.commit(branch, True, told)
+        world.vhost.branches.commit(branch, True, outcomes)
     stored = turns = 0
     seen = []
     world.end_turn()
     while world.posted:
         if len(left(world)) not in seen:
             seen.append(len(left(world)))
-        assert told == []
+        assert outcomes == []
         world.posted.pop(0)()
         assert len(branch.stored) - stored <= STEP_WORK
         stored = len(branch.stored)
         world.end_turn()
         turns += 1
-    assert turns > MANY // STEP_WORK and told == [DONE] and branch.state == PREPARED
+    assert turns > MANY // STEP_WORK and outcomes == [DONE] and branch.state == PREPARED
     assert seen == [0] and len(left(world)) == 1 + MANY
     world = again(world)
     assert commit(world) == [DONE]
@@ -496,10 +496,10 @@ def test_a_failed_prepare_of_a_large_branch_leaves_no_records(world: World) -> N
     world = World(log=log)
     branch, source, target = large(world)
     log.calls = LARGE + 10
-    told = Told()
-    world.vhost.branches.prepare(branch, told)
+    outcomes = Outcomes()
+    world.vhost.branches.prepare(branch, outcomes)
     world.run()
-    assert told == [FAILED] and left(world) == [] and log.completion is None
+    assert outcomes == [FAILED] and left(world) == [] and log.completion is None
     assert (source.unacked, target.ready_count) == (MANY, 0)
     prepared(world, branch)
     assert commit(world) == [DONE]
@@ -539,7 +539,7 @@ def test_a_small_branch_whose_commit_fails_can_be_decided_again(is_prepared: boo
     state = branch.state
     log.calls = 1  # the dead letter
     with pytest.raises(RuntimeError):
-        world.vhost.branches.commit(branch, not is_prepared, Told())
+        world.vhost.branches.commit(branch, not is_prepared, Outcomes())
     world.run()
     assert branch.state in (state, ENDED) and not branch.deciding
     assert (source.ready_count, source.unacked, dead.ready_count, target.ready_count) == (0, 3, 0, 0)
@@ -565,7 +565,7 @@ def test_a_failed_prepare_leaves_no_records() -> None:
         publish(world, branch, [queue], body, persistent=True)
     log.calls = 1
     with pytest.raises(RuntimeError):
-        world.vhost.branches.prepare(branch, Told())
+        world.vhost.branches.prepare(branch, Outcomes())
     world.run()
     assert left(world) == [] and branch.state == ENDED
     assert rollback(world) == [DONE]
@@ -576,14 +576,14 @@ def test_a_large_branch_is_released_in_steps(world: World, how: str) -> None:
     world.broker.branch_settings = BranchSettings(timeout=1000)
     branch, source, _ = large(world)
     consumer = Taker(source)
-    told = Told()
+    outcomes = Outcomes()
     if how == "failed":
         branch.fail()
     elif how == "timed out":
         world.clock.time += 1001
         world.broker.timers.run(world.clock.time)
     else:
-        world.vhost.branches.rollback(branch, told)
+        world.vhost.branches.rollback(branch, outcomes)
     before = source.ready_count
     assert before <= STEP_WORK
     while world.posted:
@@ -593,7 +593,7 @@ def test_a_large_branch_is_released_in_steps(world: World, how: str) -> None:
         before = source.ready_count
         world.end_turn()
     world.run()
-    assert told == ([DONE] if how == "rolled back" else [])
+    assert outcomes == ([DONE] if how == "rolled back" else [])
     assert consumer.bodies() == [str(number) for number in range(MANY)]
 
 
@@ -609,12 +609,12 @@ def test_a_large_branch_is_decided_in_steps_with_one_record(world: World, decisi
         publish(world, branch, [target], str(number), persistent=True)
         branch.settle(take(source), ACCEPT)
     prepared(world, branch)
-    told = Told()
+    outcomes = Outcomes()
     if decision == "commit":
-        world.vhost.branches.commit(branch, False, told)
+        world.vhost.branches.commit(branch, False, outcomes)
     else:
-        world.vhost.branches.rollback(branch, told)
-    assert told == []
+        world.vhost.branches.rollback(branch, outcomes)
+    assert outcomes == []
     seen = []
     turns = 0
     world.end_turn()
@@ -632,7 +632,7 @@ def test_a_large_branch_is_decided_in_steps_with_one_record(world: World, decisi
         world.posted.pop(0)()
         world.end_turn()
         turns += 1
-    assert turns > 2 and told == [DONE]
+    assert turns > 2 and outcomes == [DONE]
     expected = [0, 0, count] if decision == "commit" else [0, count, 0]
     assert seen in ([[1, 0, 0], expected], [[1, 0, 0]])
     assert (source.ready_count, target.ready_count) == (expected[1], expected[2])

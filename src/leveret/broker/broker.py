@@ -284,11 +284,11 @@ class Broker:
 
     # Deleted queues
 
-    def settle_held(self, queue: Queue) -> None:
+    def settle_acquired(self, queue: Queue) -> None:
         """Settle the acquired entries of a deleted queue in steps. The queue settles those that are returned meanwhile."""
-        self.jobs.removals.add(self._settling_held(queue))
+        self.jobs.removals.add(self._settling_acquired(queue))
 
-    def _settling_held(self, queue: Queue) -> Iterator[int]:
+    def _settling_acquired(self, queue: Queue) -> Iterator[int]:
         for holder in list(self.holders):
             entries = holder.all_held()
             yield 1 + (len(entries) >> 7)

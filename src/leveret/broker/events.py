@@ -37,9 +37,9 @@ DEAD_LETTERED: Final = "dead-lettered"
 DROPPED: Final = "dropped"
 OF_QUEUES: Final = (ROUTED, DELIVERED, SETTLED, EXPIRED, DEAD_LETTERED)
 
-# Outcomes of a dead letter.
-GONE: Final = "dropped"
-NOWHERE: Final = "unroutable"
+# Outcomes of an entry that was removed, of a dead letter without a queue, and of a browsed entry.
+REMOVED: Final = "dropped"
+NO_QUEUE: Final = "unroutable"
 COPY: Final = "copy"
 
 CONTENT_TYPE: Final = "application/json"
@@ -74,7 +74,7 @@ class EventsExchange(TopicExchange):
         self.changed.add(binding.routing_key)
         super().removed(binding)
 
-    def takes_all(self, event: str) -> bool:
+    def binds_all(self, event: str) -> bool:
         """Return whether all events of a kind are bound, whatever their names."""
         root = self.root
         after = root.any_words
@@ -195,10 +195,10 @@ class Watch:
 
     __slots__ = (
         "dead_lettered_kind",
+        "delivered_at",
         "delivered_kind",
         "events",
         "expired_kind",
-        "held",
         "routed_kind",
         "settled_kind",
         "times",
@@ -213,9 +213,9 @@ class Watch:
         self.dead_lettered_kind: Kind | None = None
         self.times: Times | None = None
         # Delivery times of unacked entries.
-        self.held: dict[Entry, int] = {}
+        self.delivered_at: dict[Entry, int] = {}
 
-    def sees_out(self) -> bool:
+    def watches_deliveries(self) -> bool:
         """Return whether events of deliveries and settlements are bound."""
         return self.delivered_kind is not None or self.settled_kind is not None
 
@@ -246,15 +246,15 @@ class Watch:
         kind = self.delivered_kind
         if kind is not None:
             kind.note(_address(entry), message.size, self._age(entry, now), COPY if copy else "", "", protocol)
-        if self.settled_kind is not None and not copy and len(self.held) < MAX_UNREPORTED:
-            self.held[entry] = now
+        if self.settled_kind is not None and not copy and len(self.delivered_at) < MAX_UNREPORTED:
+            self.delivered_at[entry] = now
 
     def settled(self, entry: Entry, outcome: str, protocol: str) -> None:
         """Record the outcome of a delivery."""
         message = entry.message
         if message.address.startswith(_FROM_EVENTS):
             return
-        since = self.held.pop(entry, UNKNOWN)
+        since = self.delivered_at.pop(entry, UNKNOWN)
         kind = self.settled_kind
         if kind is not None:
             age = UNKNOWN if since < 0 else max(self.events.turn() - since, 0)
@@ -270,12 +270,12 @@ class Watch:
             if self.expired_kind is not None:
                 self.expired_kind.note(_address(entry), message.size, age, "", "", "")
         elif self.settled_kind is not None:
-            self.settled_kind.note(_address(entry), message.size, age, GONE, reason, "")
+            self.settled_kind.note(_address(entry), message.size, age, REMOVED, reason, "")
 
     def removed(self, reason: str, count: int) -> None:
         """Record the removal of several entries at once."""
         if count and self.settled_kind is not None:
-            self.settled_kind.note(b"", 0, UNKNOWN, GONE, reason, "", count)
+            self.settled_kind.note(b"", 0, UNKNOWN, REMOVED, reason, "", count)
 
     def committed(self, count: int) -> None:
         """Record the settlement of several leased entries at once."""
@@ -289,7 +289,7 @@ class Watch:
         if kind is None or message.address.startswith(_FROM_EVENTS):
             return
         age = self._age(entry, self.events.turn())
-        kind.note(_address(entry), message.size, age, ROUTED if targets else NOWHERE, reason, "")
+        kind.note(_address(entry), message.size, age, ROUTED if targets else NO_QUEUE, reason, "")
 
 
 class ExchangeWatch:
@@ -341,7 +341,7 @@ class Events(Output):
         exchange.changed = set()
         self.bound = exchange.is_bound()
         self._exchanges.clear()
-        self._all = frozenset(event for event in OF_QUEUES if exchange.takes_all(event))
+        self._all = frozenset(event for event in OF_QUEUES if exchange.binds_all(event))
         queues = self.vhost.queues
         names = [_queue_of(pattern) for pattern in changed]
         if None in names:
@@ -374,7 +374,7 @@ class Events(Output):
         watch.expired_kind = expired
         watch.dead_lettered_kind = dead_lettered
         if settled is None:
-            watch.held.clear()
+            watch.delivered_at.clear()
         queue.set_watch(watch)
 
     def of_exchange(self, name: str) -> ExchangeWatch | None:

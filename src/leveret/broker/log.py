@@ -217,7 +217,7 @@ class Log:
         """Forget the sequence numbers of a deleted queue, whose id will not be used again."""
         raise NotImplementedError
 
-    # The end of the turn
+    # End of the turn
 
     def wait(self, waiter: CommitWaiter) -> None:
         """Notify the waiter when the current batch is on disk, once per call."""

@@ -338,7 +338,7 @@ class Leases(Timed):
         self.store = store
         self.timers = timers
         self.grace = grace
-        self.held: dict[str, dict[str, int]] = {}
+        self.holders_by_path: dict[str, dict[str, int]] = {}
         self.retired: dict[str, int] = {}
 
     def hold(self, holder: str, paths: Iterable[str], until: int) -> None:
@@ -348,13 +348,13 @@ class Leases(Timed):
         """
         self._prune()
         for path in paths:
-            holders = self.held.setdefault(path, {})
+            holders = self.holders_by_path.setdefault(path, {})
             if holder not in holders and len(holders) >= MAX_HOLDERS:
                 raise PreconditionFailed(
                     f"file '{path}' has {len(holders)} read leases, the maximum: release one, or wait until one expires"
                 )
             holders[holder] = until
-        for holders in self.held.values():
+        for holders in self.holders_by_path.values():
             if holder in holders:
                 holders[holder] = max(until, holders[holder])
         self._schedule()
@@ -362,20 +362,22 @@ class Leases(Timed):
     def _prune(self) -> None:
         """Remove expired leases."""
         now = self.timers.now()
-        for path, holders in list(self.held.items()):
+        for path, holders in list(self.holders_by_path.items()):
             for name in [name for name, until in holders.items() if until <= now]:
                 del holders[name]
             if not holders:
-                del self.held[path]
+                del self.holders_by_path[path]
 
     def release(self, holder: str) -> None:
-        for path in [path for path, holders in self.held.items() if holders.pop(holder, None) is not None and not holders]:
-            del self.held[path]
+        for path in [
+            path for path, holders in self.holders_by_path.items() if holders.pop(holder, None) is not None and not holders
+        ]:
+            del self.holders_by_path[path]
         self._schedule()
 
     def holders(self, path: str, now: int) -> list[str]:
         """Return the holders of a file."""
-        return sorted(holder for holder, until in self.held.get(path, {}).items() if until > now)
+        return sorted(holder for holder, until in self.holders_by_path.get(path, {}).items() if until > now)
 
     def retire(self, paths: Iterable[str]) -> None:
         """Schedule the removal of files that were unregistered, on disk."""
@@ -388,13 +390,13 @@ class Leases(Timed):
         expired = [path for path in self.retired if self._due(path) <= now]
         for path in expired:
             del self.retired[path]
-            self.held.pop(path, None)
+            self.holders_by_path.pop(path, None)
         if expired:
             self.store.remove(expired)
         self._schedule()
 
     def _due(self, path: str) -> int:
-        holders = self.held.get(path)
+        holders = self.holders_by_path.get(path)
         return max(self.retired[path], *holders.values()) if holders else self.retired[path]
 
     def _schedule(self) -> None:

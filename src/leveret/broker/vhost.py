@@ -171,7 +171,7 @@ class Vhost:
         self.sink_transactions.clear()
         for exchange in list(self.exchanges.values()):
             if _is_predeclared(exchange):
-                self.broker.jobs.removals.add(self._take_exchange_apart(exchange))
+                self.broker.jobs.removals.add(self._removing_bindings_of_exchange(exchange))
             else:
                 self._remove_exchange(exchange)
 
@@ -313,19 +313,19 @@ class Vhost:
         if exchange.durable:
             self.broker.log.put(metadata.EXCHANGE, metadata.make_key(self.name, exchange.name), None)
         self._remove_bindings_to(exchange)
-        self.broker.jobs.removals.add(self._take_exchange_apart(exchange))
+        self.broker.jobs.removals.add(self._removing_bindings_of_exchange(exchange))
         self.topology_changed()
 
-    def _take_exchange_apart(self, exchange: Exchange) -> Iterator[int]:
+    def _removing_bindings_of_exchange(self, exchange: Exchange) -> Iterator[int]:
         """Remove the bindings of a deleted exchange. A start in between ignores the remaining ones."""
         for destination in list(exchange.by_destination):
             own = exchange.unbind_destination(destination)
             if own:
                 self._forget_source(exchange, destination)
-                yield from logged(self._take_bindings_apart(exchange, destination, own))
+                yield from logged(self._removing_bindings_to_one(exchange, destination, own))
         yield 1
 
-    def _take_bindings_apart(
+    def _removing_bindings_to_one(
         self, exchange: Exchange, destination: Destination, own: dict[tuple[str, Frozen], Binding]
     ) -> Iterator[int]:
         """Remove bindings to one destination that their exchange no longer lists."""
@@ -613,14 +613,14 @@ class Vhost:
         sources = self.sources.pop(key, None)
         if sources is None:
             return
-        self.broker.jobs.removals.add(self._take_destination_apart(sources, destination))
+        self.broker.jobs.removals.add(self._removing_bindings_of_destination(sources, destination))
         self.topology_changed()
 
-    def _take_destination_apart(self, sources: dict[str, Exchange], destination: Destination) -> Iterator[int]:
+    def _removing_bindings_of_destination(self, sources: dict[str, Exchange], destination: Destination) -> Iterator[int]:
         """Remove the bindings to a deleted destination."""
         for exchange in sources.values():
             own = exchange.unbind_destination(destination)
-            yield from logged(self._take_bindings_apart(exchange, destination, own))
+            yield from logged(self._removing_bindings_to_one(exchange, destination, own))
             self._auto_delete(exchange)
             yield 1
         self.topology_changed()

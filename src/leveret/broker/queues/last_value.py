@@ -147,7 +147,7 @@ class LastValueQueue(ClassicQueue):
         LastValueQueue.recent.appendleft(keys)
         return keys.find(self.broker, message, self.header, self.needle)
 
-    # In
+    # Publishing
 
     def replaced_by(self, message: Message) -> Entry | None:
         key = self._key_of(message)
@@ -226,7 +226,7 @@ class LastValueQueue(ClassicQueue):
             self.watch.left(entry, REPLACED)
         self.archive(entry)
 
-    # Out
+    # Delivery
 
     def drain(self) -> None:
         super().drain()
@@ -270,7 +270,7 @@ class LastValueQueue(ClassicQueue):
         self.latest = {}
         self.keys = deque()
 
-    # After a start
+    # Recovery
 
     def recover(self, recovery: Recovery, leases: Restoring, streams: StreamRecords) -> None:
         super().recover(recovery, leases, streams)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class Paging:
     """The paging of a queue that keeps its entries in memory. A queue type with paging overrides the methods."""
 
-    # Out
+    # Page out
 
     def paged_memory(self) -> int:
         """Return the bytes that the paged-out entries would use in memory."""
@@ -31,7 +31,7 @@ class Paging:
         """Return whether entries of the queue are still to be paged out."""
         return False
 
-    # In
+    # Page in
 
     def must_load(self, audience: int = 0, scope: object | None = None) -> bool:
         """Return whether the next entry, as in `Queue.get`, exists but is not in memory.

@@ -173,7 +173,7 @@ class Queue(Destination):
         if reason is not None:
             raise NotImplementedByBroker(f"{self} is {reason}", closes_connection=True)
 
-    # Figures
+    # Statistics
 
     @property
     @abstractmethod
@@ -202,7 +202,7 @@ class Queue(Destination):
         """Bytes of the entries in memory."""
         return 0
 
-    # In
+    # Publishing
 
     @abstractmethod
     def push(self, message: Message) -> bool:
@@ -249,7 +249,7 @@ class Queue(Destination):
         settlement.restore_counts(entry, acquired, item.delivery_count)
         return entry
 
-    # Out
+    # Delivery
 
     def activate(self) -> None:
         """Schedule a call of `drain` at the end of this turn."""
@@ -373,7 +373,7 @@ class Queue(Destination):
         """
         raise PreconditionFailed(f"{self} does not support leases: it is {self.unsupported[LEASE]}")
 
-    # The end
+    # Deletion
 
     def purge(self) -> int:
         """Drop all ready entries; unacked ones stay (0-9-1 queue.purge.02). Return their number."""
@@ -390,7 +390,7 @@ class Queue(Destination):
         self.deleted = True
         self.exclusive_owner = None  # a remaining reference to the queue must not keep the connection alive
         if self.unacked:
-            self.broker.settle_held(self)
+            self.broker.settle_acquired(self)
         for consumer in consumers:
             consumer.left = True
         consumers.reverse()

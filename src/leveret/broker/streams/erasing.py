@@ -130,10 +130,10 @@ class Erasing:
         segment = self.current
         assert segment is not None
         if kind:
-            if self._is_there(segment):
+            if self._is_current(segment):
                 self._end(f"offsets {segment.first} to {segment.last}: {text}")
             else:
-                self._look_again()  # retention or a merge has removed the file
+                self._retry_lookup()  # retention or a merge has removed the file
             return
         answer = json.loads(result)
         made = answer["segment"]
@@ -141,7 +141,7 @@ class Erasing:
             new = _segment_of(made, segment)
             if not self.stream.swap([segment], [new]):
                 self.hub.leases.retire([new.path])
-                self._look_again()
+                self._retry_lookup()
                 return
             self.rewritten += 1
         for name, number in answer["counts"].items():
@@ -158,10 +158,10 @@ class Erasing:
     def swapped(self) -> None:
         self._next()
 
-    def _is_there(self, segment: Segment) -> bool:
+    def _is_current(self, segment: Segment) -> bool:
         return any([one.id == segment.id for one in self.stream.segments])  # noqa: C419
 
-    def _look_again(self) -> None:
+    def _retry_lookup(self) -> None:
         self.again += 1
         if self.again > MAX_RESTARTS:
             self._end("its segments keep changing")

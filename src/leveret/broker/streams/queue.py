@@ -222,7 +222,7 @@ class StreamQueue(Queue):
         if self.sealing is not None:
             self.sealing.check(now)
 
-    # Figures
+    # Statistics
 
     @property
     def ready_count(self) -> int:
@@ -695,14 +695,14 @@ class StreamQueue(Queue):
             reader = self.readers.get(holder)
             if reader is not None:
                 self.acknowledged(reader, entry.seq - 1)
-        self._given_back(entry, outcome)
+        self._returned(entry, outcome)
 
     def acknowledged(self, reader: Reader, offset: int) -> None:
         progress = reader.progress
         if progress is not None and progress.acknowledge(offset):
             self.tracking.keep(reader.name, progress)
 
-    def _given_back(self, entry: Entry, outcome: str) -> None:
+    def _returned(self, entry: Entry, outcome: str) -> None:
         holder = entry.holder
         # A record batch has no overlay, and is not a message.
         if self.watch is not None and entry.overlay is not None:
@@ -716,7 +716,7 @@ class StreamQueue(Queue):
         self.settled += 1
 
     def requeue(self, entry: Entry, failed: bool = True) -> None:
-        self._given_back(entry, RELEASED)
+        self._returned(entry, RELEASED)
 
     def reject(self, entry: Entry, reason: str = "") -> None:
         self._settled(entry, REJECTED)

@@ -104,7 +104,7 @@ class Reader:
                 seq += 1
                 delivered += 1
                 if progress is not None:
-                    progress.handed.append(seq - 2)
+                    progress.delivered.append(seq - 2)
                 if watch is not None:
                     watch.delivered(entry, consumer.protocol())
                 if consumer.no_ack:

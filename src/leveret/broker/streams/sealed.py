@@ -64,7 +64,7 @@ class _Read:
 
     def done(self, loaded: list[Loaded], kind: str, text: str) -> None:
         if kind:
-            self.sealed.unread(self.chunk, self.segment, kind, text)
+            self.sealed.read_failed(self.chunk, self.segment, kind, text)
         else:
             self.sealed.stream.loaded(self.chunk, loaded)
 
@@ -237,7 +237,7 @@ class SealedPart:
         chunk.times = times
         return messages
 
-    def unread(self, chunk: StreamChunk, segment: Segment, kind: str, text: str) -> None:
+    def read_failed(self, chunk: StreamChunk, segment: Segment, kind: str, text: str) -> None:
         """Fail the readers that have reached an unreadable chunk, and no others."""
         stream = self.stream
         chunk.loading = False

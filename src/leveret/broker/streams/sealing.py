@@ -133,7 +133,7 @@ class _Merge:
         stream = self.sealing.stream
         if result is None:
             if not stream.deleted:
-                self.sealing.put_off(f"its segments from offset {old[0].first} on cannot be merged", text)
+                self.sealing.retry_later(f"its segments from offset {old[0].first} on cannot be merged", text)
             return
         starts: array[int] = array("Q")
         times: array[int] = array("Q")
@@ -285,11 +285,11 @@ class Sealing(Timed):
             first = job.chunks[0].first - 1
             if self.demanded:
                 self._notify_waiters(text)
-            self.put_off(f"its messages from offset {first} on remain unsealed", text)
+            self.retry_later(f"its messages from offset {first} on remain unsealed", text)
         stream.retain(now)
         self.check(now)
 
-    def put_off(self, what: str, text: str) -> None:
+    def retry_later(self, what: str, text: str) -> None:
         """Schedule a retry."""
         stream = self.stream
         self.delay = min(max(2 * self.delay, FIRST_RETRY), MAX_RETRY_DELAY)

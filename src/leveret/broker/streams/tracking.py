@@ -32,29 +32,29 @@ class Progress:
     """The tracked position of a named consumer: `next` is the offset at which it would start now.
 
     start         the offset at which it started, for consumers that store it nowhere else; -1 for none
-    handed, done  offsets delivered since, in order, and those of them that are acknowledged
+    delivered, done  offsets delivered since, in order, and those of them that are acknowledged
     """
 
-    __slots__ = ("done", "handed", "next", "start")
+    __slots__ = ("delivered", "done", "next", "start")
 
     def __init__(self, next: int, start: int = -1) -> None:
         self.next = next
         self.start = start
-        self.handed: deque[int] = deque()
+        self.delivered: deque[int] = deque()
         self.done: set[int] = set()
 
     def restart(self) -> None:
         """Restart for a new reader: unacknowledged messages are delivered again."""
-        self.handed.clear()
+        self.delivered.clear()
         self.done.clear()
 
     def acknowledge(self, offset: int) -> bool:
         """Record an acknowledgement; return whether it advances `next`."""
-        handed = self.handed
+        delivered = self.delivered
         self.done.add(offset)
         moved = False
-        while handed and handed[0] in self.done:
-            first = handed.popleft()
+        while delivered and delivered[0] in self.done:
+            first = delivered.popleft()
             self.done.discard(first)
             self.next = first + 1
             moved = True

@@ -219,7 +219,7 @@ class BatchCommit(Job):
 
     def _is_full(self, queue: Queue) -> bool:
         """Return whether a queue is full, and neither drops nor dead-letters messages for that."""
-        return not self._takes_over(queue) and queue.limits.would_reject_size(1)
+        return not self._dead_letters_rejects(queue) and queue.limits.would_reject_size(1)
 
     def _dead_letter_queues(self, address: bytes) -> list[Queue]:
         exchange = self.vhost.exchanges.get(self.exchange or "")
@@ -426,7 +426,7 @@ class BatchCommit(Job):
     def _enqueue(self, message: Message, queues: list[Queue], due: int, entries: list[Entry]) -> bool:
         """Put a message into all of its queues; return False, and put it into none, if one has no room."""
         for queue in queues:
-            if not self._takes_over(queue) and queue.limits.would_reject(message, due):
+            if not self._dead_letters_rejects(queue) and queue.limits.would_reject(message, due):
                 self.waits_for = f"room in queue '{queue.name}'"
                 return False
         plain = not (due or message.expires_at) and not (
@@ -440,7 +440,7 @@ class BatchCommit(Job):
             entries.append(entry)
         return True
 
-    def _takes_over(self, queue: Queue) -> bool:
+    def _dead_letters_rejects(self, queue: Queue) -> bool:
         """Return whether a queue dead-letters the messages that it rejects."""
         return queue.settings.overflow == REJECT_PUBLISH_DLX and queue.settings.dead_letter_exchange is not None
 

@@ -75,13 +75,13 @@ class Worker(Protocol):
     demarcated: bool
 
     def flushing(self, branch: Branch) -> Iterator[int]:
-        """Move the work since the last call to the branch, in steps. The worker hands it over at once."""
+        """Move the work since the last call to the branch, in steps. The worker forgets it at once."""
 
-    def through(self) -> None:
-        """The branch is prepared or decided: later work of the channel is not part of it."""
+    def detached(self) -> None:
+        """Notify the worker that the branch was prepared or decided: later work of the channel is not part of it."""
 
-    def lost(self, branch: Branch, reason: str) -> None:
-        """The branch is rolled back: requeue the collected work."""
+    def rolled_back(self, branch: Branch, reason: str) -> None:
+        """Notify the worker that the branch was rolled back: requeue the collected work."""
 
 
 class Branch:
@@ -126,7 +126,7 @@ class Branch:
         self.queues: dict[int, Queue] = {}
 
     def __str__(self) -> str:
-        return f"branch '{shown(self.name)}' in vhost '{self.branches.vhost.name}'"
+        return f"branch '{format_identifier(self.name)}' in vhost '{self.branches.vhost.name}'"
 
     # For workers
 
@@ -227,7 +227,7 @@ class Branch:
 
     def lose_workers(self, reason: str) -> None:
         for worker in list(self.workers):
-            worker.lost(self, reason)
+            worker.rolled_back(self, reason)
 
     def start_timer(self) -> None:
         timers = self.branches.broker.timers
@@ -338,7 +338,7 @@ class Branch:
             self.branches.broker.log.put(metadata.BRANCH, self._key(), None)
             self.recorded = False
 
-    # After a start
+    # Recovery
 
     def recover(self, state: str, since: int, taken: Taken | None, queues: dict[int, Queue]) -> None:
         self.state = state
@@ -464,15 +464,15 @@ def _requeuing(settlements: list[tuple[Entry, int]], frozen: FrozenQueues) -> It
         yield 2
 
 
-def shown(name: str) -> str:
+def format_identifier(name: str) -> str:
     """Return a transaction identifier as printable text: unchanged, or in hexadecimal digits after `hex:`."""
     if name.isascii() and name.isprintable() and not name.startswith("hex:"):
         return name
     return "hex:" + name.encode("utf-8", "surrogateescape").hex()
 
 
-def meant(text: str) -> str:
-    """Return the transaction identifier for the output of `shown`. Raises ValueError for invalid digits."""
+def parse_identifier(text: str) -> str:
+    """Return the transaction identifier for the output of `format_identifier`. Raises ValueError for invalid digits."""
     if not text.startswith("hex:"):
         return text
     return bytes.fromhex(text.removeprefix("hex:")).decode("utf-8", "surrogateescape")

@@ -20,7 +20,7 @@ from leveret.broker.transactions.branch import (
     ROLLED_BACK,
     Branch,
     Worker,
-    shown,
+    format_identifier,
 )
 from leveret.broker.transactions.transaction import LARGE, Transaction
 
@@ -40,10 +40,10 @@ Done = Callable[[int], None]
 
 MAX_NAME_BYTES: Final = 255
 # Milliseconds during which a coordinator can find out that a branch has timed out.
-KNOWN_AS_LATE: Final = 3_600_000
+TIMED_OUT_RETENTION: Final = 3_600_000
 
 
-class _Told(CommitWaiter):
+class _DecisionWaiter(CommitWaiter):
     """Notification of a decision once it is on disk."""
 
     def __init__(self, done: Done, outcome: int) -> None:
@@ -116,7 +116,7 @@ class _Prepare:
         branch = self.branch
         branch.deciding = False
         if branch.state == PREPARED:
-            self.broker.log.wait(_Told(self.done, DONE))
+            self.broker.log.wait(_DecisionWaiter(self.done, DONE))
             return
         if self.refusing is not None:
             logger.info("%s cannot be prepared: queue '%s' is full", branch, self.refusing.name)
@@ -153,7 +153,7 @@ class Branches(Holder):
         """Return a branch of a user; of any user for None. Raises NotFound."""
         branch = self.by_name.get(name)
         if branch is None or user not in (None, branch.user):
-            raise NotFound(f"branch '{shown(name)}' does not exist in vhost '{self.vhost.name}'")
+            raise NotFound(f"branch '{format_identifier(name)}' does not exist in vhost '{self.vhost.name}'")
         return branch
 
     def begin(self, name: str, user: str, worker: Worker) -> Branch:
@@ -164,7 +164,9 @@ class Branches(Holder):
         if not 0 < len(name.encode("utf-8", "surrogateescape")) <= MAX_NAME_BYTES:
             raise PreconditionFailed(f"a transaction identifier has 1 to {MAX_NAME_BYTES} bytes")
         if name in self.by_name:
-            raise ResourceLocked(f"the transaction identifier '{shown(name)}' is in use in vhost '{self.vhost.name}'")
+            raise ResourceLocked(
+                f"the transaction identifier '{format_identifier(name)}' is in use in vhost '{self.vhost.name}'"
+            )
         if len(self.by_name) >= self.broker.branch_settings.count:
             raise ResourceError(
                 f"vhost '{self.vhost.name}' has reached its limit of {self.broker.branch_settings.count}"
@@ -327,7 +329,7 @@ class Branches(Holder):
 
     def _rolled_back(self, done: Done, durable: bool) -> None:
         if durable:
-            self.broker.log.wait(_Told(done, DONE))
+            self.broker.log.wait(_DecisionWaiter(done, DONE))
         else:
             done(DONE)
 
@@ -343,7 +345,7 @@ class Branches(Holder):
             self._drop(branch)
             return
         timers = self.broker.timers
-        timers.at(timers.now() + KNOWN_AS_LATE, branch.timer)
+        timers.at(timers.now() + TIMED_OUT_RETENTION, branch.timer)
         if branch.timed_out:
             return
         logger.warning("%s rolled back: not prepared or committed within dtx.timeout", branch)
@@ -379,7 +381,7 @@ class Branches(Holder):
                 raise PreconditionFailed(f"{branch} has not been ended")
         for worker in list(branch.workers):
             branch.end(worker, False)
-            worker.through()
+            worker.detached()
 
     def _decided(self, branch: Branch, state: str, remember: bool) -> None:
         branch.state = state
@@ -406,7 +408,7 @@ class Branches(Holder):
             self.broker.jobs.removals.add(branch.forgetting_stored())
             self._drop(branch)
 
-    # After a start
+    # Recovery
 
     def restore(self, name: str, value: Record, taken: Taken | None) -> None:
         branch = self._add(name, value["user"])

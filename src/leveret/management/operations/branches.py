@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from leveret.broker.errors import INTERNAL_ERROR, BrokerError, NotFound
-from leveret.broker.transactions.branch import Branch, meant, shown
+from leveret.broker.transactions.branch import Branch, format_identifier, parse_identifier
 from leveret.broker.transactions.branches import DONE, FAILED, HAS_TIMED_OUT
 from leveret.management.operations.operation import Context, Later, Operation, Operations
 from leveret.management.structs import InVhost, NamedInVhost, Reply
@@ -52,7 +52,7 @@ def describe(branch: Branch) -> BranchInfo:
     due = branch.timer.due
     return BranchInfo(
         vhost=branch.branches.vhost.name,
-        branch=shown(branch.name),
+        branch=format_identifier(branch.name),
         user=branch.user,
         state=branch.state,
         timed_out=branch.timed_out,
@@ -103,7 +103,7 @@ def forget(context: Context, request: NamedInVhost) -> None:
 
 def _find(context: Context, request: NamedInVhost) -> Branch:
     try:
-        name = meant(request.name)
+        name = parse_identifier(request.name)
     except ValueError:
         raise NotFound(
             f"'{request.name}' is not a transaction identifier: expected hexadecimal digits after 'hex:'"

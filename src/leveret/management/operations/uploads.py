@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from leveret.broker.errors import NotFound, PreconditionFailed
-from leveret.broker.transactions.branch import meant, shown
+from leveret.broker.transactions.branch import format_identifier, parse_identifier
 from leveret.management.operations.operation import Context, Operation, Operations
 from leveret.management.structs import InVhost, NamedInVhost, Reply
 
@@ -61,7 +61,7 @@ def describe(upload: Upload) -> UploadInfo:
     waits = upload.owner is None and not upload.taken and uploads.settings.timeout > 0
     return UploadInfo(
         vhost=vhost,
-        identifier=shown(upload.identifier),
+        identifier=format_identifier(upload.identifier),
         kind=kind,
         user=user,
         state=state,
@@ -83,7 +83,7 @@ def show(context: Context, request: OneUpload) -> UploadInfo:
     """Return an upload with the sizes at its checkpoints."""
     upload = _find(context, request)
     found = describe(upload)
-    found.checkpoints = {shown(name): size for name, size in upload.checkpoints.items()}
+    found.checkpoints = {format_identifier(name): size for name, size in upload.checkpoints.items()}
     return found
 
 
@@ -101,7 +101,7 @@ def discard(context: Context, request: OneUpload) -> Discarded:
 def _find(context: Context, request: OneUpload) -> Upload:
     vhost = context.vhost(request.vhost).name
     try:
-        identifier = meant(request.name)
+        identifier = parse_identifier(request.name)
     except ValueError:
         raise NotFound(f"'{request.name}' is not an identifier: expected hexadecimal digits after 'hex:'") from None
     found = [

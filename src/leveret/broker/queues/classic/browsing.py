@@ -70,9 +70,9 @@ class Browser:
     def serve(self) -> None:
         """Deliver a portion of the unseen entries."""
         for level in self.queue.ready.all_levels():
-            if self.late and not self._give_late(level):
+            if self.late and not self._deliver_late(level):
                 break
-            if not self._give(level):
+            if not self._deliver_level(level):
                 break
         else:
             # Everything was seen: the remaining late entries are not ready any more.
@@ -81,7 +81,7 @@ class Browser:
             self._end()
         self._deliver_batch()
 
-    def _give(self, level: Backlog) -> bool:
+    def _deliver_level(self, level: Backlog) -> bool:
         """Deliver the unseen entries of a level. Return False without credit, or if the browser must wait for a read."""
         queue = self.queue
         priority = queue.ready.priority_of(level.priority)
@@ -91,11 +91,11 @@ class Browser:
             limit = 0
             if chunk is not None:
                 limit = chunk.seqs[bisect_right(chunk.seqs, seen)]
-            if not self._give_from(level.head, priority, limit):
+            if not self._deliver_from(level.head, priority, limit):
                 return False
             if chunk is None:
                 young = level.young
-                return young is None or self._give_from(young, priority, 0)
+                return young is None or self._deliver_from(young, priority, 0)
             if self.chunk is not chunk or not self.read or self.read[len(self.read) - 1].seq < limit:
                 if not self.reading and self.consumer.can_take(0):
                     self._read(chunk, limit)
@@ -109,7 +109,7 @@ class Browser:
                 self.seen[priority] = max(self.seen.get(priority, 0), read[0].seq)
                 read.popleft()
 
-    def _give_from(self, entries: deque[Entry], priority: int, limit: int) -> bool:
+    def _deliver_from(self, entries: deque[Entry], priority: int, limit: int) -> bool:
         """Deliver unseen entries in memory up to the sequence number `limit` (0: all). Return False without credit."""
         seen = self.seen.get(priority, 0)
         if not entries or entries[len(entries) - 1].seq <= seen:
@@ -134,7 +134,7 @@ class Browser:
         self.queue.broker.work += first >> SKIP_SHIFT
         return islice(entries, first, None)
 
-    def _give_late(self, level: Backlog) -> bool:
+    def _deliver_late(self, level: Backlog) -> bool:
         """Deliver late entries, except for paged-out ones. Return False if no credit is left."""
         late = self.late
         for entries in (level.head, level.young):
@@ -307,7 +307,7 @@ class Browsing:
         browser = self.browsers.get(consumer)
         return browser is not None and browser.reading
 
-    def came_late(self, queue: ClassicQueue, entry: Entry) -> None:
+    def note_late(self, queue: ClassicQueue, entry: Entry) -> None:
         """Note a ready entry whose sequence number the browsers may have passed."""
         if entry.seq == queue.next_seq - 1:
             return  # the newest one

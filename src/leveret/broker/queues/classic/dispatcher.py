@@ -92,7 +92,7 @@ class Dispatcher(Rings):
         if self.refusing and not queue.ready_count and not queue.unacked:
             self.refusing = False
         watch = queue.watch
-        self.selective = self.refusing or (watch is not None and watch.sees_out()) or self.selective_consumers > 0
+        self.selective = self.refusing or (watch is not None and watch.watches_deliveries()) or self.selective_consumers > 0
 
     def offer_again(self, queue: ClassicQueue) -> None:
         """Offer all entries again: a new consumer, or one with new credit, may want those that the others refused."""
@@ -216,7 +216,7 @@ class Dispatcher(Rings):
                 if AT_ONCE < expires_at(entry) <= now:
                     position += 1  # it is removed when it reaches the head
                     continue
-                taker = self._taker_of(queue, entry)
+                taker = self._consumer_for(queue, entry)
                 if taker is None:
                     if self.asking is not None:
                         self._resume_later(queue, backlog, position)
@@ -249,13 +249,13 @@ class Dispatcher(Rings):
         takers = [consumer for ring in self.lines() for consumer in ring if not consumer.left]
         refusals = queue.ready.refusals
         for index, chunk in enumerate(backlog.chunks):
-            if chunk.publishers is None and not _any_wants(takers, chunk.publisher, None):
+            if chunk.publishers is None and not _is_wanted_by_any(takers, chunk.publisher, None):
                 continue
             wanted: list[int] = []
             size = 0
             for position, seq in enumerate(chunk.seqs):
                 refused = refusals.get(seq) if refusals else None
-                if _any_wants(takers, chunk.publisher_of(position), refused):
+                if _is_wanted_by_any(takers, chunk.publisher_of(position), refused):
                     wanted.append(position)
                     size += chunk.sizes[position]
                     if size >= CHUNK_BYTES:
@@ -277,7 +277,7 @@ class Dispatcher(Rings):
         while self.ring and position < len(young):
             broker.work += 1
             entry = young[position]
-            taker = None if AT_ONCE < expires_at(entry) <= now else self._taker_of(queue, entry)
+            taker = None if AT_ONCE < expires_at(entry) <= now else self._consumer_for(queue, entry)
             if self.asking is not None or broker.work - begun > STEP_WORK:
                 backlog.passed = young[position - 1].seq if position else passed
                 if taker is not None:
@@ -291,7 +291,7 @@ class Dispatcher(Rings):
                 del young[position]
                 queue.deliver(entry, taker)
 
-    def _taker_of(self, queue: ClassicQueue, entry: Entry) -> Consumer | None:
+    def _consumer_for(self, queue: ClassicQueue, entry: Entry) -> Consumer | None:
         """Return the consumer that gets an entry: of those with credit that want it, one of the highest priority.
 
         None with `self.asking` set means that asking all consumers takes longer than a turn: call it again.
@@ -444,7 +444,7 @@ def _first_to_offer(entries: deque[Entry], passed: int) -> int:
     return bisect_right(entries, passed, key=SEQ)
 
 
-def _any_wants(takers: list[Consumer], publisher: int, refused: list[object] | None) -> bool:
+def _is_wanted_by_any(takers: list[Consumer], publisher: int, refused: list[object] | None) -> bool:
     return any(consumer.wants_of(publisher) and (refused is None or consumer.scope not in refused) for consumer in takers)
 
 

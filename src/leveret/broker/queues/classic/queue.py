@@ -146,7 +146,7 @@ class ClassicQueue(Queue):
     def touch(self) -> None:
         self.expiry.touch(self)
 
-    # Figures
+    # Statistics
 
     @property
     def ready_count(self) -> int:
@@ -167,7 +167,7 @@ class ClassicQueue(Queue):
     def memory(self) -> int:
         return self.ready.memory
 
-    # In
+    # Publishing
 
     def replaced_by(self, message: Message) -> Entry | None:
         """Return the ready entry that a new message would replace."""
@@ -282,14 +282,14 @@ class ClassicQueue(Queue):
         expiry.note(entry)
         self.limits.note(entry)
         if self.browsing.browsers:
-            self.browsing.came_late(self, entry)
+            self.browsing.note_late(self, entry)
 
     def _end_insertion(self) -> None:
         if self.limits.is_set:
             self.limits.enforce()
         self.activate()
 
-    # Out
+    # Delivery
 
     def drain(self) -> None:
         if self.frozen:
@@ -561,7 +561,7 @@ class ClassicQueue(Queue):
             self.limits.enforce()
         self.activate()
 
-    # The end
+    # Deletion
 
     def purge(self) -> int:
         self.check_supports(capabilities.PURGE)
@@ -601,7 +601,7 @@ class ClassicQueue(Queue):
     def delete(self, keep_pending: bool = False) -> int:
         if keep_pending:
             return self._delete_later()
-        held = self.unacked + self.leased_count
+        acquired = self.unacked + self.leased_count
         self._forget_leases()  # before a waiting lease sees the queue empty
         count = self.discard()
         self._detach_all()
@@ -611,7 +611,7 @@ class ClassicQueue(Queue):
             self.leftover = True
             self.log.put(metadata.REMOVAL, removal_key(self.vhost.name, self.id), b"")
         if self.watch is not None:
-            self.watch.removed("deleted", held + count)
+            self.watch.removed("deleted", acquired + count)
         return count
 
     def _forgetting(self) -> Iterator[int]:

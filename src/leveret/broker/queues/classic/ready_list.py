@@ -132,7 +132,7 @@ class ReadyList:
             levels[priority] = level
         return level
 
-    # In and out
+    # Insertion and removal
 
     def append(self, queue: ClassicQueue, entry: Entry) -> None:
         """Add the newest entry."""

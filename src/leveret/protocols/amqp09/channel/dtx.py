@@ -87,10 +87,10 @@ class Work:
             branch.settle(entry, outcome)
             yield 2
 
-    def through(self) -> None:
+    def detached(self) -> None:
         self.session.leave(self)
 
-    def lost(self, branch: Branch, reason: str) -> None:
+    def rolled_back(self, branch: Branch, reason: str) -> None:
         if self.demarcated:
             # The client is notified when it ends its work.
             self.session.channel.broker.jobs.removals.add(branch.flushing(self))
