@@ -252,7 +252,7 @@ class Taker(Consumer):
         if join:
             queue.add_consumer(self)
 
-    def can_take(self, size: int) -> bool:
+    def has_credit_for(self, size: int) -> bool:
         return self.credit != 0
 
     def wants(self, message: Message, entry: Entry | None) -> bool:

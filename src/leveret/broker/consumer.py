@@ -120,7 +120,7 @@ class Consumer:
         self.seen: dict[int, int] | None = None
         self.timeout = 0
 
-    def can_take(self, size: int) -> bool:
+    def has_credit_for(self, size: int) -> bool:
         """Return whether there is credit for one more entry of `size` bytes."""
         raise NotImplementedError
 

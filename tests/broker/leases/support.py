@@ -54,7 +54,7 @@ class LeaseReader(Consumer):
         Leases.check_reader(queue, self.arguments, True)
         queue.add_consumer(self)
 
-    def can_take(self, size: int) -> bool:
+    def has_credit_for(self, size: int) -> bool:
         return self.credit != 0
 
     def deliver(self, entry: Entry) -> None:

@@ -91,7 +91,7 @@ class Reader(CommitWaiter):
         delivered = self._serve_record_batches() if self.packed else 0
         while loaded and consumer.active and not self.packed:
             entry = loaded[0]
-            if not consumer.can_take(entry.message.size):
+            if not consumer.has_credit_for(entry.message.size):
                 consumer.parked = True
                 break
             loaded.popleft()
@@ -104,7 +104,7 @@ class Reader(CommitWaiter):
                 queue.watch.delivered(entry, consumer.protocol(), True)
         queue.count_deliveries(delivered, 0, 0)
         if self.ready and not self.loading and self.asked < self.end and len(loaded) <= READ_ENTRIES >> 1:
-            if loaded or consumer.can_take(0):
+            if loaded or consumer.has_credit_for(0):
                 self._read()
             else:
                 consumer.parked = True
@@ -116,7 +116,7 @@ class Reader(CommitWaiter):
         loaded = self.loaded
         delivered = 0
         while loaded and consumer.active:
-            if not consumer.can_take(0):
+            if not consumer.has_credit_for(0):
                 consumer.parked = True
                 break
             record_batch = RecordBatch()

@@ -677,7 +677,7 @@ class StreamQueue(Queue):
         self.broker.end_turn()
 
     def can_deliver_now(self, message: Message) -> bool:
-        return any(consumer.can_take(message.size) for consumer in self.rings.consumers)
+        return any(consumer.has_credit_for(message.size) for consumer in self.rings.consumers)
 
     # Settlement: credit, and offsets of named readers
 

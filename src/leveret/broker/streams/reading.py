@@ -61,7 +61,7 @@ class Reader:
             if chunk is None:
                 return True
             if chunk.messages is None:
-                if not consumer.can_take(0):
+                if not consumer.has_credit_for(0):
                     return False
                 stream.load_chunk(chunk)
                 return True
@@ -96,7 +96,7 @@ class Reader:
                         if stream.is_spent():
                             return True
                     continue
-                if not consumer.can_take(message.size):
+                if not consumer.has_credit_for(message.size):
                     return False
                 entry = Entry(stream, message, seq)
                 entry.overlay = ONLY_OFFSET if overlay is None else with_offset(overlay)
@@ -141,7 +141,7 @@ class Reader:
                 if chunk is None:
                     return True
                 messages = chunk.messages
-            if not consumer.can_take(0):
+            if not consumer.has_credit_for(0):
                 return False
             if messages is None:
                 assert chunk is not None

@@ -97,7 +97,7 @@ class Browser:
                 young = level.young
                 return young is None or self._deliver_from(young, priority, 0)
             if self.chunk is not chunk or not self.read or self.read[len(self.read) - 1].seq < limit:
-                if not self.reading and self.consumer.can_take(0):
+                if not self.reading and self.consumer.has_credit_for(0):
                     self._read(chunk, limit)
                 return False
             read = self.read
@@ -170,7 +170,7 @@ class Browser:
             if not record_batch.has_room(message.size):
                 self._deliver_batch()
                 record_batch = self.record_batch = RecordBatch()
-            if not record_batch.count and not (consumer.active and consumer.can_take(0)):
+            if not record_batch.count and not (consumer.active and consumer.has_credit_for(0)):
                 consumer.parked = True
                 return False
             # The queue does not record when messages arrived.
@@ -178,7 +178,7 @@ class Browser:
             if self.queue.watch is not None:
                 self.queue.watch.delivered(entry, consumer.protocol(), True)
             return True
-        if not consumer.active or not consumer.can_take(message.size):
+        if not consumer.active or not consumer.has_credit_for(message.size):
             consumer.parked = True
             return False
         copy = Entry(entry.queue, message, entry.seq)
@@ -213,7 +213,7 @@ class Browser:
             self.consumer.seen_all()
             return
         self._deliver_batch()
-        if self.consumer.can_take(0):
+        if self.consumer.has_credit_for(0):
             self.ended = True
             self._deliver_batch(True)
         else:

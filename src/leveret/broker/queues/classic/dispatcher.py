@@ -159,7 +159,7 @@ class Dispatcher(Rings):
                 if entry.acquired_count and entry.holder is consumer and len(ring) > 1:
                     ring.rotate(-1)  # a requeued message prefers another consumer
                     consumer = ring[0]
-                if consumer.left or not consumer.can_take(message.size):
+                if consumer.left or not consumer.has_credit_for(message.size):
                     self.step_out(ring)
                     ring = self.ring
                     refused += 1
@@ -325,7 +325,7 @@ class Dispatcher(Rings):
                     broker.work += 1
                 left -= 1
                 consumer = ring[0]
-                if consumer.left or not consumer.can_take(message.size):
+                if consumer.left or not consumer.has_credit_for(message.size):
                     self.step_out(ring)
                     continue
                 ring.rotate(-1)

@@ -363,7 +363,7 @@ class ClassicQueue(Queue):
                 self.broker.work += 1
                 if self.broker.work - begun > STEP_WORK:
                     return False  # no more can be asked in one turn
-                if not consumer.left and consumer.can_take(message.size) and consumer.wants(message, None):
+                if not consumer.left and consumer.has_credit_for(message.size) and consumer.wants(message, None):
                     return True
         return False
 

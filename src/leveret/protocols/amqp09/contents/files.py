@@ -67,12 +67,12 @@ class FileConsumer(ClassConsumer):
         self.automatic = no_ack
         self.files: Files = channel.files  # type: ignore[attr-defined]  # a channel of 0-9
 
-    def can_take(self, size: int) -> bool:
+    def has_credit_for(self, size: int) -> bool:
         channel = self.on_channel
         if len(self.files.opens) >= MAX_OPEN:
             return False
         if not self.automatic:
-            return super().can_take(size)
+            return super().has_credit_for(size)
         return channel.active and not channel.connection.paused
 
     def deliver(self, entry: Entry) -> None:

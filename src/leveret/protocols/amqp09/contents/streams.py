@@ -130,8 +130,8 @@ class StreamConsumer(ClassConsumer):
         super().__init__(channel, queue, tag, True, exclusive, no_local, priority, arguments)
         self.streaming: Channel = channel  # type: ignore[assignment]  # one of 0-9
 
-    def can_take(self, size: int) -> bool:
-        if not super().can_take(size):
+    def has_credit_for(self, size: int) -> bool:
+        if not super().has_credit_for(size):
             return False
         channel = self.streaming
         pace = channel.pace

@@ -71,8 +71,8 @@ class MessageConsumer(ClassConsumer):
         self.resumes = arguments.get(RESUMES) is True
         self.messages: Messages = channel.messages  # type: ignore[attr-defined]  # a channel of 0-9
 
-    def can_take(self, size: int) -> bool:
-        return len(self.messages.resuming) < MAX_RESUMING and super().can_take(size)
+    def has_credit_for(self, size: int) -> bool:
+        return len(self.messages.resuming) < MAX_RESUMING and super().has_credit_for(size)
 
     def deliver(self, entry: Entry) -> None:
         channel = self.on_channel

@@ -42,7 +42,7 @@ class ChannelConsumer(Consumer):
         self.no_local = no_local
         self.selective = no_local
 
-    def can_take(self, size: int) -> bool:
+    def has_credit_for(self, size: int) -> bool:
         channel = self.on_channel
         if not self.no_ack:
             if self.prefetch:

@@ -50,8 +50,8 @@ class DurableSourceConsumer(LinkConsumer):
     def pending_numbers(self) -> list[int]:
         return [item.number for item in self.waiting]
 
-    def can_take(self, size: int) -> bool:
-        return len(self.waiting) < MAX_PENDING and super().can_take(size)
+    def has_credit_for(self, size: int) -> bool:
+        return len(self.waiting) < MAX_PENDING and super().has_credit_for(size)
 
     def deliver(self, entry: Entry) -> None:
         link = self.link

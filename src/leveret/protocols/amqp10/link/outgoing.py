@@ -71,7 +71,7 @@ class LinkConsumer(Consumer):
     def wants_of(self, publisher: int) -> bool:
         return not (self.no_local and publisher == self.link.session.connection.number)
 
-    def can_take(self, size: int) -> bool:
+    def has_credit_for(self, size: int) -> bool:
         link = self.link
         if link.credit <= 0:
             return False
