@@ -13,7 +13,7 @@ from typing import Any
 
 from leveret.broker.bodies import whole
 from leveret.broker.broker import Broker, HeaderReader, VhostSettings
-from leveret.broker.consumer import Consumer, Holder
+from leveret.broker.consumer import Consumer, UnackedOwner
 from leveret.broker.log import CommitWaiter, Loaded, Located, RecoveredQueue, Recovery
 from leveret.broker.message import AT_ONCE, FORMAT_AMQP0, Entry, Message, make_address
 from leveret.broker.queues.classic.queue import ClassicQueue
@@ -289,7 +289,7 @@ class Taker(Consumer):
             self.requeue(-1)
 
 
-class Keeper(Holder):
+class Keeper(UnackedOwner):
     """A holder of entries of a queue, for purges and deletions."""
 
     def __init__(self, *takers: Taker) -> None:
@@ -297,7 +297,7 @@ class Keeper(Holder):
         self.entries: list[Entry] = []
         self.batches: list[int] = []
 
-    def all_held(self) -> list[Entry]:
+    def all_unacked(self) -> list[Entry]:
         own = [*self.entries, *(entry for taker in self.takers for entry in taker.taken)]
         return own
 

@@ -154,7 +154,7 @@ class SessionMachine(TwoClients):
         for client in self.clients:
             for channel in client.session.channels.values():
                 consumers = dict.fromkeys(channel.consumers.values(), 0)
-                entries = channel.all_held()
+                entries = channel.all_unacked()
                 for entry in entries:
                     held[entry.queue] += 1
                     if entry.holder in consumers:

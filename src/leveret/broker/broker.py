@@ -17,7 +17,7 @@ from mypy_extensions import mypyc_attr
 
 from leveret.broker import metadata
 from leveret.broker.bodies import Body
-from leveret.broker.consumer import Holder, Output
+from leveret.broker.consumer import Output, UnackedOwner
 from leveret.broker.content_policy import DROP_IN_ORDER, ContentPolicy
 from leveret.broker.errors import NotFound, PreconditionFailed, ResourceError
 from leveret.broker.exchanges.base import DEFAULT_ROUTING_STEPS
@@ -152,7 +152,7 @@ class Broker:
         self.paging: QueueList[Queue] = QueueList()
         self._paging_out = False
         self.shares = MemoryShares(self)
-        self.holders: dict[Holder, None] = {}
+        self.holders: dict[UnackedOwner, None] = {}
         self.header_readers: dict[int, HeaderReader] = {}
         self.content_policies: list[ContentPolicy | None] = [None] * len(PROTOCOLS)
         self.page_above = DEFAULT_PAGE_ABOVE
@@ -290,7 +290,7 @@ class Broker:
 
     def _settling_acquired(self, queue: Queue) -> Iterator[int]:
         for holder in list(self.holders):
-            entries = holder.all_held()
+            entries = holder.all_unacked()
             yield 1 + (len(entries) >> 7)
             for at in range(0, len(entries), PIECE):
                 for entry in entries[at : at + PIECE]:

@@ -28,10 +28,10 @@ class Output:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Holder(CommitWaiter):
+class UnackedOwner(CommitWaiter):
     """An owner of acquired entries that also publishes: a channel, a session, the branches of a vhost."""
 
-    def all_held(self) -> list[Entry]:
+    def all_unacked(self) -> list[Entry]:
         """Return the delivered entries that are not settled."""
         raise NotImplementedError
 

@@ -77,7 +77,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.unacked: dict[str, tuple[Entry, Expected]] = {}
         self.count = 0
         self.keeper = Keeper()
-        self.keeper.all_held = lambda: [entry for entry, _ in self.unacked.values()]  # type: ignore[method-assign]
+        self.keeper.all_unacked = lambda: [entry for entry, _ in self.unacked.values()]  # type: ignore[method-assign]
         self.world.broker.holders[self.keeper] = None
         self.consumer: Watched | None = None
         # Unacked entries when a get began; only during one.

@@ -227,7 +227,7 @@ class MessageMachine(TwoClients):
             for channel in client.session.channels.values():
                 messages = channel.messages  # type: ignore[attr-defined]
                 assert messages.incomplete == len(messages.in_flight())
-                entries = channel.all_held()
+                entries = channel.all_unacked()
                 assert channel.gets == sum(entry.holder is None for entry in entries)
                 for entry in entries:
                     held[entry.queue] += 1

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from leveret.broker.consumer import Holder
+from leveret.broker.consumer import UnackedOwner
 from leveret.broker.errors import ContentTooLarge, NotFound, PreconditionFailed, ResourceError, ResourceLocked
 from leveret.broker.log import CommitWaiter
 from leveret.broker.message import Entry, Message
@@ -134,7 +134,7 @@ class _Prepare:
         self.branch.start_timer()
 
 
-class Branches(Holder):
+class Branches(UnackedOwner):
     """The branches of a vhost, by name. `bytes` is the size of their publishes."""
 
     def __init__(self, vhost: Vhost) -> None:
@@ -146,7 +146,7 @@ class Branches(Holder):
     def committed(self, batch: int) -> None:
         """Do nothing: a branch has no output to wait for."""
 
-    def all_held(self) -> list[Entry]:
+    def all_unacked(self) -> list[Entry]:
         return [entry for branch in self.by_name.values() for entry, _ in branch.settlements]
 
     def find(self, name: str, user: str | None) -> Branch:

@@ -386,7 +386,7 @@ def test_a_suspended_link_under_purge_and_statistics(site: Site) -> None:
     receiver(client.begin(), credit=1, expiry_policy="never")
     client.drop()
     queue = site.vhost.queues["q"]
-    assert [entry.seq for holder in site.broker.holders for entry in holder.all_held() if entry.queue is queue] == [1]
+    assert [entry.seq for holder in site.broker.holders for entry in holder.all_unacked() if entry.queue is queue] == [1]
     queue.purge()
     assert (queue.unacked, queue.ready_count) == (1, 0)
     again = receiver(connect(site).begin(), credit=1, expiry_policy="never", unsettled={bytes(4): None})

@@ -124,9 +124,9 @@ class Channel(Channel091):
     def outstanding(self) -> int:
         return Channel091.outstanding(self) + len(self.files.opens) + self.messages.incomplete
 
-    def all_held(self) -> list[Entry]:
+    def all_unacked(self) -> list[Entry]:
         opens = [opened.entry for opened in self.files.opens]
-        return Channel091.all_held(self) + opens + [transfer.entry for transfer in self.messages.in_flight()]
+        return Channel091.all_unacked(self) + opens + [transfer.entry for transfer in self.messages.in_flight()]
 
     def requeuing_all(self) -> Iterator[int]:
         for requeue_pending in (self.files.requeue_pending, self.messages.requeue_pending):

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.bodies import Body, StoredBody, whole
-from leveret.broker.consumer import Consumer, Holder, Scope
+from leveret.broker.consumer import Consumer, Scope, UnackedOwner
 from leveret.broker.errors import ContentTooLarge, NotImplementedByBroker, PreconditionFailed
 from leveret.broker.jobs import logged
 from leveret.broker.message import AT_ONCE, FORMAT_AMQP0, Entry, Message
@@ -68,7 +68,7 @@ class PendingPublish:
         self.sent_at = sent_at
 
 
-class Channel(Holder):
+class Channel(UnackedOwner):
     """One channel of a connection.
 
     Attributes:
@@ -619,7 +619,7 @@ class Channel(Holder):
         if self.times is not None:
             self.times.pop(tag, None)
 
-    def all_held(self) -> list[Entry]:
+    def all_unacked(self) -> list[Entry]:
         entries = list(self.unacked.values())
         entries.extend([entry for _, entry, _ in self.tx_settlements])
         return entries
@@ -653,7 +653,7 @@ class Channel(Holder):
         sized = bool(self.prefetch_size or connection.prefetch_size or self.default_prefetch_size)
         if sized and not self.sized:
             self.sized = True
-            entries = self.all_held()
+            entries = self.all_unacked()
             self.unacked_size = sum(entry.message.size for entry in entries)
             for consumer in self.consumers.values():
                 consumer.unacked_size = 0

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.bodies import Body
-from leveret.broker.consumer import Holder
+from leveret.broker.consumer import UnackedOwner
 from leveret.broker.errors import BrokerError
 from leveret.broker.jobs import logged
 from leveret.broker.message import Entry
@@ -77,7 +77,7 @@ class Run:
         self.answer = answer
 
 
-class SessionEndpoint(Holder):
+class SessionEndpoint(UnackedOwner):
     """One session of a connection.
 
     Attributes:
@@ -526,10 +526,10 @@ class SessionEndpoint(Holder):
                 numbers.append(number)
         self.by_holder = by_holder
 
-    def all_held(self) -> list[Entry]:
-        held = list(self.unacked.values())
-        held.extend([item.entry for item in self.retiring.values()])
-        return held
+    def all_unacked(self) -> list[Entry]:
+        entries = list(self.unacked.values())
+        entries.extend([item.entry for item in self.retiring.values()])
+        return entries
 
     # The end
 

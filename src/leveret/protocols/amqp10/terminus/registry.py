@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from leveret.broker.consumer import Holder
+from leveret.broker.consumer import UnackedOwner
 from leveret.broker.errors import NotFound, PreconditionFailed, ResourceError
 from leveret.broker.message import Entry
 from leveret.management.descriptions import LinkInfo
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 MAX_TERMINUS_BYTES: Final = 16384
 
 
-class TerminusRegistry(Holder):
+class TerminusRegistry(UnackedOwner):
     """All termini of a broker, attached and suspended. It is the holder of entries that suspended termini have acquired."""
 
     def __init__(self, broker: Broker, settings: Amqp10Settings) -> None:
@@ -128,11 +128,11 @@ class TerminusRegistry(Holder):
         """Note that a suspended source has acquired entries."""
         self.broker.holders[self] = None
 
-    def all_held(self) -> list[Entry]:
-        held: list[Entry] = []
+    def all_unacked(self) -> list[Entry]:
+        entries: list[Entry] = []
         for terminus in self.by_key.values():
-            held.extend(terminus.held())
-        return held
+            entries.extend(terminus.unacked_entries())
+        return entries
 
     def committed(self, batch: int) -> None:
         """Ignore commits: nothing waits for them."""

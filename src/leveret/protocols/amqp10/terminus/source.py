@@ -183,7 +183,7 @@ class SourceTerminus(Terminus):
         recovery.add_sent(self, tag, *terminus_store.sent_of(value))
         return True
 
-    def held(self) -> list[Entry]:
+    def unacked_entries(self) -> list[Entry]:
         return [item.entry for item in self.unsettled.values() if item.entry is not None]
 
     def drop(self) -> None:

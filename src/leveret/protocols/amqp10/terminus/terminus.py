@@ -119,7 +119,7 @@ class Terminus:
         """Return whether it is the terminus of a link of a shared subscription."""
         return False
 
-    def held(self) -> list[Entry]:
+    def unacked_entries(self) -> list[Entry]:
         """Return the entries of deliveries that are in no session."""
         return []
 
