@@ -28,12 +28,12 @@ class Clocks(Clock):
     def advance(self, milliseconds: int) -> None:
         self.wall_ms += milliseconds
         self.monotonic_ms += milliseconds
-        self.look_at_clock()
+        self.check_clock()
         self.run(self.now())
 
     def set(self, milliseconds: int) -> None:
         self.wall_ms += milliseconds
-        self.look_at_clock()
+        self.check_clock()
 
 
 class Recorder(Timed):
@@ -83,7 +83,7 @@ def test_less_than_a_second_is_no_step(caplog: pytest.LogCaptureFixture) -> None
 
 def restart(world: World, clocks: Clocks, *, step: int = 0) -> tuple[World, Clocks]:
     """A broker over the committed log; the system clock is set by `step` while it is down."""
-    world.broker.look_at_clock()
+    world.broker.check_clock()
     world.broker.end_turn()
     world.run()
     log, recovery = world.held_log.recovery(False)
@@ -139,7 +139,7 @@ def test_the_step_of_a_clock_that_had_never_been_set_is_dropped(wall: int) -> No
     world, clocks = restart(world, clocks)
     assert clocks.step == 0
     assert clocks.now() == clocks.unix() == START
-    world.broker.look_at_clock()
+    world.broker.check_clock()
     world, clocks = restart(world, clocks)
     assert clocks.step == 0
 

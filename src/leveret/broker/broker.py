@@ -385,13 +385,13 @@ class Broker:
             self.log.put(metadata.COUNTER, "queue-id", metadata.pack({"next": self.reserved_queue_ids}))
         return number
 
-    def look_at_clock(self) -> None:
+    def check_clock(self) -> None:
         """Detect a step of the system clock, and store it: deadlines in the log are times of the broker's clock.
 
         Called periodically.
         """
         timers = self.timers
-        timers.look_at_clock()
+        timers.check_clock()
         if timers.step != self._stored_step:
             self._stored_step = timers.step
             self.log.put(metadata.COUNTER, "clock-step", metadata.pack({"milliseconds": timers.step}))

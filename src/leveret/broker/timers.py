@@ -95,7 +95,7 @@ class Timers:
             self.step = step
             self.origin -= step / 1000
 
-    def look_at_clock(self) -> None:
+    def check_clock(self) -> None:
         """Detect a step of the system clock. Called periodically."""
         step = int(self.wall() * 1000.0) - self.now()
         if abs(step - self.step) < MIN_CLOCK_STEP:

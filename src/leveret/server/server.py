@@ -173,7 +173,7 @@ class Server:
             self._tasks.stop()
         if self.broker.segments is not None:
             self.broker.segments.store.stop()
-        self.broker.look_at_clock()
+        self.broker.check_clock()
         self.broker.end_turn()
         try:
             self.broker.uploads.close()
@@ -188,7 +188,7 @@ class Server:
     def _tick(self) -> float:
         """Run the timers that are due. Returns the seconds until the next one, at most MAX_TIMER_SLEEP."""
         timers = self.broker.timers
-        self.broker.look_at_clock()
+        self.broker.check_clock()
         now = timers.now()
         due = timers.next_due()
         if due and due <= now:
