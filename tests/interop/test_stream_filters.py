@@ -95,9 +95,7 @@ def test_by_both_with_a_name(connect: Connect, stream: str) -> None:
 def test_a_pattern_that_is_none(connect: Connect, stream: str) -> None:
     channel = connect().channel()
     channel.basic_qos(prefetch_count=1)
-    with pytest.raises(
-        ChannelClosedByBroker, match=r"x-stream-filter-routing-key.*a string or a list of strings"
-    ) as caught:
+    with pytest.raises(ChannelClosedByBroker, match=r"filter-routing-key.*a string or a list of strings") as caught:
         channel.basic_consume(stream, lambda *_: None, arguments={"x-stream-filter-routing-key": 5})
     assert caught.value.reply_code == 406
 

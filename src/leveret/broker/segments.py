@@ -369,10 +369,9 @@ class Leases(Timed):
                 del self.holders_by_path[path]
 
     def release(self, holder: str) -> None:
-        for path in [
-            path for path, holders in self.holders_by_path.items() if holders.pop(holder, None) is not None and not holders
-        ]:
-            del self.holders_by_path[path]
+        for path, holders in list(self.holders_by_path.items()):
+            if holders.pop(holder, None) is not None and not holders:
+                del self.holders_by_path[path]
         self._schedule()
 
     def holders(self, path: str, now: int) -> list[str]:
