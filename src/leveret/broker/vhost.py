@@ -363,7 +363,7 @@ class Vhost:
         An exclusive queue of a closed connection is removed first. Names from clients are looked up here, not in `queues`.
         """
         if self.departed:
-            self.make_way(name)
+            self.remove_orphan(name)
         return self.queues.get(name)
 
     def queue(self, name: str, owner: object) -> Queue:
@@ -507,7 +507,7 @@ class Vhost:
     def remove_exclusive(self, owner: object, done: Callable[[], None] | None = None) -> None:
         """Remove the exclusive queues of a closed connection, then call `done`.
 
-        A client that uses one of their names in the meantime finds that queue removed (`make_way`).
+        A client that uses one of their names in the meantime finds that queue removed (`remove_orphan`).
         """
         if owner in self.exclusive:
             self.departed.add(owner)
@@ -527,7 +527,7 @@ class Vhost:
             yield QUEUE_WORK
         self.departed.discard(owner)
 
-    def make_way(self, name: str) -> None:
+    def remove_orphan(self, name: str) -> None:
         """Remove the queue of that name if it is exclusive to a closed connection."""
         queue = self.queues.get(name)
         if queue is not None and queue.exclusive_owner in self.departed:

@@ -138,10 +138,10 @@ class Channel(Channel091):
 
     # Interruption
 
-    def make_way(self, queue: str) -> None:
+    def release_exclusive(self, queue: str) -> None:
         """Release an exclusive queue that a lost connection of the same user still owns."""
-        self.vhost.make_way(queue)
-        self.opened_on.shared.interrupted.make_way(self.opened_on.user, self.vhost.queues.get(queue))
+        self.vhost.remove_orphan(queue)
+        self.opened_on.shared.interrupted.release_exclusive(self.opened_on.user, self.vhost.queues.get(queue))
 
     def interrupt(self) -> None:
         """Handle the loss of the connection: the channel may be resumed on another one.

@@ -144,7 +144,7 @@ class Interrupted:
         if not interruption.channels:
             channel.broker.timers.cancel(interruption)
 
-    def make_way(self, user: str, queue: Queue | None) -> None:
+    def release_exclusive(self, user: str, queue: Queue | None) -> None:
         """Close interrupted channels of the user that use the queue exclusively, because the client did not resume them."""
         if queue is None or not self.kept:
             return

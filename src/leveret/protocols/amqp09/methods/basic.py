@@ -32,7 +32,7 @@ def consume(
     channel.tickets.check(ticket, READ, name)
     if consumer_tag and channel.tag_owner(consumer_tag) is not None:
         raise NotAllowed(f"attempt to reuse consumer tag '{consumer_tag}': tags are unique in the connection")
-    channel.make_way(name)
+    channel.release_exclusive(name)
     if is_set(filter, NO_CONSUME):
         filter[BROWSE] = no_ack = True
     basic091.consume(channel, name, consumer_tag, no_local, no_ack, exclusive, nowait, filter, BasicConsumer)

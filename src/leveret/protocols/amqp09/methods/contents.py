@@ -35,7 +35,7 @@ def consume(
     channel.tickets.check(ticket, READ, queue)
     if consumer_tag and channel.tag_owner(consumer_tag) is not None:
         raise NotAllowed(f"attempt to reuse consumer tag '{consumer_tag}': tags are unique in the connection")
-    channel.make_way(queue)
+    channel.release_exclusive(queue)
     found = channel.vhost.find_queue(queue)
     if found is not None and (found.consumers.is_exclusive() or (exclusive and found.consumers.is_consumed())):
         raise ResourceLocked(f"queue '{queue}' in vhost '{channel.vhost.name}' in exclusive use")

@@ -171,7 +171,7 @@ def consume(
     """Perform message.consume."""
     name = name_of(channel, queue)
     channel.tickets.check(ticket, READ, name)
-    channel.make_way(name)
+    channel.release_exclusive(name)
     if destination and channel.tag_owner(destination) is not None:
         raise NotAllowed(f"attempt to reuse destination '{destination}': destinations are unique in the connection")
     if LEASE in filter:

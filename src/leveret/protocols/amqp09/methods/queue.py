@@ -34,7 +34,7 @@ def name_of(channel: Channel, queue: str) -> str:
 
 def find(channel: Channel, queue: str) -> Queue:
     """Return a queue. With `compat.strict`, using another connection's exclusive queue closes the connection."""
-    channel.make_way(queue)
+    channel.release_exclusive(queue)
     try:
         return channel.vhost.queue(queue, channel.connection)
     except ResourceLocked as error:
@@ -63,7 +63,7 @@ def declare(
         else:
             queue = vhost.new_queue_name()
     channel.tickets.check(ticket, PASSIVE if passive else ACTIVE, queue)
-    channel.make_way(queue)
+    channel.release_exclusive(queue)
     strict = vhost.strict
     if durable and not auto_delete and channel.opened_on.of_qpid:
         exclusive = False  # a durable subscription, which outlives its connection
