@@ -41,7 +41,7 @@ from leveret.broker.transactions.branch import BranchSettings
 from leveret.broker.transactions.sink_transactions import SinkTransactionSettings
 from leveret.broker.uploads import Uploads
 from leveret.broker.values import FieldTable
-from leveret.broker.vhost import MIXED, Vhost
+from leveret.broker.vhost import OTHER_CLASSES, Vhost
 
 logger = logging.getLogger("leveret.broker")
 
@@ -433,7 +433,7 @@ class Broker:
                 name = metadata.split_key(key)[0]
                 if name not in self.vhosts:
                     self.vhosts[name] = Vhost(self, name, VhostSettings())
-                self.vhosts[name].mixed = data == MIXED
+                self.vhosts[name].has_other_classes = data == OTHER_CLASSES
         for (kind, key), data in stored.items():
             if kind == metadata.VHOST_NUMBER:
                 numbered = self.vhosts.get(metadata.split_key(key)[0])

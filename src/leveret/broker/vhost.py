@@ -69,12 +69,12 @@ MAX_ROUTES: Final = 65536
 HEADER_SHIFT: Final = 5
 STRICT_NAME: Final = re.compile(r"[A-Za-z0-9\-_.:]*", re.ASCII)
 STRICT_DELIVERY_LIMIT: Final = 5
-# The value of a vhost in the metadata once it is `mixed`; b"" before.
+# The value of a vhost in the metadata once it is `has_other_classes`; b"" before.
 # Units of work to add or remove a queue, and the additional ones to add a stream.
 QUEUE_WORK: Final = 20
 # Units of work to remove a binding.
 BINDING_WORK: Final = 5
-MIXED: Final = b"mixed"
+OTHER_CLASSES: Final = b"mixed"
 DEAD_QUEUE: Final = "amq.dead"
 # Maximum number of names of unknown arguments that are remembered as logged.
 MAX_NOTED: Final = 1000
@@ -111,7 +111,7 @@ class Vhost:
         self.removed = False
         # Whether contents of the classes file, stream or message of 0-9 were published here, so that consumers of a class
         # must select them.
-        self.mixed = False
+        self.has_other_classes = False
         # Identity of the predeclared exchanges in stored bindings.
         self.number = 0
         # Bindings whose records have no numbers, or whose definitions were lost.
@@ -155,11 +155,11 @@ class Vhost:
             if _is_predeclared(exchange):
                 exchange.id = number
 
-    def mix(self) -> None:
-        """Note that the vhost has contents of several classes of 0-9."""
-        if not self.mixed and not self.removed:
-            self.mixed = True
-            self.broker.log.put(metadata.VHOST, metadata.make_key(self.name), MIXED)
+    def note_other_classes(self) -> None:
+        """Note that the vhost has contents of 0-9 classes other than basic."""
+        if not self.has_other_classes and not self.removed:
+            self.has_other_classes = True
+            self.broker.log.put(metadata.VHOST, metadata.make_key(self.name), OTHER_CLASSES)
 
     def clear(self) -> None:
         """Delete everything."""

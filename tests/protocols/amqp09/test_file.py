@@ -734,13 +734,13 @@ def test_no_local(site: Site, channel: Channel) -> None:
 
 def test_a_vhost_stays_mixed(site: Site, channel: Channel) -> None:
     channel.declare()
-    assert not site.vhost.mixed
+    assert not site.vhost.has_other_classes
     send(channel)
     recovery = Recovery()
     recovery.metadata[VHOST, make_key("/")] = MIXED
     after = Broker(MemoryLog())
     after.recover(recovery)
-    assert site.vhost.mixed and after.vhosts["/"].mixed
+    assert site.vhost.has_other_classes and after.vhosts["/"].has_other_classes
 
 
 def test_files_need_tickets_if_the_vhost_has_realms(site: Site) -> None:

@@ -407,7 +407,7 @@ class ReadyList:
             entries.append(entry)
         backlog.add_loaded(entries)
         self.memory += memory
-        if queue.vhost.mixed:
+        if queue.vhost.has_other_classes:
             queue.limits.note_droppable()
         if queue.deleted:
             queue.vhost.pending_dead_letters.move(queue)

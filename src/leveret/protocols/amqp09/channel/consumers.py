@@ -1,7 +1,7 @@
 """Consumers of 0-9. Each receives contents of its own class, and messages published over 0-9-1 and 1.0.
 
 Consumers of class basic check the class only after contents of other classes have been published in the vhost
-(`Vhost.mixed`).
+(`Vhost.has_other_classes`).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ClassConsumer(ChannelConsumer):
     ) -> None:
         super().__init__(channel, queue, tag, no_ack, exclusive, no_local, priority, arguments)
         self.selectors = _selectors(arguments)
-        self.selective = no_local or self.kind != BASIC or bool(self.selectors) or channel.vhost.mixed
+        self.selective = no_local or self.kind != BASIC or bool(self.selectors) or channel.vhost.has_other_classes
 
     def wants(self, message: Message, entry: Entry | None) -> bool:
         if not (is_of_class(message, self.kind) and self._wants_from(message.publisher)):
@@ -127,11 +127,11 @@ class BasicConsumer(ClassConsumer):
         connection.broker.end_turn()
 
 
-def mix(vhost: Vhost) -> None:
+def prepare_other_classes(vhost: Vhost) -> None:
     """Prepare a vhost for contents of classes other than basic."""
-    if vhost.mixed:
+    if vhost.has_other_classes:
         return
-    vhost.mix()
+    vhost.note_other_classes()
     for queue in vhost.queues.values():
         for consumer in queue.consumers:
             if isinstance(consumer, ClassConsumer) and not consumer.selective:

@@ -51,7 +51,7 @@ def get(channel: Channel, ticket: int, queue: str, no_ack: bool) -> None:
     """Perform basic.get."""
     name = name_of(channel, queue)
     channel.tickets.check(ticket, READ, name)
-    basic091.get(channel, name, no_ack, BASIC if channel.vhost.mixed else 0)
+    basic091.get(channel, name, no_ack, BASIC if channel.vhost.has_other_classes else 0)
 
 
 def recover(channel: Channel, requeue: bool) -> None:

@@ -10,7 +10,7 @@ from leveret.broker.errors import BrokerError, NotFound, ResourceLocked
 from leveret.broker.message import FORMAT_CLASS_AMQP09, Message, make_address
 from leveret.broker.values import FieldTable
 from leveret.protocols.amqp09.channel.channel import Channel
-from leveret.protocols.amqp09.channel.consumers import mix, publisher_of
+from leveret.protocols.amqp09.channel.consumers import prepare_other_classes, publisher_of
 from leveret.protocols.amqp09.contents.files import KIND, FileConsumer
 from leveret.protocols.amqp09.methods import contents
 from leveret.protocols.amqp09.realms import WRITE
@@ -135,7 +135,7 @@ def publish(
         FORMAT_CLASS_AMQP09,
     )
     flags = MANDATORY * mandatory | IMMEDIATE * immediate
-    mix(channel.vhost)
+    prepare_other_classes(channel.vhost)
     if channel.transacted:
         channel.publish_count += 1
         channel.grow_transaction(PENDING_PUBLISH_BYTES)

@@ -22,7 +22,7 @@ from leveret.broker.queues.loading import Waiting
 from leveret.broker.queues.queue import Queue
 from leveret.broker.values import FieldTable
 from leveret.protocols.amqp09.channel.channel import Channel
-from leveret.protocols.amqp09.channel.consumers import NO_CONSUME, is_set, mix, publisher_of
+from leveret.protocols.amqp09.channel.consumers import NO_CONSUME, is_set, prepare_other_classes, publisher_of
 from leveret.protocols.amqp09.contents.answers import Answer
 from leveret.protocols.amqp09.contents.transfers import RESUMES, MessageConsumer
 from leveret.protocols.amqp09.methods.queue import name_of
@@ -104,7 +104,7 @@ def publish(channel: Channel, arguments: Arguments, body: Body, size: int, reque
         publisher_of(connection, MESSAGE),
         FORMAT_CLASS_AMQP09,
     )
-    mix(channel.vhost)
+    prepare_other_classes(channel.vhost)
     if route.request:
         channel.requested = True
     else:

@@ -8,7 +8,7 @@ from typing import Final
 from leveret.broker.message import FORMAT_CLASS_AMQP09, Message, make_address
 from leveret.broker.values import FieldTable
 from leveret.protocols.amqp09.channel.channel import Channel
-from leveret.protocols.amqp09.channel.consumers import mix, publisher_of
+from leveret.protocols.amqp09.channel.consumers import prepare_other_classes, publisher_of
 from leveret.protocols.amqp09.contents.streams import Pace, StreamConsumer
 from leveret.protocols.amqp09.methods import contents
 from leveret.protocols.amqp09.realms import WRITE
@@ -82,7 +82,7 @@ def publish(channel: Channel, command: ContentMethod) -> None:
         FORMAT_CLASS_AMQP09,
     )
     flags = MANDATORY * arguments["mandatory"] | IMMEDIATE * arguments["immediate"]
-    mix(channel.vhost)
+    prepare_other_classes(channel.vhost)
     channel.check_pause()
     if channel.transacted:
         channel.publish_count += 1
