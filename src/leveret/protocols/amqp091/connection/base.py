@@ -139,7 +139,7 @@ class BaseConnection(VhostSession):
         self.max_encoded = min(QUANTUM, settings.spool_threshold)
         self.starved = False
         self.sent_any = False
-        self.unread_answers = 0
+        self.unread_replies = 0
         self.confirming: list[Channel] = []
         # Input
         self.blocked = False
@@ -530,8 +530,8 @@ class BaseConnection(VhostSession):
             self.bytes_out += len(data)
             if self.paused:
                 # Deliveries stop while the socket is full, so these are replies that the client leaves unread.
-                self.unread_answers += len(data)
-                if self.unread_answers > MAX_UNWRITTEN:
+                self.unread_replies += len(data)
+                if self.unread_replies > MAX_UNWRITTEN:
                     self.ingress.pause(OUTPUT)
             if self.outgoing is None:
                 self.peer.write(data)
@@ -577,7 +577,7 @@ class BaseConnection(VhostSession):
         self.outgoing = None
         if not self.full:
             self.paused = False
-            self.unread_answers = 0
+            self.unread_replies = 0
             self.ingress.release(OUTPUT)
 
     def drop_output(self) -> None:
@@ -598,7 +598,7 @@ class BaseConnection(VhostSession):
             return
         self.paused = False
         self.starved = False
-        self.unread_answers = 0
+        self.unread_replies = 0
         self.ingress.release(OUTPUT)
         self.wake()
 

@@ -154,7 +154,7 @@ class Connection(VhostSession):
         self.paused = False
         self.starved = False
         self.spoke = False
-        self.unread_answers = 0
+        self.unread_replies = 0
         self.touched: list[SessionEndpoint] = []
         # Input
         self.heard = True
@@ -597,8 +597,8 @@ class Connection(VhostSession):
             self.bytes_out += len(data)
             if self.paused:
                 # Deliveries stop while the socket is full, so this output is replies that the client does not read.
-                self.unread_answers += len(data)
-                if self.unread_answers > MAX_UNWRITTEN:
+                self.unread_replies += len(data)
+                if self.unread_replies > MAX_UNWRITTEN:
                     self.ingress.pause(OUTPUT)
             self.peer.write(data)
         if self.starved and not self.paused:
@@ -620,7 +620,7 @@ class Connection(VhostSession):
     def resume_writing(self) -> None:
         self.paused = False
         self.starved = False
-        self.unread_answers = 0
+        self.unread_replies = 0
         self.ingress.release(OUTPUT)
         self.wake()
 
