@@ -70,16 +70,16 @@ class IngressThrottle(CommitWaiter):
         session = self.session
         if session is not None:
             self.pause(TURN)
-            session.peer.call_soon(self._perform_rest)
+            session.peer.call_soon(self._perform_pending)
 
-    def _perform_rest(self) -> None:
+    def _perform_pending(self) -> None:
         session = self.session
         if session is None:
             return
         if len(self.reasons) > 1:
-            session.peer.call_later(THROTTLE_RETRY_INTERVAL, self._perform_rest)
+            session.peer.call_later(THROTTLE_RETRY_INTERVAL, self._perform_pending)
         else:
-            session.perform_rest()
+            session.perform_pending()
 
     def pause_for_commit(self, store: Log, spooled: bool) -> None:
         """Stop reading a publisher while the log has too many uncommitted bytes.

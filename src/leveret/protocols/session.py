@@ -35,7 +35,7 @@ class Session(Output):
     def data_received(self, data: bytes) -> None:
         raise NotImplementedError
 
-    def perform_rest(self) -> None:
+    def perform_pending(self) -> None:
         """Perform the input left over from the previous turn."""
         raise NotImplementedError
 

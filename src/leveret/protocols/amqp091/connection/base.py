@@ -241,7 +241,7 @@ class BaseConnection(VhostSession):
             self.ingress.pause_for_commit(self.broker.log, self.spools)
         self.services.end_turn_soon()
 
-    def perform_rest(self) -> None:
+    def perform_pending(self) -> None:
         commands = self.rest
         self.rest = []
         if not commands and self.engine.more:

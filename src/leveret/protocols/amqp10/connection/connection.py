@@ -230,7 +230,7 @@ class Connection(VhostSession):
             self.ingress.pause_for_commit(self.broker.log, True)
         services.end_turn_soon()
 
-    def perform_rest(self) -> None:
+    def perform_pending(self) -> None:
         frames = self.rest
         self.rest = []
         self.operation = ""
