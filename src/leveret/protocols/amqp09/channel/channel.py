@@ -79,7 +79,7 @@ class Channel(Channel091):
 
     def expiry(self, expiration: bytes) -> int:
         # Old Qpid clients send an empty string or 0 if there is no expiration.
-        if not expiration or (expiration == b"0" and self.opened_on.of_qpid):
+        if not expiration or (expiration == b"0" and self.opened_on.is_qpid_client):
             return 0
         # Qpid clients send a point in time, in milliseconds since 1970, instead of a time to live. Times after 1980 exceed
         # the maximum time to live, which distinguishes them.

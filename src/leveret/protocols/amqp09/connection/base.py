@@ -30,7 +30,7 @@ class BaseConnection(BaseConnection091):
         realms: realms of the vhost.
         tickets: tickets of each channel.
         pace: limits set by stream.qos for all channels together.
-        of_qpid: whether the client is a Qpid client, whose behaviour differs (docs/amqp-0-9-dialects.md).
+        is_qpid_client: whether the client is a Qpid client, whose behaviour differs (docs/amqp-0-9-dialects.md).
     """
 
     def __init__(self, peer: Peer, shared: Amqp09State) -> None:
@@ -41,7 +41,7 @@ class BaseConnection(BaseConnection091):
         self.realms = Realms({})
         self.tickets: list[Tickets] = []
         self.pace: Pace | None = None
-        self.of_qpid = False
+        self.is_qpid_client = False
 
     def ids_of(self, channel: Channel091, command: Command) -> tuple[int, int]:
         if isinstance(command, ContentPart) and isinstance(channel, Channel) and channel.files.receiving is not None:
@@ -72,7 +72,7 @@ class BaseConnection(BaseConnection091):
 
         Tags are unique in the connection, except those of Qpid clients, which number them per channel.
         """
-        if not self.of_qpid:
+        if not self.is_qpid_client:
             self.broker.work += len(self.channels) >> CHANNELS_SHIFT
             for channel in self.channels.values():
                 if tag in channel.consumers:

@@ -32,7 +32,7 @@ def perform(connection: BaseConnection, command: Method) -> None:
     else:
         if command.name == "connection.start-ok":
             product = command.arguments["client_properties"].get("product")
-            connection.of_qpid = isinstance(product, str) and QPID in product.lower()
+            connection.is_qpid_client = isinstance(product, str) and QPID in product.lower()
         handshake091.perform(connection, command)
         # 0-9 has no method for cancel notifications, whatever capabilities the client declares.
         connection.notify_cancel = False
