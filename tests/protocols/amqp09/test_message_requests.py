@@ -43,9 +43,9 @@ def request(channel: Channel, name: str, **arguments: Any) -> int:
 def responses(channel: Channel) -> list[tuple[str, int]]:
     """Remove and return the received responses, with their requests."""
     channel.run()
-    found = [item for item in channel.client.received if isinstance(item, Method) and item.answers_from]
+    found = [item for item in channel.client.received if isinstance(item, Method) and item.replied_first]
     channel.client.received = [item for item in channel.client.received if item not in found]
-    return [(item.name.removeprefix("message."), item.answers_from) for item in found]
+    return [(item.name.removeprefix("message."), item.replied_first) for item in found]
 
 
 def transfers(channel: Channel) -> list[Method]:
@@ -100,7 +100,7 @@ def test_a_mandatory_message(site: Site, channel: Channel) -> None:
     rejected = request(channel, "message.transfer", routing_key="nowhere", body=(0, b"x"), mandatory=True)
     channel.run()
     method = channel.client.take("message.reject", 1)
-    assert method is not None and method.answers_from == rejected
+    assert method is not None and method.replied_first == rejected
     assert method.arguments == {"code": 0, "text": "NO_ROUTE"}
     assert responses(channel) == [("ok", taken)] and count(site) == 1
 
@@ -138,8 +138,8 @@ def test_an_answer_to_many(site: Site, channel: Channel) -> None:
     consume(channel)
     arrived = transfers(channel)
     method = Method(4, 1, "message.ok", 120, 500, {})
-    method.answers_from = arrived[1].request
-    method.answers_to = arrived[2].request
+    method.replied_first = arrived[1].request
+    method.replied_last = arrived[2].request
     session = channel.client.session
     session.perform_method(session.channels[1], method)
     assert unacked(site) == 2

@@ -111,7 +111,7 @@ def test_each_channel_and_direction_numbers_separately() -> None:
     engine.send(1, "channel.flow", {"active": False})
     (answer,) = engine.receive(response(1, 1, 1, of(20, 21, b"\0")))
     assert isinstance(answer, Method)
-    assert (answer.name, answer.request, answer.answers_from, answer.answers_to) == ("channel.flow-ok", 0, 1, 1)
+    assert (answer.name, answer.request, answer.replied_first, answer.replied_last) == ("channel.flow-ok", 0, 1, 1)
     engine.send(1, "channel.flow", {"active": True})
     assert frames(engine.to_send()) == [
         (RESPONSE, 2, 2, 2, 0, "channel.ok"),
@@ -150,7 +150,7 @@ def test_the_bit_mandatory_of_a_transfer_is_read_and_written_there() -> None:
     assert transfer.arguments["mandatory"] is True and transfer.arguments["body"] == (0, b"octets")
     other.send(1, "message.ok", {}, transfer.request)
     (ok,) = client.receive(other.to_send())
-    assert isinstance(ok, Method) and (ok.name, ok.answers_from, ok.answers_to) == ("message.ok", 2, 2)
+    assert isinstance(ok, Method) and (ok.name, ok.replied_first, ok.replied_last) == ("message.ok", 2, 2)
     assert other.send(1, "message.transfer", arguments) == 1
     assert other.to_send().endswith(b"octets\0\xce")
 
@@ -161,7 +161,7 @@ def test_a_response_may_answer_a_batch() -> None:
         other.send(1, "message.transfer", {"destination": "d"})
     other.to_send()
     (ok,) = other.receive(response(1, 1, 1, of(120, 500), offset=2))
-    assert isinstance(ok, Method) and (ok.answers_from, ok.answers_to) == (1, 3)
+    assert isinstance(ok, Method) and (ok.replied_first, ok.replied_last) == (1, 3)
     assert client.uses_requests
 
 
@@ -380,7 +380,7 @@ def shapes(commands: list[Command]) -> list[Any]:
     found = []
     for command in commands:
         name, values = shape(command)
-        for number in ("request", "answers_from", "answers_to"):
+        for number in ("request", "replied_first", "replied_last"):
             values.pop(number, None)
         arguments = values.get("arguments")
         if isinstance(arguments, dict):

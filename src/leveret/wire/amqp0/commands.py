@@ -170,11 +170,11 @@ class Method(Command):
         name: the full name, such as "queue.declare".
         arguments: all fields except reserved ones, by Python name (with underscores instead of hyphens).
         request: id of the request that contained it (see `requests`); 0 without requests.
-        answers_from: first of our requests that it answers; 0 for none.
-        answers_to: last of our requests that it answers; 0 for none.
+        replied_first: first of our requests that it replies to; 0 for none.
+        replied_last: last of our requests that it replies to; 0 for none.
     """
 
-    __slots__ = ("answers_from", "answers_to", "arguments", "class_id", "method_id", "name", "request")
+    __slots__ = ("arguments", "class_id", "method_id", "name", "replied_first", "replied_last", "request")
 
     def __init__(self, kind: int, channel: int, name: str, class_id: int, method_id: int, arguments: Arguments) -> None:
         self.kind = kind
@@ -184,8 +184,8 @@ class Method(Command):
         self.method_id = method_id
         self.arguments = arguments
         self.request = 0
-        self.answers_from = 0
-        self.answers_to = 0
+        self.replied_first = 0
+        self.replied_last = 0
 
 
 class ContentMethod(Method):

@@ -602,14 +602,14 @@ class Engine(Machine):
         key: int = _KEY(data, at)[0]
         spec = self.version.methods.get(key)
         name = f"method {key >> 16}.{key & 0xFFFF}" if spec is None else spec.name
-        request = answers_from = answers_to = 0
+        request = replied_first = replied_last = 0
         problem: str
         if type == FRAME_REQUEST:
             request, problem = numbers.request_received(
                 number, data, start, channel is None and name in ("channel.open", "channel.resume")
             )
         else:
-            answers_from, answers_to, problem = numbers.response_received(number, data, start)
+            replied_first, replied_last, problem = numbers.response_received(number, data, start)
         if not problem and spec is not None and (name in self.version.responses) != (type == FRAME_RESPONSE):
             problem = f"{name} in a {kind}"
         if problem and self.state < states.FAILED:
@@ -619,7 +619,7 @@ class Engine(Machine):
             or channel.stage != assembly.METHOD
             or not self._hot_method_received(channel, key, data, at, end, out)
         ):
-            self._method_received(number, channel, data, at, end, out, request, answers_from, answers_to)
+            self._method_received(number, channel, data, at, end, out, request, replied_first, replied_last)
 
     def _hot_method_received(
         self, channel: WireChannel, key: int, data: bytes, start: int, end: int, out: list[Command]

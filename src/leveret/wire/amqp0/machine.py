@@ -169,8 +169,8 @@ class Machine(Output):
         end: int,
         out: list[Command],
         request: int = 0,
-        answers_from: int = 0,
-        answers_to: int = 0,
+        replied_first: int = 0,
+        replied_last: int = 0,
     ) -> None:
         """Decode a method that the hot path has not handled, and change states.
 
@@ -246,8 +246,8 @@ class Machine(Output):
                 method = out[-1]
                 if isinstance(method, Method):
                     method.request = request
-                    method.answers_from = answers_from
-                    method.answers_to = answers_to
+                    method.replied_first = replied_first
+                    method.replied_last = replied_last
 
     def _connection_method(self, spec: MethodSpec, arguments: Arguments, out: list[Command]) -> None:
         name = spec.name

@@ -44,8 +44,8 @@ class Channel(Channel091):
         recovers: whether basic.recover was received while the client had paused deliveries by channel.flow. It is
             performed when they resume.
         request: id of the request. A deferred reply names it.
-        answers_from: first of the broker's requests that the method answers.
-        answers_to: last of these. The range may contain millions of ids, so iterate over the pending requests, not over
+        replied_first: first of the broker's requests that the method replies to.
+        replied_last: last of these. The range may contain millions of ids, so iterate over the pending requests, not over
             the range.
     """
 
@@ -56,8 +56,8 @@ class Channel(Channel091):
         self.id = id
         self.recovers = False
         self.request = 0
-        self.answers_from = 0
-        self.answers_to = 0
+        self.replied_first = 0
+        self.replied_last = 0
         self.opened_on = connection
         self.files = Files(self)
         self.pace: Pace | None = None

@@ -26,6 +26,6 @@ class Connection(BaseConnection):
     def perform_method(self, channel: Channel091, command: Method) -> None:
         if isinstance(channel, Channel):
             channel.request = command.request
-            channel.answers_from = command.answers_from
-            channel.answers_to = command.answers_to
+            channel.replied_first = command.replied_first
+            channel.replied_last = command.replied_last
         dispatch.perform(channel, command)

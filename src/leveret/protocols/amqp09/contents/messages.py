@@ -166,7 +166,7 @@ class Messages:
     def offset(self, value: int) -> None:
         """Send the rest of a message that the client resumes, from byte `value`. On plain frames, it is the oldest one."""
         resuming = self.resuming
-        first = self.channel.answers_from
+        first = self.channel.replied_first
         found = next((resumed for resumed in resuming if resumed.request == first), None)
         if found is None:
             raise CommandInvalid("message.offset: no message.resume is pending")
@@ -205,10 +205,10 @@ class Messages:
         channel = self.channel
         unanswered = self.unanswered
         unacked = channel.unacked
-        first = channel.answers_from
+        first = channel.replied_first
         settled: list[Transfer] = []
         skipped: list[Transfer] = []
-        while unanswered and (unanswered[0].request <= channel.answers_to if first else not settled):
+        while unanswered and (unanswered[0].request <= channel.replied_last if first else not settled):
             transfer = unanswered.popleft()
             if transfer.request < first:
                 skipped.append(transfer)
