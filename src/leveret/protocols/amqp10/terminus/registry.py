@@ -182,7 +182,7 @@ class TerminusRegistry(UnackedOwner):
             PreconditionFailed: the link is attached, or not of the role sender.
         """
         terminus = self._find(vhost, user, container, name, role)
-        if not terminus.holds_messages:
+        if not terminus.acquires_messages:
             raise PreconditionFailed(f"link '{name}' acquires no messages; expected role 'sender'")
         if terminus.link is not None:
             raise PreconditionFailed(f"link '{name}' is attached: close its connection, or delete the link")

@@ -68,7 +68,7 @@ class SourceTerminus(Terminus):
         seen: state of a browser of the queue; see `broker.consumer.Consumer`.
     """
 
-    holds_messages = True
+    acquires_messages = True
 
     def __init__(self, registry: TerminusRegistry, key: Key) -> None:
         super().__init__(registry, key)

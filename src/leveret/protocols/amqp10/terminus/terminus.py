@@ -109,7 +109,7 @@ class Terminus:
     # Overridden by subclasses
 
     # Whether suspended deliveries of the terminus keep messages of a queue acquired.
-    holds_messages = False
+    acquires_messages = False
 
     def description(self) -> Checked:
         """Return the source or target, as last sent to the client; None before."""
