@@ -142,9 +142,9 @@ def test_a_verdict_holds_for_a_minute() -> None:
     assert (verdicts.get(b"right"), verdicts.get(b"wrong")) == (True, False)
     now += 2
     assert (verdicts.get(b"right"), verdicts.get(b"wrong")) == (None, None)
-    assert (verdicts.was_right(b"right"), verdicts.was_right(b"wrong")) == (True, False)
+    assert (verdicts.was_correct(b"right"), verdicts.was_correct(b"wrong")) == (True, False)
     verdicts.put(b"right", False)
-    assert verdicts.get(b"right") is False and not verdicts.was_right(b"right")
+    assert verdicts.get(b"right") is False and not verdicts.was_correct(b"right")
 
 
 def test_a_right_clear_text_password_needs_no_hash(store: UserStore, hasher: CountingHasher) -> None:
@@ -160,13 +160,13 @@ def test_a_right_clear_text_password_needs_no_hash(store: UserStore, hasher: Cou
 
 def test_right_passwords_are_remembered_until_the_user_changes(store: UserStore) -> None:
     add(store, "alice")
-    assert not store.was_right(store.digest("alice", b"secret"))
+    assert not store.was_correct(store.digest("alice", b"secret"))
     store.verify("alice", b"secret")
     store.verify("alice", b"wrong")
-    assert store.was_right(store.digest("alice", b"secret"))
-    assert not store.was_right(store.digest("alice", b"wrong"))
+    assert store.was_correct(store.digest("alice", b"secret"))
+    assert not store.was_correct(store.digest("alice", b"wrong"))
     store.change("alice", tags=["administrator"])
-    assert not store.was_right(store.digest("alice", b"secret"))
+    assert not store.was_correct(store.digest("alice", b"secret"))
     assert store.cached_verdict("alice", b"secret") is None
 
 

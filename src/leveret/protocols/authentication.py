@@ -148,7 +148,7 @@ class Authentication:
             key,
             lambda: users.verify(name, password),
             lambda result: self._verified(name, result, b""),
-            preferred=users.was_right(key),
+            preferred=users.was_correct(key),
             backs_off=True,
         )
 

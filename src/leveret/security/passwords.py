@@ -81,7 +81,7 @@ class Verdicts:
                     return verdict
             return None
 
-    def was_right(self, digest: bytes) -> bool:
+    def was_correct(self, digest: bytes) -> bool:
         """Return whether the last cached verdict was right, even if it has expired."""
         with self._lock:
             return digest in self._kept[True]

@@ -256,9 +256,9 @@ class UserStore:
         """Return the digest of a password for the current version of a user, valid in this process only."""
         return self._digester.digest(name, self._versions.get(name, 0), password)
 
-    def was_right(self, digest: bytes) -> bool:
+    def was_correct(self, digest: bytes) -> bool:
         """Return whether the password of a digest was right before and the user has not changed since."""
-        return self._verdicts.was_right(digest)
+        return self._verdicts.was_correct(digest)
 
     def verify(self, name: str, password: bytes) -> bool:
         """Return whether this is the user's password. Blocks for the time of one hash, whatever the result."""

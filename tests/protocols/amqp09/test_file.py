@@ -12,7 +12,7 @@ from leveret.broker.broker import Broker
 from leveret.broker.log import Recovery
 from leveret.broker.metadata import VHOST, make_key
 from leveret.broker.uploads import IN_MEMORY, SyncCallback, UploadSettings
-from leveret.broker.vhost import MIXED
+from leveret.broker.vhost import OTHER_CLASSES
 from leveret.protocols.amqp09.contents.files import MAX_OPEN
 from leveret.protocols.amqp09.realms import Realm, Realms
 from leveret.storage.memory import MemoryLog
@@ -737,7 +737,7 @@ def test_a_vhost_stays_mixed(site: Site, channel: Channel) -> None:
     assert not site.vhost.has_other_classes
     send(channel)
     recovery = Recovery()
-    recovery.metadata[VHOST, make_key("/")] = MIXED
+    recovery.metadata[VHOST, make_key("/")] = OTHER_CLASSES
     after = Broker(MemoryLog())
     after.recover(recovery)
     assert site.vhost.has_other_classes and after.vhosts["/"].has_other_classes
