@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from leveret.broker.vhost import Vhost
 
 
-log = logging.getLogger("leveret.broker")
+logger = logging.getLogger("leveret.broker")
 
 # The reason for an unroutable message of a sink transaction, which was never in a queue.
 UNROUTABLE: Final = "unroutable"
@@ -172,7 +172,7 @@ class DeadLetters:
         if now < self.report_due:
             return
         self.report_due = now + REPORT_INTERVAL
-        log.warning(
+        logger.warning(
             "dead letters of queue '%s' and others in vhost '%s' were dropped (%d since the last entry): their"
             " messages may have more than %d copies; check which queues dead-letter to each other",
             queue.name,
@@ -185,7 +185,7 @@ class DeadLetters:
     def _drop(self, target: Queue) -> None:
         """Drop a dead letter to a queue that exceeds its limit. Only the first one is logged."""
         if not self.dropped:
-            log.warning(
+            logger.warning(
                 "dropping dead letters to queue '%s' in vhost '%s': queues exceed their length limits by dead"
                 " letters with more than %d deaths; check which queues dead-letter to each other",
                 target.name,
@@ -201,7 +201,7 @@ class DeadLetters:
             return
         self.overflow -= deaths
         if not self.overflow and self.dropped:
-            log.warning("no longer dropping dead letters in vhost '%s': %d were dropped", self.vhost.name, self.dropped)
+            logger.warning("no longer dropping dead letters in vhost '%s': %d were dropped", self.vhost.name, self.dropped)
             self.dropped = 0
 
     def _route(self, exchange: Exchange, keys: list[str], headers: FieldTable, message: Message) -> list[Queue]:
@@ -209,7 +209,7 @@ class DeadLetters:
         try:
             return resolve(self.vhost, exchange, check_keys(self.vhost.broker, keys), headers, message)
         except PreconditionFailed as error:
-            log.warning(
+            logger.warning(
                 "a dead letter to exchange '%s' in vhost '%s' was dropped: %s", exchange.name, self.vhost.name, error
             )
             return []

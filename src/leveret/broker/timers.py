@@ -11,7 +11,7 @@ from mypy_extensions import mypyc_attr
 
 from leveret.broker.failures import Failures
 
-log = logging.getLogger("leveret.broker")
+logger = logging.getLogger("leveret.broker")
 
 # Minimum number of stale items in the heap before they are removed.
 STALE: Final = 32
@@ -100,7 +100,7 @@ class Timers:
         step = int(self.wall() * 1000.0) - self.now()
         if abs(step - self.step) < MIN_CLOCK_STEP:
             return
-        log.warning(
+        logger.warning(
             "the system's clock was set %s by %.1f seconds; deadlines are not affected",
             "forward" if step > self.step else "back",
             abs(step - self.step) / 1000,
@@ -180,7 +180,7 @@ class Timers:
         what = f"the timer {type(timed).__module__}.{type(timed).__qualname__}"
         failures = self.failures.get(what)
         if failures is None:
-            failures = self.failures[what] = Failures(log, what)
+            failures = self.failures[what] = Failures(logger, what)
         failures.report(error)
         if timed.due == 0:
             self.at(now + RETRY_DELAY, timed)

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from leveret.broker.streams.queue import StreamQueue
     from leveret.broker.streams.recovery import StreamRecords
 
-log = logging.getLogger("leveret.broker")
+logger = logging.getLogger("leveret.broker")
 
 PREDECLARED: Final = (
     ("amq.direct", "direct"),
@@ -523,7 +523,7 @@ class Vhost:
                 try:
                     self.remove_queue(queue)
                 except Exception:  # the others must still be removed
-                    log.exception("cannot remove exclusive queue '%s' in vhost '%s'", queue.name, self.name)
+                    logger.exception("cannot remove exclusive queue '%s' in vhost '%s'", queue.name, self.name)
             yield QUEUE_WORK
         self.departed.discard(owner)
 
@@ -755,7 +755,7 @@ class Vhost:
                     noted.clear()
                 noted.add(name)
                 # Names may contain invalid UTF-8, which some logs cannot write.
-                log.warning("unknown argument %r is stored but has no effect (compat.strict refuses it)", name)
+                logger.warning("unknown argument %r is stored but has no effect (compat.strict refuses it)", name)
 
     def _check_new_name(self, kind: str, name: str) -> None:
         self.broker.check_name(kind, name)

@@ -35,7 +35,7 @@ from leveret.server.watchdog import Watchdog
 from leveret.storage.registry import MEMORY
 from leveret.storage.salvage import NOTHING_LOST, Salvage
 
-log = logging.getLogger("leveret.serve")
+logger = logging.getLogger("leveret.serve")
 
 # Seconds before a failed store is reopened.
 REOPEN_DELAY = 1.0
@@ -97,14 +97,14 @@ class Serving:
             await self._serve_once(self._end)
             if self._stopping:
                 return 0
-            log.error("reopening the store")
+            logger.error("reopening the store")
             # The failed store set the event. A signal sets it again and ends the delay.
             self._end.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(REOPEN_DELAY):
                     await self._end.wait()
             if self._stopping:
-                log.info("stopped")
+                logger.info("stopped")
                 return 0
             self._end.clear()
 
@@ -153,7 +153,7 @@ class Serving:
             await self._stop_server(composition)
             self._collector.stop()
         if self._stopping:
-            log.info("stopped")
+            logger.info("stopped")
 
     async def _stop_server(self, composition: Composition) -> None:
         try:
@@ -162,7 +162,7 @@ class Serving:
             # Reopening a failed store reports its state.
             if self._stopping:
                 raise
-            log.error("%s", error)
+            logger.error("%s", error)
 
     def _announce(self, composition: Composition, control_path: Path, began: float) -> None:
         took = time.monotonic() - began if self._announced else running_for()
@@ -171,7 +171,7 @@ class Serving:
             for line in _first_lines(composition):
                 click.echo(line)
             sys.stdout.flush()
-        log.info("ready in %.2f s: %s", took, ", ".join(composition.listeners))
+        logger.info("ready in %.2f s: %s", took, ", ".join(composition.listeners))
         if self._ready_file is not None:
             first = composition.listeners[0].partition("://")[2]
             ready = {
@@ -189,7 +189,7 @@ class Serving:
     # Signals
 
     def _stop(self, name: str) -> None:
-        log.info("%s: stopping", name)
+        logger.info("%s: stopping", name)
         assert self._end is not None
         if not self._stopping:
             timeout = self._config.server.shutdown_timeout
@@ -215,13 +215,13 @@ class Serving:
                 composition.tls.reload(settings)
             composition.users.declare(declared)
         except (ConfigError, TlsError, BrokerError) as error:
-            log.error("SIGHUP: configuration not reloaded: %s", error)
+            logger.error("SIGHUP: configuration not reloaded: %s", error)
             return
         self._config = reloaded(self._config, config)
         composition.reload(self._config)
         for setting in needing_restart(self._config, config):
-            log.warning("SIGHUP: setting '%s' has changed; restart the broker to apply it", setting)
-        log.info("SIGHUP: reloaded certificates, users, vhosts and limits")
+            logger.warning("SIGHUP: setting '%s' has changed; restart the broker to apply it", setting)
+        logger.info("SIGHUP: reloaded certificates, users, vhosts and limits")
 
 
 def _first_lines(composition: Composition) -> list[str]:
@@ -252,7 +252,7 @@ def _exit_unfinished(timeout: float) -> None:
 
     This is as safe as a power failure: all confirmed messages are on disk.
     """
-    log.error(
+    logger.error(
         "the store did not finish within %g seconds ('server.shutdown_timeout'): exiting; no confirmed message is lost",
         timeout,
     )

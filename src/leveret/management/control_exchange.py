@@ -36,7 +36,7 @@ MAX_REQUEST_SIZE: Final = 1 << 20
 MAX_PENDING: Final = 100
 DIRECT_REPLY: Final = "amq.rabbitmq.reply-to."
 
-log = logging.getLogger("leveret.control")
+logger = logging.getLogger("leveret.control")
 
 
 class RequestingSession(Protocol):
@@ -79,11 +79,11 @@ class Requests(RequestHandler):
         try:
             queue = self._reply_queue(vhost, message, session)
             if queue is None:
-                log.debug("ignored a request of '%s' without a reply queue", session.user)
+                logger.debug("ignored a request of '%s' without a reply queue", session.user)
                 return
             self._execute(vhost, message, session, _Reply(self, message, queue))
         except Exception:
-            log.exception("a request of '%s' in vhost '%s' failed", session.user, vhost.name)
+            logger.exception("a request of '%s' in vhost '%s' failed", session.user, vhost.name)
 
     def _reply_queue(self, vhost: Vhost, message: Message, session: RequestingSession) -> Queue | None:
         """Return the reply queue, or None if the user may not use it.
@@ -115,7 +115,7 @@ class Requests(RequestHandler):
         except BrokerError as error:
             reply.resolve(error)
         except Exception:
-            log.exception("request '%s' of '%s' in vhost '%s' failed", message.routing_key, session.user, vhost.name)
+            logger.exception("request '%s' of '%s' in vhost '%s' failed", message.routing_key, session.user, vhost.name)
             reply.resolve(BrokerError(INTERNAL_ERROR))
         else:
             if isinstance(answer, Later):

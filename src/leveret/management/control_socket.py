@@ -38,7 +38,7 @@ MAX_PART_SIZE = 32 << 10
 # Maximum number of objects to examine per part, in case the request excludes most of them.
 MAX_EXAMINED = 1000
 
-log = logging.getLogger("leveret.control")
+logger = logging.getLogger("leveret.control")
 
 
 class ControlServer:
@@ -67,7 +67,7 @@ class ControlServer:
             self._path.unlink(missing_ok=True)
         except OSError as error:
             # A failing disk must not prevent the broker from reopening its store. The next start replaces the socket.
-            log.warning("cannot remove control socket %s: %s", self._path, error.strerror)
+            logger.warning("cannot remove control socket %s: %s", self._path, error.strerror)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -110,7 +110,7 @@ class ControlServer:
         except BrokerError as error:
             yield _error(error.condition, str(error))
         except Exception:
-            log.exception("internal error in call '%s'", request["call"])
+            logger.exception("internal error in call '%s'", request["call"])
             yield _error("internal-error", "internal error; see the broker's log")
 
 

@@ -56,7 +56,7 @@ from leveret.storage.registry import MEMORY, make_logs
 from leveret.storage.salvage import NOTHING_LOST, Salvage
 from leveret.storage.upload_files import UploadFiles
 
-log = logging.getLogger("leveret.serve")
+logger = logging.getLogger("leveret.serve")
 
 
 class Composition:
@@ -235,7 +235,7 @@ class Composition:
             self.apply_vhost(name, vhost)
         for user in self.users.users():
             for name in user.permissions.keys() - self.broker.vhosts.keys():
-                log.warning("user '%s' has permissions in vhost '%s', which does not exist", user.name, name)
+                logger.warning("user '%s' has permissions in vhost '%s', which does not exist", user.name, name)
 
     def reload(self, config: Config) -> None:
         """Apply the limits and vhosts of a changed configuration to the running broker.
@@ -257,7 +257,7 @@ class Composition:
             self.staged_files.keep_free = config.limits.disk_free
         self._apply_vhosts()
         for name in sorted(removed - {DEFAULT_VHOST}):
-            log.warning(
+            logger.warning(
                 "vhost '%s' was removed from %s: its contents are kept, its settings are not; delete it with"
                 " `leveret vhosts delete`",
                 name,

@@ -11,7 +11,7 @@ from typing import Protocol
 from leveret.node.errors import StartFailed
 from leveret.server.listener import Listener
 
-log = logging.getLogger("leveret.serve")
+logger = logging.getLogger("leveret.serve")
 
 # Attempts to find a port that is free on every address.
 MAX_ATTEMPTS = 20
@@ -48,7 +48,7 @@ async def listen(server: Listening, host: str, port: int, context: ssl.SSLContex
                 failure = _failure(address, chosen, context is not None, error)
                 if error.errno not in _NO_SUCH_ADDRESS:
                     break
-                log.debug("%s", failure)
+                logger.debug("%s", failure)
             else:
                 bound.append(f"{scheme}://{bracketed(address)}:{chosen}")
         else:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from leveret.config import Config
 
-log = logging.getLogger("leveret.serve")
+logger = logging.getLogger("leveret.serve")
 
 # Forbidden mode bits. Only the broker's user may access the data directory. A group may read configured files.
 _FORBIDDEN_IN_DATA_DIR = 0o077
@@ -26,7 +26,7 @@ def warn_about_permissions(config: Config, on_disk: bool) -> None:
             if _mode(path) & _FORBIDDEN_IN_DATA_DIR
         )
         if exposed:
-            log.warning(
+            logger.warning(
                 "other users can read or change files in data directory %s: %s; expected mode 0600, set by: chmod go= %s",
                 directory,
                 ", ".join(exposed[:20]),
@@ -34,7 +34,7 @@ def warn_about_permissions(config: Config, on_disk: bool) -> None:
             )
     for key, path in _secrets(config):
         if _mode(path) & _FORBIDDEN_IN_CONFIG:
-            log.warning(
+            logger.warning(
                 "'%s': other users can read or change %s, which has mode %04o; expected 0640 or less",
                 key,
                 path,

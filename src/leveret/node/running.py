@@ -17,7 +17,7 @@ from leveret.node.errors import CallRefused, StartFailed
 from leveret.security.tls import TlsError
 from leveret.storage.salvage import NOTHING_LOST, Salvage
 
-log = logging.getLogger("leveret.broker")
+logger = logging.getLogger("leveret.broker")
 
 # Seconds before a failed store is reopened.
 REOPEN_DELAY = 1.0
@@ -85,11 +85,11 @@ class Node:
         await _close(failed, "the store failed")
         while self._composition is None:
             await asyncio.sleep(REOPEN_DELAY)
-            log.error("reopening the store")
+            logger.error("reopening the store")
             try:
                 await self._open(NOTHING_LOST)
             except (ConfigError, TlsError, StorageFailed, StartFailed) as error:
-                log.error("%s", error)
+                logger.error("%s", error)
 
 
 async def _close(composition: Composition, reason: str) -> None:
@@ -107,6 +107,6 @@ async def _stop(composition: Composition, reason: str) -> None:
     try:
         await composition.server.stop(reason)
     except StorageFailed as error:
-        log.error("%s", error)
+        logger.error("%s", error)
     # Its threads are idle.
     composition.server.executor.shutdown(cancel_futures=True)

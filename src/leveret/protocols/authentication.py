@@ -13,7 +13,7 @@ from leveret.security.mechanisms.base import Blocking, Challenge, Context, Mecha
 from leveret.security.mechanisms.registry import create, offered
 from leveret.security.users import UserStore
 
-log = logging.getLogger("leveret.connection")
+logger = logging.getLogger("leveret.connection")
 
 # Seconds before the socket of a refused login is closed, to slow down password guessing.
 REFUSAL_DELAY = 1.0
@@ -195,7 +195,7 @@ class Authentication:
         if isinstance(result, TooManyLogins):
             self.refuse_for(str(result))
         elif isinstance(result, BaseException):
-            log.error("%s: error while checking a %s login: %r", self._peer.name, self.mechanism, result)
+            logger.error("%s: error while checking a %s login: %r", self._peer.name, self.mechanism, result)
             self.refuse_for("the check raised an error")
         else:
             done(result)
@@ -204,7 +204,7 @@ class Authentication:
     def _verified(self, name: str, verdict: bool, data: bytes) -> None:
         users, peer = self._users, self._peer
         if verdict and not may_connect(users, peer, name):
-            log.warning("%s: user '%s' may log in from the local machine only (auth.loopback_users)", peer.name, name)
+            logger.warning("%s: user '%s' may log in from the local machine only (auth.loopback_users)", peer.name, name)
             verdict = False
         if not verdict or users.get(name) is None:
             self.refuse_for(f"user '{name}', mechanism {self.mechanism}")
@@ -214,7 +214,7 @@ class Authentication:
 
     def refuse_for(self, reason: str) -> None:
         """Refuse the login. The reason is logged but not sent to the client."""
-        log.warning("%s: login refused: %s", self._peer.name, reason)
+        logger.warning("%s: login refused: %s", self._peer.name, reason)
         self.refuse()
 
 

@@ -8,7 +8,7 @@ from typing import Final
 from leveret.broker.log import CommitWaiter, Log
 from leveret.protocols.session import Session
 
-log = logging.getLogger("leveret.connection")
+logger = logging.getLogger("leveret.connection")
 
 # Reasons to stop reading.
 TURN: Final = "turn"  # the rest of the input waits for the next turn
@@ -105,5 +105,5 @@ class IngressThrottle(CommitWaiter):
         """Abort the connection if the client disconnected while its socket was not being read."""
         session = self.session
         if session is not None and self.paused and session.peer.hung_up():
-            log.warning("%s: the client disconnected while it was throttled", session.peer.name)
+            logger.warning("%s: the client disconnected while it was throttled", session.peer.name)
             session.peer.abort()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from leveret.broker.vhost import Vhost
     from leveret.protocols.session import Session
 
-log = logging.getLogger("leveret.connection")
+logger = logging.getLogger("leveret.connection")
 
 
 # Units of work to notify a session of an alarm, plus one for each of its channels.
@@ -233,9 +233,9 @@ class Services:
         if reason == self.alarm:
             return
         if reason:
-            log.warning("%s alarm: publishers blocked", reason)
+            logger.warning("%s alarm: publishers blocked", reason)
         else:
-            log.warning("%s alarm cleared: publishers resumed", self.alarm)
+            logger.warning("%s alarm cleared: publishers resumed", self.alarm)
         self.alarm = reason
         self.broker.set_memory_alarm("memory" in reason)
         self.alarms += 1

@@ -19,7 +19,7 @@ from leveret.security.passwords import DUMMY_HASH, Digester, Hasher, Verdicts
 from leveret.security.permissions import ALL, Permission, allows, check_permission
 from leveret.security.scram import Keyring, Keys, ScramKeys
 
-log = logging.getLogger("leveret.security")
+logger = logging.getLogger("leveret.security")
 
 KIND = "user"
 # Version of the user records: 1 had no SCRAM keys.
@@ -144,14 +144,14 @@ class UserStore:
                 try:
                     _check_permissions(name, user.permissions)
                 except PreconditionFailed as error:
-                    log.warning("%s; it allows nothing until it is set again", error)
+                    logger.warning("%s; it allows nothing until it is set again", error)
         names = [
             name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
             for kind, name in dropped
             if kind == KIND and name not in self._stored
         ]
         if dropped and not self._stored and not names:
-            log.warning(
+            logger.warning(
                 "no user is left, and a dropped damaged definition may have been one: the default user stays"
                 " disabled; add users with `leveret users add`, or enable it with"
                 " `leveret users delete %s`",

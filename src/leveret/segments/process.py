@@ -32,7 +32,7 @@ from leveret.segments.process_frames import Reply, Request, Setup
 from leveret.storage import disk
 from leveret.storage.located import rebuild
 
-log = logging.getLogger("leveret.segments")
+logger = logging.getLogger("leveret.segments")
 
 # Parts of a segment that are sent ahead of their replies.
 _WINDOW: Final = 2
@@ -188,7 +188,7 @@ class SealerProcess(SegmentStore):
             try:
                 data = process_frames.encode(request.fields)
             except Exception as error:
-                log.exception("a request to the sealer process cannot be encoded")
+                logger.exception("a request to the sealer process cannot be encoded")
                 self._post(partial(self._fail, request, f"{type(error).__name__}: {error}"))
                 continue
             with contextlib.suppress(OSError):  # the reading thread notices that the process died
@@ -210,7 +210,7 @@ class SealerProcess(SegmentStore):
         try:
             process = self._spawn()
         except (OSError, subprocess.SubprocessError) as error:
-            log.error("the sealer process cannot be started: %s", error)
+            logger.error("the sealer process cannot be started: %s", error)
             return None
         self._generation += 1
         self.process = process
@@ -226,11 +226,11 @@ class SealerProcess(SegmentStore):
                 daemon=True,
             ).start()
         except RuntimeError as error:
-            log.error("the thread that reads the sealer process's replies cannot be started: %s", error)
+            logger.error("the thread that reads the sealer process's replies cannot be started: %s", error)
             process.kill()
             _end(process)
             return None
-        log.info("sealer process %d stores segments in %s", process.pid, self.directory)
+        logger.info("sealer process %d stores segments in %s", process.pid, self.directory)
         return process
 
     def _read(self, process: subprocess.Popen[bytes], replies: IO[bytes], generation: int) -> None:
@@ -245,7 +245,7 @@ class SealerProcess(SegmentStore):
                 loaded = rebuild(reply.rows, self.spool) if reply.rows is not None else []
             except Exception:
                 # The pipe is no longer read, so the process must end; its pending requests are sent again or fail.
-                log.exception("invalid reply of sealer process %d: killing it", process.pid)
+                logger.exception("invalid reply of sealer process %d: killing it", process.pid)
                 process.kill()
                 break
             reply.rows = None
@@ -271,7 +271,7 @@ class SealerProcess(SegmentStore):
             return
         if not self._stopping.is_set():
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
-            log.error("sealer process %d died (%s); it is restarted when needed", pid, how)
+            logger.error("sealer process %d died (%s); it is restarted when needed", pid, how)
         if self._jobs and self._jobs[0].number:
             self._job_failed(self._jobs[0], FAILED, _DIED)
         for request in [one for one in self._pending.values() if one.generation == generation]:
@@ -403,7 +403,7 @@ class SealerProcess(SegmentStore):
     def find(self, directory: str, done: Callable[[list[str]], None]) -> None:
         def replied(reply: Reply, _: list[Loaded]) -> None:
             if reply.error is not None:
-                log.warning("segments in %s cannot be listed: %s", self.directory, reply.error[1])
+                logger.warning("segments in %s cannot be listed: %s", self.directory, reply.error[1])
                 return
             done(reply.paths or [])
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Protocol
 
-log = logging.getLogger("leveret.server")
+logger = logging.getLogger("leveret.server")
 
 # Seconds before a new socket may replace a socket.
 GRACE = 2.5
@@ -147,7 +147,7 @@ class Admission:
             return
         self._report_due = now + REPORT_INTERVAL
         origin, limit = (f" from {host}", self.per_address) if setting == PER_ADDRESS else ("", self.total)
-        log.warning(
+        logger.warning(
             "%d sockets%s have not opened a connection ('%s'): %s, %d times since the last report",
             limit,
             origin,

@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import Callable
 
-log = logging.getLogger("leveret.server")
+logger = logging.getLogger("leveret.server")
 
 # File descriptors reserved for files, the control socket and child processes; at most a quarter of the limit.
 RESERVED = 64
@@ -78,7 +78,7 @@ class Listener:
         if free < highest_descriptor():
             self.paused = False
             self._loop.add_reader(self._socket.fileno(), self._accept)
-            log.info("resumed accepting sockets on %s:%d", *self.address)
+            logger.info("resumed accepting sockets on %s:%d", *self.address)
 
     def _accept(self) -> None:
         for _ in range(MAX_PER_TURN):
@@ -102,7 +102,7 @@ class Listener:
         now = time.monotonic()
         if now >= self._report_due:
             self._report_due = now + REPORT_INTERVAL
-            log.warning(
+            logger.warning(
                 "paused accepting sockets on %s:%d: %s; raise the limit on open files (ulimit -n, LimitNOFILE), which"
                 " is %d with %d reserved",
                 *self.address,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from leveret.broker.failures import Failures
 
-log = logging.getLogger("leveret.server")
+logger = logging.getLogger("leveret.server")
 
 # A task that is overdue by more than this many seconds has lost its timer.
 OVERDUE = 5.0
@@ -29,7 +29,7 @@ class Task:
         self.action = action
         self.fallback = fallback
         self.due = tasks.loop.time()
-        self.failures = Failures(log, name, tasks.loop.time)
+        self.failures = Failures(logger, name, tasks.loop.time)
         self._tasks = tasks
         self._handle: asyncio.TimerHandle | None = None
 
@@ -85,5 +85,5 @@ class Tasks:
         now = self.loop.time()
         for task in self._tasks:
             if task.due + OVERDUE < now:
-                log.error("%s is %.1f seconds overdue: restarting it", task.name, now - task.due)
+                logger.error("%s is %.1f seconds overdue: restarting it", task.name, now - task.due)
                 task.schedule(0.0)

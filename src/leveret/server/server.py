@@ -21,7 +21,7 @@ from leveret.server.periodic import Tasks
 from leveret.server.transport import SocketProtocol, Sockets
 from leveret.server.watch import INTERVAL, Watch
 
-log = logging.getLogger("leveret.server")
+logger = logging.getLogger("leveret.server")
 
 # Maximum seconds between runs of the timers, which bounds the delay of a new timer.
 MAX_TIMER_SLEEP = 0.05
@@ -109,7 +109,7 @@ class Server:
         try:
             self._loop.call_soon_threadsafe(self._turn, callback)
         except RuntimeError:
-            log.debug("the event loop is closed: dropped the notification of a commit")
+            logger.debug("the event loop is closed: dropped the notification of a commit")
 
     def _turn(self, callback: Callable[[], None]) -> None:
         callback()
@@ -148,7 +148,7 @@ class Server:
         """Handle the result of creating a socket's transport."""
         self._connecting.discard(connecting)
         if connecting.cancelled() or connecting.exception() is not None:
-            log.debug("lost an accepted socket before serving it")
+            logger.debug("lost an accepted socket before serving it")
             self.admission.leave(protocol)
 
     async def stop(self, reason: str = "the broker stops") -> None:
@@ -210,7 +210,7 @@ class Server:
         if broker.log.state == FAILED:
             if not self._failed:
                 self._failed = True
-                log.error("the store has failed: %s", broker.log.reason)
+                logger.error("the store has failed: %s", broker.log.reason)
                 if self.on_failure is not None:
                     self.on_failure()
             return

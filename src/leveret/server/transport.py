@@ -28,7 +28,7 @@ from leveret.protocols.session import Session
 from leveret.server.admission import Admission
 from leveret.server.tls import COMPLETE, INCOMPLETE, TlsProtocol, hello_state
 
-log = logging.getLogger("leveret.server")
+logger = logging.getLogger("leveret.server")
 
 # Bytes in the socket's buffer above which deliveries stop.
 HIGH_WATER = 1 << 20
@@ -219,7 +219,7 @@ class SocketProtocol(asyncio.BufferedProtocol):
 
     def _too_slow(self) -> None:
         if self._transport is not None:
-            log.warning(
+            logger.warning(
                 "%s: no connection opened within %g seconds ('server.handshake_timeout'), closing",
                 _shown(self._transport.get_extra_info("peername")),
                 self._sockets.handshake_timeout,
@@ -289,11 +289,11 @@ class SocketProtocol(asyncio.BufferedProtocol):
         assert transport is not None
         name = _shown(transport.get_extra_info("peername"))
         if found == UNKNOWN:
-            log.info("%s: not a protocol header of AMQP 0-9-1 or 1.0: %r", name, self._first[:HEADER_SIZE])
+            logger.info("%s: not a protocol header of AMQP 0-9-1 or 1.0: %r", name, self._first[:HEADER_SIZE])
         elif transport.get_extra_info("ssl_object") is not None:
-            log.info("%s: requested TLS within TLS", name)
+            logger.info("%s: requested TLS within TLS", name)
         else:
-            log.info("%s: requested TLS, which is disabled; set 'tls.cert' to enable it", name)
+            logger.info("%s: requested TLS, which is disabled; set 'tls.cert' to enable it", name)
         transport.write(supported_header(self._first, self._tls is not None))
         finish(transport)
         self._first = b""
@@ -310,7 +310,7 @@ class SocketProtocol(asyncio.BufferedProtocol):
     def _not_tls(self) -> None:
         transport = self._transport
         assert transport is not None
-        log.info(
+        logger.info(
             "%s: TLS failed: expected a ClientHello, got %r",
             _shown(transport.get_extra_info("peername")),
             self._first[:HEADER_SIZE],
@@ -374,7 +374,7 @@ class SocketProtocol(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if isinstance(exc, ssl.SSLError):
-            log.info("TLS failed: %s", exc)
+            logger.info("TLS failed: %s", exc)
         self._upgrading = False
         self._sockets.accepted.discard(self)
         self._sockets.admission.leave(self)

@@ -15,7 +15,7 @@ from leveret.broker.failures import Failures
 from leveret.broker.log import FULL
 from leveret.protocols.services import Services
 
-log = logging.getLogger("leveret.server")
+logger = logging.getLogger("leveret.server")
 
 INTERVAL = 0.25
 _PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
@@ -89,7 +89,7 @@ class Watch:
         self._memory = ResidentMemory()
         self._checking_peers = False
         self._steps: list[tuple[Callable[[], None], Failures]] = [
-            (step, Failures(log, f"the watch ({what})"))
+            (step, Failures(logger, f"the watch ({what})"))
             for what, step in (
                 ("memory", self._check_memory),
                 ("paging out", self.broker.page_down),

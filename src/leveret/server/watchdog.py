@@ -11,7 +11,7 @@ import selectors
 import time
 from collections.abc import Callable
 
-log = logging.getLogger("leveret.server")
+logger = logging.getLogger("leveret.server")
 
 # Seconds between samples of the thread's CPU time.
 SAMPLE_INTERVAL = 0.05
@@ -70,7 +70,7 @@ class Watchdog(selectors.DefaultSelector):
         if not 0 < self.threshold < took or not self._began or describe is None:
             return
         self.slow += 1
-        log.warning(
+        logger.warning(
             "a turn of the event loop took %d ms, of which at most %d ms on the CPU ('server.slow_turn'): %s",
             round(took * 1000),
             round(most * 1000),

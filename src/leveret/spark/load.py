@@ -42,7 +42,7 @@ from leveret.spark.source.target import Target, find_target
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-log = logging.getLogger("leveret.spark")
+logger = logging.getLogger("leveret.spark")
 
 _RANGES: Final = "ranges"
 _RANGE_OPTIONS: Final = ("startingoffsets", "endingoffsets", "startingtimestamp", "columns")
@@ -142,7 +142,7 @@ def _readable_prefix(part: Slice, settings: Settings) -> Slice:
             if error is not None:
                 if settings.history == "segments":
                     raise ReadFailed(f"{error}; set option history to auto to read these messages over AMQP") from None
-                log.warning("%s; the data source reads stream %r from offset %d", error, part.stream, segment.first)
+                logger.warning("%s; the data source reads stream %r from offset %d", error, part.stream, segment.first)
                 break
             good.append(segment)
     stop = min(good[-1].last + 1, part.stop) if good else part.first

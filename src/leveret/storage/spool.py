@@ -25,7 +25,7 @@ from leveret.broker.bodies import Spool, StoredBody
 from leveret.broker.errors import ContentTooLarge
 from leveret.broker.failures import Failures
 
-log = logging.getLogger("leveret.storage")
+logger = logging.getLogger("leveret.storage")
 
 BLOCK_BYTES: Final = 256 << 10
 # A persistent body is spooled, then written to the write-ahead log, then to the file.
@@ -74,7 +74,7 @@ class FileSpool(Spool):
         self._thread: threading.Thread | None = None
         # Bytes promised to incoming contents and not written yet.
         self._expected = 0
-        self._failures = Failures(log, "returning the space of large bodies")
+        self._failures = Failures(logger, "returning the space of large bodies")
 
     @property
     def blocks(self) -> int:
@@ -114,7 +114,7 @@ class FileSpool(Spool):
 
     def refusal(self, size: int, why: str) -> ContentTooLarge:
         """Log and return the error for the publisher."""
-        log.warning("refused a body of %d bytes: %s (%s)", size, why, self._directory)
+        logger.warning("refused a body of %d bytes: %s (%s)", size, why, self._directory)
         return ContentTooLarge(
             f"the broker has no room for a body of {size} bytes: {why}; the settings are"
             " limits.disk_free and storage.reserve"

@@ -19,7 +19,7 @@ from leveret.broker.errors import ContentTooLarge
 from leveret.broker.uploads import UploadBody, UploadStore
 from leveret.storage import disk
 
-log = logging.getLogger("leveret.storage")
+logger = logging.getLogger("leveret.storage")
 
 DIRECTORY: Final = "staged"
 # A body is staged, then written to the write-ahead log, then to the file of the log.
@@ -87,7 +87,7 @@ class UploadFiles(UploadStore):
 
     def refusal(self, size: int, why: str) -> ContentTooLarge:
         """Log and return the error for the sender."""
-        log.warning("refused an upload of %d bytes: %s (%s)", size, why, self._directory)
+        logger.warning("refused an upload of %d bytes: %s (%s)", size, why, self._directory)
         return ContentTooLarge(
             f"the broker has no room for an upload of {size} bytes: {why}; the setting is limits.disk_free"
         )

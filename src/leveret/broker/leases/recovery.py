@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from leveret.broker.queues.classic.queue import ClassicQueue
     from leveret.broker.queues.classic.ready_list import ReadyList
 
-log = logging.getLogger("leveret.broker")
+logger = logging.getLogger("leveret.broker")
 
 
 class RestoredBatch:
@@ -51,7 +51,7 @@ class RestoredBatch:
                 _take(batch, queue.ready, recovered, at, end)
                 taken.append((at, end))
         if batch.count != value["count"]:
-            log.error(
+            logger.error(
                 "batch %d of lease '%s' of queue '%s' had %d messages, but %d were recovered",
                 self.number,
                 self.lease,

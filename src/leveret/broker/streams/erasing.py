@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from leveret.broker.segments import Segments
     from leveret.broker.streams.queue import StreamQueue
 
-log = logging.getLogger("leveret.broker")
+logger = logging.getLogger("leveret.broker")
 
 REWRITE: Final = "rewrite"
 SEALING: Final = "sealing"
@@ -176,7 +176,7 @@ class Erasing:
         if sealing is not None:
             sealing.paused = False
         if problem:
-            log.error(
+            logger.error(
                 "stream '%s' in vhost '%s': the erasure has ended at offset %d: %s",
                 self.stream.name,
                 self.stream.vhost.name,

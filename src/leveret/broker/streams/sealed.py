@@ -20,7 +20,7 @@ from leveret.broker.streams.chunks import StreamChunk
 if TYPE_CHECKING:
     from leveret.broker.streams.queue import StreamQueue
 
-log = logging.getLogger("leveret.broker")
+logger = logging.getLogger("leveret.broker")
 
 NO_STORE: Final = (
     "this broker cannot read sealed segments: it needs the extra `segments` (pip install"
@@ -248,7 +248,7 @@ class SealedPart:
         chunk.dropped = True
         if segment.id not in self.reported:
             self.reported.add(segment.id)
-            log.error(
+            logger.error(
                 "stream '%s' in vhost '%s': offsets %d to %d cannot be read from %s: %s",
                 stream.name,
                 stream.vhost.name,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from leveret.broker.segments import Segments
     from leveret.broker.streams.queue import StreamQueue
 
-log = logging.getLogger("leveret.broker")
+logger = logging.getLogger("leveret.broker")
 
 # Maximum number of messages in a segment, however small they are.
 MAX_MESSAGES: Final = 1 << 20
@@ -295,7 +295,7 @@ class Sealing(Timed):
         self.delay = min(max(2 * self.delay, FIRST_RETRY), MAX_RETRY_DELAY)
         now = stream.broker.timers.now()
         self.not_before = now + self.delay
-        log.warning(
+        logger.warning(
             "stream '%s' in vhost '%s': %s: %s; retrying in %d s",
             stream.name,
             stream.vhost.name,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from leveret.broker.segments import SegmentStore
     from leveret.broker.streams.queue import StreamQueue
 
-log = logging.getLogger("leveret.broker")
+logger = logging.getLogger("leveret.broker")
 
 SYNC: Final = "sync-table"
 DROP: Final = "drop-table"
@@ -96,7 +96,7 @@ class StreamTables(Timed):
         now = self.timers.now()
         state = self.state(stream)
         if text:
-            log.warning(
+            logger.warning(
                 "the Iceberg table of stream '%s' in vhost '%s' cannot be updated: %s", stream.name, stream.vhost.name, text
             )
             state.problem = text

@@ -17,7 +17,7 @@ from typing import Final
 
 from leveret.broker.values import FieldTable
 
-log = logging.getLogger("leveret.tunnel")
+logger = logging.getLogger("leveret.tunnel")
 
 GROUP: Final = "leveret.tunnel"
 # Maximum number of requests that wait for one handler.
@@ -96,7 +96,7 @@ class Worker:
             return error
         # Also SystemExit, which must end neither the thread nor the broker.
         except BaseException as error:
-            log.exception("the tunnel handler %s failed", self.name)
+            logger.exception("the tunnel handler %s failed", self.name)
             return RuntimeError(type(error).__name__)
         return None
 

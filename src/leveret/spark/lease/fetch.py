@@ -20,7 +20,7 @@ from leveret.spark.errors import ReadFailed
 from leveret.spark.schema import OMITTED_COLUMNS, arrow_schema
 from leveret.wire.amqp0.values import FieldTable
 
-log = logging.getLogger("leveret.spark")
+logger = logging.getLogger("leveret.spark")
 
 # Record batches in flight by default.
 PREFETCH: Final = 4
@@ -89,7 +89,7 @@ def _record_batches(endpoint: Endpoint, part: LeaseSlice, prefetch: int) -> Iter
                     f"batch {part.batch} of lease {part.lease!r} of queue {part.queue!r}, from index "
                     f"{part.first + done}: {error}"
                 ) from None
-            log.warning("lease %r: resuming at index %d after: %s", part.lease, part.first + done, error)
+            logger.warning("lease %r: resuming at index %d after: %s", part.lease, part.first + done, error)
             time.sleep(0.05)
         finally:
             if connection is not None:

@@ -24,7 +24,7 @@ from leveret.spark.lease.fetch import LeaseSlice, read_slice
 from leveret.spark.options import Settings
 from leveret.spark.read_limits import read_limit
 
-log = logging.getLogger("leveret.spark")
+logger = logging.getLogger("leveret.spark")
 
 # Limit of a batch if no option sets one.
 MAX_MESSAGES_PER_BATCH: Final = 10_000_000
@@ -267,7 +267,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"the next batch of lease {self.lease!r} of queue {self.queue!r} is {reply['batch']}, but "
                 f"the checkpoint expects {number}; use a new checkpoint"
             )
-        log.warning(
+        logger.warning(
             "batch %d of lease %r returned to the queue before it was read; %d other messages replace it",
             number,
             self.lease,

@@ -35,7 +35,7 @@ from leveret.spark.source.topology import describe
 from leveret.storage import disk
 from leveret.wire.amqp0.values import FieldTable
 
-log = logging.getLogger("leveret.spark")
+logger = logging.getLogger("leveret.spark")
 
 # Record batches in flight: the broker prepares the next ones while this task builds rows.
 PREFETCH: Final = 4
@@ -113,7 +113,7 @@ class StreamFetch:
                 failing_since = failing_since or now
                 if isinstance(error, NotFound) or now - failing_since > self.reconnect_timeout:
                     raise ReadFailed(f"stream {self.stream!r}, offsets {self._position} to {stop - 1}: {error}") from None
-                log.warning("stream %r: resuming at offset %d after: %s", self.stream, self._position, error)
+                logger.warning("stream %r: resuming at offset %d after: %s", self.stream, self._position, error)
                 # Pause in case the broker refuses connections immediately.
                 time.sleep(0.05)
 
@@ -206,7 +206,7 @@ class StreamFetch:
         )
         if self.fail_on_data_loss:
             raise DataLoss(f"{what}; set failOnDataLoss to false to skip them")
-        log.warning("%s; skipped (failOnDataLoss=false)", what)
+        logger.warning("%s; skipped (failOnDataLoss=false)", what)
         if self.loss_directory is not None:
             record_loss(self.loss_directory, self.stream, self._position, stop)
         self._report_loss(self._position, stop)
@@ -221,7 +221,7 @@ class StreamFetch:
         try:
             control.request("stream.lost", stream=self.stream, holder=self.loss_holder, first=first, stop=stop)
         except RequestRefused as error:
-            log.warning("stream %r: the loss could not be reported: %s", self.stream, error)
+            logger.warning("stream %r: the loss could not be reported: %s", self.stream, error)
         finally:
             control.close()
 

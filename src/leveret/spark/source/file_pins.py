@@ -17,7 +17,7 @@ from leveret.segments.manifest import Segment
 from leveret.spark.connection import ControlClient, Endpoint
 from leveret.spark.source.topology import segments_of
 
-log = logging.getLogger("leveret.spark")
+logger = logging.getLogger("leveret.spark")
 
 # Seconds that a pin lasts unless it is renewed.
 PIN_SECONDS: Final = 900.0
@@ -92,6 +92,6 @@ class PinRenewal:
                     for pinned in self.file_pin.ranges:
                         pin(control, self.file_pin, pinned)
             except Exception as error:
-                log.warning(
+                logger.warning(
                     "segment files could not be pinned; if they are removed, their messages are read over AMQP: %s", error
                 )

@@ -31,7 +31,7 @@ from leveret.spark.source.partitions import Slice, StreamPartition
 from leveret.spark.source.storage_options import storage_options
 from leveret.spark.source.topology import describe
 
-log = logging.getLogger("leveret.spark")
+logger = logging.getLogger("leveret.spark")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class SliceReader:
                 except SegmentError as error:
                     if self.reading.history == "segments":
                         raise ReadFailed(f"{error}; set option history to auto to read these messages over AMQP") from None
-                    log.warning("%s; messages from offset %d are read over AMQP instead", error, self.position)
+                    logger.warning("%s; messages from offset %d are read over AMQP instead", error, self.position)
                     yield from self._over_amqp(min(segment.last + 1, part.stop))
         if self.position < part.stop:
             yield from self._over_amqp(part.stop)

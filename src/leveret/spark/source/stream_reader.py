@@ -25,7 +25,7 @@ from leveret.spark.source.start_offsets import check_names, starting_offset
 from leveret.spark.source.target import Target, streams_of
 from leveret.spark.source.topology import StreamInfo, check_same, describe
 
-log = logging.getLogger("leveret.spark")
+logger = logging.getLogger("leveret.spark")
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -221,7 +221,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self.settings.fail_on_data_loss:
             raise DataLoss(f"{what}; set failOnDataLoss to false to skip them")
         self._lost += count
-        log.warning("%s; skipped (failOnDataLoss=false), %d so far", what, self._lost)
+        logger.warning("%s; skipped (failOnDataLoss=false), %d so far", what, self._lost)
         return stop
 
     def _release(self) -> None:
@@ -245,7 +245,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._pinned:
                 self._release()
         except Exception as error:
-            log.warning("segment files stay pinned for up to %g s: %s", PIN_SECONDS, error)
+            logger.warning("segment files stay pinned for up to %g s: %s", PIN_SECONDS, error)
         if self._lost:
-            log.warning("%d messages were lost and skipped (failOnDataLoss=false)", self._lost)
+            logger.warning("%d messages were lost and skipped (failOnDataLoss=false)", self._lost)
         self.control.close()

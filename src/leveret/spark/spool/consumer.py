@@ -18,7 +18,7 @@ from leveret.segments.columns import Rows, make_batch
 from leveret.spark.connection import AnyConnection, Endpoint, open_connection
 from leveret.spark.errors import BrokerUnreachable, OptionError
 
-log = logging.getLogger("leveret.spark")
+logger = logging.getLogger("leveret.spark")
 
 # Seconds without a message after which the queue counts as drained, and for the first message after a start.
 IDLE_TIMEOUT: Final = 0.05
@@ -70,7 +70,7 @@ class Unacked:
         try:
             self._messages[-1].ack(multiple=True)
         except (ConnectionClosed, Error) as error:
-            log.warning("messages that are on disk could not be acknowledged and may be redelivered: %s", error)
+            logger.warning("messages that are on disk could not be acknowledged and may be redelivered: %s", error)
 
 
 class SpoolConsumer:
@@ -121,7 +121,7 @@ class SpoolConsumer:
                 declared: Any = channel.declare_queue(self._queue, passive=True)
                 return here + int(declared.message_count)
         except Error as error:
-            log.info("messages in queue %r cannot be counted: %s", self._queue, error)
+            logger.info("messages in queue %r cannot be counted: %s", self._queue, error)
             return here
 
     def _wait_until_idle(self, first: float) -> None:
@@ -164,7 +164,7 @@ class SpoolConsumer:
             # Unacknowledged messages are redelivered.
             self.close()
             if isinstance(error, ConnectionClosed):
-                log.warning("queue %r: consuming again after: %s", self._queue, error)
+                logger.warning("queue %r: consuming again after: %s", self._queue, error)
                 return None
             raise BrokerUnreachable(f"queue {self._queue!r} can no longer be consumed: {error}") from None
         assert self._channel is not None

@@ -27,7 +27,7 @@ from leveret.spark.schema import OMITTED_COLUMNS, arrow_schema
 from leveret.spark.spool.consumer import SpoolConsumer
 from leveret.spark.spool.directory import Spool, SpoolFile
 
-log = logging.getLogger("leveret.spark")
+logger = logging.getLogger("leveret.spark")
 
 VERSION: Final = 1
 # Messages per trigger if no option sets a limit, and limits of a file.

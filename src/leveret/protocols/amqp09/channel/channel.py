@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from leveret.protocols.amqp09.channel.dtx import DtxSession
     from leveret.protocols.amqp09.connection.base import BaseConnection
 
-log = logging.getLogger("leveret.connection")
+logger = logging.getLogger("leveret.connection")
 
 # An expiration that is a point in time has fewer digits.
 MAX_DIGITS: Final = 16
@@ -133,7 +133,7 @@ class Channel(Channel091):
             try:
                 requeue_pending()
             except Exception:  # requeue the rest nevertheless
-                log.exception("%s: channel %d failed to requeue deliveries", self.connection.peer.name, self.number)
+                logger.exception("%s: channel %d failed to requeue deliveries", self.connection.peer.name, self.number)
         yield from Channel091.requeuing_all(self)
 
     # Interruption

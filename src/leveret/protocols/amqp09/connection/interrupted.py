@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from leveret.protocols.amqp09.connection.base import BaseConnection
     from leveret.security.users import UserStore
 
-log = logging.getLogger("leveret.connection")
+logger = logging.getLogger("leveret.connection")
 
 
 class Interruption(Timed):
@@ -34,7 +34,7 @@ class Interruption(Timed):
         self.channels: dict[str, Channel] = {}
 
     def fire(self, now: int) -> None:
-        log.info("%s: %d channels were not resumed in time", self.connection.peer.name, len(self.channels))
+        logger.info("%s: %d channels were not resumed in time", self.connection.peer.name, len(self.channels))
         self.end()
 
     def end(self) -> None:
@@ -78,7 +78,7 @@ class Interrupted:
             id = next(iter(of_user))
             of_user[id].channels[id].close()
         if interruption.channels:
-            log.info(
+            logger.info(
                 "%s: %d channels may be resumed for %g s",
                 connection.peer.name,
                 len(interruption.channels),

@@ -34,7 +34,7 @@ from leveret.wire.amqp0.values import Arguments
 if TYPE_CHECKING:
     from leveret.protocols.amqp091.connection.base import BaseConnection
 
-log = logging.getLogger("leveret.connection")
+logger = logging.getLogger("leveret.connection")
 
 REPLY_TO: Final = b"amq.rabbitmq.reply-to"
 # Maximum number of unacknowledged deliveries on a channel without prefetch while memory is tight.
@@ -782,7 +782,7 @@ class Channel(UnackedOwner):
             try:
                 consumer.queue.remove_consumer(consumer)
             except Exception:
-                log.exception("cannot remove a consumer from queue '%s'", consumer.queue.name)
+                logger.exception("cannot remove a consumer from queue '%s'", consumer.queue.name)
             yield 2
         while self.tx_publishes:
             self.tx_publishes.pop()

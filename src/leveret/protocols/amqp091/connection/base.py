@@ -45,7 +45,7 @@ from leveret.wire.amqp0.constants import INTERNAL_ERROR
 from leveret.wire.amqp0.engine import SERVER, Engine
 from leveret.wire.amqp0.model import Version
 
-log = logging.getLogger("leveret.connection")
+logger = logging.getLogger("leveret.connection")
 
 # Methods that open a channel; channel.resume exists in 0-9 only.
 OPENING: Final = ("channel.open", "channel.resume")
@@ -293,7 +293,7 @@ class BaseConnection(VhostSession):
             else:
                 self.refuse(channel, CODES[error.condition], str(error), class_id, method_id)
         except Exception:
-            log.exception("%s: internal error in %s", self.peer.name, name_of(command))
+            logger.exception("%s: internal error in %s", self.peer.name, name_of(command))
             class_id, method_id = ids_of(command)
             self.close(INTERNAL_ERROR, FAILURE, class_id, method_id)
 
@@ -316,12 +316,12 @@ class BaseConnection(VhostSession):
             except BrokerError as error:
                 self.close(CODES[error.condition], str(error), command.class_id, command.method_id)
             except Exception:
-                log.exception("%s: internal error in %s", self.peer.name, command.name)
+                logger.exception("%s: internal error in %s", self.peer.name, command.name)
                 self.close(INTERNAL_ERROR, FAILURE, command.class_id, command.method_id)
             self.mark()
 
     def _protocol_error(self, error: Error) -> None:
-        log.info("%s: %d %s", self.peer.name, error.code, error.text)
+        logger.info("%s: %d %s", self.peer.name, error.code, error.text)
         if error.scope == CHANNEL_SCOPE:
             channel = self.channels.get(error.channel)
             if channel is not None:
@@ -342,7 +342,7 @@ class BaseConnection(VhostSession):
             self.close(code, text, class_id, method_id)
             return
         full_text = reply_text(code, text)
-        log.info("%s: channel %d closed with %d: %s", self.peer.name, channel.number, code, full_text)
+        logger.info("%s: channel %d closed with %d: %s", self.peer.name, channel.number, code, full_text)
         channel.resolve()
         self.close_channel(channel)
         # The engine drops this if the client has already sent channel.close.
@@ -379,7 +379,7 @@ class BaseConnection(VhostSession):
         if self.closing or self.lost:
             return
         full_text = reply_text(code, text)
-        log.info("%s: connection closed with %d: %s", self.peer.name, code, full_text)
+        logger.info("%s: connection closed with %d: %s", self.peer.name, code, full_text)
         self.closing = True
         self.awaits_close_ok = True
         self.drop_output()
@@ -435,7 +435,7 @@ class BaseConnection(VhostSession):
             try:
                 channel.close(self._part_released)
             except Exception:
-                log.exception("%s: cannot close channel %d", self.peer.name, channel.number)
+                logger.exception("%s: cannot close channel %d", self.peer.name, channel.number)
                 self._part_released()
             yield CHANNEL_WORK
 
@@ -455,9 +455,9 @@ class BaseConnection(VhostSession):
         self.lost = True
         self.ingress.detach()
         if self.opened and not self.closing:
-            log.warning("%s: connection lost without connection.close", self.peer.name)
+            logger.warning("%s: connection lost without connection.close", self.peer.name)
         elif self.awaits_close_ok:
-            log.warning("%s: connection lost without connection.close-ok", self.peer.name)
+            logger.warning("%s: connection lost without connection.close-ok", self.peer.name)
         self.closing = True
         self.services.remove(self)
         self.login = None

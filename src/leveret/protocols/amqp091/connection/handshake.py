@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from leveret.protocols.amqp091.connection.base import BaseConnection
     from leveret.wire.amqp0.commands import Method
 
-log = logging.getLogger("leveret.connection")
+logger = logging.getLogger("leveret.connection")
 
 CAPABILITIES: Final = {
     "publisher_confirms": True,

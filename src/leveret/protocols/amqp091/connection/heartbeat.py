@@ -10,7 +10,7 @@ from leveret.broker.timers import Timed
 if TYPE_CHECKING:
     from leveret.protocols.amqp091.connection.base import BaseConnection
 
-log = logging.getLogger("leveret.connection")
+logger = logging.getLogger("leveret.connection")
 
 
 class Heartbeat(Timed):
@@ -37,7 +37,7 @@ class Heartbeat(Timed):
         else:
             self.silent += 1
             if self.silent >= 8:
-                log.warning("%s: connection aborted, no heartbeat for %d s", connection.peer.name, self.quarter // 125)
+                logger.warning("%s: connection aborted, no heartbeat for %d s", connection.peer.name, self.quarter // 125)
                 connection.peer.abort()
                 return
         self.quiet_checks = 1 if connection.sent_any else self.quiet_checks + 1

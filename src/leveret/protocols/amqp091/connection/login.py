@@ -14,7 +14,7 @@ from leveret.wire.amqp0.fieldtable import decode_table
 if TYPE_CHECKING:
     from leveret.protocols.amqp091.connection.base import BaseConnection
 
-log = logging.getLogger("leveret.connection")
+logger = logging.getLogger("leveret.connection")
 
 
 def _read_pairs(data: bytes) -> FieldTable:
@@ -41,7 +41,7 @@ class Login(Authentication):
         connection = self.connection
         if not self.start(mechanism, response):
             # start-ok.mechanism.validity: close the socket without sending anything
-            log.warning("%s: mechanism '%s' was not offered", connection.peer.name, mechanism)
+            logger.warning("%s: mechanism '%s' was not offered", connection.peer.name, mechanism)
             connection.login = None
             connection.peer.close()
 

@@ -16,7 +16,7 @@ from leveret.wire.amqp0.engine import Engine
 if TYPE_CHECKING:
     from leveret.protocols.amqp091.connection.base import BaseConnection
 
-log = logging.getLogger("leveret.connection")
+logger = logging.getLogger("leveret.connection")
 
 # Body bytes that one connection encodes at a time, and writes per turn.
 PIECE: Final = 256 << 10
@@ -90,7 +90,7 @@ class Outgoing:
             try:
                 data = item.take(piece)
             except OSError as error:
-                log.error("%s: connection aborted, cannot read a message body: %s", connection.peer.name, error)
+                logger.error("%s: connection aborted, cannot read a message body: %s", connection.peer.name, error)
                 items.clear()
                 connection.peer.abort()
                 return

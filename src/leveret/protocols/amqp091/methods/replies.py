@@ -13,7 +13,7 @@ from leveret.wire.amqp0.values import Arguments
 if TYPE_CHECKING:
     from leveret.protocols.amqp091.channel.channel import Channel
 
-log = logging.getLogger("leveret.connection")
+logger = logging.getLogger("leveret.connection")
 
 
 class DeferredReply(CommitWaiter):
@@ -67,7 +67,7 @@ def _removed(reply: DeferredReply, durable: bool) -> None:
         else:
             reply.committed(0)
     except Exception:
-        log.exception("%s: internal error in the reply %s", channel.connection.peer.name, reply.name)
+        logger.exception("%s: internal error in the reply %s", channel.connection.peer.name, reply.name)
         channel.fail()
 
 

@@ -11,7 +11,7 @@ from leveret.wire.amqp10 import constants
 if TYPE_CHECKING:
     from leveret.protocols.amqp10.connection.connection import Connection
 
-log = logging.getLogger("leveret.connection")
+logger = logging.getLogger("leveret.connection")
 
 # Minimum idle-time-out of a client, in milliseconds.
 MIN_IDLE_TIMEOUT: Final = 100
@@ -36,7 +36,7 @@ class IdleTimeout(Timed):
         else:
             self.silent += 1
             if self.silent >= 4:
-                log.warning("%s: no frame for %d ms, closing", connection.peer.name, self.part * 4)
+                logger.warning("%s: no frame for %d ms, closing", connection.peer.name, self.part * 4)
                 if connection.closing:
                     connection.peer.abort()
                     return

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from leveret.protocols.amqp10.connection.connection import Connection
     from leveret.protocols.amqp10.session.endpoint import SessionEndpoint
 
-log = logging.getLogger("leveret.connection")
+logger = logging.getLogger("leveret.connection")
 
 OUTCOMES: Final = ("amqp:accepted:list", "amqp:rejected:list", "amqp:released:list", "amqp:modified:list")
 DEFAULTS: Final = (descriptors.ACCEPTED, descriptors.REJECTED, descriptors.RELEASED, descriptors.MODIFIED)
@@ -143,7 +143,7 @@ def _steal(link: Link | None, name: str) -> None:
 
 def _refuse(session: SessionEndpoint, frame: Attach, handle: int, error: Error) -> None:
     connection = session.connection
-    log.info("%s: link '%s' refused with %s: %s", connection.peer.name, frame.name, error.condition, error.description)
+    logger.info("%s: link '%s' refused with %s: %s", connection.peer.name, frame.name, error.condition, error.description)
     ours = not frame.role
     connection.send(
         Attach(

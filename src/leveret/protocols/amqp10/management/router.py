@@ -25,7 +25,7 @@ from leveret.wire.amqp10.errors import EncodeError
 if TYPE_CHECKING:
     from leveret.protocols.vhost_session import VhostSession
 
-log = logging.getLogger("leveret.connection")
+logger = logging.getLogger("leveret.connection")
 
 # Status by condition of a broker error; 400 for all others.
 STATUSES: Final[dict[str, int]] = {
@@ -60,7 +60,7 @@ def answer(connection: VhostSession, payload: bytes, busy: str = "") -> tuple[by
     except BrokerError as error:
         found = _refused(connection, request, STATUSES.get(error.condition, 400), str(error))
     except Exception:
-        log.exception("%s: internal error in request '%s %s'", connection.peer.name, request.method, request.target)
+        logger.exception("%s: internal error in request '%s %s'", connection.peer.name, request.method, request.target)
         found = refusal(500, "internal error; see the broker's log")
     try:
         return encode(request, found), found
@@ -86,5 +86,7 @@ def _perform(connection: VhostSession, request: Request) -> Answer:
 
 
 def _refused(connection: VhostSession, request: Request, status: int, text: str) -> Answer:
-    log.info("%s: request '%s %s' answered with %d: %s", connection.peer.name, request.method, request.target, status, text)
+    logger.info(
+        "%s: request '%s %s' answered with %d: %s", connection.peer.name, request.method, request.target, status, text
+    )
     return refusal(status, text)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from leveret.protocols.amqp10.terminus.target import IncomingDelivery
     from leveret.protocols.amqp10.terminus.terminus import Terminus
 
-log = logging.getLogger("leveret.connection")
+logger = logging.getLogger("leveret.connection")
 
 # Deliveries (as a power of two) that are scanned for one unit of work.
 WORK_SHIFT: Final = 4
@@ -290,7 +290,7 @@ class SessionEndpoint(UnackedOwner):
                 return
             raise SessionRefused(constants.SESSION_UNATTACHED_HANDLE, f"a detach of handle {handle}, which has no link")
         if frame.error is not None:
-            log.info(
+            logger.info(
                 "%s: link '%s' detached by the client with %s: %s",
                 self.connection.peer.name,
                 link.name,
@@ -316,7 +316,7 @@ class SessionEndpoint(UnackedOwner):
     def _end_link(self, link: Link, error: Error, destroyed: bool, closed: bool) -> None:
         if self.handles.get(link.handle) is not link:
             return
-        log.info(
+        logger.info(
             "%s: link '%s' detached with %s: %s", self.connection.peer.name, link.name, error.condition, error.description
         )
         self.resolve()
@@ -472,7 +472,7 @@ class SessionEndpoint(UnackedOwner):
                 if sending[0].send(self):
                     sending.popleft()
         except OSError as error:
-            log.error("%s: connection aborted: a message body cannot be read from disk: %s", connection.peer.name, error)
+            logger.error("%s: connection aborted: a message body cannot be read from disk: %s", connection.peer.name, error)
             sending.clear()
             connection.peer.abort()
         if connection.aborting:
@@ -537,7 +537,7 @@ class SessionEndpoint(UnackedOwner):
         """End the session with an error. The client's end has yet to arrive."""
         if self.ended:
             return
-        log.info(
+        logger.info(
             "%s: session %d ended with %s: %s", self.connection.peer.name, self.channel, error.condition, error.description
         )
         self.resolve()

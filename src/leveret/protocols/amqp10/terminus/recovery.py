@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from leveret.broker.queues.queue import Queue
     from leveret.protocols.amqp10.terminus.registry import TerminusRegistry
 
-log = logging.getLogger("leveret.broker")
+logger = logging.getLogger("leveret.broker")
 
 
 class Sent:
@@ -167,7 +167,7 @@ class TerminusRecovery:
             elif terminus.expiry_policy != NEVER:
                 terminus.expire()
         if termini:
-            log.info(
+            logger.info(
                 "recovered %d durable links, %d with unsettled deliveries",
                 len(termini),
                 sum(1 for terminus in termini if terminus.unsettled_count()),
