@@ -143,7 +143,7 @@ def test_no_file_is_written_if_nothing_changes(tmp_path: Path) -> None:
 
 def test_bodies_are_dropped(tmp_path: Path) -> None:
     left, counts = erased(tmp_path, Rule(action="drop-body", headers={"customer": None}))
-    assert counts.emptied == 5 and counts.unread == 0
+    assert counts.emptied == 5 and counts.unreadable == 0
     assert left[10].body == left[13].body == b"" and left[10].header == HEADER0[:4] + bytes(8) + HEADER0[12:]
     for offset in (11, 12, 14):
         assert left[offset].body == amqp10.encode_data(b"") and left[offset].header == HEADER1
@@ -157,7 +157,7 @@ def test_values_in_bodies_are_masked(tmp_path: Path) -> None:
             action="mask", routing_key="orders.#", mask_with="?", mask=("$.customer.email", "$.items[*].note", "$.nowhere")
         ),
     )
-    assert (counts.matched, counts.masked, counts.unread) == (5, 3, 2)
+    assert (counts.matched, counts.masked, counts.unreadable) == (5, 3, 2)
     masked = {"customer": {"id": 4711, "email": "?"}, "items": [{"note": "?"}, {"note": "?"}]}
     assert json.loads(left[10].body) == masked
     assert left[10].header == HEADER0[:4] + len(left[10].body).to_bytes(8, "big") + HEADER0[12:]
@@ -183,7 +183,7 @@ def test_compressed_bodies_are_masked_and_stay_compressed(tmp_path: Path, encodi
     rule = Rule(action="mask", body={"$.customer.id": "4711"}, mask=("$.customer.email",))
     with open_segment(str(tmp_path / source.path), expected=source) as reader:
         target, counts = rewrite(reader, compile_rules([rule]), SegmentWriter(str(tmp_path), "events"))
-    assert (counts.matched, counts.masked, counts.unread) == (2, 2, 2)
+    assert (counts.matched, counts.masked, counts.unreadable) == (2, 2, 2)
     assert target is not None
     with open_segment(str(tmp_path / target.path), expected=target) as reader:
         left = {item.offset: item for part in reader.messages() for item in part}

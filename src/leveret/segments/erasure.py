@@ -59,7 +59,7 @@ class Counts(msgspec.Struct, kw_only=True):
         removed: Rows removed.
         emptied: Rows whose body was dropped.
         masked: Rows with masked values; a matching row that has nothing to mask only counts as matched.
-        unread: Rows left unchanged because a rule needs their body, which is not JSON or has an unknown encoding.
+        unreadable: Rows left unchanged because a rule needs their body, which is not JSON or has an unknown encoding.
     """
 
     rows: int = 0
@@ -67,7 +67,7 @@ class Counts(msgspec.Struct, kw_only=True):
     removed: int = 0
     emptied: int = 0
     masked: int = 0
-    unread: int = 0
+    unreadable: int = msgspec.field(default=0, name="unread")
 
     def add(self, other: Counts) -> None:
         for name in self.__struct_fields__:
@@ -226,7 +226,7 @@ class _Body:
             try:
                 document = msgspec.json.decode(b"" if content is None else content)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                counts.unread += 1
+                counts.unreadable += 1
                 continue
             if all(any(_text(value) == text for value in path.values(document)) for path, text in self._wanted):
                 found.append(row)

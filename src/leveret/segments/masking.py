@@ -94,7 +94,7 @@ def _mask_body(rule: CompiledRule, stored: StoredMessage, encoding: str | None, 
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             content = None
     if content is None:
-        counts.unread += 1
+        counts.unreadable += 1
         return stored
     places = 0
     for path in rule.mask_paths:
