@@ -110,7 +110,7 @@ def test_streams(commands: Commands, connection: pika.BlockingConnection) -> Non
     commands.ok("streams", "forget", name, "me")
     assert commands.json("streams", "consumers", name) == []
     assert "has no consumer 'me'" in commands.refused("streams", "forget", name, "me")
-    assert "no stream 'missing'" in commands.refused("streams", "consumers", "missing")
+    assert "stream 'missing' does not exist" in commands.refused("streams", "consumers", "missing")
     assert "with 40 messages" in commands.ok("streams", "delete-super", "orders")
     assert not [item for item in commands.json("streams") if str(item["name"]).startswith("orders")]
 
@@ -220,7 +220,7 @@ def test_links(broker: LeveretProcess, commands: Commands) -> None:
         "links", "release", "in", "--container", "shop", "--role", "sender"
     )
     assert [item["ready"] for item in commands.json("queues") if item["name"] == "orders"] == [1]
-    assert "no link 'in'" in commands.refused("links", "delete", "in", "--container", "other")
+    assert "link 'in' does not exist" in commands.refused("links", "delete", "in", "--container", "other")
     commands.ok("links", "delete", "in")
     assert commands.json("links") == []
     peer.close()
@@ -234,7 +234,7 @@ def login(broker: LeveretProcess, user: str, password: str, vhost: str = "/") ->
 def test_users_and_permissions(broker: LeveretProcess, commands: Commands, tmp_path: Path) -> None:
     (tmp_path / "password").write_text("first\n")
     commands.ok("users", "add", "alice", "--password-file", str(tmp_path / "password"), "--tag", "one", "--tag", "two")
-    assert "exists already" in commands.refused("users", "add", "alice", "--no-password")
+    assert "already exists" in commands.refused("users", "add", "alice", "--no-password")
     with pytest.raises(pika.exceptions.ProbableAccessDeniedError):
         login(broker, "alice", "first")
     commands.ok("permissions", "set", "alice", "--configure", "^a", "--write", "^a", "--read", "")
@@ -300,7 +300,7 @@ def test_vhosts(broker: LeveretProcess, commands: Commands) -> None:
     assert listed["declared"]["max_queues"] == 3
     commands.ok("vhosts", "delete", "shop/eu")
     assert commands.json("permissions", "--user", "bob") == []
-    assert "no vhost 'shop/eu'" in commands.refused("queues", "--vhost", "shop/eu")
+    assert "vhost 'shop/eu' does not exist" in commands.refused("queues", "--vhost", "shop/eu")
     commands.ok("users", "delete", "bob")
 
 

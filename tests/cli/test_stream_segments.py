@@ -134,9 +134,9 @@ def test_sealed_erased_and_read_everywhere(broker: LeveretProcess, commands: Com
 def test_refusals(broker: LeveretProcess, commands: Commands, tmp_path: Path) -> None:
     commands.ok("queues", "add", "plain")
     fill(broker, "few", 0, 2)
-    assert "no stream 'missing'" in commands.refused("streams", "segments", "missing")
-    assert "but no stream, 'plain'" in commands.refused("streams", "seal", "plain")
-    assert "no stream 'missing'" in commands.refused("streams", "iceberg", "sync", "missing")
+    assert "stream 'missing' does not exist" in commands.refused("streams", "segments", "missing")
+    assert "is not a stream" in commands.refused("streams", "seal", "plain")
+    assert "stream 'missing' does not exist" in commands.refused("streams", "iceberg", "sync", "missing")
     rules = tmp_path / "rules.json"
     rules.write_text('[{"action": "remove", "colour": "red"}]')
     for arguments, words in [
@@ -181,7 +181,9 @@ def test_all_partitions_of_a_stream(broker: LeveretProcess, commands: Commands) 
     assert (outcome["rows"], outcome["removed"], outcome["unsealed"]) == (30, 6, 0)
     items = [item for item in commands.json("streams") if str(item["name"]).startswith("parts-")]
     assert sum(item["messages"] for item in items) == 24
-    assert "no stream 'missing'" in commands.refused("streams", "erase", "missing", "--where", "routing-key=#", "--remove")
+    assert "stream 'missing' does not exist" in commands.refused(
+        "streams", "erase", "missing", "--where", "routing-key=#", "--remove"
+    )
     assert "no super stream 'amq.topic'" in commands.refused("streams", "seal", "amq.topic")
 
 

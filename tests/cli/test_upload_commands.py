@@ -44,8 +44,8 @@ def test_uploads(broker: LeveretProcess) -> None:
     shown = commands.ok("uploads", "show", "whole", "--user", "guest", "--kind", "file")
     assert "complete" in shown
     assert commands.json("uploads", "show", "part")["checkpoints"] == {}
-    assert "no upload 'none'" in commands.refused("uploads", "show", "none")
-    assert "no upload 'part'" in commands.refused("uploads", "discard", "part", "--user", "somebody")
+    assert "upload 'none' does not exist" in commands.refused("uploads", "show", "none")
+    assert "upload 'part' does not exist" in commands.refused("uploads", "discard", "part", "--user", "somebody")
     assert "discarded upload 'whole' (30 B)" in commands.ok("uploads", "discard", "whole")
     assert [item["identifier"] for item in commands.json("uploads")] == ["part"]
     client.send("file.publish", routing_key="q", identifier="whole")

@@ -59,7 +59,7 @@ def test_unknown_calls_are_refused_with_those_that_exist(harness: Harness) -> No
     [
         ("queues.delete", {}, "missing required field `name`"),
         ("queues.delete", {"name": 1}, "Expected `str`"),
-        ("queues.list", {"vhost": "nowhere"}, "no vhost 'nowhere'"),
+        ("queues.list", {"vhost": "nowhere"}, "vhost 'nowhere' does not exist"),
         ("users.add", {"name": "a", "tags": "x"}, "array"),
     ],
 )
@@ -269,7 +269,7 @@ def test_permissions(harness: Harness) -> None:
     ]
     assert harness.call("permissions.list", vhost="declared") == []
     assert harness.call("permissions.list", user="bob") == []
-    with pytest.raises(NotFound, match="no vhost"):
+    with pytest.raises(NotFound, match=r"vhost .* does not exist"):
         harness.call("permissions.set", user="alice", vhost="nowhere", configure="", write="", read="")
     with pytest.raises(PreconditionFailed, match="is not a valid RE2 regular expression"):
         harness.call("permissions.set", user="alice", configure="(", write="", read="")
@@ -316,7 +316,7 @@ def test_vhosts(harness: Harness) -> None:
         ("vhosts.change", {"name": "declared", "strict": False}, NotAllowed, r"declared in leveret\.toml"),
         ("vhosts.delete", {"name": "declared"}, NotAllowed, r"declared in leveret\.toml"),
         ("vhosts.delete", {"name": "/"}, NotAllowed, "always exists"),
-        ("vhosts.add", {"name": "/"}, PreconditionFailed, "exists already"),
+        ("vhosts.add", {"name": "/"}, PreconditionFailed, "already exists"),
         ("vhosts.add", {"name": ""}, PreconditionFailed, "1 to 255 bytes"),
         ("vhosts.add", {"name": "ä" * 128}, PreconditionFailed, "1 to 255 bytes"),
         ("vhosts.add", {"name": "x", "max_queues": -1}, PreconditionFailed, "0"),
@@ -442,8 +442,8 @@ def test_links(harness: Harness) -> None:
     ]
     with pytest.raises(PreconditionFailed, match="2 links have the name 'two': container 'a' of user 'guest'"):
         harness.call("links.delete", name="two")
-    with pytest.raises(NotFound, match="no link 'far' in vhost '/'"):
+    with pytest.raises(NotFound, match="link 'far' does not exist in vhost '/'"):
         harness.call("links.delete", name="far")
-    with pytest.raises(NotFound, match="no vhost 'nowhere'"):
+    with pytest.raises(NotFound, match="vhost 'nowhere' does not exist"):
         harness.call("links.delete", name="far", vhost="nowhere")
     assert len(harness.links.done) == 2

@@ -535,13 +535,13 @@ def test_vhosts() -> None:
 @pytest.mark.parametrize(
     ("call", "condition", "text"),
     [
-        (lambda broker: broker.create_vhost("/"), "precondition-failed", "exists already"),
+        (lambda broker: broker.create_vhost("/"), "precondition-failed", "already exists"),
         (lambda broker: broker.create_vhost(""), "precondition-failed", "1 to 255 bytes"),
-        (lambda broker: broker.delete_vhost("v"), "not-found", "no vhost 'v'"),
+        (lambda broker: broker.delete_vhost("v"), "not-found", "vhost 'v' does not exist"),
         (lambda broker: broker.delete_vhost("/"), "not-allowed", "always exists"),
         (lambda broker: broker.add_user("guest", "x"), "not-allowed", "declared in config"),
         (lambda broker: broker.add_user("a", ""), "precondition-failed", "password is empty"),
-        (lambda broker: broker.add_user("a", "x", vhosts=["/", "v"]), "not-found", "no vhost 'v'"),
+        (lambda broker: broker.add_user("a", "x", vhosts=["/", "v"]), "not-found", "vhost 'v' does not exist"),
         (lambda broker: broker.add_user("a", "x", write="("), "precondition-failed", "write permission"),
     ],
 )
@@ -575,10 +575,10 @@ def test_calls_on_the_running_loop() -> None:
             await broker.add_user("alice", "secret", vhosts=["v"])
             connection = await aio_pika.connect(url.replace("guest:guest", "alice:secret"))
             await connection.close()
-            with pytest.raises(leveret.CallRefused, match="exists already"):
+            with pytest.raises(leveret.CallRefused, match="already exists"):
                 await broker.create_vhost("v")
             await broker.delete_vhost("v")
-            with pytest.raises(leveret.CallRefused, match="no vhost 'v'"):
+            with pytest.raises(leveret.CallRefused, match="vhost 'v' does not exist"):
                 await broker.delete_vhost("v")
 
     asyncio.run(main())

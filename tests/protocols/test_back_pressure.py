@@ -311,7 +311,7 @@ class TestDefinitionsDuringAnAlarm:
         site.services.set_alarm("memory")
         site.broker.definitions_left = 3
         channel = site.channel()
-        channel.declare("before")  # exists already
+        channel.declare("before")  # already exists
         for number in range(3):
             channel.declare(f"q{number}")
         with pytest.raises(AssertionError, match=r"406.*queue .*q3.*limits\.memory_high_watermark"):
@@ -343,7 +343,7 @@ class TestDefinitionsDuringAnAlarm:
         channel = site.channel()
         channel.call("queue.bind", "queue.bind-ok", **bound)
         site.services.set_alarm("memory")
-        channel.call("queue.bind", "queue.bind-ok", **bound)  # exists already
+        channel.call("queue.bind", "queue.bind-ok", **bound)  # already exists
 
 
 class RecordingSession:

@@ -323,7 +323,7 @@ def test_missing_and_existing_users_are_refused(store: UserStore) -> None:
     ):
         with pytest.raises(NotFound):
             change()
-    with pytest.raises(PreconditionFailed, match="exists already"):
+    with pytest.raises(PreconditionFailed, match="already exists"):
         add(store, "alice")
     with pytest.raises(PreconditionFailed, match="1 to 255 bytes"):
         add(store, "ä" * 128)

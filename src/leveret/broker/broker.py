@@ -368,7 +368,7 @@ class Broker:
         """Delete a vhost and everything in it."""
         vhost = self.vhosts.pop(name, None)
         if vhost is None:
-            raise NotFound(f"no vhost '{name}'")
+            raise NotFound(f"vhost '{name}' does not exist")
         if self.on_vhost_removed is not None:
             self.on_vhost_removed(vhost)
         vhost.clear()
@@ -584,7 +584,7 @@ class Broker:
         """Return a vhost. Raises NotFound if it does not exist."""
         found = self.vhosts.get(name)
         if found is None:
-            raise NotFound(f"no vhost '{name}'")
+            raise NotFound(f"vhost '{name}' does not exist")
         return found
 
     def check_name(self, kind: str, name: str) -> None:

@@ -5,7 +5,7 @@ The mode of the socket file grants access to its owner only. Requests and replie
     {"v": 1, "call": "queues.list", "arguments": {"vhost": "/"}}
     {"v": 1, "part": [{...}, ...]}        any number of times, for a list
     {"v": 1, "result": [{...}, ...]}      the rest of the list, or the result
-    {"v": 1, "error": {"condition": "not-found", "text": "no vhost 'x'"}}
+    {"v": 1, "error": {"condition": "not-found", "text": "vhost 'x' does not exist"}}
 
 The broker replies in the order of the requests. It produces a long list in parts and does other work in between.
 """

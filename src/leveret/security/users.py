@@ -208,7 +208,7 @@ class UserStore:
             return FROM_METADATA
         if self.get(name) is not None:
             return FROM_DEFAULT
-        raise NotFound(f"no user '{name}'")
+        raise NotFound(f"user '{name}' does not exist")
 
     def may(self, name: str, vhost: str, operation: str, resource: str) -> bool:
         """Return whether a user may configure, write or read an exchange or queue; "" is the default exchange."""
@@ -372,7 +372,7 @@ class UserStore:
         """Add a user. Raises PreconditionFailed if it exists, NotAllowed if it is declared in the configuration."""
         self._refuse_declared(user.name)
         if user.name in self._stored:
-            raise PreconditionFailed(f"user '{user.name}' exists already")
+            raise PreconditionFailed(f"user '{user.name}' already exists")
         if not 1 <= len(user.name.encode("utf-8", "surrogateescape")) <= 255:
             raise PreconditionFailed("expected a user name of 1 to 255 bytes")
         _check_permissions(user.name, user.permissions)
@@ -435,7 +435,7 @@ class UserStore:
         if user is None:
             if self.get(name) is self._default:
                 raise NotAllowed(f"user '{name}' is the default user and is removed when the first user is added")
-            raise NotFound(f"no user '{name}'")
+            raise NotFound(f"user '{name}' does not exist")
         return user
 
     def _store(self, user: User) -> None:

@@ -58,7 +58,7 @@ async def _find(context: Context, request: One) -> LinkInfo:
         if not count % STEP:
             await asyncio.sleep(0)
     if not found:
-        raise NotFound(f"no link '{request.name}' in vhost '{request.vhost}' matches the arguments")
+        raise NotFound(f"link '{request.name}' does not exist in vhost '{request.vhost}', or does not match the arguments")
     if len(found) > 1:
         candidates = ", ".join(
             sorted(f"container '{item.container}' of user '{item.user}' ({item.role})" for item in found)[:5]

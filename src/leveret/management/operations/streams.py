@@ -309,8 +309,9 @@ def find(context: Context, request: NamedInVhost) -> StreamQueue:
     queue = vhost.find_queue(request.name)
     stream = None if queue is None else vhost.streams.get(queue.id)
     if stream is None:
-        what = "no stream" if queue is None else "queue, but no stream,"
-        raise NotFound(f"{what} '{request.name}' in vhost '{request.vhost}'")
+        if queue is not None:
+            raise NotFound(f"queue '{request.name}' in vhost '{request.vhost}' is not a stream")
+        raise NotFound(f"stream '{request.name}' does not exist in vhost '{request.vhost}'")
     return stream
 
 

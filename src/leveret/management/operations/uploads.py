@@ -113,7 +113,7 @@ def _find(context: Context, request: OneUpload) -> Upload:
         and request.kind in (None, upload.key[2])
     ]
     if not found:
-        raise NotFound(f"no upload '{request.name}' in vhost '{vhost}'")
+        raise NotFound(f"upload '{request.name}' does not exist in vhost '{vhost}'")
     if len(found) > 1:
         candidates = ", ".join(f"{upload.key[2]} of user '{upload.key[1]}'" for upload in found[:5])
         raise PreconditionFailed(

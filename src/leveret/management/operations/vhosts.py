@@ -84,7 +84,7 @@ def add(context: Context, request: Change) -> None:
     """Add a vhost."""
     _check_changeable(context, request.name)
     if request.name in context.broker.vhosts:
-        raise PreconditionFailed(f"vhost '{request.name}' exists already")
+        raise PreconditionFailed(f"vhost '{request.name}' already exists")
     if not 1 <= len(request.name.encode("utf-8", "surrogateescape")) <= 255:
         raise PreconditionFailed("invalid vhost name; expected 1 to 255 bytes")
     _set(context, request, VhostConfig())
@@ -122,7 +122,7 @@ def delete(context: Context, request: Named) -> None:
     if name == DEFAULT_VHOST:
         raise NotAllowed(f"vhost '{DEFAULT_VHOST}' always exists")
     if name not in context.broker.vhosts:
-        raise NotFound(f"no vhost '{name}'")
+        raise NotFound(f"vhost '{name}' does not exist")
     for session in list(context.managed.sessions()):
         if session.describe().vhost == name:
             session.shut_down(f"vhost '{name}' was deleted")

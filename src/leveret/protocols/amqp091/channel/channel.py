@@ -355,7 +355,7 @@ class Channel(UnackedOwner):
         self.tx_size += size
         if self.tx_size > self.connection.settings.max_transaction:
             raise ContentTooLarge(
-                f"the transaction holds more than {self.connection.settings.max_transaction} bytes;"
+                f"the transaction exceeds {self.connection.settings.max_transaction} bytes;"
                 " the limit is set by limits.transaction_size"
             )
 

@@ -205,7 +205,8 @@ class TerminusRegistry(UnackedOwner):
             terminus = self.find_shared(key, role == terminus_store.SHARED_DURABLE)
         if terminus is None:
             raise NotFound(
-                f"no link '{name}' of container '{container}' and user '{user}' in vhost '{vhost}' with role '{role}'"
+                f"link '{name}' of container '{container}' and user '{user}' with role '{role}' does not exist in"
+                f" vhost '{vhost}'"
             )
         return terminus
 
