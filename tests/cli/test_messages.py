@@ -27,7 +27,7 @@ from tests.support.proxy import Proxy
 
 
 def ready(channel: BlockingChannel, queue: str) -> int:
-    """How many messages wait in a queue."""
+    """Return the number of messages in a queue."""
     count: int = channel.queue_declare(queue, passive=True).method.message_count
     return count
 

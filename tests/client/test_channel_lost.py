@@ -15,7 +15,7 @@ from tests.client.fake import Peer, fake_server
 from tests.support.broker import Broker
 from tests.support.proxy import Proxy
 
-# What opens a channel: the method channel.open of 0-9-1, the performative begin of 1.0.
+# The frame that opens a channel: the method channel.open of 0-9-1, the performative begin of 1.0.
 OPENS = {"0-9-1": b"\0\x14\0\x0a", "1.0": b"\0\x53\x11"}
 
 

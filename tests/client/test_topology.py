@@ -1,4 +1,4 @@
-"""What a connection restores: removed exchanges and queues take their bindings with them."""
+"""Topology that a connection restores: bindings of removed exchanges and queues are not restored."""
 
 from __future__ import annotations
 

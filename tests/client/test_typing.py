@@ -1,4 +1,4 @@
-"""What type checkers and readers of a program see of the package."""
+"""The package as type checkers see it."""
 
 from __future__ import annotations
 

@@ -609,7 +609,7 @@ def test_nothing_of_the_process_changes() -> None:
             os.umask(os.umask(0o22)),
         ]
 
-    # What is frozen may be freed.
+    # Frozen objects may be freed.
     gc.unfreeze()
     before = settings()
     with leveret.Broker() as broker:

@@ -130,7 +130,7 @@ class Broker:
     inputs       number of times in this turn that a client was read or became ready for more output: each allows more work
     converted    bytes of headers converted for consumers of another protocol in this turn; beyond MAX_CONVERTED, they
                  wait for the next one
-    segments     where streams are sealed; None if they stay in the log
+    segments     storage of sealed streams; None if they stay in the log
     unsealed     reason why this broker does not seal streams
     active       queues to drain at the end of the turn; outputs: connections to flush
     jobs         work that takes longer than a turn

@@ -87,7 +87,7 @@ class UserStore:
     small thread pool.
 
     put          writes the metadata; the caller ends the turn
-    declared_in  where the users of the configuration are declared; named by the error that rejects a change
+    declared_in  source of the users of the configuration; named by the error that rejects a change
     owner        a user with all permissions in every vhost; "" for none
     keyring      creates the SCRAM keys for the enabled mechanisms; by default for none
     generation   increases with every change: callers that cache results of `may` drop them when it differs

@@ -143,7 +143,7 @@ class _Columns:
         self.names = names
         self.count = len(rows)
         self.columns: dict[str, pa.Array] = {}
-        # Where the footer begins, by 1.0 header; filled as headers are parsed.
+        # Position of the footer by 1.0 header; filled as headers are parsed.
         self.footers: dict[bytes, int] = {}
         formats = rows.formats
         self.only_amqp0 = formats == FORMAT_AMQP0 if isinstance(formats, int) else not any(formats)

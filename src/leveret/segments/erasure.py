@@ -34,7 +34,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         headers: Required header values as text, by name; None matches any value.
         body: Required values as text, by JSON path; numbers are written as in JSON.
         selector: SQL filter, as AMQP 1.0 consumers use it.
-        mask: What to replace: JSON paths into the body, "header:NAME", "property:NAME".
+        mask: Values to replace: JSON paths into the body, "header:NAME", "property:NAME".
         mask_with: The replacement.
     """
 

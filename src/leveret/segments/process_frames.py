@@ -35,7 +35,7 @@ class Setup(msgspec.Struct, kw_only=True):
     """The first frame.
 
     Attributes:
-        directory: Where segments are stored.
+        directory: Directory of the segments.
         database: The file of the log.
         spool: Local directory for files that are uploaded when they are complete.
         options_file: File with options for fsspec, None for none.

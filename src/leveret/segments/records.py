@@ -26,7 +26,7 @@ TABLE: Final = 12
 # For 1.0: the fields of the struct without the body's type, and the data for `x_death` and `delivery_count`.
 AMQP10: Final = 13
 BROKER_FIELDS: Final = 14
-# Where the footer begins, see `folding.footer_start`.
+# Position of the footer, see `folding.footer_start`.
 FOOTER: Final = 15
 
 Record = tuple[Any, ...]

@@ -27,7 +27,7 @@ SNAPSHOTS_KEPT: Final = timedelta(hours=1)
 
 
 class SegmentLocation:
-    """Where segments are stored.
+    """The location of a segment store.
 
     Args:
         root: Directory of the store, a path or a URL.

@@ -14,7 +14,7 @@ class SelectorError(ValueError):
 
     Attributes:
         position: The offset of the error in characters, starting at 0; the length of the text if it is incomplete.
-        expected: What was expected there.
+        expected: Expected token or value.
         text: The whole text.
     """
 

@@ -102,7 +102,7 @@ OPTIONS: Final = (
         values.text,
     ),
     Option("tls.verify", "true, false", "true", _ALL, "Whether to verify the broker's certificate.", values.boolean),
-    # What is read
+    # Selection
     Option("queue", "text", None, _READS, "Queue to read.", values.text),
     Option("stream", "text", None, (STREAM,), "Stream to read.", values.text),
     Option("superStream", "text", None, (STREAM,), "Super stream to read, with all of its partitions.", values.text),
@@ -142,7 +142,7 @@ OPTIONS: Final = (
         "not come back. By default they stay until the lease is released by hand.",
         values.duration,
     ),
-    # Where it begins and ends
+    # Start and end
     Option(
         "startingOffsets",
         "earliest, latest, JSON",

@@ -17,7 +17,7 @@ from typing import Final
 from leveret.broker.message import Overlay
 from leveret.storage.values import decode_value, encode_value
 
-# How long trimming keeps a record, by kind.
+# Lifetimes: conditions under which trimming keeps a record.
 WHILE_ENTRIES: Final = "while an entry refers to it"
 UNTIL_SETTLED: Final = "until the entry is settled"
 WHILE_ROWS: Final = "while a row that it names is on disk"
@@ -36,7 +36,7 @@ class Kind:
 
     number    the low five bits of the kind byte of an index entry; never reused
     version   of its encoding: the high three bits of the kind byte
-    lifetime  how long trimming must keep it
+    lifetime  condition under which trimming must keep it
     written   whether this version of the broker writes it; the others are reserved for later versions
     """
 

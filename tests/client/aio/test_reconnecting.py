@@ -1,4 +1,4 @@
-"""What is restored after a lost connection, and what is not."""
+"""Recovery after a lost connection: restored and lost state."""
 
 from __future__ import annotations
 

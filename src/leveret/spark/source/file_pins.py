@@ -37,7 +37,7 @@ class FilePin:
 
     Attributes:
         holder: Name of the pin at the broker, unique per batch reader and query.
-        seconds: How long it lasts from now, or from the last renewal.
+        seconds: Lifetime from now, or from the last renewal.
         ranges: The pinned ranges.
         counts_losses: Whether releasing the pin returns the number of messages that tasks lost.
     """

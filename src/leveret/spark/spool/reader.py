@@ -82,7 +82,7 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # With availableNow: messages left to consume in this run.
         self._remaining: int | None = None
         self._triggered = time.monotonic()
-        # Where the last planned batch ends.
+        # End of the last planned batch.
         self._reached = 0
 
     def _open(self) -> Spool:

@@ -165,7 +165,7 @@ def test_a_session_ends_while_acquisitions_are_committed(site: Site, log: Failin
 
 
 def counts(site: Site, log: HeldLog) -> tuple[int, int]:
-    """How many messages a start would find in both queues."""
+    """Return the number of messages that a restart would find in each of the two queues."""
     queues = site.vhost.queues
     return tuple(sum(queue_id == queues[name].id for queue_id, _ in log.kept) for name in ("from", "to"))  # type: ignore[return-value]
 

@@ -62,7 +62,7 @@ def triaged(messages: DataFrame, now: float | None = None) -> DataFrame:
     """Return the messages with columns about their latest death in front.
 
     reason, dead_queue, dead_exchange, dead_key   of the latest death; exchange and key are those it was published with
-    deaths                                        how often the message died in total
+    deaths                                        total number of deaths of the message
     died_at, age_s                                when it died, and the seconds from then until `now` (Unix time)
     """
     from pyspark.sql import functions as F

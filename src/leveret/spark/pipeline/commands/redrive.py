@@ -50,7 +50,8 @@ def redrive(
         broker: The broker.
         queue: Name of the queue.
         where: SQL expression over the columns of `triaged`; None for all messages. Ages refer to the start of the re-drive.
-        to: Where to publish. None for the exchange and key that each message had when it died; a message that was never
+        to: Target to publish to. None for the exchange and key that each message had when it died; a message that was
+        never
             dead-lettered stays.
         resume: Name of an unfinished re-drive with the same `where` and `to`.
         limit: Maximum number of messages to examine, oldest first; None for all that are in the queue now.

@@ -55,7 +55,7 @@ def replay(
         spark: The session.
         broker: The broker.
         messages: Directory of a table that `archive` wrote, or a DataFrame with the columns of messages.
-        to: Where to publish. Without exchange or routing key, each message's original one is used.
+        to: Target to publish to. Without exchange or routing key, each message's original one is used.
         name: Name of the replay. Messages that were published under it are not published again.
         where: SQL expression over the columns of messages.
         since, until: Append times, such as "2026-11-22 10:00:00", in UTC; `until` is exclusive.

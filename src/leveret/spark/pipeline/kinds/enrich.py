@@ -87,7 +87,7 @@ def enrich(
         spark: The session.
         broker: The broker.
         capture: Source of the messages.
-        decode: How bodies are decoded.
+        decode: Decoding of bodies.
         table: The table.
         on: Fields of the body to columns of the table. If several rows match a message, the first one is used.
         to: Target of the messages.

@@ -27,7 +27,7 @@ def write_traffic_report(
         spark: The session.
         table: Directory of the table.
         path: Path of the page.
-        hours: How far to go back from the last window; None for everything.
+        hours: Hours to go back from the last window; None for everything.
         title: Title of the page.
     """
     from pyspark.errors import AnalysisException
