@@ -1,7 +1,7 @@
-"""A broker in one process without sockets, disk or clock: what the tests of the broker core share.
+"""A broker in one process without sockets, disk or clock, for the tests of the broker core.
 
-`World` holds a broker over a log that commits at the end of each turn, or only when told to (`HeldLog`). Everything runs
-when a test says so: `end_turn` ends the turn, `run` runs what was posted to the event loop, `sleep` moves the clock.
+`World` has a broker over a log that commits at the end of each turn, or on request (`HeldLog`). Everything runs on
+request: `end_turn` ends the turn, `run` runs what was posted to the event loop, `sleep` moves the clock.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class LocatedEntries(Located):
 
 
 class HeldLog(MemoryLog):
-    """A log in memory as an engine on a disk behaves: one commit at a time, which returns when a test says so.
+    """A log in memory that behaves like an engine on disk: one commit at a time, which returns on request.
 
-    `held` False makes commits return at the end of the turn. `recovery` is what a start would find after a crash: what
-    was committed, as it was stored and updated, and nothing else.
+    `held` False makes commits return at the end of the turn. `recovery` returns the state that a start would find after
+    a crash: the committed entries as stored and updated.
     """
 
     def __init__(self, held: bool = False) -> None:
@@ -223,9 +223,9 @@ class JsonReader(HeaderReader):
 
 
 class Taker(Consumer):
-    """A consumer that takes `credit` more entries, any number with -1, and keeps what it got in `taken`.
+    """A consumer with credit for `credit` entries, -1 for no limit; `taken` has the delivered ones.
 
-    With `only` it is selective: it wants messages whose body begins so.
+    With `only` it is selective: it wants messages whose body begins with this text.
     """
 
     def __init__(
@@ -290,7 +290,7 @@ class Taker(Consumer):
 
 
 class Keeper(UnackedOwner):
-    """A holder of entries of a queue, for purges and deletions."""
+    """An owner of unacked entries of a queue, for purges and deletions."""
 
     def __init__(self, *takers: Taker) -> None:
         self.takers = takers
@@ -365,7 +365,7 @@ class World:
         return self.log
 
     def queue(self, name: str = "q", **properties: Any) -> ClassicQueue:
-        """Declare a queue, which is no stream."""
+        """Declare a queue that is not a stream."""
         return classic(self.declare(name, **properties))
 
     def declare(

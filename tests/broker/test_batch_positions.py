@@ -1,4 +1,4 @@
-"""Positions of a lease's batch but for some of its entries."""
+"""Positions of a lease batch without some of its entries."""
 
 from __future__ import annotations
 

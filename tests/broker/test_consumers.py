@@ -212,7 +212,7 @@ class TestSingleActive:
 
 
 class TestSelective:
-    """Consumers that do not take every message (no-local)."""
+    """Consumers that do not accept every message (no-local)."""
 
     def test_unwanted_messages_stay_for_others(self, world: World) -> None:
         queue = world.queue()

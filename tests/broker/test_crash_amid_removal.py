@@ -50,7 +50,7 @@ def started(log: HeldLog) -> World:
 
 
 def live(log: HeldLog) -> int:
-    """Entries that the log still has."""
+    """Return the entries that are still in the log."""
     return sum(entry is not None for row in log.rows.values() if isinstance(row, MemoryRow) for entry in row.entries)
 
 

@@ -152,7 +152,7 @@ class TestHeaders:
         ]
 
     def test_the_same_death_written_many_times_is_one(self, world: World, source: Queue) -> None:
-        """As brokers before counts wrote it."""
+        """As written by brokers of versions without counts."""
         earlier = [{"queue": "other", "reason": "expired", "n": number} for number in range(3)]
         earlier += [{"queue": "source", "reason": "rejected"}, {"queue": "source", "reason": "rejected", "count": 2}]
         world.push(source, "a", headers={"x-death": earlier})
@@ -458,7 +458,7 @@ def expiring_mesh(world: World, count: int) -> list[ClassicQueue]:
 
 
 def rounds(world: World, queues: list[ClassicQueue]) -> list[int]:
-    """Let messages expire until there are none; how many there are after each round."""
+    """Let messages expire until none are left; return their number after each round."""
     world.run()
     counts = []
     while ready(queues):

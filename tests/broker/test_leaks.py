@@ -94,7 +94,7 @@ def test_a_requeued_message_does_not_refer_to_its_consumer(world: World) -> None
 
 
 def leave(queue: ClassicQueue, consumer: Taker) -> None:
-    """As a channel that closes does it."""
+    """Requeue like a closing channel."""
     consumer.active = False
     queue.consumers.leave(consumer)
     consumer.requeue_all()

@@ -339,7 +339,7 @@ class TestDroppedDefinitions:
         for kind, key in lost:
             del recovery.metadata[kind, key]
             log.metadata.pop((kind, key))
-            # A damaged kind does not tell what was lost.
+            # A damaged kind does not reveal the lost object.
             recovery.dropped.append((f"?{kind}", key))
         after = World(log=log, recovery=recovery, time=world.clock.time)
         after.run()
@@ -352,7 +352,7 @@ class TestDroppedDefinitions:
         after = self.restart_without(world, lost)
         assert after.vhost.bindings() == []
         assert metadata.BINDING in {kind for kind, _ in after.held_log.metadata}
-        # The end may have been deleted since: a complete start knows.
+        # The end may have been deleted since; only a start with complete definitions can tell.
         again = restart(after)
         assert again.vhost.bindings() == []
         assert metadata.BINDING not in {kind for kind, _ in again.held_log.metadata}
@@ -370,7 +370,7 @@ class TestDroppedDefinitions:
 
     @pytest.mark.parametrize("dropped", [False, True])
     def test_bindings_of_another_end_of_that_name(self, world: World, dropped: bool) -> None:
-        """If definitions were lost, names are all that counts; otherwise the binding is a leftover."""
+        """If definitions were lost, only names are compared; otherwise the binding is a leftover."""
         world.vhost.declare_exchange("x", "direct", durable=True)
         world.vhost.bind(world.queue("q", durable=True), "x", "k", {})
         world.run()

@@ -43,7 +43,7 @@ class Commit:
 
 
 def kept(log: HeldLog, queue: ClassicQueue) -> list[int]:
-    """Sequence numbers that a start would find in a queue."""
+    """Return the sequence numbers that a restart would find in a queue."""
     return sorted(seq for queue_id, seq in log.kept if queue_id == queue.id)
 
 

@@ -175,7 +175,7 @@ def test_a_file_stays_until_its_publish_is_committed(tmp_path: Path, monkeypatch
     assert len(list((tmp_path / DIRECTORY).iterdir())) == 2
     waiting.pop().committed(1)
     assert len(list((tmp_path / DIRECTORY).iterdir())) == 1
-    # The process ends, and it is not known whether the other commit has reached the disk.
+    # The process ends, and it is unknown whether the other commit has reached the disk.
     world.broker.uploads.close()
     del world, waiting[:]
     assert len(list((tmp_path / DIRECTORY).iterdir())) == 1

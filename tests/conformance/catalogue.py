@@ -36,7 +36,7 @@ class Rule(NamedTuple):
 
 
 def catalogue() -> list[Rule]:
-    """All lines, in the order of the list. ValueError for one that is none."""
+    """Return all lines, in the order of the list. Raises ValueError for an invalid line."""
     rules: list[Rule] = []
     part = section = place = ""
     lower = False
@@ -63,7 +63,7 @@ def catalogue() -> list[Rule]:
 class Line(NamedTuple):
     """A line of the list of rules of AMQP 0-9-1 or 0-9.
 
-    id         the rule's name; "" for a sentence that asks for nothing
+    id         the rule's name; "" for a sentence without a requirement
     statement  what `statements.statements` finds for it; "" for a rule of the prose
     """
 
@@ -72,7 +72,7 @@ class Line(NamedTuple):
 
 
 def lines(version: str) -> list[Line]:
-    """All lines, in the order of the specification. ValueError for one that is none."""
+    """Return all lines, in the order of the specification. Raises ValueError for an invalid line."""
     path = HERE / f"rules_{version.replace('-', '_')}.txt"
     found = []
     for line in path.read_text(encoding="utf-8").splitlines():
@@ -97,7 +97,7 @@ def lines(version: str) -> list[Line]:
 
 
 def rules_of(version: str) -> list[str]:
-    """The ids of all rules of a version, in the order of the specification."""
+    """Return the ids of all rules of a version, in the order of the specification."""
     if version == "1.0":
         return [rule.id for rule in catalogue() if rule.id]
     return [line.id for line in lines(version) if line.id]

@@ -1,6 +1,6 @@
 """The broker under test, and the two modes of its virtual hosts.
 
-A test that takes `mode` (most do, through `connect`, `peer` or `channel`) runs twice: on a virtual host that follows
+A test that uses `mode` (most do, through `connect`, `peer` or `channel`) runs twice: on a virtual host that follows
 RabbitMQ where it deviates from the specification (`rabbitmq`), and on one that follows the specification (`strict`).
 `@pytest.mark.mode("strict")` keeps a test to one of them.
 """
@@ -60,7 +60,7 @@ _numbers = itertools.count(1)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # The specification deprecates recover-async, and tests it all the same.
+    # The specification deprecates recover-async, but has rules for it.
     config.addinivalue_line("filterwarnings", "ignore:This command is deprecated:DeprecationWarning")
     config.addinivalue_line("markers", "mode(name): run in one mode only, 'rabbitmq' or 'strict'")
     config.addinivalue_line("markers", "ahead_of_rabbitmq(why): asks for more than RabbitMQ does")
@@ -74,7 +74,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """One broker for all tests but those that restart it."""
+    """One broker for all tests that do not restart it."""
     running = start_broker(tmp_path_factory.mktemp("broker"), config=CONFIG)
     yield running
     running.stop()
@@ -83,7 +83,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.fixture(scope="session")
 def strict_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeveretProcess]:
-    """One that follows the specification outside its virtual hosts, too."""
+    """A broker that follows the specification outside its virtual hosts, too."""
     leveret_only("it is configured")
     config = CONFIG + "\n[server]\ncompat.strict = true\n"
     process = LeveretProcess(tmp_path_factory.mktemp("strict"), config=config).start()
@@ -118,7 +118,7 @@ def _skip_what_rabbitmq_lacks(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture
 def raw(broker: Broker) -> Iterator[Callable[..., Peer]]:
-    """A factory of sockets on which nothing was said yet."""
+    """A factory of new sockets, before the handshake."""
     yield from sockets(Peer, broker)
 
 

@@ -1,4 +1,4 @@
-"""Marks of parametrized tests: which rules one parameter checks."""
+"""Marks of parametrized tests: the rules that one parameter checks."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def _known(version: str) -> frozenset[str]:
 
 
 def of_dialogue(version: str, dialogue: str) -> list[pytest.MarkDecorator]:
-    """The rules that a dialogue like "C:queue.declare S:queue.declare-ok" checks: who implements its classes and methods,
-    what answers them, that they have content, and the alternative of the grammar that it is."""
+    """Return the rules that a dialogue like "C:queue.declare S:queue.declare-ok" checks: the sides that implement its
+    classes and methods, their responses and contents, and its alternative of the grammar."""
     steps = [match.groups() for match in _STEP.finditer(dialogue)]
     found: dict[str, None] = {}
     for side, kind, method in steps:
@@ -41,5 +41,5 @@ def of_dialogue(version: str, dialogue: str) -> list[pytest.MarkDecorator]:
 
 
 def names(version: str, pattern: str) -> list[str]:
-    """All rules whose names match."""
+    """Return all rules whose names match."""
     return [rule for rule in rules_of(version) if re.fullmatch(pattern, rule)]

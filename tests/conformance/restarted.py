@@ -1,4 +1,4 @@
-"""A broker that the tests of a module stop, kill and start, each beginning with empty virtual hosts."""
+"""A broker that the tests of a module stop, kill and start. Each test begins with empty virtual hosts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.broker import LeveretProcess
 
 
 def in_turn(process: LeveretProcess) -> Iterator[LeveretProcess]:
-    """What a fixture yields: the process, running and empty, whose log is checked after the test."""
+    """Yield the process, running and empty, for a fixture; check its log after the test."""
     if not process.alive():
         process.kill()
         process.start()
@@ -23,7 +23,7 @@ def in_turn(process: LeveretProcess) -> Iterator[LeveretProcess]:
 
 
 def empty(process: LeveretProcess) -> None:
-    """Remove the queues and exchanges that clients have declared, and all messages."""
+    """Remove all messages, and the queues and exchanges that clients have declared."""
     for vhost in call(process.data_dir, "vhosts.list"):
         at = {"vhost": vhost["name"]}
         for kind in ("queues", "exchanges"):

@@ -1,4 +1,4 @@
-"""Peers that a test's end drops."""
+"""Peers that are dropped at the end of a test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ P = TypeVar("P", bound=_Droppable)
 
 
 def sockets(kind: Callable[..., P], broker: Broker) -> Iterator[Callable[..., P]]:
-    """What a fixture yields: a factory of peers on which nothing was said yet, of that broker or of another."""
+    """Yield a factory of new peers of this or another broker for a fixture, before the handshake."""
     peers: list[P] = []
 
     def make(at: Broker = broker, **options: int) -> P:

@@ -6,10 +6,10 @@ by construction. A statement of AMQP 0-9-1 or 0-9 is one of these; PLACE is the 
 PLACE.RULE                  a `<rule>`
 PLACE.RULE.reply-code       the reply code that the rule names for its violation
 CONSTANT.constant           a constant: its value, and for a reply code its scope
-PLACE.chassis.SIDE          which side has to implement a class or method
+PLACE.chassis.SIDE          the side that must implement a class or method
 METHOD.response.METHOD      an answer to a synchronous method
 METHOD.content              the method carries a content
-FIELD.reserved              the field has no meaning any more
+FIELD.reserved              the field is no longer used
 PLACE.assert.CHECK          a constraint on the value of a field or domain
 CLASS.grammar...            an alternative of the grammar of a class
 PLACE.text                  a sentence of a description that has one of KEYWORDS; its number in its place counts
@@ -40,7 +40,7 @@ def name_of(element: ElementTree.Element) -> str:
 
 
 def statements(element: ElementTree.Element, above: tuple[str, ...] = ()) -> Iterator[str]:
-    """All statements below an element of AMQP 0-9-1 or 0-9, in order: the path, and what the statement says behind it."""
+    """Yield all statements below an element of AMQP 0-9-1 or 0-9, in order: the path, and the text of the statement."""
     counted = 0
     for child in element:
         path = (*above, name_of(child)) if child.tag in _NAMED else above
@@ -77,7 +77,7 @@ def statements(element: ElementTree.Element, above: tuple[str, ...] = ()) -> Ite
 
 
 def productions(name: str, grammar: str) -> Iterator[str]:
-    """The names of all alternatives of a class's grammar.
+    """Return the names of all alternatives of a class's grammar.
 
     An alternative of the class's own production is called after its first element, C:DECLARE client-declare; a production
     of another name, and its alternatives if it has several, after that name.
@@ -104,7 +104,7 @@ def alternative(first: str) -> str:
     return f"{side}-{terminal[2].lower()}"
 
 
-# AMQP 1.0: the keywords that the specification writes in capitals, and what it says without them.
+# AMQP 1.0: the keywords that the specification writes in capitals, and normative phrases without them.
 CAPITALS = re.compile(r"\b(?:MUST|SHOULD)(?:\s+NOT)?\b")
 LOWER = re.compile(
     r"\b(must not|must|should not|should|shall|may not|may only|can only|can not|cannot|is an error|not allowed|not valid"

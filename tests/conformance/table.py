@@ -51,7 +51,7 @@ OF_1_0 = (
     "| `choice` | a value of a restricted type |",
     "",
 )
-# What each page says about the names of rules and the location of tests.
+# Text of each page about the names of rules and the location of tests.
 NAMES = {
     "0-9-1": (
         *OF_XML,
@@ -117,7 +117,7 @@ def lines_of(kind: str, version: str) -> dict[str, str]:
 class Table:
     """Every rule of a version with its tests, deviation or reason. `problems` are the reasons to fail.
 
-    missing   rules that the broker does not implement yet, each with what is missing
+    missing rules that the broker does not implement yet, each with the missing part
     """
 
     def __init__(self, version: str, collected: Collected) -> None:

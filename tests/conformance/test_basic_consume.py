@@ -99,7 +99,7 @@ def test_ten_priorities_on_any_queue(channel: Channel, name: str) -> None:
     channel.queue(name)
     for level in range(10):
         channel.publish(b"%d" % level, name, priority=level)
-    channel.publish(b"absent", name)  # equals 4, and came later
+    channel.publish(b"absent", name)  # equals 4, and was published later
     order = [b"9", b"8", b"7", b"6", b"5", b"4", b"absent", b"3", b"2", b"1", b"0"]
     assert channel.drain(name) == order
 
@@ -107,7 +107,7 @@ def test_ten_priorities_on_any_queue(channel: Channel, name: str) -> None:
 @pytest.mark.rule("0-9-1", "basic.07")
 @pytest.mark.mode("strict")
 def test_with_a_small_maximum_the_levels_are_those_of_the_middle(channel: Channel, name: str) -> None:
-    """The specification wants two levels at least; which they are is what AMQP 1.0 says (messaging section 3.2.1)."""
+    """The specification requires at least two levels; AMQP 1.0 defines them (messaging section 3.2.1)."""
     channel.queue(name, arguments={"x-max-priority": 5})
     channel.publish(b"absent", name)
     for priority in (0, 3, 5, 200, 1):
@@ -337,7 +337,7 @@ def test_by_the_specification_a_window_is_for_the_channel(spec_windows: Peer, na
     channel, second = spec_windows.channel(1), spec_windows.channel(2)
     channel.queue(name)
     channel.consume(name, "a")
-    channel.qos(3)  # also for consumers that are there
+    channel.qos(3)  # also for existing consumers
     channel.consume(name, "b")
     for number in range(10):
         channel.publish(b"%d" % number, name)
@@ -367,7 +367,7 @@ def test_by_the_specification_global_is_a_window_for_the_connection(spec_windows
             pass
     channel.publish(b"11", name)
     frames = []
-    # Drain what belongs to the three, then nothing more comes on either channel.
+    # Drain the three messages; nothing more arrives on either channel.
     second.send(Basic.Qos, prefetch_count=0)
     while not isinstance(value := spec_windows.read(None), Basic.QosOk):
         frames.append(value)
@@ -504,7 +504,7 @@ def test_after_cancel_ok_there_are_no_deliveries_and_acknowledgements_still_coun
     channel.quiet()
     channel.reject(second.tag, requeue=True)
     channel.quiet()
-    # On another channel: in strict mode what was rejected does not come back to this one.
+    # On another channel: in strict mode a rejected message is not redelivered to this one.
     assert channel.peer.channel(2).drain(name) == [b"1", b"2", b"3"]
 
 

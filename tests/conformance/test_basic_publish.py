@@ -230,7 +230,7 @@ def test_a_body_above_the_limit_of_the_server_is_311(connect: Connect, name: str
     peer.send(1, content_header(1 << 40))
     closed = channel.expect(ChannelClass.Close)
     assert closed.reply_code == 311
-    peer.send_bytes(frame_bytes(BODY_FRAME, 1, b"x" * 1000))  # was on its way
+    peer.send_bytes(frame_bytes(BODY_FRAME, 1, b"x" * 1000))  # was in flight
     second.quiet()
     channel.send(ChannelClass.CloseOk)
     channel.reopen().quiet()

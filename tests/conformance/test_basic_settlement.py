@@ -129,7 +129,7 @@ def test_a_reject_is_processed_while_content_is_being_sent(connect: Connect, nam
     small = slow.delivery()
     slow.expect(Basic.Deliver)
     assert isinstance(peer.read(1), ContentHeader)
-    # Much more is to come than the sockets between can hold.
+    # Much more is sent than the socket buffers hold.
     slow.reject(small.tag, requeue=False)
     watcher.consume(name + ".dead", "d", no_ack=True)
     assert watcher.delivery().body == b"small"
@@ -200,7 +200,7 @@ def test_a_requeued_message_is_not_redelivered_to_the_same_channel(peer: Peer, c
     content = channel.delivery()
     channel.reject(content.tag, requeue=True)
     channel.quiet()
-    # It holds up nothing behind it.
+    # It blocks no later message.
     channel.publish(b"next", name)
     following = channel.delivery()
     assert following.body == b"next"
@@ -254,7 +254,7 @@ def test_after_some_failures_a_message_is_dead_lettered(connect: Connect, name: 
     probe.publish(b"poison", name, "", message_id=name)
     deliveries = 0
     while True:
-        # A new client each time: the old one does not get it again.
+        # A new client each time: the message is not redelivered to the old one.
         peer = connect()
         channel = peer.channel()
         content = channel.get(name, no_ack=False)
@@ -401,7 +401,7 @@ def test_recover_async_without_requeue_sets_it_too(channel: Channel, name: str) 
     channel.quiet()
 
 
-# What queues do when they are full
+# Full queues
 
 
 @pytest.mark.rule("0-9-1", "basic.05")

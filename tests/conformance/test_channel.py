@@ -72,7 +72,7 @@ def test_a_paused_channel_gets_no_content_but_can_publish(peer: Peer, name: str)
     paused.quiet()
     active.quiet()
     assert active.depth(name) == 10
-    # What the paused consumer does not take, another one gets.
+    # Another consumer gets the messages that the paused one does not receive.
     active.consume(name, "a", no_ack=True)
     assert [content.body for content in active.deliveries(10)] == [b"%d" % number for number in range(10)]
     active.call(Basic.Cancel, Basic.CancelOk, consumer_tag="a")
@@ -165,7 +165,7 @@ def test_a_channel_closes_in_the_middle_of_a_content(peer: Peer, name: str) -> N
     channel.send(Basic.Publish, exchange="", routing_key=name)
     peer.send_bytes(frame_bytes(HEADER_FRAME, 1, b"\x00\x3c\x00\x00" + b"\x00" * 7 + b"\x05" + b"\x00\x00"))
     channel.send(ChannelClass.Close, reply_code=200, reply_text="", class_id=0, method_id=0)
-    # A method in the middle of a content is unexpected (4.2.6); closing is forgiven by some servers.
+    # A method in the middle of a content is unexpected (4.2.6); some servers accept a close.
     answer = peer.read()
     if isinstance(answer, Connection.Close):
         assert answer.reply_code == 505

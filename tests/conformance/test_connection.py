@@ -28,7 +28,7 @@ def test_after_its_close_the_server_accepts_only_close_and_close_ok(connect: Con
     peer = connect()
     channel = peer.channel()
     channel.send(ChannelClass.Open)  # an error of connection scope
-    # In the same breath, so that it may be read before the close is on its way, and again after it.
+    # In one write, so that the broker may read it before it sends the close, and once more afterwards.
     channel.send(Queue.Declare, queue=name)
     peer.read_connection_close(504)
     channel.send(Queue.Declare, queue=name)

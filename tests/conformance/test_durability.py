@@ -1,4 +1,4 @@
-"""What outlives the broker process."""
+"""Durability: objects and messages that survive a restart of the broker."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def own_broker(module_broker: LeveretProcess) -> Iterator[LeveretProcess]:
 
 @pytest.fixture
 def peers() -> Iterator[list[Peer]]:
-    """The connections that are open."""
+    """The open connections."""
     opened: list[Peer] = []
     yield opened
     for peer in opened:
@@ -41,7 +41,7 @@ def peers() -> Iterator[list[Peer]]:
 
 @pytest.fixture
 def fresh(own_broker: LeveretProcess, mode: str, peers: list[Peer]) -> Open:
-    """Channel 1 of a new connection to the broker as it runs now."""
+    """Return channel 1 of a new connection to the running broker."""
 
     def make() -> Channel:
         peer = Peer(own_broker.host, own_broker.port)
@@ -53,7 +53,7 @@ def fresh(own_broker: LeveretProcess, mode: str, peers: list[Peer]) -> Open:
 
 
 def stop(broker: LeveretProcess, peers: list[Peer]) -> None:
-    """A clean stop: every client gets a close, and answers."""
+    """Stop the broker cleanly: every client receives a close and replies."""
     assert broker.process is not None
     broker.process.send_signal(signal.SIGTERM)
     for peer in peers:
@@ -146,7 +146,7 @@ def test_persistent_messages_survive_unchanged(fresh: Open, restart: Callable[[]
     channel = fresh()
     content = channel.get("q")
     assert content is not None
-    if content.body == b"transient":  # it may stay, it need not
+    if content.body == b"transient":  # it may survive
         content = channel.get("q")
         assert content is not None
     assert (content.body, content.properties.message_id, content.properties.headers, content.properties.priority) == (

@@ -1,4 +1,4 @@
-"""What the descriptions of 0-9-1's fields and domains say beside the rules: constraints, reserved fields, defaults."""
+"""Requirements in the descriptions of 0-9-1's fields and domains: constraints, reserved fields, defaults."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_locale_that_was_not_offered_changes_nothing(raw: Callable[..., Peer],
     assert channel.expect_close(404).reply_text == f"NOT_FOUND - no queue '{name}' in vhost '/'"
 
 
-# Reserved fields: any value is taken, and none is sent.
+# Reserved fields: any value is accepted, and none is sent.
 
 
 TABLE = b"\x00\x00\x00\x00"
@@ -235,7 +235,7 @@ def test_auto_delete_and_internal_exchanges_in_strict_mode(channel: Channel, nam
 
 @pytest.fixture
 def unasking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeveretProcess]:
-    """A broker that wants no heartbeats."""
+    """A broker with heartbeats disabled."""
     leveret_only("it is configured")
     process = LeveretProcess(tmp_path_factory.mktemp("unasking"), config=CONFIG + "\n[amqp]\nheartbeat = 0\n").start()
     yield process
@@ -260,7 +260,7 @@ def test_without_heartbeats_silence_is_no_matter(raw: Callable[..., Peer]) -> No
     silent.handshake(interval=0)
     watched.handshake(interval=1)
     seen = 0
-    while True:  # until the broker gives up: two intervals without a word
+    while True:  # until the broker closes the connection: two silent intervals
         try:
             kind, channel, payload = watched.read_payload()
         except AssertionError as error:
@@ -312,7 +312,7 @@ def test_no_queue_was_declared(channel: Channel, kind: type[Frame]) -> None:
 @pytest.mark.parametrize("kind", [Queue.Bind, Queue.Purge, Queue.Delete, Basic.Consume, Basic.Get])
 @pytest.mark.mode("strict")
 def test_no_queue_was_declared_in_strict_mode(channel: Channel, kind: type[Frame]) -> None:
-    """The rules queue-known of the methods want 404, and a 502 cannot be an error of a channel."""
+    """The methods' rules queue-known require 404, and a 502 cannot be a channel error."""
     channel.send(kind, queue="")
     channel.expect_close(404, kind)
 
@@ -405,7 +405,7 @@ def test_a_method_as_bytes(peer: Peer, name: str) -> None:
     assert peer.read_bytes(7) == b"\x01\x00\x01\x00\x00\x00" + bytes((13 + len(text),))
     assert peer.read_bytes(14 + len(text)) == (b"\x00\x32\x00\x0b" + bytes((len(text),)) + text + b"\x00" * 8 + b"\xce")
     channel = Channel(peer, 1)
-    channel.queue(name, auto_delete=True)  # which it is, and exclusive, or this were refused
+    channel.queue(name, auto_delete=True)  # it exists and is exclusive, or this would be refused
 
 
 @pytest.mark.rule(V, "types.long-string")
@@ -466,7 +466,7 @@ def test_an_empty_content_has_no_body_frame(channel: Channel, name: str) -> None
     ids=["duplicate", "255"],
 )
 def test_tables_are_passed_unchanged(channel: Channel, name: str, table: bytes) -> None:
-    """Names that are not unique, or longer than they should be, are the receiver's business: the broker changes nothing."""
+    """Duplicate names and overlong names are left to the receiver: the broker changes nothing."""
     headers = struct.pack(">I", len(table)) + table
     channel.queue(name)
     channel.send(Basic.Publish, exchange="", routing_key=name)

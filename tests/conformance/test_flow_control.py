@@ -1,4 +1,4 @@
-"""How the broker throttles publishers when memory is low: channel.flow, and not reading those that continue."""
+"""Throttling of publishers when memory is low: channel.flow, and unread sockets of those that continue."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def connect(broker: LeveretProcess, **options: object) -> Peer:
 
 
 def fill(channel: Channel) -> None:
-    """Publish in a transaction until the broker asks to stop. What was on its way then may stay unread."""
+    """Publish in a transaction until the broker asks to stop. Frames in flight may stay unread."""
     channel.call(Tx.Select, Tx.SelectOk)
     channel.peer.socket.settimeout(5.0)
     for number in range(1000):
@@ -70,7 +70,7 @@ def test_publishers_are_asked_to_stop_and_later_to_resume(tight: LeveretProcess)
     assert knowing.peer.expect(0, Connection.Blocked).reason
     assert consumer.drain("q") == [b"before"]
     consumer.quiet()
-    # An unread socket shows its end only as a reset.
+    # The end of an unread socket is visible only as a reset.
     publisher.peer.reset()
     assert bystander.expect(ChannelClass.Flow).active is True
     bystander.publish(b"after", "q")
@@ -83,7 +83,7 @@ def test_a_publisher_that_does_not_stop_is_no_longer_read(tight: LeveretProcess)
     rude, polite = connect(tight).channel(), connect(tight).channel()
     fill(rude)
     rude.peer.socket.settimeout(3.0)
-    # The alarm may end once more when the allocator gives back what it kept, and is raised again with the next look.
+    # The alarm may clear when the allocator releases memory, and is raised again at the next check.
     with pytest.raises(TimeoutError):
         for _ in range(1000):
             rude.publish(PIECE, "nowhere")

@@ -1,4 +1,4 @@
-"""Frames that break the rules of the wire format (0-9-1 section 4.2), and values that break those of fields."""
+"""Frames that violate the wire format (0-9-1 section 4.2), and invalid field values."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def witness(connect: Connect, name: str) -> Callable[[], None]:
 
 
 def fatal(peer: Peer, code: int) -> None:
-    """The connection ends, with connection.close of this code or without a word."""
+    """Expect the end of the connection, with or without a connection.close of this code."""
     try:
         value = peer.read(0)
     except Closed:
@@ -57,7 +57,7 @@ def test_the_socket_ends_when_frame_boundaries_are_lost(connect: Connect) -> Non
     peer = connect()
     peer.send_bytes(frame_bytes(METHOD_FRAME, 1, b"\x00\x14\x00\x0a\x00", b"?"))
     fatal(peer, 501)
-    # Not even an answer could be understood.
+    # The peer could not parse a reply either.
     peer.expect_eof()
 
 
@@ -101,7 +101,7 @@ def test_nothing_is_sent_after_a_framing_error(
     peer.handshake()
     channel = peer.channel()
     channel.queue(name)
-    # What came before it is carried out, and not answered any more.
+    # Earlier methods are performed, but have no reply any more.
     frames = [frame_bytes(METHOD_FRAME, 1, b"\x00\x32\x00\x0a\x00\x00" + short_string(name + ".before") + b"\x00" * 5)]
     peer.send_bytes(b"".join([*frames, sent]))
     peer.expect_eof()
@@ -127,7 +127,7 @@ def test_nothing_is_sent_after_a_framing_error_before_the_connection_is_open(
 def test_a_frame_larger_than_agreed(connect: Connect, witness: Callable[[], None], kind: int) -> None:
     peer = connect(frame_max=8192)
     peer.channel()
-    # Its beginning is enough: the rest never comes. (Eight bytes more are forgiven: some clients count differently.)
+    # The beginning is enough: the rest is never sent. (Eight more bytes are accepted: some clients count differently.)
     peer.send_bytes(struct.pack(">BHI", kind, 1, 8192 + 1) + b"x")
     fatal(peer, 501)
     peer = connect(frame_max=8192)

@@ -1,5 +1,4 @@
-"""Every method of 0-9-1 from the right side and from the wrong one, in order and out of order: the chassis and the grammars
-of the classes."""
+"""Every method of 0-9-1 from either side, in order and out of order: the chassis and the class grammars."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ OF_SERVER: Final = [rule.removesuffix(".chassis.client") for rule in names(V, r"
 
 
 def number_of(name: str) -> int:
-    """The channel that a method belongs on."""
+    """Return the channel for a method."""
     return 0 if name.startswith("connection.") else 1
 
 
@@ -98,7 +97,7 @@ def challenge(channel: Channel, name: str) -> None:
         )
         assert str(peer.expect(0, Connection.Secure).challenge).startswith(("r=nonce", "b'r=nonce"))
         peer.send(0, method(Connection.SecureOk, response="c=biws,r=wrong,p=AAAA"))
-        peer.expect_eof()  # the response was taken, and found wrong
+        peer.expect_eof()  # the response was accepted, and is wrong
     finally:
         peer.drop()
 
@@ -194,7 +193,7 @@ def settle(kind: type[Frame], **fields: object) -> Callable[[Channel, str], None
         assert held is not None
         channel.send(kind, delivery_tag=held.tag, **fields)
         channel.quiet()
-        channel.ack(held.tag)  # it is settled already
+        channel.ack(held.tag)  # it is already settled
         channel.expect_close(406, Basic.Ack)
 
     return run

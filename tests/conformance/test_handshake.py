@@ -145,7 +145,7 @@ def test_the_minimum_frame_size_can_be_agreed_and_holds_in_both_directions(conne
     channel = peer.channel()
     queue = channel.queue()
     text = bytes(range(256)) * 40
-    channel.publish(text, queue)  # the peer cuts it, and checks what it reads
+    channel.publish(text, queue)  # the peer splits it, and checks the size of received frames
     received = channel.get(queue)
     assert received is not None
     assert received.body == text

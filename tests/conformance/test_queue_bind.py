@@ -41,7 +41,7 @@ def test_many_paths_through_exchanges_deliver_once(channel: Channel, name: str, 
         middle = channel.exchange(unique(), "fanout", auto_delete=True)
         channel.bind(name, middle)
         channel.call(Exchange.Bind, Exchange.BindOk, destination=middle, source=source)
-    # A circle ends.
+    # A cycle ends.
     channel.call(Exchange.Bind, Exchange.BindOk, destination=source, source=middle)
     channel.publish(b"once", "", source)
     assert channel.drain(name) == [b"once"]
@@ -99,7 +99,7 @@ def test_binding_to_an_exchange_that_does_not_exist(channel: Channel, name: str)
 @pytest.mark.mode("strict")
 def test_a_blank_exchange_is_the_default_one(channel: Channel, name: str) -> None:
     channel.queue(name)
-    channel.bind(name, "", name)  # what is bound already
+    channel.bind(name, "", name)  # already bound
     channel.bind(name, "", name + ".alias")
     channel.publish(b"by name", name)
     channel.publish(b"by alias", name + ".alias")
@@ -119,7 +119,7 @@ def test_direct_bindings_match_equal_keys(channel: Channel, name: str) -> None:
     assert channel.drain(name) == [key.encode() for key in keys]
 
 
-# What an unbind can fail at: a binding, a queue, an exchange.
+# Missing objects of an unbind: the binding, the queue, the exchange.
 FAILING: list[Any] = [
     pytest.param({}, marks=pytest.mark.rule("0-9-1", "queue.unbind.01"), id="binding"),
     pytest.param(

@@ -172,7 +172,7 @@ def test_auto_delete_is_ignored_if_the_queue_exists(connect: Connect, name: str,
     channel.queue(name, exclusive=False, auto_delete=not auto_delete)
     channel.consume(name, "c")
     channel.call(Basic.Cancel, Basic.CancelOk, consumer_tag="c")
-    # The flag of the first declaration still rules.
+    # The flag of the first declaration applies.
     assert channel.exists(name) is not auto_delete
     if not auto_delete:
         channel.call(Queue.Delete, Queue.DeleteOk, queue=name)

@@ -21,7 +21,7 @@ def test_a_purge_keeps_unacknowledged_messages(channel: Channel, name: str) -> N
     channel.quiet()
     channel.call(Basic.Cancel, Basic.CancelOk, consumer_tag="c")
     channel.reject(second.tag, requeue=True)
-    # With compat.strict never to the channel that has rejected it.
+    # With compat.strict, never to the channel that rejected it.
     content = channel.peer.channel(2).get(name)
     assert content is not None
     assert (content.body, content.redelivered) == (b"1", True)

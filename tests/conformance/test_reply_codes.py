@@ -16,12 +16,12 @@ from tests.support.peers.amqp091 import Basic, Channel, ChannelClass, Connection
 V: Final = "0-9-1"
 CHANNEL, CONNECTION = "channel", "connection"
 
-# Violations on a new channel, with a unique name; the method that is refused.
+# Violations on a new channel, with a unique name, and the refused method.
 Breach = Callable[[Channel, Channel, str], type[Frame]]
 
 
 def sends(kind: type[Frame], **fields: Any) -> Breach:
-    """One method; NAME in a field is the test's name."""
+    """Send one method; NAME in a field stands for the test's name."""
 
     def run(channel: Channel, other: Channel, name: str) -> type[Frame]:
         channel.send(
@@ -108,7 +108,7 @@ def unknown_exchange(channel: Channel, other: Channel, name: str) -> type[Frame]
 
 
 Expected = tuple[str, int]
-# Scope and code by default, and with compat.strict where that is another.
+# Scope and code by default, and with compat.strict if they differ.
 REPLY_CODES: Final[dict[str, tuple[Breach, Expected] | tuple[Breach, Expected | None, Expected]]] = {
     "channel.open.state": (sends(ChannelClass.Open), (CONNECTION, 504)),
     "exchange.declare.exchange.reserved": (sends(Exchange.Declare, exchange="amq.NAME"), (CHANNEL, 403)),
@@ -177,7 +177,7 @@ def test_every_rule_with_a_reply_code_is_in_the_table() -> None:
 
 
 def check(channel: Channel, breach: Breach, expected: Expected | None, other: Channel, name: str) -> None:
-    """A breach is answered as expected; None for one that is none. Then the channel, or the connection, is gone."""
+    """Check the reply to a violation, None for no violation. The channel or the connection is then closed."""
     kind = breach(channel, other, name)
     if expected is None:
         answer = channel.peer.read()
@@ -226,10 +226,10 @@ def test_an_operator_who_stops_the_broker_closes_connections(own_broker: Leveret
 
 @pytest.fixture
 def small(raw: Callable[..., Peer], mode: str) -> Channel:
-    """A channel in a virtual host of the mode that has as many queues as it may have."""
+    """A channel in a virtual host of the mode that has reached its queue limit."""
     leveret_only("it is configured")
     peer = raw()
-    peer.handshake("small" if mode == "rabbitmq" else "small-strict")  # where amq.dead is the one
+    peer.handshake("small" if mode == "rabbitmq" else "small-strict")  # amq.dead is that queue
     channel = peer.channel()
     if mode == "rabbitmq":
         channel.queue()

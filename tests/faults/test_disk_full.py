@@ -1,4 +1,4 @@
-"""The broker's disk fills up, on a small file system: publishers wait, consumers continue, and the broker recovers."""
+"""The broker's disk, a small file system, fills up: publishers wait, consumers continue, and the broker recovers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every operation that was answered with -ok survives an immediate kill."""
+"""Every operation with an -ok reply survives an immediate kill."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def test_exclusive_queues_do_not_survive(process: LeveretProcess) -> None:
 
 
 def test_overlay_survives(process: LeveretProcess) -> None:
-    """What dead-lettering adds is as durable as the message."""
+    """Headers added by dead-lettering are as durable as the message."""
 
     async def prepare(broker: Broker) -> None:
         connection = await Connection.open(broker)

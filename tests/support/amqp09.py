@@ -91,7 +91,7 @@ class Client:
         return self.expect(answer).arguments
 
     def open_file(self, identifier: str, size: int) -> int:
-        """Return how much of a file is staged."""
+        """Return the staged size of a file."""
         there: int = self.call("file.open", "file.open-ok", identifier=identifier, content_size=size)["staged_size"]
         return there
 

@@ -25,5 +25,5 @@ def matched(
     hashed: str = "",
     effort: Effort | None = None,
 ) -> list[str]:
-    """Names of the destinations, sorted; a duplicate shows."""
+    """Return the sorted names of the destinations, with duplicates."""
     return sorted(target.name for target in exchange.match(routing_key, headers or {}, hashed, effort or Effort()))

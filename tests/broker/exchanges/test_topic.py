@@ -100,7 +100,7 @@ def test_unbinding_all_leaves_an_empty_trie() -> None:
 
 
 class CountingKey(str):
-    """A routing key whose words count the look-ups with them."""
+    """A routing key whose words count lookups with them."""
 
     def __new__(cls, text: str, counter: list[int]) -> CountingKey:
         key = super().__new__(cls, text)
@@ -127,7 +127,7 @@ class CountingWord(str):
 
 
 def steps(exchange: TopicExchange, key: str) -> int:
-    """How many nodes a match asks for their children."""
+    """Return the number of nodes whose children a match looks up."""
     counter = [0]
     exchange.match(CountingKey(key, counter), {}, "", Effort())
     return counter[0]

@@ -1,4 +1,4 @@
-"""Leases as the tests of the broker core use them: operations that run until they are answered, and readers."""
+"""Helpers for leases in the broker core: operations that run until their reply, and readers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.broker.support import World, text_of
 
 
 class LeaseReader(Consumer):
-    """A consumer of a slice of a batch, with `credit` for so many entries (-1: any number)."""
+    """A consumer of a slice of a batch, with credit for `credit` entries, -1 for no limit."""
 
     def __init__(
         self,

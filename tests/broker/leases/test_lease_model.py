@@ -1,6 +1,5 @@
-"""A queue with leases against the same table: beside consumers, gets, purges, paging, limits and expiry, batches are
-planned, read in any slices, committed with and without messages that go back, released and abandoned, and at last
-recovered."""
+"""A queue with leases against the model of `test_queue_model`: in addition, batches are leased, read in any slices,
+committed with and without returned messages, released, abandoned, and recovered."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ NAMES = st.sampled_from(("a", "a", "a", "b"))
 
 
 class Planned:
-    """One batch as the table has it."""
+    """One batch in the model."""
 
     def __init__(self) -> None:
         self.messages: list[Expected] = []
@@ -33,7 +32,8 @@ class Planned:
 
 
 class LeaseMachine(QueueMachine):
-    """`planned` by lease and number; `back` is on its way back to the queue, by sequence number."""
+    """`planned` has batches by lease and number; `back` the messages being returned to the queue, by sequence
+    number."""
 
     @initialize(
         max_priority=st.sampled_from((None, None, 2)),
@@ -47,7 +47,7 @@ class LeaseMachine(QueueMachine):
         self.committed = {"a": 0, "b": 0}
         self.back: dict[int, Expected] = {}
         self.making: list[Expected] = []
-        # All batches that were ever made, as sequence numbers.
+        # All batches ever leased, as sequence numbers.
         self.made: list[list[int]] = []
         machine = self
 
@@ -74,7 +74,7 @@ class LeaseMachine(QueueMachine):
             notify = ReadyList.notify_waiting
 
             def notify_waiting(ready: ReadyList) -> None:
-                """Called between the return of the entries and what else becomes of them."""
+                """Called between the return of the entries and their next change."""
                 machine.came_back(seqs)
                 seqs.clear()
                 notify(ready)
@@ -102,12 +102,12 @@ class LeaseMachine(QueueMachine):
         if not expected.early:
             for other in self.ready.values():
                 assert other.early or other.level != expected.level or other.seq > seq
-        expected.persistent = True  # from now on the log has it
+        expected.persistent = True  # it is in the log from now on
         self.making.append(expected)
 
     def came_back(self, seqs: list[int]) -> None:
-        """Entries are ready again, in their places: only for the sake of what is not committed yet others may stand before
-        them, and then they may leave after younger ones."""
+        """Entries are ready again, in their places. Only uncommitted entries may precede them, so that they may leave
+        after younger ones."""
         for seq in seqs:
             expected = self.back.pop(seq)
             self.ready[expected.body] = expected
@@ -302,8 +302,8 @@ class LeaseMachine(QueueMachine):
         super().crash()
 
     def crash_before_commits_return(self) -> None:
-        """Of what is not on disk some is missing then, but batches are whole, and share nothing with each other or the
-        queue; what is in neither was settled."""
+        """Some uncommitted changes are lost, but batches are complete and disjoint from each other and the queue; all
+        other messages were settled."""
         log, recovery = self.world.held_log.recovery()
         after = World(log=log, recovery=recovery, page_above=PAGE_ABOVE, time=self.world.clock.time)
         queue = after.vhost.queues.get("q")

@@ -149,7 +149,7 @@ def test_delete_while_messages_are_read_back() -> None:
 
 
 def test_a_paged_queue_over_its_limit_is_read_back_once() -> None:
-    """Each publish finds the queue too long and its head not there."""
+    """At each publish the queue exceeds its limit and its head is not in memory."""
     world = small_world()
     queue = paged(world, max_length=100)
     while queue.ready.backlog.head:

@@ -1,7 +1,8 @@
-"""A queue against a table of what should be in it, through any mixture of pushes, gets, settlements, purges, paging,
-reads that come back late, commits that return late, expiry and crashes.
+"""A queue against a model of its contents, through any mixture of pushes, gets, settlements, purges, paging, late
+reads, late commits, expiry and crashes.
 
-After every step the figures must be exact: ready entries and bytes, memory, what is held, and which entries stand where.
+After every step the figures must be exact: ready entries and bytes, memory, unacked entries, and the place of each
+entry.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ PRIORITIES = (-1, -1, -1, 4, 0, 9, 200)
 
 
 class Expected:
-    """One message as the table has it. `early`: it may leave before older ones, for it came back past paged ones."""
+    """One message in the model. `early`: it may leave before older ones, because it was requeued past paged-out
+    ones."""
 
     def __init__(self, body: str, seq: int, level: int, persistent: bool, due: int) -> None:
         self.body = body
@@ -322,7 +324,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert queue.memory == sum(entry.message.size + ENTRY_OVERHEAD for entry in in_memory)
 
     def crash(self) -> None:
-        """After a start, everything persistent that was committed and not settled is there, in order."""
+        """After a start, every committed, unsettled persistent message is in the queue, in order."""
         log = self.world.held_log
         log.held = False
         self.world.end_turn()

@@ -1,5 +1,5 @@
-"""Queues over the SQLite log, through any mixture of work and restarts: after a crash or a clean stop exactly what was
-committed and not settled is there, in order, with its headers.
+"""Queues over the SQLite log, through any mixture of work and restarts: after a crash or a clean stop, exactly the
+committed, unsettled messages are in the queue, in order, with their headers.
 """
 
 from __future__ import annotations
@@ -270,7 +270,7 @@ class DiskMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES))
     def look(self, name: str) -> None:
-        """Every message is there once, with its own body, headers and priority."""
+        """Every message is in the queue once, with its own body, headers and priority."""
         queue = self.queue(name)
         found: list[Entry] = []
         while (entry := self.world.acquire(queue)) is not None:

@@ -18,7 +18,7 @@ def world() -> World:
 
 
 def look(world: World) -> None:
-    """Do what the watch does periodically; twice, since entries that must be written first are paged the next time."""
+    """Run the periodic memory check twice: entries that must be written first are paged out the second time."""
     world.broker.share_memory(BUDGET, MOST)
     for _ in range(2):
         world.broker.page_down()
@@ -30,7 +30,7 @@ def in_memory(world: World) -> int:
 
 
 def flood(world: World, queues: int, messages: int, size: int = 5000) -> None:
-    """Messages to all of so many queues, without consumers."""
+    """Publish messages to `count` queues without consumers."""
     for number in range(queues):
         if f"q{number}" not in world.vhost.queues:
             world.vhost.bind(world.queue(f"q{number}"), "amq.fanout", "", {})

@@ -1,4 +1,4 @@
-"""A store of segments in memory, which acts when a test asks for it."""
+"""A store of segments in memory, which replies on request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class MemoryStore(SegmentStore):
     """`files` by path: (offset, time, message, overlay) of each message; what a crash leaves, too.
 
     held     replies wait in `waiting` for `answer`; without it they are posted at once
-    fault    kind and text of what goes wrong, None for nothing
+    fault    kind and text of a failure, None for none
     """
 
     def __init__(self, held: bool = False) -> None:
@@ -49,7 +49,7 @@ class MemoryStore(SegmentStore):
             self.post(callback)
 
     def answer(self, count: int = -1) -> None:
-        """Post so many of the replies that wait, all of them with -1."""
+        """Post this many pending replies, all of them with -1."""
         assert self.post is not None
         while self.waiting and count:
             self.post(self.waiting.pop(0))

@@ -19,7 +19,7 @@ from tests.broker.support import Taker, World
 
 
 class Packs(Taker):
-    """A reader of packs of a stream."""
+    """A reader of record batches of a stream."""
 
     def __init__(
         self, queue: StreamQueue, start: int = 0, until: int | None = None, *, credit: int = -1, only: bytes | None = None
@@ -38,7 +38,7 @@ class Packs(Taker):
         self.taken.append(entry)
 
     def got(self) -> list[tuple[int, int, list[int], list[str]]]:
-        """First and next offset, offsets and bodies of each pack."""
+        """Return first and next offset, offsets and bodies of each record batch."""
         return [read(whole(entry.message.body)) for entry in self.taken]
 
 

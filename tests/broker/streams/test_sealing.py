@@ -1,4 +1,4 @@
-"""Sealed segments of streams, over a store in memory: what is sealed when, served how, kept how long, and what survives."""
+"""Sealed segments of streams, over a store in memory: sealing, reading, retention and recovery."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def manifest(world: World) -> list[Segment]:
 
 
 def settle(world: World) -> None:
-    """Run what is posted, and the timers that are due now."""
+    """Run posted callbacks and due timers."""
     for _ in range(5):
         world.sleep(1)
 

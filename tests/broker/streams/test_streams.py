@@ -374,7 +374,7 @@ class TestNamedConsumers:
         world.broker.end_turn()
         assert again.bodies() == numbers(1, 6)
         assert other.bodies() == numbers(0, 6)
-        queue.settle(second)  # of the reader before, which counts no more
+        queue.settle(second)  # of the previous reader, which no longer counts
         queue.remove_consumer(again)
         world.broker.end_turn()
         world, queue = recovered(world)

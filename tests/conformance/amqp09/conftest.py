@@ -1,8 +1,8 @@
 """The broker under test and its peers of AMQP 0-9.
 
-`realm` is a virtual host with realms: `/own` for the resources that begin with `own.`, in which `guest` has every right,
-`/shared` and `/closed`, for which no user has any. Without realms, in the others, ticket 0 will do. Channels of lost
-connections are not kept for `channel.resume`, so that what they held can be had at once.
+The virtual host `realm` has realms: `/own` for resources that begin with `own.`, in which `guest` has every right, and
+`/shared` and `/closed`, for which no user has full rights. The other virtual hosts have no realms and accept ticket 0.
+Channels of lost connections are not kept for `channel.resume`, so that their unacked messages are available at once.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _leveret_only() -> None:
 
 @pytest.fixture(scope="session")
 def broker09(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeveretProcess]:
-    """One broker for all tests but those that restart it."""
+    """One broker for all tests that do not restart it."""
     process = LeveretProcess(tmp_path_factory.mktemp("broker09"), config=CONFIG_AMQP09).start()
     yield process
     process.stop()
@@ -81,7 +81,7 @@ def broker(broker09: LeveretProcess) -> LeveretProcess:
 
 @pytest.fixture
 def own_broker(tmp_path: Path) -> Iterator[LeveretProcess]:
-    """A broker for one test, to stop, kill and start again. It is not started where `config` is to change."""
+    """A broker for one test, to stop, kill and start again. A test that changes `config` starts it itself."""
     process = LeveretProcess(tmp_path / "own", config=CONFIG_AMQP09).start()
     yield process
     process.kill()
@@ -90,7 +90,7 @@ def own_broker(tmp_path: Path) -> Iterator[LeveretProcess]:
 
 @pytest.fixture
 def raw(broker09: LeveretProcess) -> Iterator[Raw]:
-    """A factory of sockets on which nothing was said yet."""
+    """A factory of new sockets, before the handshake."""
     yield from sockets(Peer, broker09)
 
 
@@ -125,7 +125,7 @@ def other(connect: Connect) -> Channel:
 
 @pytest.fixture
 def moded(mode: str, connect: Connect) -> Callable[[], Channel]:
-    """A factory of channels, each of a connection of its own, in the mode's virtual host."""
+    """A factory of channels, each on its own connection, in the mode's virtual host."""
     return lambda: connect(MODES[mode]).open()
 
 

@@ -22,7 +22,7 @@ class Got:
 
 
 def publish(channel: Channel, kind: str, body: bytes, routing_key: str = "", exchange: str = "", **fields: Any) -> None:
-    """Publish a content that will be taken."""
+    """Publish a content that the broker accepts."""
     if kind == "file":
         identifier = fields.pop("identifier", f"{channel.peer.local_port}.{routing_key}.{exchange}.{body[:64]!r}"[:255])
         channel.publish_file(body, routing_key, exchange, identifier=identifier, **fields)
@@ -34,7 +34,7 @@ def publish(channel: Channel, kind: str, body: bytes, routing_key: str = "", exc
 
 
 def consume_method(kind: str) -> tuple[str, str]:
-    """Names of the method and of the field of the consumer's name."""
+    """Return the names of the cancel method and of its field with the consumer's name."""
     return f"{kind}.consume", "destination" if kind == "message" else "consumer_tag"
 
 
@@ -53,7 +53,7 @@ def cancel(channel: Channel, kind: str, tag: str) -> None:
 
 
 def receive(channel: Channel, kind: str) -> Got:
-    """The next delivery of that class."""
+    """Return the next delivery of that class."""
     if kind == "file":
         file = channel.file()
         return Got(file.body, file.tag, file.redelivered, file.method.consumer_tag, file.properties)
@@ -84,5 +84,5 @@ def reject(channel: Channel, kind: str, got: Got, *, requeue: bool) -> None:
 
 
 def persistent(kind: str, yes: bool = True) -> dict[str, Any]:
-    """The property that says so; files are always persistent, streams never."""
+    """Return the property for persistence; files are always persistent, streams never."""
     return {"delivery_mode": 2 if yes else 1} if kind in ("basic", "message") else {}

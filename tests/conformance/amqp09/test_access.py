@@ -1,6 +1,7 @@
 """Class access, and the ticket that every method carries: a virtual host with realms (`conftest`).
 
-A ticket that does not give the access that is needed is 403 on the channel, one of another channel 530 on the connection.
+A ticket without the required access is refused with 403 on the channel, a ticket of another channel with 530 on the
+connection.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ Guarded = Callable[[], Channel]
 
 @pytest.fixture
 def own(name: str) -> str:
-    """A name in the realm that `guest` has every right in."""
+    """A name in the realm in which `guest` has every right."""
     return f"own.{name}"
 
 
@@ -69,7 +70,7 @@ def test_the_channel_with_the_only_ticket_may_have_it_exclusive(guarded: Guarded
     channel = guarded()
     ticket(channel, "read", realm=SHARED)
     ticket(channel, "exclusive", "read", realm=SHARED)
-    # Another one is kept out until that channel is closed.
+    # Another channel is refused until that channel is closed.
     other = guarded()
     other.send("access.request", realm=SHARED, read=True)
     other.peer.expect_end(403, "access.request")
@@ -102,7 +103,7 @@ def test_tickets_are_checked_without_realms_too(connect: Connect, name: str) -> 
     peer.expect_end(530, "queue.declare")
 
 
-# What each method needs, and a call of it that would be granted with that.
+# The right that each method requires, and a call that is granted with it.
 TICKETED = [
     pytest.param(
         "exchange.declare",
@@ -214,7 +215,7 @@ ANSWERS = {
 
 
 def call(channel: Channel, name: str, fields: dict[str, object], own: str, number: int) -> None:
-    """The call with this ticket; a content for what takes one."""
+    """Make the call with this ticket, with a content for methods that have one."""
     given = {key: value.replace("NAME", own) if isinstance(value, str) else value for key, value in fields.items()}
     if name == "file.publish":
         channel.stage(own, b"x")
@@ -265,7 +266,7 @@ def test_any_other_ticket_is_refused(
     }
     call(channel, method, fields, own, make[wrong]())
     channel = channel.refused(403, method)
-    # Nothing of it was done.
+    # The call had no effect.
     reader = ticket(channel, "read", "passive")
     assert channel.get(own, ticket=reader) is None
     channel.call("exchange.declare", exchange=own, passive=True, ticket=reader)

@@ -124,7 +124,7 @@ def tight(tmp_path: Path) -> Iterator[LeveretProcess]:
 
 
 def fill(channel: Channel) -> None:
-    """Publish in a transaction until the broker asks to stop. What was on its way then may stay unread."""
+    """Publish in a transaction until the broker asks to stop. Frames in flight may stay unread."""
     channel.call("tx.select")
     channel.peer.socket.settimeout(5.0)
     for number in range(1000):
@@ -156,7 +156,7 @@ def test_publishers_are_asked_to_stop_and_later_to_resume(tight: LeveretProcess,
     kinds.consume(consumer, kind, "q", "c", no_ack=True)
     assert kinds.receive(consumer, kind).body == b"before"
     consumer.quiet()
-    # An unread socket shows its end only as a reset.
+    # The end of an unread socket is visible only as a reset.
     publisher.peer.reset()
     assert bystander.expect("channel.flow").active is True
     kinds.publish(bystander, kind, b"after", "q")
@@ -188,7 +188,7 @@ def test_publishing_files_after_agreeing_to_pause_is_refused(channel: Channel, n
     channel.send("channel.flow-ok", active=False)
     channel.publish_file(b"2", name, identifier=f"{name}.2")
     channel = channel.refused(406, "file.publish")
-    # What was refused is staged still.
+    # The refused file is still staged.
     assert channel.call("file.open", identifier=f"{name}.2", content_size=1).staged_size == 1
 
 

@@ -1,4 +1,4 @@
-"""Rules of class connection that are the client's: `leveret.client` against servers that say what a test wants."""
+"""Client rules of class connection: `leveret.client` against scripted servers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ServerSide(Peer):
 
 
 class Server:
-    """Takes one connection, and runs a script for it in a thread. What the script raises fails the test."""
+    """Accepts one connection, and runs a script for it in a thread. An exception in the script fails the test."""
 
     def __init__(self, script: Callable[[ServerSide], None]) -> None:
         self.script = script
@@ -66,7 +66,7 @@ class Server:
 
 @pytest.fixture(params=["sync", "aio"])
 def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
-    """Connects over 0-9, uses the connection once, and gives the port that it is connected to."""
+    """Connect over 0-9, use the connection once, and return the port that it is connected to."""
 
     def block(url: str, **options: Any) -> int:
         with sync.connect(url, protocol="0-9", reconnect=False, **options) as connection:
@@ -140,7 +140,7 @@ def test_the_client_authenticates_with_the_configured_mechanism(connect: Connect
 def test_the_client_does_not_fall_back_to_a_lower_profile(connect: Connect) -> None:
     def script(peer: ServerSide) -> None:
         start(peer, mechanisms="PLAIN AMQPLAIN")
-        peer.expect_eof()  # not a word, and no password
+        peer.expect_eof()  # nothing was sent, in particular no password
 
     with Server(script) as server, pytest.raises(AuthenticationFailed, match="SCRAM-SHA-256"):
         connect(server.url, mechanism="SCRAM-SHA-256")

@@ -84,7 +84,7 @@ def test_the_minimum_frame_size_can_be_agreed_and_holds_in_both_directions(conne
     channel = peer.open()
     channel.queue(name)
     text = bytes(range(256)) * 40
-    channel.publish(text, name)  # the peer cuts it, and checks what it reads
+    channel.publish(text, name)  # the peer splits it, and checks the size of received frames
     assert channel.drain(name) == [text]
     peer.send_bytes(frame_bytes(METHOD_FRAME, 1, b"\x00" * 4200))
     peer.read_end(501)
@@ -123,7 +123,7 @@ def test_a_larger_channel_max_than_proposed_closes_without_negotiation(raw: Raw)
 
 @pytest.mark.rule("0-9", "connection.tune-ok.channel-max.upper-limit")
 def test_the_agreed_channel_max_is_enforced(connect: Connect) -> None:
-    """The number of channels, as the text of this version has it, whatever their numbers."""
+    """The limit is on the number of channels, as this version specifies, whatever their ids."""
     peer = connect(channel_max=2)
     peer.open(65535)
     peer.open(3)
@@ -152,7 +152,7 @@ OPENING: dict[str, dict[str, Any]] = {
     ],
 )
 def test_no_step_of_the_handshake_is_left_out(raw: Raw, early: str, authenticated: bool) -> None:
-    """Above all not the login."""
+    """In particular not the login."""
     peer = raw()
     peer.begin()
     if authenticated:

@@ -1,4 +1,4 @@
-"""Consuming: what the content classes have in common."""
+"""Consuming: rules that the content classes share."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_exclusive_access_needs_a_queue_without_consumers(channel: Channel, othe
     assert kinds.receive(channel, kind).body == b"x"
     kinds.cancel(channel, kind, "c")
     kinds.consume(other, kind, name, "x", exclusive=True, no_ack=True)
-    # From now on it is for that one alone, whatever the class.
+    # From now on the queue is exclusive to that consumer, whatever the class.
     for another in KINDS:
         third = channel.peer.open(7)
         method, tag = kinds.consume_method(another)
@@ -301,8 +301,8 @@ def test_unacknowledged_messages_are_redelivered(connect: Connect, name: str, ki
 @pytest.mark.rule("0-9", "redelivered.hinting")
 @pytest.mark.parametrize("kind", ["basic", "file", "message"])
 def test_the_flag_is_a_hint_and_the_message_has_an_identity(connect: Connect, name: str, kind: str) -> None:
-    """A message that was on its way to a client which never read it is flagged as well: what tells a duplicate is its
-    identity, which stays."""
+    """A message in flight to a client that never read it is flagged as well. Its identity, which stays, reveals a
+    duplicate."""
     channel = connect().open()
     channel.queue(name)
     kinds.publish(channel, kind, b"x", name, message_id=f"id of {name}")

@@ -1,4 +1,4 @@
-"""What outlives the broker process."""
+"""Durability: objects and messages that survive a restart of the broker."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def own_broker(module_broker: LeveretProcess) -> Iterator[LeveretProcess]:
 
 @pytest.fixture
 def fresh(own_broker: LeveretProcess, connect: Connect) -> Open:
-    """Channel 1 of a new connection to the broker as it runs now."""
+    """Return channel 1 of a new connection to the running broker."""
     return lambda: connect(at=own_broker).open()
 
 
@@ -52,7 +52,7 @@ def restart(own_broker: LeveretProcess, request: pytest.FixtureRequest) -> Resta
 
 
 def publish_kept(channel: Channel, kind: str, queue: str, bodies: list[bytes]) -> None:
-    """Publish persistent messages, in a transaction, whose commit is answered when they are on disk."""
+    """Publish persistent messages in a transaction: the reply to the commit follows when they are on disk."""
     channel.call("tx.select")
     for body in bodies:
         kinds.publish(channel, kind, body, queue, **kinds.persistent(kind))

@@ -147,7 +147,7 @@ def test_an_exchange_that_is_not_there_is_404(channel: Channel, name: str) -> No
 
 
 def is_durable(channel: Channel, exchange: str, name: str) -> bool:
-    """Whether the exchange is: no durable queue binds to a transient one."""
+    """Return whether the exchange is durable: a durable queue cannot be bound to a transient one."""
     channel.queue(name, durable=True)
     channel.send("queue.bind", queue=name, exchange=exchange)
     answer = channel.peer.read()

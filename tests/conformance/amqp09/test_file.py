@@ -1,4 +1,4 @@
-"""Class file: staging in both directions. What it shares with the other classes is in the tests of those subjects."""
+"""Class file: staging in both directions. Rules shared with other classes are tested by subject."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_the_server_stages_from_the_clients_position(connect: Connect, name: str
     channel.publish_file(BODY, name, identifier=name)
     channel.consume(name, kind="file")
     first = channel.expect("file.open")
-    peer.drop()  # the client keeps what it has got, and asks for the rest
+    peer.drop()  # the client keeps the received part, and asks for the rest
     channel = connect().open()
     channel.consume(name, kind="file")
     second = channel.expect("file.open")

@@ -1,5 +1,4 @@
-"""Every method of 0-9 from the right side and from the wrong one, in order and out of order: the chassis and the grammars
-of the classes."""
+"""Every method of 0-9 from either side, in order and out of order: the chassis and the class grammars."""
 
 from __future__ import annotations
 
@@ -49,7 +48,7 @@ def challenge(channel: Channel, name: str) -> None:
     )
     assert peer.expect_method(0, "connection.secure").challenge.startswith(b"r=nonce")
     peer.send_method(0, "connection.secure-ok", response="c=biws,r=wrong,p=AAAA")
-    peer.expect_eof()  # the response was taken, and found wrong
+    peer.expect_eof()  # the response was accepted, and is wrong
 
 
 def closed_by_server(channel: Channel, name: str) -> None:

@@ -1,5 +1,5 @@
-"""Class message: answers, references, and the fields of a transfer. What it shares with the other classes is in the tests
-of those subjects."""
+"""Class message: replies, references, and the fields of a transfer. Rules shared with other classes are tested by
+subject."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STALE = 1_000_000_000
 
 
 def held(channel: Channel, queue: str) -> None:
-    """A message that the client has to answer."""
+    """A message that requires a reply from the client."""
     channel.queue(queue)
     kinds.publish(channel, "message", b"x", queue)
     kinds.consume(channel, "message", queue, "c")
@@ -54,7 +54,7 @@ def test_the_broker_rejects_by_them_too(channel: Channel, name: str) -> None:
 
 @pytest.mark.rule("0-9", "message.transfer.ttl.01")
 def test_times_are_those_of_the_broker_that_a_message_arrives_at(channel: Channel, name: str) -> None:
-    """A broker that passed it on should have cleared them: where it did not, they are replaced."""
+    """A broker that passed the message on should have cleared them; if it did not, they are replaced."""
     channel.queue(name)
     kinds.publish(channel, "message", b"x", name, ttl=60_000, timestamp=STALE, expiration=STALE + 1)
     kinds.publish(channel, "message", b"y", name, timestamp=STALE, expiration=STALE + 1)
@@ -100,7 +100,7 @@ def call(channel: Channel, method: str, **fields: object) -> None:
 
 
 def send_by_reference(channel: Channel, queue: str, **fields: object) -> None:
-    """A whole message; its answer comes behind that of the close."""
+    """A complete message; the reply to it follows the one to the close."""
     call(channel, "open", reference=NAME)
     channel.send("message.transfer", routing_key=queue, body=Body(REFERENCE, NAME), **fields)
     for piece in PIECES:
@@ -182,7 +182,7 @@ def test_a_client_cannot_acknowledge_a_transfer_before_its_close(connect: Connec
     publish = connect().open()
     call(publish, "open", reference=NAME)
     publish.send("message.transfer", routing_key=name, body=Body(REFERENCE, NAME))
-    for _ in range(300):  # much more than the sockets between can hold
+    for _ in range(300):  # much more than the socket buffers hold
         call(publish, "append", reference=NAME, bytes=b"x" * 100_000)
     call(publish, "close", reference=NAME)
     publish.expect("message.ok")
@@ -208,7 +208,7 @@ def test_a_body_is_sent_by_reference_in_both_directions(connect: Connect, name: 
         send_by_reference(channel, name, message_id="m")
     kinds.consume(channel, "message", name, "c")
     for _ in range(3):
-        # What fits into a frame comes inline, whichever way it went in.
+        # A body that fits into a frame arrives inline, however it was sent.
         transfer = channel.expect("message.transfer")
         assert (transfer.body, transfer.message_id) == (Body(INLINE, b"".join(PIECES)), "m")
         channel.send("message.ok")

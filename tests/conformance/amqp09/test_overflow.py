@@ -1,4 +1,4 @@
-"""What queues do when they are full."""
+"""Full queues."""
 
 from __future__ import annotations
 

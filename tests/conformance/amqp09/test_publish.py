@@ -1,4 +1,4 @@
-"""Publishing: what the content classes have in common."""
+"""Publishing: rules that the content classes share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PLAIN = ("basic", "file", "stream")
 
 
 def send(channel: Channel, kind: str, body: bytes, routing_key: str, exchange: str, **fields: Any) -> None:
-    """A publish that may be refused: nothing is read."""
+    """Publish without reading a reply: the broker may refuse it."""
     if kind == "message":
         channel.send("message.transfer", destination=exchange, routing_key=routing_key, body=Body(INLINE, body), **fields)
     else:
@@ -245,6 +245,6 @@ def test_a_body_above_the_limit_of_the_server_is_311(channel: Channel, kind: str
     channel.send(f"{kind}.publish", routing_key="nowhere")
     channel.peer.send_bytes(frame_bytes(HEADER_FRAME, 1, header({"basic": 60, "stream": 80}[kind], 1 << 40)))
     assert channel.expect("channel.close").reply_code == 311
-    channel.peer.send_bytes(frame_bytes(BODY_FRAME, 1, b"x" * 1000))  # was on its way
+    channel.peer.send_bytes(frame_bytes(BODY_FRAME, 1, b"x" * 1000))  # was in flight
     channel.send("channel.close-ok")
     channel.peer.open().quiet()

@@ -96,7 +96,7 @@ def test_passive_checks_that_the_queue_exists(channel: Channel, name: str) -> No
 
 
 def is_durable(channel: Channel, queue: str, name: str) -> bool:
-    """Whether the queue is: no durable one binds to a transient exchange."""
+    """Return whether the queue is durable: a durable queue cannot be bound to a transient exchange."""
     channel.exchange(name + ".x")
     channel.send("queue.bind", queue=queue, exchange=name + ".x")
     answer = channel.peer.read()
@@ -190,7 +190,7 @@ def test_a_private_queue_is_locked_for_others(
     other.send(method, queue=name, **fields)
     other.refused(405, method).quiet()
     assert channel.exists(name)
-    channel.queue(name, exclusive=True)  # for its connection that is no mistake
+    channel.queue(name, exclusive=True)  # its own connection may do that
 
 
 @pytest.mark.rule("0-9", "queue.declare.exclusive.02")

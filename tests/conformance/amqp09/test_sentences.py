@@ -1,4 +1,4 @@
-"""What the descriptions of 0-9's fields and methods say beside the rules."""
+"""Requirements in the descriptions of 0-9's fields and methods, outside of the rules."""
 
 from __future__ import annotations
 

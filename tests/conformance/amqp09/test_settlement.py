@@ -18,7 +18,7 @@ BOTH = ("basic", "file")
 
 
 def hold(channel: Channel, kind: str, queue: str, count: int = 1) -> list[kinds.Got]:
-    """Publish and be given so many messages."""
+    """Publish messages, and return their deliveries."""
     for number in range(count):
         kinds.publish(channel, kind, b"%d" % number, queue)
     kinds.consume(channel, kind, queue, "held")
@@ -87,7 +87,7 @@ def test_a_reject_is_processed_while_content_is_being_sent(connect: Connect, nam
     small = slow.delivery()
     slow.expect("basic.deliver")
     assert isinstance(peer.read(1), Header)
-    # Much more is to come than the sockets between can hold.
+    # Much more is sent than the socket buffers hold.
     slow.reject(small.tag, requeue=False)
     watcher.consume(name + ".dead", no_ack=True)
     assert watcher.delivery().body == b"small"
@@ -152,7 +152,7 @@ def test_a_requeued_message_is_not_redelivered_to_the_same_channel(peer: Peer, n
     (got,) = hold(channel, kind, name)
     kinds.reject(channel, kind, got, requeue=True)
     channel.quiet()
-    kinds.publish(channel, kind, b"next", name)  # it holds up nothing behind it
+    kinds.publish(channel, kind, b"next", name)  # it blocks no later message
     assert kinds.receive(channel, kind).body == b"next"
     kinds.consume(sibling, kind, name, "s")
     again = kinds.receive(sibling, kind)
@@ -219,7 +219,7 @@ def test_after_some_failures_a_message_is_dead_lettered(connect: Connect, mode: 
     kinds.publish(probe, kind, b"poison", name, message_id=name)
     deliveries = 0
     while probe.depth(name):
-        # A new client each time: the old one does not get it again.
+        # A new client each time: the message is not redelivered to the old one.
         peer = connect(MODES[mode])
         channel = peer.open()
         kinds.consume(channel, kind, name, "c")

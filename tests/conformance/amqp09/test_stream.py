@@ -1,4 +1,4 @@
-"""Class stream: rates and resolutions. What it shares with the other classes is in the tests of those subjects."""
+"""Class stream: rates and resolutions. Rules shared with other classes are tested by subject."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from tests.conformance.amqp09 import kinds
 from tests.support.peers.amqp09 import Channel, Peer
 
-# So slow that a second message of this size is not due before any test is over.
+# So slow that a second message of this size is not due within a test.
 SLOW, SIZE = 1, 1000
 
 
@@ -48,8 +48,8 @@ def test_a_slow_consumer_gets_the_highest_priorities(channel: Channel, name: str
 @pytest.mark.rule("0-9", "stream.qos.global.text.channel")
 @pytest.mark.rule("0-9", "stream.qos.global.text.connection")
 def test_channels_select_their_resolutions_by_themselves(peer: Peer, name: str) -> None:
-    """One source, two channels of the same connection: the fine one gets all, the coarse one what its rate and the
-    priorities leave; nothing is transformed."""
+    """One source, two channels of one connection: the fine one receives all messages, the coarse one those that its
+    rate and the priorities allow; nothing is transformed."""
     fine, coarse = peer.open(1), peer.open(2)
     fine.exchange(name, "fanout")
     for channel, queue in ((fine, name + ".fine"), (coarse, name + ".coarse")):

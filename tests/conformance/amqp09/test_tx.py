@@ -11,9 +11,8 @@ from tests.support.peers.amqp09 import Channel, Peer
 @pytest.mark.rule("0-9", "tx.01")
 @pytest.mark.parametrize("kind", ["basic", "file", "message"])
 def test_the_means_to_detect_duplicates_survive_a_rollback(peer: Peer, name: str, kind: str) -> None:
-    """Messages that were received, and requeued by a rollback and the channel's end, are redelivered with their identity
-    and
-    the flag; those acknowledged in a committed transaction are not."""
+    """Messages requeued by a rollback and the end of the channel are redelivered with their identity and the flag;
+    those acknowledged in a committed transaction are not."""
     channel, second = peer.open(1), peer.open(2)
     channel.queue(name)
     for number in range(2):

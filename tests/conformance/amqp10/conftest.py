@@ -25,13 +25,13 @@ def _leveret_only() -> None:
 
 @pytest.fixture
 def raw(broker: Broker) -> Iterator[Connect]:
-    """A factory of sockets on which nothing was said yet."""
+    """A factory of new sockets, before any header."""
     yield from sockets(Peer, broker)
 
 
 @pytest.fixture
 def connect(raw: Connect, name: str) -> Connect:
-    """A factory of open connections, each of a container of its own unless it is named."""
+    """A factory of open connections, each with its own container unless named."""
     made: list[Peer] = []
 
     def make(*, at: Broker | None = None, **options: object) -> Peer:
@@ -56,13 +56,13 @@ def session(peer: Peer) -> Session:
 
 @pytest.fixture
 def begin(connect: Connect) -> Begin:
-    """A factory of sessions on connections of their own."""
+    """A factory of sessions, each on its own connection."""
     return lambda **options: connect(**options).begin()
 
 
 @pytest.fixture
 def channel0(broker: Broker) -> Iterator[Callable[..., Channel]]:
-    """A factory of channels of AMQP 0-9-1, for queues with settings and for looking at them from elsewhere."""
+    """A factory of channels of AMQP 0-9-1, to declare queues with arguments and to inspect them."""
     peers: list[OtherPeer] = []
 
     def make(vhost: str = "/") -> Channel:

@@ -34,7 +34,7 @@ FACTS: Final = [rule for rule in catalogue() if not rule.keyword]
 
 
 def of_fields(kind: str) -> list[Any]:
-    """A parameter for each fact of a kind: the type, and the field."""
+    """Return a parameter for each fact of a kind: the type, and the field."""
     found = []
     for rule in FACTS:
         parts = rule.id.split(".")
@@ -54,7 +54,7 @@ def sample(field: FieldSpec) -> bytes:
 
 
 def bytes_of(spec: CompositeSpec, missing: int | None = None) -> bytes:
-    """A value with its mandatory fields, and with null for the missing one."""
+    """Return a value with its mandatory fields, and null for the missing one."""
     last = max((at for at, field in enumerate(spec.fields) if field.mandatory), default=-1)
     return composite(
         spec.descriptor, *(NULL if at == missing else sample(field) for at, field in enumerate(spec.fields[: last + 1]))

@@ -28,7 +28,7 @@ def test_a_dynamic_source_has_an_address_that_names_its_owner(connect: Connect, 
     source = receiver.attached.source
     assert source.dynamic
     assert "replies" in source.address and f"{name}.container" in source.address
-    # There is a node with that address, and no two have the same.
+    # A node with that address exists, and addresses are unique.
     assert dynamic(session, True, "replies2").attached.source.address != source.address
     session.sender(source.address).deliver(message(b"x"))
     receiver.flow(1)
@@ -83,7 +83,7 @@ def test_the_distribution_mode_is_reported(session: Session, name: str, asked: s
 @pytest.mark.rule("1.0", "messaging.std-dist-mode.copy.choice")
 @pytest.mark.parametrize("expiry", ["session-end", "never"])
 def test_a_link_that_browses_gets_every_message_once(begin: Begin, name: str, expiry: str) -> None:
-    """Also where it is attached again, as long as its source is there."""
+    """Also after a reattach, as long as its source exists."""
     session = begin()
     sender = session.sender(name)
     for number in range(3):
@@ -102,7 +102,7 @@ def test_a_link_that_browses_gets_every_message_once(begin: Begin, name: str, ex
     sender.deliver(message(b"new"))
     assert receiver.get().body == b"new"
     receiver.nothing()
-    # They are all there for others.
+    # All messages are still available to others.
     other = session.receiver(name, 10)
     assert [other.get().body for _ in range(4)] == [b"0", b"1", b"2", b"new"]
 
@@ -117,12 +117,12 @@ def test_a_message_that_a_filter_refused_stays_refused_until_it_changes(session:
     receiver = session.receiver(source=source, credit=10)
     assert set(receiver.attached.source.filter) == {"f"}
     receiver.nothing()
-    # What has passed through others' hands unchanged is the same message.
+    # A message that others released unchanged is the same message.
     other = begin().receiver(name, 1)
     other.session.dispose(other.get().id, state=Released())
     other.session.sync()
     receiver.nothing()
-    # With other annotations it is another one.
+    # With other annotations it is a different one.
     other.flow(1)
     other.session.dispose(other.get().id, state=Modified(False, False, {Symbol("x-opt-n"): 2}))
     assert receiver.get().body == b"x"

@@ -1,4 +1,4 @@
-"""The sections of a message: what is kept, what has defaults, what a header means (messaging section 3.2)."""
+"""The sections of a message: preservation, defaults, and the header (messaging section 3.2)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_bare_message_stays_byte_for_byte(begin: Begin, name: str, body: byt
     receiver = session.receiver(name, 1)
     first = receiver.get()
     assert bare_of(first.payload) == bare
-    # Given back and sent again.
+    # Released and redelivered.
     session.dispose(first.id, state=Released())
     receiver.flow(1)
     again = receiver.get()
@@ -106,7 +106,7 @@ def test_a_transient_queue_refuses_durable_messages(connect: Connect, channel0: 
     state = session.outcome(sender.send(message(b"x", durable=True))).state
     assert state.error.condition == "amqp:precondition-failed"
     sender.deliver(message(b"y"))
-    # Where the outcome is not to be had, the link goes.
+    # Without support for the outcome, the link is detached.
     relay = session.sender(target=Target(None))
     number = relay.send(message(b"x", durable=True, properties=Properties(to=f"/queues/{name}")))
     assert session.outcome(number).state.error.condition == "amqp:precondition-failed"
@@ -114,7 +114,7 @@ def test_a_transient_queue_refuses_durable_messages(connect: Connect, channel0: 
     other.send(message(b"z", durable=True))
     assert other.detached_with() == "amqp:precondition-failed"
     assert session.receiver(name, 9).get().body == b"y"
-    # A node that goes with its client is nothing that could be there after a crash.
+    # A node that is deleted with its client cannot survive a crash anyway.
     dynamic = session.sender(target=Target(dynamic=True))
     dynamic.deliver(message(durable=True))
     session.sender(dynamic.attached.target.address).deliver(message(durable=True))
@@ -159,7 +159,7 @@ def test_a_message_without_a_header_is_not_durable(own_broker: LeveretProcess, c
 
 
 def order(session: Session, name: str, priorities: list[int]) -> list[int]:
-    """The priorities of messages as they come, each of which was sent twice: ascending, then descending."""
+    """Return the priorities of received messages; each was sent twice, ascending, then descending."""
     sender = session.sender(name)
     for priority in [*sorted(priorities), *sorted(priorities, reverse=True)]:
         sender.send(message(b"%d" % priority, header=Header(priority=priority)), settled=True)
@@ -169,7 +169,8 @@ def order(session: Session, name: str, priorities: list[int]) -> list[int]:
 
 
 def levels(found: list[int], priorities: list[int]) -> list[set[int]]:
-    """Which priorities were treated alike, highest first. Those of one level came ascending, then descending."""
+    """Return groups of priorities with one level, highest first. Those of one level arrived ascending, then
+    descending."""
     groups: list[set[int]] = []
     rest = list(found)
     while rest:
@@ -286,7 +287,7 @@ def test_annotations_that_begin_with_x_are_accepted(session: Session, name: str)
     assert found["x-mine"] == 1
 
 
-# What is made of messages of other protocols
+# Conversion of messages of other protocols
 
 
 @pytest.mark.rule("1.0", "messaging.3.2.4.encoding-of-data")

@@ -1,4 +1,4 @@
-"""Outcomes of deliveries (messaging section 3.4), and settled for good (3.5.2)."""
+"""Outcomes of deliveries (messaging section 3.4), and final settlement (3.5.2)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.support.peers.amqp10 import name as name_of
 
 @pytest.fixture
 def receiver(session: Session, name: str) -> Receiver:
-    """A receiver; a message is in the queue."""
+    """Return a receiver of a queue with one message."""
     session.sender(name).deliver(message(b"x"))
     return session.receiver(name, 1)
 
 
 def again(receiver: Receiver, delivery: Delivery, state: object) -> Delivery:
-    """The delivery after it has got this outcome."""
+    """Return the redelivery after this outcome."""
     receiver.session.dispose(delivery.id, state=state)
     receiver.flow(1)
     found = receiver.get()
@@ -58,7 +58,7 @@ def test_modified_with_undeliverable_here_is_redelivered_to_others_only(
     other = begin().receiver(name, 1)
     delivery = other.get()
     assert header_of(delivery.payload).delivery_count in ((1,) if failed else (None, 0))
-    # Given back by another, it still is not for the one that did not want it.
+    # After another receiver released it, it is still not delivered to the one that refused it.
     other.session.dispose(delivery.id, state=Released())
     other.session.sync()
     receiver.nothing()
@@ -69,7 +69,7 @@ def test_modified_with_undeliverable_here_is_redelivered_to_others_only(
 @pytest.mark.rule("1.0", "messaging.3.4.3.not-spontaneous")
 @pytest.mark.rule("1.0", "transport.amqp-error.internal-error.choice")
 def test_only_the_receiver_rejects_messages(session: Session, name: str) -> None:
-    """A delivery of which the receiver says nothing is given back, whatever befalls it."""
+    """A delivery without an outcome is released, however the link ends."""
     session.sender(name).deliver(message(b"x"))
     receiver = session.receiver(name, 1)
     receiver.get()

@@ -63,7 +63,7 @@ def test_the_end_of_a_layer_closes_the_outgoing_side_and_reads_the_rest(raw: Con
         if refused == "header after SASL":
             assert peer.read_bytes(8) == AMQP
     peer.expect_eof()
-    # More than the buffers of both sockets hold: the broker reads it, and does not reset the connection.
+    # More than the socket buffers hold: the broker reads it, and does not reset the connection.
     for _ in range(128):
         peer.send_bytes(bytes(1 << 16))
     peer.socket.shutdown(socket.SHUT_WR)
@@ -77,7 +77,7 @@ def test_the_end_of_a_layer_closes_the_outgoing_side_and_reads_the_rest(raw: Con
 def test_tls_begins_with_its_header_in_both_directions(raw: Connect, secure: LeveretProcess, authority: Authority) -> None:
     peer = raw(secure).header(TLS)
     encrypted(peer, authority)
-    # Then come the other layers, each with its header.
+    # The other layers follow, each with its header.
     assert peer.login() == 0
     peer.open()
     peer.close()
@@ -119,7 +119,7 @@ def test_sasl_begins_with_its_header_and_the_mechanisms_of_the_broker(raw: Conne
     peer = raw()
     peer.send_bytes(SASL)
     assert peer.read_bytes(8) == SASL
-    # Who was connected to is the SASL server: it speaks first, and decides.
+    # The accepting side is the SASL server: it sends first, and decides.
     assert "PLAIN" in peer.take(SaslMechanisms).sasl_server_mechanisms
     peer.send(SaslInit("PLAIN", b"\0guest\0guest"))
     assert peer.take(SaslOutcome).code == 0
@@ -201,7 +201,7 @@ def test_a_login_that_fails_closes(raw: Connect) -> None:
 
 @pytest.mark.rule("1.0", "types.1.3.multiple-mandatory")
 def test_the_list_of_mechanisms_is_never_empty(raw: Connect, tmp_path: Path) -> None:
-    """Even if no user can log in by any of them."""
+    """Even if no user can log in with any of them."""
     leveret_only("it has settings of its own")
     config = '[auth]\nmechanisms = ["AMQPLAIN"]\n[amqp10]\nanonymous_user = ""\n'
     with LeveretProcess(tmp_path / "own", config=config).start() as process:
@@ -211,7 +211,7 @@ def test_the_list_of_mechanisms_is_never_empty(raw: Connect, tmp_path: Path) -> 
 
 @pytest.mark.rule("1.0", "transport.2.2.mismatch-closes")
 def test_no_sasl_if_it_is_required(raw: Connect, tmp_path: Path) -> None:
-    """The header of SASL, and a closed socket: whatever the client has sent already is not looked at."""
+    """The broker sends the SASL header and closes the socket, without reading the client's input."""
     leveret_only("it has settings of its own")
     with LeveretProcess(tmp_path / "own", config='[amqp10]\nanonymous_user = ""\n').start() as process:
         peer = raw(process)

@@ -1,4 +1,4 @@
-"""What the specification of AMQP 1.0 asks for without a MUST or SHOULD."""
+"""Requirements of AMQP 1.0 without a MUST or SHOULD."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_accepted_sockets_are_kept_alive_by_tcp(peer: Peer) -> None:
         return next(row[5][:2] for row in rows if row[1].endswith(f":{theirs:04X}") and row[2].endswith(f":{ours:04X}"))
 
     deadline = time.monotonic() + peer.timeout
-    while (running := timer()) == "01":  # what was sent last is not acknowledged yet
+    while (running := timer()) == "01":  # the last bytes are not acknowledged yet
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert running == "02", "no keep-alive timer"
@@ -108,7 +108,7 @@ def test_accepted_sockets_are_kept_alive_by_tcp(peer: Peer) -> None:
 @pytest.mark.rule("1.0", "transport.2.5.3.ends-crossing")
 def test_ends_that_cross_end_the_session(peer: Peer) -> None:
     session = peer.begin()
-    # An end that the client sent before it saw the broker's.
+    # The client sent an end before it received the broker's.
     session.send(Flow(10, 0, 10, 0, handle=9, link_credit=1), End())
     end = session.take(End)
     assert end.error is not None

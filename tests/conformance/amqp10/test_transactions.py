@@ -65,7 +65,7 @@ def test_a_declare_that_is_settled_detaches(session: Session) -> None:
 @pytest.mark.rule("1.0", "transactions.4.5.2.global-id-capability")
 @pytest.mark.rule("1.0", "transactions.txn-capability.distributed-transactions.choice")
 def test_a_declare_that_fails_is_rejected(session: Session) -> None:
-    """A global transaction is what the coordinator cannot do, and it has no capability that says it could."""
+    """The coordinator does not support global transactions, and offers no such capability."""
     controller = session.controller()
     assert "amqp:distributed-transactions" not in controller.link.attached.target.capabilities
     assert rejected(session.outcome(controller.send(Declare(b"global"))).state) == "amqp:not-implemented"
@@ -286,7 +286,7 @@ def test_the_broker_settles_retirements_that_the_controller_left(session: Sessio
 
 
 def credit(receiver: Receiver, id: bytes, count: int = 10, **options: Any) -> None:
-    """Credit for deliveries that are acquired under a transaction."""
+    """Grant credit for deliveries that are acquired under a transaction."""
     receiver.flow(count, properties={Symbol("txn-id"): id}, **options)
 
 
@@ -309,7 +309,7 @@ def test_transactional_acquisitions_name_the_transaction(session: Session, begin
 
 @pytest.mark.rule("1.0", "transactions.4.4.3.acquisition-refused")
 def test_a_link_that_cannot_acquire_under_a_transaction_detaches(session: Session, begin: Begin, name: str) -> None:
-    """One that browses acquires nothing at all."""
+    """A browsing link acquires nothing at all."""
     filled(begin, name, b"1")
     controller = session.controller()
     receiver = session.receiver(source=Source(name, distribution_mode="copy"))
@@ -347,7 +347,7 @@ def test_a_roll_back_amid_a_delivery_aborts_it_before_it_is_answered(
     ]
     assert answers and min(answers) > bodies.index(last)
     assert not session.peer.kept(Transfer)
-    # Its fate was that of the discharge.
+    # The discharge decided its outcome.
     assert session.peer.begin().receiver(name, 1).get().body == bytes(100_000)
 
 
@@ -387,7 +387,7 @@ def test_an_outcome_outside_of_the_transaction_that_acquired_ends_the_control_li
     delivery = receiver.get()
     session.dispose(delivery.id, state=Accepted() if which == "none" else under(second, Accepted()))
     assert controller.link.detached_with() == "amqp:transaction:rollback"
-    # With the controller its transactions are rolled back: the message is there.
+    # Its transactions are rolled back with the controller: the message is available.
     assert session.receiver(name, 1).get().body == b"x"
 
 

@@ -111,7 +111,7 @@ def test_another_version_is_answered_with_the_highest_below_it_and_a_close(
     ids=["0.0.0", "0.7.255", "0.8.0", "0.9.0"],
 )
 def test_a_version_below_all_others_is_answered_with_the_highest(raw: Connect, asked: bytes, answer: bytes) -> None:
-    """But for 0-8 and 0-9, to which 0-9-1 is nearer."""
+    """Except 0-8 and 0-9, to which 0-9-1 is closer."""
     peer = raw()
     peer.send_bytes(asked)
     assert peer.read_bytes(8) == answer
@@ -120,7 +120,7 @@ def test_a_version_below_all_others_is_answered_with_the_highest(raw: Connect, a
 
 @pytest.mark.rule("1.0", "transport.2.2.mismatch-reads-on")
 def test_data_after_a_refused_header_is_read_and_ignored(raw: Connect) -> None:
-    """It would else be a reset, which may overtake the answer."""
+    """Otherwise the socket would be reset, which may overtake the reply."""
     peer = raw()
     peer.send_bytes(b"AMQP\x00\x02\x00\x00" + bytes(100_000))
     assert peer.read_bytes(8) == AMQP
@@ -159,7 +159,7 @@ def test_the_size_of_a_frame_counts_header_extension_and_body(raw: Connect) -> N
     peer = raw().header()
     opening = encode_composite(Open("c"))
     peer.send_bytes(frame(opening, extended=b"extended", doff=4) + frame(encode_composite(Begin(0, 10, 10))) + frame())
-    # The sizes of what comes are right, or the second frame would be read at a wrong place.
+    # The sizes of received frames are right, or the second frame would be read from the wrong position.
     peer.take(Open)
     peer.take(Begin)
     peer.close()
@@ -303,14 +303,14 @@ def test_after_a_close_the_socket_is_closed(peer: Peer) -> None:
 
 @pytest.fixture
 def impatient(tmp_path: Path) -> LeveretProcess:
-    """A broker that waits a second for signs of life."""
+    """A broker with an idle time-out of one second."""
     leveret_only("it has settings of its own")
     return LeveretProcess(tmp_path / "impatient", config="[amqp10]\nidle_timeout = 1\n")
 
 
 @pytest.mark.rule("1.0", "transport.2.4.5.overrun-closes")
 def test_a_late_broker_continues_if_the_client_does(own_broker: LeveretProcess, connect: Connect) -> None:
-    """It was held up for longer than the client wants to wait. The client may close; the broker does not do it for it."""
+    """The broker was delayed for longer than the client's time-out. The client may close; the broker does not."""
     peer = connect(at=own_broker, idle_time_out=200)
     session = peer.begin()
     os.kill(own_broker.pid, signal.SIGSTOP)
@@ -345,7 +345,7 @@ def test_signs_of_life_are_empty_frames_on_channel_0(connect: Connect) -> None:
         peer.frames.clear()
         assert peer.read() is None
         assert peer.frames[0][:4] == (0, 2, 0, 8)
-    # Ours are ignored, on whatever channel.
+    # The broker ignores ours, on any channel.
     peer.send_bytes(frame(channel=0) + frame(channel=4) + frame(channel=9))
     session.sync()
 
@@ -353,7 +353,7 @@ def test_signs_of_life_are_empty_frames_on_channel_0(connect: Connect) -> None:
 @pytest.mark.rule("1.0", "transport.2.4.5.empty-frame-channel-early")
 @pytest.mark.rule("1.0", "transport.2.4.5.empty-after-open")
 def test_before_the_open_heartbeats_are_accepted_but_not_sent(raw: Connect) -> None:
-    """There is no time-out yet, so the broker has no reason to send one."""
+    """There is no time-out yet, so the broker need not send any."""
     peer = raw().header()
     peer.send_bytes(frame())
     peer.open(idle_time_out=1000)
@@ -377,7 +377,7 @@ def test_no_frame_exceeds_the_peers_maximum(connect: Connect, name: str, limit: 
     delivery = session.receiver(name, 10).get()
     assert delivery.body == body
     assert max(item.size for item in peer.frames) <= limit
-    # What cannot be split is kept short.
+    # Frames that cannot be split are truncated.
     session.attach("n" * 200, True, source=None)
     session.take(Detach)
     peer.send(Open("again"))
@@ -398,7 +398,7 @@ def test_a_frame_that_is_too_large_closes_the_connection(peer: Peer) -> None:
 def test_frames_of_512_bytes_are_always_accepted(raw: Connect) -> None:
     peer = raw().header()
     opening = encode_composite(Open("c"))
-    # The rest is a description, in a map, of what the client is.
+    # The rest is a map that describes the client.
     padded = composite(0x10, "c", None, None, None, None, None, None, None, None, {})
     rest = 512 - 8 - len(padded)
     assert rest > 0 and opening

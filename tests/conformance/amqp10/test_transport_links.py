@@ -95,7 +95,7 @@ def test_the_attach_describes_the_actual_target(session: Session, name: str) -> 
 
 @pytest.mark.rule("1.0", "transport.2.6.3.no-guessing")
 def test_unsupported_properties_do_not_prevent_an_attach(session: Session, name: str) -> None:
-    """The peer sees what there is, and may detach."""
+    """The peer sees the actual properties, and may detach."""
     receiver = session.receiver(
         source=Source(
             name, capabilities=("no-such-capability",), filter={Symbol("f"): Described(Symbol("no:such:filter"), 1)}
@@ -139,7 +139,7 @@ def test_a_detach_is_answered_and_its_handles_are_free(session: Session, name: s
 
 
 def broken(session: Session, name: str) -> Any:
-    """A link that the broker has just detached with an error; the peer has not answered."""
+    """A link that the broker has just detached with an error; the peer has not replied."""
     sender = session.sender(name)
     sender.transfer(message(), delivery_id=0, delivery_tag=b"x" * 33, message_format=0)
     return sender
@@ -197,7 +197,7 @@ def test_transfers_in_flight_to_a_failed_link_end_the_session(connect: Connect, 
 
 
 def reattached(session: Session, name: str, **options: Any) -> Any:
-    """The peer detaches and attaches again before it hears that the link has failed."""
+    """The peer detaches and reattaches before it learns that the link has failed."""
     sender = broken(session, name)
     session.send(Detach(sender.handle, False))
     link = session.attach(
@@ -219,7 +219,7 @@ def test_a_reattach_that_was_on_its_way_ends_the_session(connect: Connect, name:
     session = connect(hostname="vhost:strict").begin()
     reattached(session, name)
     assert session.ended_with() == "amqp:session:errant-link"
-    # With a map it would have been a resumption.
+    # With an unsettled map, it would have resumed the link.
     session = session.peer.begin()
     reattached(session, name, unsettled={})
     assert session.take(Attach).target is not None
@@ -228,7 +228,7 @@ def test_a_reattach_that_was_on_its_way_ends_the_session(connect: Connect, name:
 @pytest.mark.rule("1.0", "transport.2.6.5.errant-reattach")
 @pytest.mark.mode("rabbitmq")
 def test_a_reattach_in_flight_creates_a_new_link(session: Session, name: str) -> None:
-    """A peer that wants to say that it has closed the link has to do the same."""
+    """A peer that wants to close the link must do the same."""
     link = reattached(session, name)
     attached = session.take(Attach)
     assert attached.target is not None
@@ -260,7 +260,7 @@ def test_a_closing_detach_that_crosses_a_plain_one_is_answered_by_another_attach
     assert (attached.name, attached.role, attached.target) == ("kept", True, None)
     detach = session.take(Detach)
     assert (detach.handle, detach.closed, detach.error) == (attached.handle, True, None)
-    # The peer does the same, and that is the end of it.
+    # The peer does the same, which ends the exchange.
     session.attach("kept", False, source=Source("here"), target=None, initial_delivery_count=0, handle=sender.handle)
     session.send(Detach(sender.handle, True))
     session.sync()
@@ -285,7 +285,7 @@ def test_a_closing_detach_that_crosses_a_plain_one_counts_as_its_reply(session: 
 
 
 def filled(begin: Begin, name: str, count: int) -> Session:
-    """A session; in the queue there are so many messages, numbered from 0."""
+    """A session, and a queue with messages numbered from 0."""
     session = begin()
     sender = session.sender(name)
     for number in range(count):
@@ -302,12 +302,12 @@ def test_credit_counts_from_the_receivers_delivery_count(begin: Begin, name: str
     for _ in range(5):
         receiver.get()
     receiver.nothing()
-    # 2 + 5 are allowed in all, of which 5 have come.
+    # 2 + 5 are allowed in total, of which 5 have arrived.
     receiver.flow(5, delivery_count=2)
     receiver.get()
     receiver.get()
     receiver.nothing()
-    # Fewer than have come already: no credit, and none that is less than none.
+    # Fewer than have already arrived: no credit, but never negative credit.
     receiver.flow(1, delivery_count=2)
     receiver.nothing()
     receiver.flow(1)
@@ -328,7 +328,7 @@ def test_credit_is_withdrawn(begin: Begin, name: str) -> None:
 @pytest.mark.rule("1.0", "transport.2.6.7.count-unknown")
 @pytest.mark.rule("1.0", "transport.2.7.4.unknown-count")
 def test_without_a_delivery_count_credit_counts_from_the_first(begin: Begin, name: str) -> None:
-    """A flow that was sent before the attach of the sender had come."""
+    """A flow that was sent before the sender's attach arrived."""
     session = filled(begin, name, 9)
     link = session.attach("early", True, source=Source(name), target=Target("here"))
     session.flow(handle=link.handle, link_credit=3)

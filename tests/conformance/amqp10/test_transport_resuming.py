@@ -1,7 +1,7 @@
 """Links that are resumed, with the unsettled maps of both ends (transport sections 2.6.3, 2.6.13, 2.7.3; messaging 3.4.6).
 
-The worked example of the specification, tag by tag, is in `tests/protocols/amqp10/link/test_resuming.py`: it wants states
-that a broker process has only by accident.
+The worked example of the specification, tag by tag, is in `tests/protocols/amqp10/link/test_resuming.py`: it needs
+states that a broker process reaches only by chance.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Side:
         self.peer: Peer | None = None
 
     def begin(self, **options: Any) -> Session:
-        """A session on a new connection; the one before breaks."""
+        """Return a session on a new connection, after cutting the previous one."""
         if self.peer is not None:
             self.peer.drop()
         window = options.pop("incoming_window", 1000)
@@ -59,7 +59,7 @@ def fill(connect: Connect, name: str, *bodies: bytes, **options: Any) -> None:
 
 
 def transfers(session: Session, count: int) -> dict[bytes, Transfer]:
-    """So many deliveries of one frame each, by tag."""
+    """Return deliveries of one frame each, by tag."""
     found = [session.take(Transfer) for _ in range(count)]
     session.next_incoming += count
     return {bytes(item.delivery_tag or b""): item for item in found}
@@ -99,7 +99,7 @@ def test_deliveries_of_the_broker_are_resumed(own_broker: LeveretProcess, connec
     )
     told = link.attached.unsettled
     assert told is not None
-    # Nothing is an outcome of the source yet: it could still send all of them again.
+    # No outcome has reached the source yet: it could still send all of them again.
     assert {tag: type(state) for tag, state in told.items()} == dict.fromkeys(
         (known.tag, accepted.tag, unseen.tag), type(None)
     )
@@ -120,7 +120,8 @@ def test_deliveries_of_the_broker_are_resumed(own_broker: LeveretProcess, connec
 
 
 def interrupted(side: Side, connect: Connect, name: str) -> tuple[Delivery, bytes]:
-    """The first transfers of a large message, and then nothing; with all of it, as another receiver sees it."""
+    """Return the first transfers of an interrupted large message, and the complete message as another receiver sees
+    it."""
     fill(connect, name, LARGE)
     session = side.begin(max_frame_size=4096, incoming_window=5)
     link = side.receiver(session)
@@ -152,7 +153,7 @@ def test_a_large_message_is_resumed_at_the_receivers_position(side: Side, connec
     assert body_of(seen + rest.payload) == LARGE
     session.dispose(rest.id, state=Accepted())
     session.sync()
-    # Nor is the state sent otherwise.
+    # The state is not sent in any other way either.
     assert not any(isinstance(item.state, Received) for item in session.peer.kept(Disposition))
 
 
@@ -203,7 +204,7 @@ def test_new_deliveries_wait_while_the_receivers_map_is_incomplete(side: Side, c
     assert answer.resume and answer.settled
     session.sync()
     assert not session.peer.kept(Transfer)
-    # Attached again, with the rest.
+    # Reattached, with the rest.
     assert link.detach(closed=False) is not None
     link = side.receiver(session, unsettled={second.tag: Accepted()})
     session.flow(handle=link.handle, link_credit=10)
@@ -257,7 +258,7 @@ def test_resumed_deliveries_to_the_broker_are_not_stored_twice(
         own_broker.start()
     session = side.begin()
     link = side.sender(session, durable=2, unsettled={b"unsettled": None, b"new to you": None})
-    # What the sender does not know any more is settled here, too.
+    # Deliveries that the sender has forgotten are settled here, too.
     assert {tag: type(state) for tag, state in link.attached.unsettled.items()} == {b"unsettled": Accepted}
     number = resume(link, b"unsettled", message(b"unsettled", durable=True))
     answer = session.outcome(number)
@@ -271,7 +272,7 @@ def test_resumed_deliveries_to_the_broker_are_not_stored_twice(
 
 
 def begun(side: Side, payload: bytes) -> Session:
-    """A session; the broker has got the beginning of a delivery with the tag t on the connection before."""
+    """A session; on the previous connection the broker received the beginning of a delivery with the tag t."""
     session = side.begin()
     link = side.sender(session)
     link.transfer(payload, delivery_id=0, delivery_tag=b"t", message_format=0, more=True)

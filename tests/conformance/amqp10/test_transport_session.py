@@ -26,7 +26,7 @@ def test_the_answer_to_a_begin_names_its_channel(peer: Peer) -> None:
 @pytest.mark.rule("1.0", "transport.2.7.2.initiator-names-none")
 @pytest.mark.rule("1.0", "transport.amqp-error.not-allowed.choice")
 def test_an_unexpected_remote_channel_closes_the_connection(peer: Peer) -> None:
-    """The broker begins no session of its own, so there is nothing to answer."""
+    """The broker begins no sessions, so there is no begin to reply to."""
     peer.send(Begin(0, 10, 10, remote_channel=0))
     assert peer.closed_with() == "amqp:not-allowed"
     assert not peer.kept(Begin)
@@ -68,7 +68,7 @@ def test_after_an_end_with_an_error_all_but_end_is_discarded(peer: Peer, name: s
     session.flow(handle=5, link_credit=1)
     session.attach("more", False, target=None, initial_delivery_count=0)
     session.send(End())
-    # The channel is free now, and nothing was said about any of that.
+    # The channel is free now, and the discarded frames had no reply.
     again = peer.begin(session.channel)
     again.receiver(name, 10).nothing()
     assert not peer.kept(Attach) and not peer.kept(Disposition) and not peer.kept(Close)
@@ -199,7 +199,7 @@ def test_a_flow_of_the_brokers_sender_has_its_delivery_count(session: Session, n
 @pytest.mark.rule("1.0", "transport.2.7.4.receiver-count")
 @pytest.mark.rule("1.0", "transport.2.7.4.unknown-count")
 def test_a_flow_of_the_brokers_receiver_has_the_count_of_the_sender(session: Session, name: str) -> None:
-    """It is known from the first: the broker's receivers never speak before the attach of the sender has come."""
+    """It is always known: the broker's receivers send nothing before the sender's attach."""
     start = 2**32 - 2
     counted = session.attach("counted", False, source=Source("here"), target=Target(name), initial_delivery_count=start)
     attached = session.take(Attach)
@@ -210,7 +210,7 @@ def test_a_flow_of_the_brokers_receiver_has_the_count_of_the_sender(session: Ses
     session.next_id = 3
     session.flow(handle=counted.handle, delivery_count=(start + 3) % 2**32, echo=True)
     assert session.take(Flow, lambda item: item.handle == attached.handle).delivery_count == 1
-    # What the sender skips is known from its flow.
+    # The sender's flow reveals skipped deliveries.
     session.flow(handle=counted.handle, delivery_count=5, echo=True)
     assert session.take(Flow, lambda item: item.handle == attached.handle).delivery_count == 5
 
@@ -220,7 +220,7 @@ def test_a_flow_of_the_brokers_receiver_has_the_count_of_the_sender(session: Ses
 
 @pytest.mark.rule("1.0", "transport.2.7.6.one-direction")
 def test_a_disposition_affects_one_direction_only(session: Session, name: str) -> None:
-    """The first deliveries in both directions have the same number."""
+    """The first deliveries in both directions have the same id."""
     sender = session.sender(name, rcv_settle_mode=1)
     sent = sender.send(message(b"x"))
     answer = session.outcome(sent)
@@ -228,7 +228,7 @@ def test_a_disposition_affects_one_direction_only(session: Session, name: str) -
     receiver = session.receiver(name, 10)
     delivery = receiver.get()
     assert (delivery.id, sent) == (0, 0)
-    # As the sender of number 0 the peer settles what it sent, which is not a word about what it was sent.
+    # As the sender of id 0, the peer settles the delivery that it sent, not the one that it received.
     session.dispose(0, state=Released(), role=False)
     receiver.nothing()
     session.dispose(0, state=Released(), role=True)
@@ -240,7 +240,7 @@ def test_a_disposition_affects_one_direction_only(session: Session, name: str) -
 
 @pytest.mark.rule("1.0", "transport.2.5.4.error-ends")
 def test_a_malformed_frame_is_no_matter_of_its_session(peer: Peer) -> None:
-    """Where frames cannot be read, the connection is at its end."""
+    """A frame that cannot be decoded closes the connection."""
     session = peer.begin()
     data = encode_composite(Flow(10, 0, 10, 0))
     peer.send_bytes(frame(data + b"\x40", session.channel))

@@ -19,7 +19,7 @@ def small(connect: Connect) -> Session:
     return connect(max_frame_size=512).begin(incoming_window=10_000)
 
 
-# What the broker sends
+# The broker as sender
 
 
 @pytest.mark.rule("1.0", "transport.2.6.12.tagged")
@@ -33,7 +33,7 @@ def test_unsettled_deliveries_of_the_broker_have_tags_that_differ(begin: Begin, 
     deliveries = [receiver.get() for _ in range(600)]
     assert all(0 < len(item.tag) <= 32 for item in deliveries)
     assert len({item.tag for item in deliveries}) == 600
-    # Those of a delivery that is sent again count, too, as long as others are unsettled.
+    # Tags of a redelivery count, too, as long as others are unsettled.
     session.dispose(deliveries[0].id, state=Released())
     receiver.flow(1)
     again = receiver.get()
@@ -63,7 +63,7 @@ def test_large_messages_of_a_link_are_sent_one_after_the_other(connect: Connect,
     sender = session.sender(name)
     for number in range(4):
         sender.send(message(LARGE + b"%d" % number), settled=True)
-    # A window that opens in small steps: the broker might begin something else meanwhile.
+    # The window opens in small steps, during which the broker might begin another delivery.
     other = session.peer.begin(incoming_window=3)
     receivers = [other.receiver(name), other.receiver(name)]
     for receiver in receivers:
@@ -130,7 +130,7 @@ def test_the_brokers_sender_settles_once_a_receiver_of_mode_second_has_an_outcom
     session.receiver(name, 10).nothing()
 
 
-# What the broker receives
+# The broker as receiver
 
 
 @pytest.mark.rule("1.0", "transport.2.7.5.mode-first")
@@ -152,7 +152,7 @@ def test_the_brokers_receiver_does_not_settle_before_the_sender_in_mode_second(s
     assert not session.peer.kept(Disposition)
     session.dispose(number, state=Accepted(), role=False)
     session.sync()
-    # The message is there once.
+    # The message exists once.
     receiver = session.receiver(name, 10)
     receiver.get()
     receiver.nothing()
@@ -249,7 +249,7 @@ def test_no_disposition_follows_the_detach_of_a_link(session: Session, name: str
     bodies = [item.body for item in session.peer.frames]
     at = next(index for index, body in enumerate(bodies) if isinstance(body, Detach))
     assert not [body for body in bodies[at:] if isinstance(body, Disposition)]
-    # Confirmed or not, the messages are there.
+    # Confirmed or not, the messages are in the queue.
     receiver = session.receiver(name, 50)
     assert len([receiver.get() for _ in range(50)]) == 50
 
@@ -276,7 +276,7 @@ def test_a_delivery_is_settled_once_a_transfer_is(session: Session, name: str, f
         sender.transfer(piece, settled=settled, more=index < 2, **first)
     session.next_id = 1
     sender.deliver(message(b"after"))
-    # Only the second delivery was answered.
+    # Only the second delivery has a disposition.
     assert not session.dispositions and not session.peer.kept(Disposition)
     receiver = session.receiver(name, 2)
     assert [receiver.get().body for _ in range(2)] == [b"ab", b"after"]
@@ -334,7 +334,7 @@ def test_an_aborted_delivery_may_be_settled_in_any_mode(session: Session, name: 
 @pytest.mark.parametrize("more", [False, True])
 @pytest.mark.parametrize("frames", [1, 3])
 def test_an_aborted_delivery_is_discarded(session: Session, name: str, frames: int, more: bool) -> None:
-    """Also where the sender says, wrongly, that more will come."""
+    """Even if the sender wrongly sets `more`."""
     sender = session.sender(name)
     whole = message(LARGE)
     for index in range(frames):

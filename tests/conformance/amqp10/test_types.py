@@ -1,4 +1,4 @@
-"""Types (types part): the rule about composite types, and that the broker takes what may be written in several ways."""
+"""Types (types part): the rule about composite types, and values with several valid encodings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.peers.amqp10 import composite, frame
 @pytest.mark.rule("1.0", "types.1.3.multiple-mandatory")
 @pytest.mark.parametrize("mechanisms", [b"\x40", b"\xe0\x02\x00\xa3", b""], ids=["null", "empty array", "absent"])
 def test_a_mandatory_multiple_field_has_at_least_one_value(mechanisms: bytes) -> None:
-    """There is but one such field, in a frame that brokers send: the list of SASL mechanisms."""
+    """The only such field in a frame that brokers send is the list of SASL mechanisms."""
     data = composite(0x40, mechanisms) if mechanisms else b"\x00\x53\x40\x45"
     with pytest.raises(DecodeError) as caught:
         decode_composite(data)

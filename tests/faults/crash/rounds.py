@@ -107,7 +107,7 @@ class CrashTest:
         self.journal = journal
         self.redelivery = redelivery
         self.rounds = 0
-        # How the broker ended in this round: "stop", "kill", "kill while starting".
+        # End of the broker in this round: "stop", "kill", "kill while starting".
         self.ends: list[str] = []
         self.recovery_seconds: list[float] = []
 
@@ -122,7 +122,7 @@ class CrashTest:
     ) -> None:
         """Run this many rounds. Raises Violation at the first failure.
 
-        seconds: how long the clients work before the kill. graceful: the share of rounds that end by SIGTERM instead.
+        seconds: working time of the clients before the kill. graceful: the share of rounds that end by SIGTERM instead.
         again: the share of kills that are followed by another one during recovery.
         """
         self.broker.start()

@@ -17,7 +17,7 @@ PERSISTENT = 2
 PREFETCH = 64
 
 BROKEN = (Closed, OSError, EOFError, asyncio.IncompleteReadError)
-"""What a killed broker looks like to a client."""
+"""Errors that a client sees when the broker is killed."""
 
 
 class Workload:

@@ -30,7 +30,7 @@ def stage(client: Client, body: bytes, at: int, until: int) -> None:
 
 
 def resume(client: Client, identifier: str) -> int:
-    """Return how much of a message the broker has."""
+    """Return the number of bytes of a message that the broker has."""
     offset: int = client.call("message.resume", "message.offset", reference="r", identifier=identifier)["value"]
     return offset
 

@@ -355,7 +355,7 @@ class Sender(Link):
         self.session.send(Transfer(self.handle, payload=payload, **options))
 
     def send(self, payload: bytes | None = None, **options: Any) -> int:
-        """A delivery in one transfer; its delivery-id."""
+        """Send a delivery in one transfer; return its delivery-id."""
         session = self.session
         number = session.next_id
         session.next_id += 1
@@ -370,7 +370,7 @@ class Sender(Link):
         return number
 
     def deliver(self, payload: bytes | None = None, **options: Any) -> None:
-        """A delivery that is accepted."""
+        """Send a delivery, and expect that it is accepted."""
         state = self.session.outcome(self.send(payload, **options)).state
         assert state is not None and name(state) == "Accepted", describe(state)
 
@@ -382,7 +382,7 @@ class Receiver(Link):
     count = 0
 
     def flow(self, credit: int, **fields: Any) -> None:
-        """Give credit, from the deliveries that came so far."""
+        """Grant credit, counted from the deliveries received so far."""
         self.session.flow(
             handle=self.handle, delivery_count=fields.pop("delivery_count", self.count), link_credit=credit, **fields
         )
@@ -408,7 +408,7 @@ class Receiver(Link):
         """Check that no delivery has arrived or is in transit."""
         self.session.sync()
         found = [item for item in self.session.peer.kept(Transfer) if item.handle == self.attached.handle]
-        assert not found, f"{len(found)} transfers came"
+        assert not found, f"{len(found)} transfers arrived"
 
     def accept(self, delivery: Delivery) -> None:
         from leveret.wire.amqp10.messaging import Accepted
