@@ -193,7 +193,7 @@ def test_definitions_of_earlier_versions_are_recovered_and_numbered(world: World
         assert bindings(after.vhost) == {("target", "q", "k.1"), ("source", "target", "k.1")}
 
 
-def test_remains_of_a_vhost_from_an_earlier_version_are_removed(world: World) -> None:
+def test_leftovers_of_a_vhost_from_an_earlier_version_are_removed(world: World) -> None:
     log = world.held_log
     of_earlier_version(log)
     del log.metadata[metadata.VHOST, metadata.make_key("/")]

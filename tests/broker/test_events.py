@@ -51,7 +51,7 @@ def total(events: list[Event], **wanted: Any) -> int:
     return sum(event["sample"] for event in events if all(event.get(name) == value for name, value in wanted.items()))
 
 
-class TestWhatIsTold:
+class TestContents:
     def test_the_life_of_a_message(self, world: World) -> None:
         queue = world.queue()
         events = listen(world)
@@ -233,7 +233,7 @@ class TestWhatIsTold:
         assert (event["event"], event["outcome"], event["queue"]) == ("settled", "accepted", "s")
 
 
-class TestWhoIsAsked:
+class TestWatches:
     def test_no_watch_without_a_binding(self, world: World) -> None:
         queue = world.queue()
         world.publish("", "q")

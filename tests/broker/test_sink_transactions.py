@@ -654,7 +654,7 @@ def test_a_queue_deleted_during_the_commit(world: World) -> None:
 # Memory
 
 
-def test_deep_stages_leave_memory() -> None:
+def test_deep_sink_transactions_leave_memory() -> None:
     world = World(page_above=100_000)
     queue = world.queue(durable=True)
     bodies = [f"{number:06}" for number in range(20_000)]
@@ -671,7 +671,7 @@ def test_deep_stages_leave_memory() -> None:
     assert world.vhost.sink_transactions.memory == 0
 
 
-def test_many_stages_together_leave_memory() -> None:
+def test_many_sink_transactions_together_leave_memory() -> None:
     world = World(page_above=20_000)
     queue = world.queue(durable=True)
     for number in range(50):

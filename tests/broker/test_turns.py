@@ -307,7 +307,7 @@ def browse(queue: ClassicQueue, count: int, credit: int = -1) -> list[Taker]:
     return takers
 
 
-def test_looking_after_many_browsers_is_work(world: World) -> None:
+def test_checking_many_browsers_is_work(world: World) -> None:
     queue = world.queue()
     takers = browse(queue, 3000)
     world.run()

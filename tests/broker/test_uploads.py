@@ -442,7 +442,7 @@ def test_a_superseded_checkpoint_is_invalid(world: World) -> None:
     assert isinstance(error, ResourceLocked) and staged.checkpoints == {"c": 3}
 
 
-def test_there_are_only_so_many(world: World) -> None:
+def test_the_number_of_checkpoints_is_limited(world: World) -> None:
     staged = refer(world)
     for number in range(MAX_CHECKPOINTS):
         check(world, staged, str(number))

@@ -133,7 +133,7 @@ def test_after_its_close_the_server_accepts_only_close_and_close_ok(peer: Peer, 
 
 @pytest.mark.rule("0-9-1", "channel.close.stability")
 @pytest.mark.ahead_of_rabbitmq("505")
-def test_not_even_half_a_content_does_harm_on_a_channel_that_was_closed(peer: Peer, name: str) -> None:
+def test_a_partial_content_on_a_closed_channel_is_ignored(peer: Peer, name: str) -> None:
     channel = peer.channel()
     channel.send(Queue.Declare, queue=name, passive=True)
     channel.expect(ChannelClass.Close)

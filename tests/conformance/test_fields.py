@@ -255,7 +255,7 @@ def test_a_server_may_want_no_heartbeats(unasking: LeveretProcess) -> None:
 @pytest.mark.rule(V, "connection.tune-ok.heartbeat.text.zero")
 @pytest.mark.rule(V, "heartbeats.sent")
 @pytest.mark.rule(V, "heartbeats.missed")
-def test_without_heartbeats_silence_is_no_matter(raw: Callable[..., Peer]) -> None:
+def test_without_heartbeats_silent_connections_stay_open(raw: Callable[..., Peer]) -> None:
     silent, watched = raw(), raw()
     silent.handshake(interval=0)
     watched.handshake(interval=1)

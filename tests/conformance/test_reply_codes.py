@@ -238,14 +238,14 @@ def small(raw: Callable[..., Peer], mode: str) -> Channel:
 
 @pytest.mark.rule(V, "resource-error.constant")
 @pytest.mark.mode("rabbitmq")
-def test_a_queue_too_many_is_an_error_of_the_channel(small: Channel) -> None:
+def test_a_queue_above_the_limit_is_a_channel_error(small: Channel) -> None:
     small.send(Queue.Declare, queue="")
     small.expect_close(406, Queue.Declare)
 
 
 @pytest.mark.rule(V, "resource-error.constant")
 @pytest.mark.mode("strict")
-def test_a_queue_too_many_is_a_lack_of_resources(small: Channel) -> None:
+def test_a_queue_above_the_limit_is_a_resource_error(small: Channel) -> None:
     small.send(Queue.Declare, queue="")
     small.peer.expect_connection_close(506, Queue.Declare)
 

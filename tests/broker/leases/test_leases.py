@@ -131,7 +131,7 @@ def test_redelivered_marks_messages_that_were_delivered_before(world: World, que
     assert read(after, queue, "l", epoch, 1).redelivered == [True] * 4
 
 
-def test_packs_cover_indices_of_the_batch(world: World) -> None:
+def test_record_batches_cover_indices_of_the_lease_batch(world: World) -> None:
     packed = pytest.importorskip("leveret.segments.record_batches")
     queue = world.queue(durable=True, max_priority=3)
     for number, body in enumerate(BODIES):

@@ -99,7 +99,7 @@ class TestFull:
         assert not queue.delay(world.message("a2", headers={"symbol": "a"}), world.clock.now() + 1000)
         assert world.contents(queue) == ["a1"]
 
-    def test_a_message_that_a_consumer_holds_is_not_replaced(self, world: World) -> None:
+    def test_an_unacked_message_is_not_replaced(self, world: World) -> None:
         queue = declare(world, **{"x-max-length": 1, "x-overflow": "reject-publish"})
         quote(world, queue, "a1")
         assert queue.get(False) is not None
@@ -129,7 +129,7 @@ class TestFull:
 
 
 class TestDelivered:
-    def test_what_a_consumer_holds_is_not_replaced(self, world: World) -> None:
+    def test_an_unacked_entry_is_not_replaced(self, world: World) -> None:
         queue = declare(world)
         taker = Taker(queue, credit=1)
         quote(world, queue, "a1")

@@ -79,7 +79,7 @@ def test_record_batches_end_at_the_requested_offset() -> None:
     assert len(reader.got()) == 1
 
 
-def test_credit_counts_packs() -> None:
+def test_credit_counts_record_batches() -> None:
     world = World()
     queue = stream(world)
     append(world, queue, "a", "b")
@@ -91,7 +91,7 @@ def test_credit_counts_packs() -> None:
     assert [record_batch[2] for record_batch in reader.got()] == [[0, 1], [2]]
 
 
-def test_a_pack_is_limited() -> None:
+def test_a_record_batch_is_limited() -> None:
     world = World()
     queue = stream(world)
     append(world, queue, *numbers(0, record_batches.MAX_ENTRIES + 2))

@@ -209,7 +209,7 @@ class TestRetention:
         world.sleep(MINUTE)
         assert store.files == {}
 
-    def test_so_many_segments_stay(self) -> None:
+    def test_the_number_of_segments_is_limited(self) -> None:
         world, _ = sealed_world()
         queue = stream(world, stream_max_segments=2)
         fill(world, queue, 0, 45)
@@ -217,7 +217,7 @@ class TestRetention:
         assert [one.first for one in queue.segments] == [20, 30]
         assert queue.ready_count == 25
 
-    def test_of_other_queues_it_is_refused(self) -> None:
+    def test_other_queue_types_refuse_it(self) -> None:
         with pytest.raises(PreconditionFailed, match="x-stream-max-segments"):
             World().queue("q", stream_max_segments=2)
 

@@ -138,7 +138,7 @@ def test_an_unknown_type_is_an_invalid_command(peer: Peer, connect: Connect, nam
 
 
 @pytest.mark.rule("0-9", "exchange.declare.passive.not-found")
-def test_an_exchange_that_is_not_there_is_404(channel: Channel, name: str) -> None:
+def test_a_missing_exchange_is_404(channel: Channel, name: str) -> None:
     channel.exchange(name)
     channel.call("exchange.declare", exchange=name, passive=True)
     channel.call("exchange.delete", exchange=name)
@@ -188,7 +188,7 @@ def test_auto_delete_is_ignored_if_the_exchange_exists(channel: Channel, name: s
 
 @pytest.mark.rule("0-9", "exchange.delete.exchange.exists")
 @pytest.mark.rule("0-9", "exchange.delete.exchange.exists.reply-code")
-def test_deleting_an_exchange_that_is_not_there_is_404(channel: Channel, name: str) -> None:
+def test_deleting_a_missing_exchange_is_404(channel: Channel, name: str) -> None:
     channel.exchange(name)
     channel.call("exchange.delete", exchange=name)
     channel.send("exchange.delete", exchange=name)

@@ -23,7 +23,7 @@ def held(channel: Channel, queue: str) -> None:
 
 @pytest.mark.rule("0-9", "reject-code.01")
 @pytest.mark.parametrize("code", [0, 1])
-def test_the_reject_codes_that_there_are(channel: Channel, name: str, code: int) -> None:
+def test_valid_reject_codes(channel: Channel, name: str, code: int) -> None:
     held(channel, name)
     channel.send("message.reject", code=code, text="cannot")
     channel.quiet()
@@ -53,7 +53,7 @@ def test_the_broker_rejects_by_them_too(channel: Channel, name: str) -> None:
 
 
 @pytest.mark.rule("0-9", "message.transfer.ttl.01")
-def test_times_are_those_of_the_broker_that_a_message_arrives_at(channel: Channel, name: str) -> None:
+def test_times_are_set_by_the_receiving_broker(channel: Channel, name: str) -> None:
     """A broker that passed the message on should have cleared them; if it did not, they are replaced."""
     channel.queue(name)
     kinds.publish(channel, "message", b"x", name, ttl=60_000, timestamp=STALE, expiration=STALE + 1)

@@ -282,7 +282,7 @@ def test_no_name_means_the_last_declared_queue(channel: Channel, unique: Unique)
 
 
 @pytest.mark.rule("0-9", "queue.purge.queue.02")
-def test_purging_a_queue_that_is_not_there_is_404(channel: Channel, name: str) -> None:
+def test_purging_a_missing_queue_is_404(channel: Channel, name: str) -> None:
     channel.send("queue.purge", queue=name)
     channel.refused(404, "queue.purge")
 
@@ -320,7 +320,7 @@ def test_pending_messages_are_deleted_with_their_queue(moded: Callable[[], Chann
 
 
 @pytest.mark.rule("0-9", "queue.delete.queue.02")
-def test_deleting_a_queue_that_is_not_there_is_404(channel: Channel, name: str) -> None:
+def test_deleting_a_missing_queue_is_404(channel: Channel, name: str) -> None:
     channel.queue(name)
     channel.call("queue.delete", queue=name)
     channel.send("queue.delete", queue=name)

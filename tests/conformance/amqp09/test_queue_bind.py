@@ -172,14 +172,14 @@ def test_unbinding_a_missing_binding_ends_the_connection(peer: Peer, name: str) 
 
 
 @pytest.mark.rule("0-9", "queue.unbind.queue.02")
-def test_an_unbind_of_a_queue_that_is_not_there_is_an_error_of_the_channel(channel: Channel, name: str) -> None:
+def test_an_unbind_of_a_missing_queue_is_an_error_of_the_channel(channel: Channel, name: str) -> None:
     channel.exchange(name)
     channel.send("queue.unbind", queue=name, exchange=name, routing_key="k")
     channel.refused(404, "queue.unbind")
 
 
 @pytest.mark.rule("0-9", "queue.unbind.exchange.03")
-def test_an_unbind_of_an_exchange_that_is_not_there_is_an_error_of_the_channel(channel: Channel, name: str) -> None:
+def test_an_unbind_of_a_missing_exchange_is_an_error_of_the_channel(channel: Channel, name: str) -> None:
     channel.queue(name)
     channel.send("queue.unbind", queue=name, exchange=name, routing_key="k")
     channel = channel.refused(404, "queue.unbind")

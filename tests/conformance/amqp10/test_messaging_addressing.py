@@ -54,7 +54,7 @@ def test_a_dynamic_target_has_an_address_that_names_its_owner(connect: Connect, 
 @pytest.mark.rule("1.0", "messaging.3.5.4.wish-without-address")
 @pytest.mark.rule("1.0", "transport.amqp-error.invalid-field.choice")
 @pytest.mark.parametrize("role", [True, False], ids=["source", "target"])
-def test_a_wish_for_a_dynamic_node_with_an_address_is_refused(session: Session, name: str, role: bool) -> None:
+def test_a_dynamic_node_with_an_address_is_refused(session: Session, name: str, role: bool) -> None:
     more: Any = {} if role else {"initial_delivery_count": 0}
     session.attach(
         "l",

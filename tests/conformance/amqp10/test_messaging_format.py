@@ -69,7 +69,7 @@ def test_the_bare_message_stays_byte_for_byte(begin: Begin, name: str, body: byt
 
 @pytest.mark.rule("1.0", "messaging.3.2.bare-message")
 @pytest.mark.rule("1.0", "messaging.3.2.1.durable-kept")
-def test_durable_messages_survive_a_kill_as_they_are(own_broker: LeveretProcess, connect: Connect) -> None:
+def test_durable_messages_survive_a_kill_unchanged(own_broker: LeveretProcess, connect: Connect) -> None:
     session = connect(at=own_broker).begin()
     sender = session.sender("kept")
     numbers = [

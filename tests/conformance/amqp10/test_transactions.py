@@ -198,7 +198,7 @@ def test_a_settled_posting_that_cannot_be_done_fails_the_discharge(session: Sess
 
 
 @pytest.mark.rule("1.0", "transactions.4.4.4.1.outcome-lost")
-def test_an_outcome_that_cannot_be_had_any_more_fails_the_discharge(
+def test_an_outcome_that_is_no_longer_possible_fails_the_discharge(
     session: Session, begin: Begin, channel0: Callable[..., Channel], name: str
 ) -> None:
     channel0().queue(name, exclusive=False, durable=True, arguments={"x-max-length": 1, "x-overflow": "reject-publish"})

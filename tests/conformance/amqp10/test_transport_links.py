@@ -215,7 +215,7 @@ def reattached(session: Session, name: str, **options: Any) -> Any:
 
 @pytest.mark.rule("1.0", "transport.2.6.5.errant-reattach")
 @pytest.mark.mode("strict")
-def test_a_reattach_that_was_on_its_way_ends_the_session(connect: Connect, name: str) -> None:
+def test_a_reattach_in_flight_ends_the_session(connect: Connect, name: str) -> None:
     session = connect(hostname="vhost:strict").begin()
     reattached(session, name)
     assert session.ended_with() == "amqp:session:errant-link"

@@ -321,7 +321,7 @@ def test_a_delivery_without_received_data_has_a_position(side: Side) -> None:
 
 
 @pytest.mark.rule("1.0", "transport.2.7.3.incomplete-new-detaches")
-def test_something_new_on_a_link_whose_map_the_broker_could_not_send_detaches(side: Side) -> None:
+def test_a_new_delivery_on_a_link_with_an_incomplete_map_detaches(side: Side) -> None:
     session = side.begin()
     link = side.sender(session)
     tags = [b"%032d" % number for number in range(50)]

@@ -239,7 +239,7 @@ def test_a_disposition_affects_one_direction_only(session: Session, name: str) -
 
 
 @pytest.mark.rule("1.0", "transport.2.5.4.error-ends")
-def test_a_malformed_frame_is_no_matter_of_its_session(peer: Peer) -> None:
+def test_a_malformed_frame_closes_the_connection(peer: Peer) -> None:
     """A frame that cannot be decoded closes the connection."""
     session = peer.begin()
     data = encode_composite(Flow(10, 0, 10, 0))
