@@ -20,7 +20,7 @@ URL = sys.argv[1] if len(sys.argv) > 1 else "amqp://guest:guest@localhost:5672/"
 QUEUE = "example.tasks"
 TASKS = 6
 
-log = logging.getLogger("example")
+logger = logging.getLogger("example")
 
 
 def connect() -> pika.BlockingConnection:
@@ -37,7 +37,7 @@ def publish() -> None:
             channel.basic_publish(
                 "", QUEUE, f"task {number}".encode(), pika.BasicProperties(delivery_mode=2), mandatory=True
             )
-        log.info(f"{TASKS} tasks are on disk")
+        logger.info(f"{TASKS} tasks are on disk")
 
 
 def fail() -> None:
@@ -46,7 +46,7 @@ def fail() -> None:
     channel = connection.channel()
     channel.basic_qos(prefetch_count=1)
     _, _, body = next(channel.consume(QUEUE))
-    log.info(f"worker 1 fails with {body.decode()!r}")
+    logger.info(f"worker 1 fails with {body.decode()!r}")
     connection.close()  # the unacked task returns to its place in the queue
 
 
@@ -57,18 +57,18 @@ def work(name: str) -> None:
         for method, _, body in channel.consume(QUEUE, inactivity_timeout=1):
             if method is None:
                 break  # the queue is drained
-            log.info(f"{name} does {body.decode()!r}{' (redelivered)' if method.redelivered else ''}")
+            logger.info(f"{name} does {body.decode()!r}{' (redelivered)' if method.redelivered else ''}")
             channel.basic_ack(method.delivery_tag)
 
 
 def clean_up(channel: BlockingChannel) -> None:
     left = channel.queue_delete(QUEUE).method.message_count
-    log.info(f"{left} tasks left")
+    logger.info(f"{left} tasks left")
 
 
 if __name__ == "__main__":
     logging.basicConfig(stream=sys.stdout, format="%(message)s")
-    log.setLevel(logging.INFO)
+    logger.setLevel(logging.INFO)
     publish()
     fail()
     workers = [threading.Thread(target=work, args=(f"worker {number}",)) for number in (2, 3)]

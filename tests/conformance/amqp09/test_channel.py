@@ -210,9 +210,7 @@ def test_after_its_close_the_server_accepts_only_close_and_close_ok(peer: Peer, 
 
 @pytest.mark.rule("0-9", "channel.close.stability")
 @pytest.mark.parametrize(("name_", "index"), [("basic.publish", 60), ("file.stage", 70)], ids=["basic", "file"])
-def test_a_partial_content_on_a_closed_channel_is_ignored(
-    peer: Peer, name: str, name_: str, index: int
-) -> None:
+def test_a_partial_content_on_a_closed_channel_is_ignored(peer: Peer, name: str, name_: str, index: int) -> None:
     channel = peer.open()
     channel.send("queue.declare", queue=name, passive=True)
     channel.expect("channel.close")

@@ -732,7 +732,7 @@ def test_no_local(site: Site, channel: Channel) -> None:
     assert other.delivered() == []
 
 
-def test_a_vhost_stays_mixed(site: Site, channel: Channel) -> None:
+def test_a_vhost_remembers_other_classes(site: Site, channel: Channel) -> None:
     channel.declare()
     assert not site.vhost.has_other_classes
     send(channel)
