@@ -221,7 +221,7 @@ class Broker:
                 if (left <= 0 or not active) and (unwritten <= 0 or not self.outputs):
                     break
             if active or self.outputs:
-                self.jobs.again.resume()  # one input caused more work than a turn allows
+                self.jobs.deferred.resume()  # one input caused more work than a turn allows
         finally:
             self.in_turn = False
             self.work = 0

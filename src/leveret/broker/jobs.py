@@ -196,8 +196,8 @@ class Commits(Job):
             logger.exception("a transaction failed")
 
 
-class Again(Job):
-    """Queues that reached the delivery limit of a turn and continue in the next, each in a step of its own.
+class DeferredQueues(Job):
+    """Queues that reached the delivery limit of a turn and continue in the next, each in its own step.
 
     A step ends the turn, also for queues and outputs that the previous turn had to skip.
     """
@@ -235,7 +235,7 @@ class Jobs:
         self.stepped: Callable[[], None] | None = None
         self.removals = Removals(self)
         self.commits = Commits(self)
-        self.again = Again(self)
+        self.deferred = DeferredQueues(self)
 
     def run_steps(
         self, pieces: Iterator[int], done: Callable[[], None] | None = None, failed: Callable[[], None] | None = None
@@ -282,7 +282,7 @@ class Jobs:
             except Exception:
                 logger.exception("the clean-up of a failed job failed, too")
         stepped = self.stepped
-        if stepped is not None and job is not self.again:
+        if stepped is not None and job is not self.deferred:
             stepped()
         self.broker.end_turn()
         self.schedule()

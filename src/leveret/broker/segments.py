@@ -309,7 +309,7 @@ class SegmentStore:
         raise NotImplementedError
 
     def work(self, task: str, arguments: bytes, done: Callable[[bytes, str, str], None]) -> None:
-        """Run a long task that only the store knows, by its name: JSON in, JSON out.
+        """Run a long task of the store by its name: JSON in, JSON out.
 
         `done` gets the result, and the kind and the text of an error, both "" for none.
         """

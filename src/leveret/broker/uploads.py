@@ -172,7 +172,7 @@ class Upload:
 
     @property
     def identifier(self) -> str:
-        """The name that the sender knows: the last checkpoint, else the identifier."""
+        """The name by which the sender resumes the upload: the last checkpoint, else the identifier."""
         return next(reversed(self.checkpoints), self.key[3])
 
     @property
@@ -493,7 +493,7 @@ class Uploads:
         self._counts[pair] = self._counts.get(pair, 0) + 1
 
     def write(self, upload: Upload) -> None:
-        """Record everything but the bytes of an upload in the log, unless the log is not to know the upload."""
+        """Record an upload, without its bytes, in the log if it must survive a crash (`Upload.known`)."""
         if not upload.known:
             return
         value: Record = {

@@ -75,7 +75,7 @@ class BatchBuilder:
         self.max_bytes = max_bytes
         self.waiting: list[Done] = []
         self.over = False
-        # Units of work of a turn above which the rest is left to the next turn.
+        # Units of work of a turn above which the rest waits for the next turn.
         self.max_work = 0
 
     def resume(self) -> None:

@@ -124,7 +124,7 @@ class Reader(CommitWaiter):
             while loaded and record_batch.has_room(loaded[0].message.size):
                 entry = loaded.popleft()
                 self.next += 1
-                # A queue does not know when its messages arrived.
+                # A queue does not record when its messages arrived.
                 record_batch.add(
                     entry.message, entry.seq - 1, 0, entry.overlay, entry.acquired_count > 0, entry.delivery_count
                 )

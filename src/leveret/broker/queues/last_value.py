@@ -247,7 +247,7 @@ class LastValueQueue(ClassicQueue):
             if checked == CHECKED_KEYS:
                 self.broker.work += checked >> 3
                 if forgotten:
-                    self.broker.jobs.again.add(self)
+                    self.broker.jobs.deferred.add(self)
                 return
             key = self.keys.popleft()
             if latest[key].state == ARCHIVED:

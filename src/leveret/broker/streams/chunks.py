@@ -81,7 +81,7 @@ class StreamChunk:
         return self.first + self.count
 
     def time_of(self, index: int) -> int:
-        """Return the append time of the message at an index, as precisely as it is known."""
+        """Return the append time of the message at an index; that of the chunk if its own is unknown."""
         times = self.times
         return times[index] if times is not None else self.time
 

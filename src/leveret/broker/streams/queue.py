@@ -610,7 +610,7 @@ class StreamQueue(Queue):
                 else:
                     ring.rotate(-1)
                 if broker.work > self.max_work:
-                    broker.jobs.again.add(self)
+                    broker.jobs.deferred.add(self)
                     return
 
     def is_spent(self) -> bool:

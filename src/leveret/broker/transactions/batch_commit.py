@@ -210,7 +210,7 @@ class BatchCommit(Job):
         self.unroutable += count
 
     def _check_room(self, queue: Queue, message: Message | None, due: int) -> None:
-        """Raise PreconditionFailed if a queue is full, unless the message is known and replaces another one."""
+        """Raise PreconditionFailed if a queue is full, unless the message is given and replaces another one."""
         if self._is_full(queue) and (message is None or not queue.replacing or queue.limits.would_reject(message, due)):
             raise PreconditionFailed(
                 f"queue '{queue.name}' in vhost '{self.vhost.name}' is full and rejects messages"

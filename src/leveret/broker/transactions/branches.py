@@ -106,7 +106,7 @@ class _Prepare:
     def _write(self) -> Iterator[int]:
         branch = self.branch
         yield from branch.preparing()
-        if self.branches.knows(branch):
+        if self.branches.contains(branch):
             branch.state = PREPARED
         else:  # its vhost was deleted meanwhile
             yield from branch.forgetting_stored()
@@ -360,13 +360,13 @@ class Branches(UnackedOwner):
         if branch.timed_out:
             self._drop(branch)
             done(HAS_TIMED_OUT)
-        elif branch.state in (ROLLBACK_ONLY, ROLLED_BACK) or not self.knows(branch):
+        elif branch.state in (ROLLBACK_ONLY, ROLLED_BACK) or not self.contains(branch):
             done(WAS_ROLLED_BACK)
         else:
             return False
         return True
 
-    def knows(self, branch: Branch) -> bool:
+    def contains(self, branch: Branch) -> bool:
         """Return whether the branch still belongs to this vhost."""
         return self.by_name.get(branch.name) is branch
 
@@ -386,7 +386,7 @@ class Branches(UnackedOwner):
     def _decided(self, branch: Branch, state: str, remember: bool) -> None:
         branch.state = state
         branch.deciding = False
-        if remember and self.knows(branch):
+        if remember and self.contains(branch):
             self.broker.timers.cancel(branch.timer)
             branch.since = self.broker.timers.now()
             branch.write()
@@ -395,7 +395,7 @@ class Branches(UnackedOwner):
 
     def _drop(self, branch: Branch) -> None:
         branch.erase()
-        if self.knows(branch):
+        if self.contains(branch):
             del self.by_name[branch.name]
             if not self.by_name:
                 self.broker.holders.pop(self, None)

@@ -51,7 +51,7 @@ class Asking:
 
 
 class Dispatcher(Rings):
-    """The consumers of a classic queue, and which of its entries they get.
+    """The dispatch of the entries of a classic queue to its consumers.
 
     selective            each entry must be offered individually
     selective_consumers  number of consumers that do not accept every entry
@@ -134,7 +134,7 @@ class Dispatcher(Rings):
         try:
             while ring:
                 if delivered >= most:
-                    broker.jobs.again.add(queue)
+                    broker.jobs.deferred.add(queue)
                     break
                 if not head:
                     if backlog.chunks:
@@ -164,7 +164,7 @@ class Dispatcher(Rings):
                     ring = self.ring
                     refused += 1
                     if refused >= most:
-                        broker.jobs.again.add(queue)
+                        broker.jobs.deferred.add(queue)
                         break
                     continue
                 if len(ring) > 1:
@@ -239,7 +239,7 @@ class Dispatcher(Rings):
         """Offer the entries from this position in the next turn."""
         if position:
             backlog.passed = backlog.head[position - 1].seq
-        self.broker.jobs.again.add(queue)
+        self.broker.jobs.deferred.add(queue)
 
     def _read_ahead(self, queue: ClassicQueue, backlog: Backlog) -> bool:
         """Read paged-out entries that a consumer with credit wants, after the whole head was offered.
@@ -283,7 +283,7 @@ class Dispatcher(Rings):
                 if taker is not None:
                     del young[position]
                     queue.deliver(entry, taker)
-                broker.jobs.again.add(queue)
+                broker.jobs.deferred.add(queue)
                 return
             if taker is None:
                 position += 1

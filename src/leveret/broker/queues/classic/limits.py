@@ -80,7 +80,7 @@ class ClassicLimits(QueueLimits):
         begun = queue.broker.work
         while self.droppable and queue.ready_bytes > most:
             if queue.broker.work - begun > STEP_WORK:
-                queue.broker.jobs.again.add(queue)
+                queue.broker.jobs.deferred.add(queue)
                 return
             if not self.drop_first():
                 return
@@ -156,7 +156,7 @@ class ClassicLimits(QueueLimits):
         while self.is_exceeded():
             if broker.work - begun > STEP_WORK:
                 self.overfull = True
-                broker.jobs.again.add(queue)
+                broker.jobs.deferred.add(queue)
                 return
             if not drained:
                 drained = True

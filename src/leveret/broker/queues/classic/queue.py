@@ -527,7 +527,7 @@ class ClassicQueue(Queue):
         return self.expiry.is_set or self.has_delayed
 
     def ensure_stored(self, entry: Entry) -> None:
-        """Store an entry in the log of the queue unless it is there, which a transient entry may not be."""
+        """Store an entry in the log of the queue unless the log has it; a transient entry may be missing."""
         row = entry.row
         if row is not None:
             if row.log is self.log:
