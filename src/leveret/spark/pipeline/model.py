@@ -107,12 +107,12 @@ class Spark(Section, frozen=True):
 
 
 class Supervision(Section, frozen=True):
-    # How often a failed flow is restarted before the application ends; the count is reset after `healthy` seconds.
+    # Maximum number of restarts of a failed flow before the application ends; reset after `healthy` seconds.
     restarts: int = 10
     backoff: float = 1.0
     max_backoff: float = 60.0
     healthy: float = 300.0
-    # How long a running batch may take when the application is stopped.
+    # Time limit in seconds for a running batch when the application is stopped.
     stop_timeout: float = 120.0
     # Interval of progress lines.
     progress: float = 10.0
@@ -153,7 +153,7 @@ class Decode(Section, frozen=True):
     # Avro: framing of the datum.
     framing: Literal["datum", "container", "single-object", "confluent"] = "datum"
     column: str = "data"
-    # What to do with a body that cannot be decoded.
+    # Action for a body that cannot be decoded.
     on_error: Literal["quarantine", "fail", "drop"] = "quarantine"
     # Directory of the Parquet table for such messages.
     quarantine: str | None = None

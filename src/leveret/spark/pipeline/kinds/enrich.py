@@ -29,7 +29,7 @@ class EnrichFlow(FlowSection, frozen=True, kw_only=True, tag="enrich"):
     to: ExchangeOutput
     # Columns of the table to add; by default all that are not joined on.
     add: list[str] = []
-    # What to do with messages without a row in the table; "keep" publishes them without the columns.
+    # Action for messages without a row in the table; "keep" publishes them without the columns.
     unmatched: Literal["keep", "quarantine", "drop"] = "keep"
     trigger: float = 1.0
 

@@ -18,7 +18,7 @@ HASH_DIGITS = 32
 
 
 class Rule(Section, frozen=True):
-    """What to mask, and how: exactly one of the first four keys."""
+    """A mask: its target (exactly one of the first four keys) and its replacement."""
 
     # Path into a JSON body: "customer.email", "items[].name"; "*" matches any key.
     field: str | None = None

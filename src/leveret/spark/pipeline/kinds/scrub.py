@@ -32,7 +32,7 @@ class ScrubFlow(FlowSection, frozen=True, kw_only=True, tag="scrub"):
     rules: list[Rule]
     # File with the key of the hashes in its first line: equal values have equal hashes, which cannot be reversed by trial.
     key_file: str | None = None
-    # What to do with a message whose body cannot be masked: it is compressed, or not JSON although a rule names a field.
+    # Action for a message whose body cannot be masked: it is compressed, or not JSON although a rule names a field.
     on_error: Literal["quarantine", "fail", "drop"] = "quarantine"
     quarantine: str | None = None
     tables: list[TableOutput] = []
