@@ -155,8 +155,10 @@ class DeadLetters:
         self._copies_of.pop(queue.id, None)
 
     def _copies(self, passed: set[str], copies: int) -> int:
-        """Return an upper bound for the copies of a message that has passed these queues. A deleted queue may have made
-        as many as the present one."""
+        """Return an upper bound for the copies of a message that has passed these queues.
+
+        A deleted queue may have made as many as the present one.
+        """
         product = 1
         for name in passed:
             queue = self.vhost.queues.get(name)

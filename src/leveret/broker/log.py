@@ -265,8 +265,10 @@ class Log:
         raise NotImplementedError
 
     def locate(self, rows: array[int], slots: array[int]) -> Located | None:
-        """Return the positions of committed entries on disk; None if some are still being written: retry after the next
-        commit. Only for a log with a `shared_file`."""
+        """Return the positions of committed entries on disk. Only for a log with a `shared_file`.
+
+        Returns None if some are still being written: retry after the next commit.
+        """
         raise NotImplementedError
 
     def shared_file(self) -> Path | None:

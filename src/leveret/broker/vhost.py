@@ -340,8 +340,7 @@ class Vhost:
             yield BINDING_WORK
 
     def _is_bound_again(self, exchange: Exchange, destination: Destination, binding: Binding) -> bool:
-        """Return whether the log has an equal binding, under the same key, between an exchange and a destination with these
-        names."""
+        """Return whether the log has an equal binding between objects with these names, under the same key."""
         vhost = self.broker.vhosts.get(self.name)  # both, and this vhost, may have been re-created
         if vhost is None:
             return False

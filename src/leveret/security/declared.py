@@ -15,7 +15,6 @@ def declared_users(users: Mapping[str, UserConfig]) -> dict[str, DeclaredUser]:
     """Convert the users of the configuration for the user store. Reads password files.
 
     Raises:
-
         ConfigError: A password file cannot be read or is empty.
     """
     return {name: _declared(name, user) for name, user in users.items()}

@@ -135,7 +135,6 @@ class UserStore:
         user is stored, because kind or key of a dropped definition may have been damaged.
 
         Raises:
-
             StorageFailed: A later version has written a user.
         """
         for (kind, name), value in metadata.items():

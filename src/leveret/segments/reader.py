@@ -201,7 +201,8 @@ class SegmentReader:
 
         Args:
             columns: Names of the columns.
-            first, last: Range of offsets, inclusive.
+            first: First offset.
+            last: Last offset, inclusive; None for the end of the file.
             queue: Value of the column `queue`; None for the stream's name.
             partition: Value of the column `partition`.
             batch_rows: Maximum rows per batch.

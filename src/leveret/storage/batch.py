@@ -169,8 +169,10 @@ def bytes_to_words(typecode: str, data: bytes) -> array[int]:
 
 
 def index_head(count: int, links: int, identities: int, spills: int) -> bytes:
-    """Encode the head of an index column: the version and the numbers of index entries, link words, identity pairs and
-    spill pairs that follow."""
+    """Encode the head of an index column.
+
+    It has the version and the numbers of index entries, link words, identity pairs and spill pairs that follow.
+    """
     return words_to_bytes(array("I", (ROW_VERSION, count, links, identities, spills, 0)))
 
 

@@ -522,8 +522,7 @@ class BatchedLog(Log):
                 commit.marks[queue_id] = mark
 
     def _settlements(self, touched: list[StoredRow]) -> dict[int, bytes]:
-        """Return the settled columns of this commit by the id of the row that contains them; the first is the row being
-        filled."""
+        """Return the settled columns of this commit by the id of their row. The first row is the one being filled."""
         columns: dict[int, bytes] = {}
         words: array[int] = array("I")
         holder = self._row

@@ -109,8 +109,9 @@ class RowMoved(Exception):
 
 
 class LogReader:
-    """Reads located entries from the file of a log that another process has open. Rows are read one at a time, so that
-    the writer never waits for the reader.
+    """Reads located entries from the file of a log that another process has open.
+
+    Rows are read one at a time, so that the writer never waits for the reader.
 
     Raises sqlite3.Error if the file cannot be read, and ValueError, IndexError or struct.error if a row is damaged.
     """

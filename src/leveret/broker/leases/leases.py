@@ -79,12 +79,10 @@ class Leases:
         """Create a lease, or take it over. Operations with an older epoch are refused, and current readers end.
 
         Args:
-
             name: The name of the lease.
             timeout: Seconds without a call after which unread batches return to the queue.
 
         Raises:
-
             PreconditionFailed: The name or the timeout is invalid.
             ResourceError: The queue has the maximum number of leases.
         """
@@ -121,7 +119,6 @@ class Leases:
         with an error if the queue is deleted.
 
         Raises:
-
             NotFound: The lease does not exist.
             PreconditionFailed: The epoch is old, the batch is committed, or an earlier batch is still being created.
             AccessRefused: The queue has an exclusive consumer.
@@ -169,7 +166,6 @@ class Leases:
         Returns the number of the last committed batch, which is a later one if the commit is repeated.
 
         Raises:
-
             NotFound: The lease or the batch does not exist.
             PreconditionFailed: The epoch is old, the batch is not the first one, or an index is out of range.
         """
@@ -295,7 +291,6 @@ class Leases:
         """Check the arguments of a reader.
 
         Raises:
-
             NotFound: The lease or the batch does not exist.
             PreconditionFailed: The epoch is old, the slice is out of range, or the consumer wants to acknowledge.
         """

@@ -1,5 +1,4 @@
-"""A queue that keeps one message per key (`x-queue-type: last-value`): a new message replaces the one with the same
-key.
+"""A queue that keeps the newest message of each key (`x-queue-type: last-value`).
 
 The key is the value of a header. Its name is the argument `x-last-value-key`, by default the one that Qpid's clients set.
 Messages without the header are kept as in a classic queue. An unacked entry is not replaced; if it is requeued after a

@@ -382,8 +382,11 @@ class Queue(Destination):
 
     @abstractmethod
     def delete(self, keep_pending: bool = False) -> int:
-        """Delete the queue and its entries; return the number of ready entries. With `keep_pending`, they are
-        dead-lettered."""
+        """Delete the queue and its entries, which are dead-lettered with `keep_pending`.
+
+        Returns:
+            The number of ready entries.
+        """
 
     def detach(self, consumers: list[Consumer]) -> None:
         """Detach the consumers from the deleted queue, and settle its acquired entries."""

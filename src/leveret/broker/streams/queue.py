@@ -581,8 +581,9 @@ class StreamQueue(Queue):
         return starts[len(starts) - 1] + 1
 
     def offset_at(self, time: int) -> int:
-        """Return the first offset of the first chunk with messages appended at or after a time in milliseconds; else the
-        next offset.
+        """Return the first offset of the first chunk with a message appended at or after `time`, else the next offset.
+
+        `time` is in milliseconds of Unix time.
         """
         found = self.sealed.find_time(time)
         if found >= 0:

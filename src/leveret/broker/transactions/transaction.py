@@ -215,8 +215,10 @@ class Transaction(CommitWaiter):
         self.settled += 1
 
     def _remove(self, entry: Entry, outcome: int) -> None:
-        """Reject an entry, or requeue one whose deliveries have failed too often. Its dead letters become visible with the
-        transaction."""
+        """Reject an entry, or requeue one whose deliveries have failed too often.
+
+        Its dead letters become visible with the transaction.
+        """
         queue = entry.queue
         dead_letters = queue.vhost.dead_letters
         written = len(self.prepared)

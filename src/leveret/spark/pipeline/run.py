@@ -35,7 +35,8 @@ def run_pipeline(
 
     Args:
         path: The pipeline's file.
-        master, url: Override the file's values.
+        master: URL of the Spark master; overrides the file.
+        url: URL of the broker; overrides the file.
         once: Process what is available now, then stop.
         submitted: Whether spark-submit sets the master.
         echo: Called with lines of progress.

@@ -1,5 +1,7 @@
-"""Entries that become visible later. They are in no backlog. Paged-out ones are positions of tens of bytes each, in a heap
-by due time. Each queue has one timer, for the first of them.
+"""Entries that become visible later.
+
+They are in no backlog. Paged-out ones are positions of tens of bytes each, in a heap by due time. Each queue has one timer,
+for the first of them.
 
 The due time is part of an entry's overlay, so the log has it. After a start, delayed entries are positions in a backlog
 like all others, and count as ready until the queue has read them.

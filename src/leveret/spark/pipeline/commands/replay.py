@@ -58,7 +58,8 @@ def replay(
         to: Target to publish to. Without exchange or routing key, each message's original one is used.
         name: Name of the replay. Messages that were published under it are not published again.
         where: SQL expression over the columns of messages.
-        since, until: Append times, such as "2026-11-22 10:00:00", in UTC; `until` is exclusive.
+        since: First append time, such as "2026-11-22 10:00:00", in UTC.
+        until: Append time of the first message that is not published.
         rate: Messages per second over all partitions; must not change when the replay is resumed.
         partitions: Tasks that publish in parallel; messages of one queue and partition stay in one task.
         echo: Called with lines of progress.

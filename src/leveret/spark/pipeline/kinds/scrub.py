@@ -97,7 +97,8 @@ def scrub(
         capture: Source of the messages.
         rules: Masking rules.
         checkpoint: Directory of the query's state.
-        tables, exchanges: Targets of the messages.
+        tables: Tables to write the messages to.
+        exchanges: Exchanges to publish the messages to.
         key_file: File with the key of the hashes in its first line.
         quarantine: Table of messages whose bodies cannot be masked; it contains their personal data.
         name: Name of the query.

@@ -138,7 +138,8 @@ def traffic(
     Args:
         spark: The session.
         broker: The broker.
-        table, exchange: Targets of the windows.
+        table: Table to write the windows to.
+        exchange: Exchange to publish the windows to.
         checkpoint: Directory of the query's state.
         capture: Stream of events; by default one is declared and bound to the exchange of events.
         window: Length of a window, in seconds.

@@ -19,8 +19,10 @@ def escape_glob(path: str) -> str:
 
 
 def sync_files(root: str, names: Iterable[str]) -> None:
-    """Sync files below a local directory: their content, Hadoop's checksum files, and all directories up to the root's
-    parent."""
+    """Sync files below a local directory.
+
+    That is their content, Hadoop's checksum files, and all directories up to the root's parent.
+    """
     directories = {Path(root).parent}
     for name in names:
         path = Path(root, name)
