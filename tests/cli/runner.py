@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
 import pika
 import pika.exceptions
+import pytest
 from click.testing import CliRunner, Result
 
 from leveret.cli.app import leveret
+from tests.support.polling import wait_until
 
 
 class Commands:
@@ -48,10 +49,6 @@ class Commands:
 
 def wait_closed(connection: pika.BlockingConnection) -> str:
     """Serve a connection until the broker closes it; its code and text."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        try:
-            connection.process_data_events(time_limit=1)
-        except pika.exceptions.ConnectionClosedByBroker as error:
-            return f"{error.reply_code} {error.reply_text}"
-    raise AssertionError("the broker did not close the connection")
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as closed:
+        wait_until(lambda: connection.process_data_events(time_limit=0.02), "the broker did not close the connection")
+    return f"{closed.value.reply_code} {closed.value.reply_text}"

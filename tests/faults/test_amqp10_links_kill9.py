@@ -20,6 +20,7 @@ from leveret.wire.amqp10.transport import Disposition, Flow, Transfer
 from tests.support.broker import Broker, LeveretProcess, leveret_only
 from tests.support.peers.amqp10 import Peer, Receiver, Sender, Session, body_of, message
 from tests.support.peers.connection import Closed
+from tests.support.polling import wait_until
 
 TOTAL = 1500
 MANY = 1_000_000
@@ -244,11 +245,13 @@ def test_interrupted_large_message_resumes(process: LeveretProcess) -> None:
 
 def resumed(process: LeveretProcess, tag: bytes) -> Sender:
     """Attach the link again, repeatedly if necessary, until the broker reports the state of the delivery."""
-    deadline = time.monotonic() + 30
-    while True:
+
+    def attached() -> Sender | None:
         session = connect(process)
         link = session.sender(name="large", target=Target("/queue/kept", **KEPT), rcv_settle_mode=1, unsettled={tag: None})
         if (link.attached.unsettled or {}).get(tag) is not None:
             return link
-        assert time.monotonic() < deadline
         session.peer.drop()
+        return None
+
+    return wait_until(attached, "the state of the delivery")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -108,12 +107,13 @@ def test_interrupted_erasures_are_neither_lost_nor_undone(process: LeveretProces
     assert len(before) == COUNT
     for kill_broker in (True, False, True):
         erase(process)
-        deadline = time.monotonic() + LIMIT
         rewritten = random.randrange(1, 8)
-        while time.monotonic() < deadline:
+
+        def reached(rewritten: int = rewritten) -> bool:
             state = call(process.data_dir, "streams.erasing", {"name": "s"})
-            if state["rewritten"] >= rewritten or state["state"] == "done":
-                break
+            return bool(state["rewritten"] >= rewritten or state["state"] == "done")
+
+        wait_until(reached, f"{rewritten} rewritten segments", LIMIT)
         if kill_broker:
             process.kill()
             with pytest.raises(NoBroker):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import select
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -91,10 +90,7 @@ class Session:
                 self.socket.shutdown(socket.SHUT_WR)
             except OSError:
                 self.ended = True
-            deadline = time.monotonic() + LIMIT
-            while not self.ended:
-                assert time.monotonic() < deadline, "the broker did not end the connection"
-                self.read(wait=True)
+            wait_until(lambda: self.ended or self.read(wait=True), "the broker did not end the connection", LIMIT)
         self.socket.close()
 
 

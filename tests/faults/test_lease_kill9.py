@@ -17,6 +17,7 @@ import pika.exceptions
 import pytest
 
 from tests.support.broker import LeveretProcess
+from tests.support.polling import wait_until
 
 QUEUE = "orders"
 ROUNDS = 6
@@ -179,10 +180,7 @@ class Driver:
                 "x-lease-count": count,
             },
         )
-        deadline = time.monotonic() + 60
-        while len(rows) < count:
-            assert time.monotonic() < deadline
-            self.connection.process_data_events(1)
+        wait_until(lambda: len(rows) >= count or self.connection.process_data_events(0.02), "the rows of a batch")
         self.channel.basic_cancel(tag)
         assert len(rows) == count
         return rows
@@ -196,10 +194,9 @@ class Driver:
             body,
             pika.BasicProperties(reply_to="amq.rabbitmq.reply-to", correlation_id=correlation),
         )
-        deadline = time.monotonic() + 60
-        while correlation not in self.replies:
-            assert time.monotonic() < deadline, f"no answer to {operation}"
-            self.connection.process_data_events(1)
+        wait_until(
+            lambda: correlation in self.replies or self.connection.process_data_events(0.02), f"the answer to {operation}"
+        )
         answer = self.replies.pop(correlation)
         assert answer["ok"], answer
         return answer
@@ -287,7 +284,7 @@ def test_a_batch_is_the_same_wherever_the_broker_was_killed(process: LeveretProc
                 rows.append(driver.read(1, 0, 50))
             driver.batches[1] = []
             process.kill()
-            connection.process_data_events(30)
+            wait_until(lambda: connection.process_data_events(0.02))
         process.start()
     assert [body for _, body, _ in rows[0]] == wanted[:50]
     assert rows[0] == rows[1] and not any(redelivered for _, _, redelivered in rows[0])
@@ -296,7 +293,7 @@ def test_a_batch_is_the_same_wherever_the_broker_was_killed(process: LeveretProc
         assert driver.read(1, 0, 50) == rows[0]
         driver.ask("lease.commit", epoch=driver.epoch, batch=1, **{"except": [5]})
         process.kill()
-        connection.process_data_events(30)
+        wait_until(lambda: connection.process_data_events(0.02))
     process.start()
     with connect(process) as connection:
         channel = connection.channel()

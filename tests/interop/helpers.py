@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import pika
@@ -12,7 +11,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
 
-DEADLINE = 60.0
+from tests.support.polling import DEADLINE, wait_until
 
 
 class Got(NamedTuple):
@@ -25,13 +24,12 @@ class Got(NamedTuple):
 
 def get(channel: BlockingChannel, queue: str, *, auto_ack: bool = True, within: float = DEADLINE) -> Got:
     """Return the next message of a queue, waiting for it if necessary."""
-    deadline = time.monotonic() + within
-    while True:
+
+    def got() -> Got | None:
         method, properties, body = channel.basic_get(queue, auto_ack=auto_ack)
-        if method is not None:
-            return Got(method, properties, body)
-        assert time.monotonic() < deadline, f"no message in {queue!r} within {within} s"
-        time.sleep(0.02)
+        return None if method is None else Got(method, properties, body)
+
+    return wait_until(got, f"a message in {queue!r}", within)
 
 
 def drain(channel: BlockingChannel, queue: str) -> list[bytes]:
@@ -64,6 +62,18 @@ def pass_time(channel: BlockingChannel, milliseconds: int) -> None:
     channel.queue_delete(dead)
 
 
+def drain_until(connection: Any, condition: Callable[[], object]) -> None:
+    """Process the input of a py-amqp or kombu connection until the condition is true."""
+
+    def reached() -> bool:
+        if not condition():
+            with suppress(TimeoutError):
+                connection.drain_events(timeout=0.02)
+        return bool(condition())
+
+    wait_until(reached)
+
+
 def pump(
     connection: BlockingConnection,
     condition: Callable[[], object],
@@ -71,10 +81,8 @@ def pump(
     within: float = DEADLINE,
 ) -> None:
     """Process a connection's input until the condition is true."""
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not come true within {within} s"
-        connection.process_data_events(0.02)
+
+    wait_until(lambda: condition() or connection.process_data_events(0.02), what, within)
 
 
 class Collector:
@@ -82,6 +90,7 @@ class Collector:
 
     def __init__(self, channel: BlockingChannel, queue: str, **options: Any) -> None:
         self.channel = channel
+        self.queue = queue
         self.messages: list[Got] = []
         self.tag = channel.basic_consume(queue, self._on_message, **options)
 
@@ -96,9 +105,14 @@ class Collector:
         pump(self.channel.connection, lambda: len(self.messages) >= number, f"{number} deliveries")
         return self.messages
 
-    def wait_quiet(self, seconds: float = 0.15) -> list[Got]:
-        """Return the messages after a pause in which more could have arrived."""
-        self.channel.connection.process_data_events(seconds)
+    def arrived(self) -> list[Got]:
+        """Return the messages when the broker has sent all that it sends without further events.
+
+        Two round trips through the queue prove it: the effects of the turn of the first one may follow its reply.
+        """
+        for _ in range(2):
+            self.channel.queue_declare(self.queue, passive=True)
+        self.channel.connection.process_data_events(0)
         return self.messages
 
 

@@ -17,6 +17,7 @@ from celery import Celery, group
 from celery.exceptions import TaskRevokedError
 
 from tests.support.broker import ROOT, Broker
+from tests.support.polling import wait_until
 
 WITHIN = 60.0
 
@@ -44,11 +45,11 @@ class Worker:
         self.tasks: Any = celery_app
 
     def wait_ready(self) -> None:
-        deadline = time.monotonic() + 60
-        while b" ready." not in self.log.read_bytes():
+        def ready() -> bool:
             assert self.process.poll() is None, self.log.read_text()
-            assert time.monotonic() < deadline, self.log.read_text()
-            time.sleep(0.05)
+            return b" ready." in self.log.read_bytes()
+
+        wait_until(ready, self.log.read_text)
 
     def stop(self) -> int:
         """Shut down warmly, as supervisors do."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import amqp
@@ -17,6 +17,7 @@ from kombu.pidbox import Mailbox
 from kombu.pools import connections, producers
 from kombu.simple import SimpleQueue
 
+from tests.interop.helpers import drain_until
 from tests.support.broker import Broker
 from tests.support.polling import wait_until
 from tests.support.proxy import Proxy
@@ -28,16 +29,6 @@ WITHIN = 60.0
 def connection(broker: Broker) -> Iterator[Connection]:
     with Connection(broker.url().replace("amqp://", "pyamqp://")) as connection:
         yield connection
-
-
-def drain(connection: Connection, condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WITHIN
-    while not condition():
-        assert time.monotonic() < deadline, "nothing came"
-        try:
-            connection.drain_events(timeout=0.1)
-        except TimeoutError:
-            continue
 
 
 def test_direct_topic_and_fanout(connection: Connection, name: str) -> None:
@@ -57,7 +48,7 @@ def test_direct_topic_and_fanout(connection: Connection, name: str) -> None:
             producer = Producer(channel)
             for exchange in exchanges.values():
                 producer.publish({"to": exchange.name}, exchange=exchange, routing_key="a.b", serializer="json")
-            drain(connection, lambda: len(received) == 3)
+            drain_until(connection, lambda: len(received) == 3)
     assert sorted(received) == sorted((exchange.name, {"to": exchange.name}) for exchange in exchanges.values())
 
 
@@ -139,7 +130,7 @@ def test_pidbox_broadcast(broker: Broker, name: str) -> None:
         def answer() -> None:
             while not done.is_set():
                 with contextlib.suppress(TimeoutError):
-                    nodes_connection.drain_events(timeout=0.1)
+                    nodes_connection.drain_events(timeout=0.05)
 
         # The call publishes and waits for replies, so the nodes must run concurrently.
         thread = threading.Thread(target=answer)
@@ -167,13 +158,12 @@ def test_pools_and_autoretry(broker: Broker, name: str) -> None:
                 retry_policy={"max_retries": 10, "interval_start": 0.05, "interval_step": 0.05},
             )
         with connections[Connection(broker.url())].acquire(block=True) as direct, direct.channel() as channel:
-            bodies = []
-            deadline = time.monotonic() + WITHIN
-            while b"2" not in bodies and "2" not in bodies:
+
+            def retried() -> bool:
                 message = queue(channel).get(no_ack=True)
-                if message is not None:
-                    bodies.append(message.payload)
-                assert time.monotonic() < deadline
+                return message is not None and message.payload in (b"2", "2")
+
+            wait_until(retried)
             queue(channel).delete()
         producers[connection].force_close_all()
 
@@ -214,12 +204,14 @@ def test_consumer_mixin_reconnects(broker: Broker, name: str) -> None:
 
 
 def test_heartbeat_check(broker: Broker) -> None:
+    """Heartbeats alone keep an idle connection for longer than the broker waits for a silent one: twice the interval."""
     with Connection(broker.url(), heartbeat=1) as connection:
         connection.ensure_connection(max_retries=1)
-        for _ in range(8):
+        opened = time.monotonic()
+
+        def outlived() -> bool:
             connection.heartbeat_check(rate=2)
-            try:
-                connection.drain_events(timeout=0.3)
-            except TimeoutError:
-                continue
+            return bool(connection.connection.last_heartbeat_sent > opened + 2.2)
+
+        drain_until(connection, outlived)
         assert connection.connected

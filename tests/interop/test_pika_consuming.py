@@ -115,13 +115,13 @@ def test_prefetch(connection: BlockingConnection, name: str) -> None:
     channel.basic_qos(prefetch_count=3)
     collector = Collector(channel, name)
     collector.wait(3)
-    assert len(collector.wait_quiet()) == 3
+    assert len(collector.arrived()) == 3
     channel.basic_ack(collector.messages[1].method.delivery_tag)
     collector.wait(4)
-    assert len(collector.wait_quiet()) == 4
+    assert len(collector.arrived()) == 4
     channel.basic_ack(0, multiple=True)
     collector.wait(7)
-    assert len(collector.wait_quiet()) == 7
+    assert len(collector.arrived()) == 7
 
 
 def test_prefetch_is_per_consumer(channel: BlockingChannel, name: str) -> None:
@@ -134,7 +134,7 @@ def test_prefetch_is_per_consumer(channel: BlockingChannel, name: str) -> None:
     fill(channel, name, 20)
     second.wait(3)
     first.wait(2)
-    assert (len(first.wait_quiet()), len(second.messages)) == (2, 3)
+    assert (len(first.arrived()), len(second.messages)) == (2, 3)
 
 
 def test_prefetch_global_is_per_channel(channel: BlockingChannel, name: str) -> None:
@@ -144,7 +144,7 @@ def test_prefetch_global_is_per_channel(channel: BlockingChannel, name: str) -> 
     first, second = Collector(channel, name), Collector(channel, name)
     fill(channel, name, 20)
     pump(channel.connection, lambda: len(first.messages) + len(second.messages) == 3)
-    first.wait_quiet()
+    first.arrived()
     assert len(first.messages) + len(second.messages) == 3
     channel.basic_ack(0, multiple=True)
     pump(channel.connection, lambda: len(first.messages) + len(second.messages) == 6)
@@ -170,7 +170,7 @@ def test_a_full_window_of_the_channel_stops_no_ack_consumers(channel: BlockingCh
     counted.wait(2)
     uncounted = Collector(channel, free, auto_ack=True)
     fill(channel, free, 5)
-    assert uncounted.wait_quiet() == []
+    assert uncounted.arrived() == []
     channel.basic_ack(1)
     uncounted.wait(5)  # delivered no-ack messages are not counted
 
@@ -183,7 +183,7 @@ def test_round_robin(connect: Connect, name: str) -> None:
     for collector in collectors:
         collector.wait(10)
     wait_until(lambda: count(keeper, name) == 0)
-    assert [len(collector.wait_quiet(0.05)) for collector in collectors] == [10, 10, 10]
+    assert [len(collector.arrived()) for collector in collectors] == [10, 10, 10]
 
 
 def test_cancel(connection: BlockingConnection, name: str) -> None:
@@ -195,7 +195,7 @@ def test_cancel(connection: BlockingConnection, name: str) -> None:
     collector.wait(2)
     assert channel.basic_cancel(collector.tag) == []
     fill(channel, name, 2)
-    assert len(collector.wait_quiet()) == 2
+    assert len(collector.arrived()) == 2
     assert count(channel, name) == 2
     channel.basic_ack(2, multiple=True)
     channel.basic_recover(requeue=True)
@@ -261,7 +261,7 @@ def test_single_active_consumer(connect: Connect, name: str) -> None:
     second = Collector(connect().channel(), name)
     fill(keeper, name, 3)
     first.wait(3)
-    assert second.wait_quiet() == []
+    assert second.arrived() == []
     first.channel.basic_ack(1)
     first.channel.basic_cancel(first.tag)
     first.channel.basic_recover(requeue=True)
@@ -293,10 +293,10 @@ def test_requeue_goes_to_another_consumer(connect: Connect, name: str) -> None:
     keeper.queue_declare(name, auto_delete=True)
     first, second = Collector(connect().channel(), name), Collector(connect().channel(), name)
     fill(keeper, name, 1)
-    pump(first.channel.connection, lambda: first.messages or second.wait_quiet(0.01))
+    wait_until(lambda: first.arrived() or second.arrived())
     holder, other = (first, second) if first.messages else (second, first)
     holder.channel.basic_nack(holder.messages[0].method.delivery_tag, requeue=True)
-    holder.wait_quiet(0.05)
+    holder.arrived()
     got = other.wait(1)[0]
     assert got.method.redelivered
 

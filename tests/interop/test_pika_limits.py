@@ -112,7 +112,7 @@ def test_a_consumer_keeps_an_expiring_queue(connect: Connect, name: str) -> None
     channel = connection.channel()
     channel.queue_declare(name, arguments={"x-expires": 200})
     collector = Collector(channel, name)
-    collector.wait_quiet(0.6)
+    pass_time(channel, 400)
     assert exists(connection, name)
     channel.basic_cancel(collector.tag)
     wait_until(lambda: not exists_quietly(connection, name))

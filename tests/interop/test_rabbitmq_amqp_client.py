@@ -12,7 +12,7 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from tests.interop.helpers import get
+from tests.interop.helpers import get, pump
 from tests.security.certificates import Authority
 from tests.support.broker import Broker, LeveretProcess, basic_config
 
@@ -631,7 +631,7 @@ class TestDirectReplyTo:
         publisher = connection.publisher(asked.reply_to)
         publisher.publish(message("answer"))
         publisher.close()
-        channel.connection.process_data_events(20)
+        pump(channel.connection, lambda: answers)
         assert answers == [b"answer"]
 
 

@@ -1,4 +1,8 @@
-"""Tests wait for conditions (`tests.support.polling`), not for time: a sleep is at most 50 ms, or an exemption here."""
+"""Tests wait for conditions (`tests.support.polling`), not for time: a wait is at most 50 ms, or an exemption here.
+
+Waits are sleeps, calls that process a client's input for a time, and timeouts too short to be the deadline of a failing test:
+a test expects them to elapse. To show that nothing arrives, make a round trip on the same channel instead.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,23 @@ import ast
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 MAX_SECONDS = 0.05
-# The argument of the sleep, by file, and why it is needed.
+# Timeouts from here on are deadlines of failing tests.
+MIN_DEADLINE = 1.0
+# Functions that wait for as long as their argument says, and the name of the argument.
+WAITS = {"time.sleep": "", "asyncio.sleep": "delay", "process_data_events": "time_limit", "drain_events": "timeout"}
+# The argument of the wait, by file, and why it is needed.
 EXEMPT = {
     ("tests/client/aio/test_cancelling.py", "pause"): "yields to the loop, or waits 0.1 ms, between steps",
+    ("tests/client/aio/test_channels.py", "0.5"): "the timeout under test, with replies that must not exceed it",
+    ("tests/client/aio/test_opening.py", "0.1"): "the timeout under test, with replies that must not exceed it",
+    ("tests/client/aio/test_reconnecting.py", "0.2"): "the timeout under test",
+    ("tests/client/sync/test_lifecycle.py", "0.2"): "the timeout under test, with replies that must not exceed it",
+    ("tests/client/sync/test_lifecycle.py", "0.3"): "the timeout under test",
+    ("tests/interop/test_proton.py", "0.2"): "the blocking API has no call that shows that nothing arrives",
     ("tests/client/aio/test_chaos.py", "chance.uniform(0.005, 0.05)"): "a cut at a random moment",
     ("tests/client/aio/test_chaos.py", "chance.uniform(0, 0.02)"): "a cut at a random moment",
     ("tests/client/aio/test_reconnecting.py", "3.2"): "heartbeats",
@@ -41,28 +57,74 @@ EXEMPT = {
 }
 
 
+def long_wait(call: ast.Call) -> str | None:
+    """Return the argument of a call that may wait for more than `MAX_SECONDS` although nothing fails."""
+    function = ast.unparse(call.func)
+    # A test's own `sleep` advances a clock.
+    name = function if function in ("time.sleep", "asyncio.sleep") else function.rpartition(".")[2]
+    keywords = {keyword.arg: keyword.value for keyword in call.keywords}
+    if name in WAITS:
+        argument = keywords.get(WAITS[name], call.args[0] if call.args else None)
+        if argument is None:
+            return "no limit"
+        known = isinstance(argument, ast.Constant) and isinstance(argument.value, (int, float))
+        return None if known and argument.value <= MAX_SECONDS else ast.unparse(argument)
+    if function == "asyncio.timeout" and call.args:
+        argument = call.args[0]
+    elif function == "asyncio.wait_for" and len(call.args) > 1:
+        argument = call.args[1]
+    else:
+        argument = keywords.get("timeout")
+    if isinstance(argument, ast.Constant) and isinstance(argument.value, float) and MAX_SECONDS < argument.value < MIN_DEADLINE:
+        return ast.unparse(argument)
+    return None
+
+
 @cache
-def sleeps() -> list[tuple[str, int, str]]:
-    """File, line and argument of each sleep that is not known to be short."""
+def waits() -> list[tuple[str, int, str]]:
+    """File, line and argument of each wait that is not known to be short."""
     found = []
     for path in sorted((ROOT / "tests").rglob("*.py")):
         text = path.read_text(encoding="utf-8")
-        if ".sleep(" not in text:
+        if not any(word in text for word in ("sleep", "timeout", *WAITS)):
             continue
         for node in ast.walk(ast.parse(text)):
-            if not isinstance(node, ast.Call) or ast.unparse(node.func) not in ("time.sleep", "asyncio.sleep"):
-                continue
-            argument = node.args[0]
-            value = argument.value if isinstance(argument, ast.Constant) else None
-            if not isinstance(value, (int, float)) or value > MAX_SECONDS:
-                found.append((str(path.relative_to(ROOT)), node.lineno, ast.unparse(argument)))
+            if isinstance(node, ast.ImportFrom) and node.module in ("time", "asyncio"):
+                found += [(str(path.relative_to(ROOT)), node.lineno, "import") for name in node.names if name.name == "sleep"]
+            elif isinstance(node, ast.Call) and (argument := long_wait(node)) is not None:
+                found.append((str(path.relative_to(ROOT)), node.lineno, argument))
     return found
 
 
-def test_no_test_sleeps_for_long() -> None:
-    wrong = [f"{file}:{line}: sleep({argument})" for file, line, argument in sleeps() if (file, argument) not in EXEMPT]
-    assert not wrong, f"wait for a condition with tests.support.polling instead: {wrong}"
+@pytest.mark.parametrize(
+    ("call", "argument"),
+    [
+        ("time.sleep(0.05)", None),
+        ("time.sleep(0.06)", "0.06"),
+        ("site.sleep(1000)", None),
+        ("asyncio.sleep(pause)", "pause"),
+        ("connection.process_data_events(0.02)", None),
+        ("connection.process_data_events(seconds)", "seconds"),
+        ("connection.process_data_events(time_limit=0.5)", "0.5"),
+        ("connection.drain_events(timeout=0.25)", "0.25"),
+        ("connection.drain_events()", "no limit"),
+        ("asyncio.timeout(0.1)", "0.1"),
+        ("asyncio.timeout(5)", None),
+        ("asyncio.wait_for(task, 0.3)", "0.3"),
+        ("receiver.receive(timeout=0.2)", "0.2"),
+        ("process.wait(timeout=30)", None),
+    ],
+)
+def test_what_counts_as_a_long_wait(call: str, argument: str | None) -> None:
+    node = ast.parse(call, mode="eval").body
+    assert isinstance(node, ast.Call)
+    assert long_wait(node) == argument
+
+
+def test_no_test_waits_for_long() -> None:
+    wrong = [f"{file}:{line}: {argument}" for file, line, argument in waits() if (file, argument) not in EXEMPT]
+    assert not wrong, f"wait for a condition with tests.support.polling, or make a round trip instead: {wrong}"
 
 
 def test_every_exemption_is_used() -> None:
-    assert EXEMPT.keys() == {(file, argument) for file, _, argument in sleeps()} & EXEMPT.keys()
+    assert EXEMPT.keys() == {(file, argument) for file, _, argument in waits()} & EXEMPT.keys()

@@ -32,7 +32,7 @@ from leveret.server.transport import SocketProtocol
 from leveret.storage.memory import MemoryLog
 from tests.security.certificates import Authority
 from tests.support.broker import Broker as BrokerAddress
-from tests.support.polling import wait_until_async
+from tests.support.polling import wait_until, wait_until_async
 from tests.support.scram import log_in_1_0, log_in_amqp091
 
 TIMES = 5
@@ -73,8 +73,7 @@ def be_closed(port: int) -> None:
     """A client whose connection the broker closes, perhaps before the client is done with opening it."""
     with pytest.raises(pika.exceptions.AMQPConnectionError):
         connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port))
-        while True:
-            connection.process_data_events(time_limit=10)
+        wait_until(lambda: connection.process_data_events(time_limit=0.02))
 
 
 def test_connections_closed_by_the_broker_leave_no_objects(no_collector: None) -> None:

@@ -7,12 +7,12 @@ import os
 import re
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pyspark
 
 from tests.spark.environment import JAVA_OPTIONS, environment
+from tests.support.polling import wait_until
 
 HOSTS = ("127.0.0.1", "127.0.0.2")
 TIMEOUT = 90.0
@@ -100,11 +100,12 @@ class Cluster:
         return log
 
     def _said(self, log: Path, pattern: str) -> str:
-        deadline = time.monotonic() + TIMEOUT
-        while True:
-            text = log.read_text(errors="replace")
-            found = re.search(pattern, text)
-            if found:
-                return found[1]
-            assert time.monotonic() < deadline and self._processes[-1].poll() is None, text[-2000:]
-            time.sleep(0.05)
+        def text() -> str:
+            return log.read_text(errors="replace")
+
+        def found() -> str | None:
+            match = re.search(pattern, text())
+            assert match or self._processes[-1].poll() is None, text()[-2000:]
+            return match and match[1]
+
+        return wait_until(found, lambda: text()[-2000:], TIMEOUT)

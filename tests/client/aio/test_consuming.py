@@ -29,15 +29,26 @@ async def take(consumer: Consumer, count: int) -> list[Message]:
 
 async def get_soon(channel: Channel, queue: str) -> Message:
     """Return the next message, waiting for it if necessary."""
-    while (message := await channel.get(queue, no_ack=True)) is None:
-        await asyncio.sleep(0.01)
-    return message
+    found: list[Message] = []
+
+    async def got() -> bool:
+        message = await channel.get(queue, no_ack=True)
+        found.extend([message] if message is not None else [])
+        return bool(found)
+
+    await wait_until_async(got)
+    return found[0]
 
 
-async def quiet(consumer: Consumer, seconds: float = 0.1) -> bool:
-    """Return whether no message arrives."""
+async def quiet(consumer: Consumer) -> bool:
+    """Return whether no message is left when the server has sent all that it sends without further events.
+
+    Two round trips through the queue prove it: the effects of the turn of the first one may follow its reply.
+    """
+    for _ in range(2):
+        await consumer._channel.declare_queue(consumer.queue, passive=True)
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(0):
             await anext(consumer)
     except TimeoutError:
         return True
@@ -144,7 +155,7 @@ async def test_prefetch_per_channel(connect: Connect, name: str) -> None:
     async with channel.consume(name) as first, channel.consume(name) as second:
         count = 0
         for consumer in (first, second, first, second):
-            while not await quiet(consumer, 0.05):
+            while not await quiet(consumer):
                 count += 1
         # Either one of the consumers had all messages, or both had some.
         assert count == 5
@@ -455,7 +466,7 @@ async def test_failed_requests(connect: Connect, name: str, confirms: bool) -> N
         await channel.request(b"x", name)
     await channel.declare_queue(name, exclusive=True)
     with pytest.raises(Timeout, match="reply"):
-        await channel.request(b"x", name, timeout=0.1)
+        await channel.request(b"x", name, timeout=0.05)
     message = await channel.get(name, no_ack=True)
     assert message is not None
     # The request has timed out: the reply is dropped, and the channel stays usable.

@@ -256,7 +256,7 @@ async def test_close_while_the_connection_is_lost(connect: Connect1, through: Co
     proxy.cut()
     await wait_until_async(lambda: not connection.is_open)
     with pytest.raises(Timeout):
-        await session.publish("x", name, timeout=0.1)
+        await session.publish("x", name, timeout=0.05)
     await consumer.cancel()
     await session.close()
     await connection.close()

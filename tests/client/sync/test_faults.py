@@ -196,7 +196,7 @@ def test_cuts_lose_no_confirmed_messages(proxy: Proxy, dial: Open, name: str, wi
     def consume() -> None:
         while True:
             try:
-                message = consumer.next(timeout=0.5)
+                message = consumer.next(timeout=0.05)
             except Timeout:
                 # The server may need a moment to requeue the messages of a connection that was cut.
                 if not any(thread.is_alive() for thread in publishers) and (

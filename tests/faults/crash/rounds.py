@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
 import time
@@ -15,6 +16,7 @@ from tests.faults.crash.model import CERTAIN, Found, Group, Key, Model, read_bod
 from tests.faults.crash.workload import Workload
 from tests.support.amqp import Channel, Connection, Delivery
 from tests.support.broker import Broker, LeveretProcess
+from tests.support.polling import wait_until_async
 from tests.support.rabbitmq import RabbitProcess
 
 # Messages that a queue may keep for the next round; the check acknowledges the rest in a transaction.
@@ -49,13 +51,13 @@ class Reader:
         """Read until the queue is empty, including messages that arrive meanwhile."""
         await self.channel.call(commands.Tx.Select())
         self.tag = await self.channel.consume(self.queue)
-        deadline = time.monotonic() + READ_TIMEOUT
-        had = -1
-        while had != len(self.found) or await self.channel.count(self.queue):
-            assert time.monotonic() < deadline, f"{self.queue} could not be read within {READ_TIMEOUT} s"
-            had = len(self.found)
-            await asyncio.sleep(0.005)
+
+        async def ended() -> bool:
+            before = len(self.found)
             await self.channel.count(self.queue)
+            return not await self.channel.count(self.queue) and before == len(self.found)
+
+        await wait_until_async(ended, f"the end of {self.queue}", READ_TIMEOUT)
 
     async def release(self, settle: list[tuple[int, Key]]) -> None:
         """Settle some messages for certain, and requeue the others."""
@@ -75,9 +77,8 @@ async def read_queues(broker: Broker, model: Model) -> tuple[Connection, list[Re
             readers.append(Reader(await connection.channel(), group, queue))
             await readers[-1].read()
     # Messages that have expired meanwhile are moving from one queue to another.
-    deadline = time.monotonic() + MOVE_TIMEOUT
-    while _missing(model, readers) and time.monotonic() < deadline:
-        await asyncio.sleep(0.05)
+    with contextlib.suppress(AssertionError):
+        await wait_until_async(lambda: not _missing(model, readers), within=MOVE_TIMEOUT)
     return connection, readers
 
 

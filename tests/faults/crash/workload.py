@@ -174,7 +174,7 @@ class Workload:
             if connection.closed is not None:
                 raise connection.closed
             try:
-                await asyncio.wait_for(event.wait(), 0.1)
+                await asyncio.wait_for(event.wait(), 0.05)
             except TimeoutError:
                 continue
 

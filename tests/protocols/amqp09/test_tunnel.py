@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import struct
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from leveret.wire.amqp0.specs import V0_9
 from tests.protocols.amqp09.support import Channel, Client, connect
 from tests.protocols.amqp09.tunnelling import content, install, send
 from tests.protocols.support import Site
+from tests.support.polling import wait_until
 from tests.wire.amqp0.peers import frame, method
 
 HANDLERS = """
@@ -89,12 +89,12 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixt
 
 def wait_for(channel: Channel, condition: Callable[[], bool]) -> None:
     """Run until a condition holds, because handlers run in threads."""
-    deadline = time.monotonic() + 60
-    channel.run()
-    while not condition():
-        assert time.monotonic() < deadline, "nothing has come of it in a minute"
-        time.sleep(0.002)
+
+    def reached() -> bool:
         channel.run()
+        return condition()
+
+    wait_until(reached)
 
 
 def close_of(channel: Channel) -> tuple[int, str]:

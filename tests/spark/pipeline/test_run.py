@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +22,7 @@ from tests.spark.environment import environment
 from tests.spark.pipeline.support import orders, publish
 from tests.spark.pipeline.test_flows import plain_files
 from tests.support.broker import LeveretProcess
+from tests.support.polling import wait_until
 
 PIPELINE = """
 name = "{name}"
@@ -76,11 +76,13 @@ class Run:
         self.process.wait(30)
 
     def until(self, true: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 180
-        while not true():
+        def reached() -> bool:
+            if true():
+                return True
             assert self.process.poll() is None, self.log.read_text()
-            assert time.monotonic() < deadline, self.log.read_text()
-            time.sleep(0.05)
+            return False
+
+        wait_until(reached, self.log.read_text, within=180)
 
     def state(self) -> dict[str, Any]:
         result = CliRunner().invoke(leveret, ["pipeline", "status", str(self.directory / "pipeline.toml"), "--json"])
