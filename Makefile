@@ -106,6 +106,8 @@ test-rest: $(STAMPS)/spark $(STAMPS)/spark-classes
 	LEVERET_PURE=1 $(PYTEST) -m slow
 else
 test test-rest: COMPILE := --require
+# Property tests try all of their examples (tests/support/examples.py).
+test-rest: export LEVERET_THOROUGH := 1
 test: $(STAMPS)/spark $(STAMPS)/spark-classes $(STAMPS)/proton compiled
 	@$(PYTEST) $(SELECTED)
 

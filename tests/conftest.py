@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -23,13 +25,35 @@ TASKS = {f"tests/spark/{name}.py" for name in ("sink/test_at_least_once", "sink/
 LONGEST = ("spark", "faults", "interop", "conformance", "client", "cli", "packaging", "docs")
 
 
+# Folders whose tests have a marker of the same name.
+MARKED = ("faults", "interop")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Let each worker of pytest-xdist begin with other folders, so that a file is compiled once and not by all workers."""
+    report = yield
+    if collector.nodeid == "tests" and report.result:
+        share = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) / int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+        first = int(len(report.result) * share)
+        report.result = report.result[first:] + report.result[:first]
+    return report
+
+
+# Before pytest itself, whose order of tests with parametrized fixtures depends on the order that it finds.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort the tests by their folders."""
+    """Mark the tests of some folders, and sort all by their folders and files."""
 
-    def rank(item: pytest.Item) -> int:
+    def rank(item: pytest.Item) -> tuple[int, str]:
+        file = item.nodeid.partition("::")[0]
+        folder = file.split("/")[1]
+        return LONGEST.index(folder) if folder in LONGEST else len(LONGEST), file
+
+    for item in items:
         folder = item.nodeid.split("/")[1]
-        return LONGEST.index(folder) if folder in LONGEST else len(LONGEST)
-
+        if folder in MARKED:
+            item.add_marker(folder)
     items.sort(key=rank)
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pika
 import pytest
@@ -13,13 +12,6 @@ from tests.support.fixtures import broker, name, shared_broker
 __all__ = ["broker", "name", "shared_broker"]
 
 Connect = Callable[..., BlockingConnection]
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.interop)
 
 
 @pytest.fixture

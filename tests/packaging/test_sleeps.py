@@ -1,7 +1,7 @@
 """Tests wait for conditions (`tests.support.polling`), not for time: a wait is at most 50 ms, or an exemption here.
 
-Waits are sleeps, calls that process a client's input for a time, and timeouts too short to be the deadline of a failing test:
-a test expects them to elapse. To show that nothing arrives, make a round trip on the same channel instead.
+Waits are sleeps, calls that process a client's input for a time, and timeouts too short to be the deadline of a failing
+test: a test expects them to elapse. To show that nothing arrives, make a round trip on the same channel instead.
 """
 
 from __future__ import annotations
@@ -75,9 +75,8 @@ def long_wait(call: ast.Call) -> str | None:
         argument = call.args[1]
     else:
         argument = keywords.get("timeout")
-    if isinstance(argument, ast.Constant) and isinstance(argument.value, float) and MAX_SECONDS < argument.value < MIN_DEADLINE:
-        return ast.unparse(argument)
-    return None
+    value = argument.value if isinstance(argument, ast.Constant) else None
+    return ast.unparse(argument) if isinstance(value, float) and MAX_SECONDS < value < MIN_DEADLINE else None
 
 
 @cache
@@ -88,11 +87,12 @@ def waits() -> list[tuple[str, int, str]]:
         text = path.read_text(encoding="utf-8")
         if not any(word in text for word in ("sleep", "timeout", *WAITS)):
             continue
+        file = str(path.relative_to(ROOT))
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.ImportFrom) and node.module in ("time", "asyncio"):
-                found += [(str(path.relative_to(ROOT)), node.lineno, "import") for name in node.names if name.name == "sleep"]
+                found += [(file, node.lineno, "import") for name in node.names if name.name == "sleep"]
             elif isinstance(node, ast.Call) and (argument := long_wait(node)) is not None:
-                found.append((str(path.relative_to(ROOT)), node.lineno, argument))
+                found.append((file, node.lineno, argument))
     return found
 
 

@@ -3,13 +3,14 @@ and no state is left after all clients have disconnected."""
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
 from leveret.wire.amqp0.commands import ContentMethod, Deliver, Method
 from tests.protocols.machine import QUEUES, TwoClients
 from tests.protocols.support import Site, bytes_of
+from tests.support.examples import examples
 
 CHANNELS = (1, 2)
 clients = st.integers(0, 1)
@@ -182,6 +183,4 @@ class SessionMachine(TwoClients):
 
 
 TestAnySession = SessionMachine.TestCase
-TestAnySession.settings = settings(
-    max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
-)
+TestAnySession.settings = examples(100, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from leveret.selectors.compilation import jms_selector, sql_filter
@@ -14,6 +14,7 @@ from leveret.selectors.evaluate import Selector
 from leveret.selectors.like import MAX_VALUE, Pattern
 from tests.selectors.reference import like
 from tests.selectors.support import View
+from tests.support.examples import examples
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,7 @@ def test_a_pattern_cannot_end_in_its_escape_character(pattern: str) -> None:
         Pattern(pattern, "!")
 
 
-@settings(max_examples=1000)
+@examples(1000)
 @given(st.text("ab%_", max_size=9), st.text("ab", max_size=9))
 def test_every_pattern_matches_as_defined(pattern: str, value: str) -> None:
     assert Pattern(pattern).matches(value) is like(value, pattern, "")

@@ -18,8 +18,6 @@ from tests.support.broker import LeveretProcess, leveret_only
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-HERE = Path(__file__).parent
-
 
 def _reason_to_skip() -> str | None:
     if not shutil.which("java") and not (Path(os.environ.get("JAVA_HOME", "/nowhere")) / "bin" / "java").exists():
@@ -31,7 +29,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     reason = _reason_to_skip()
     if reason is not None:
         for item in items:
-            if HERE in item.path.parents and {"spark", "java"} & set(getattr(item, "fixturenames", ())):
+            if item.nodeid.startswith("tests/spark/") and {"spark", "java"} & set(getattr(item, "fixturenames", ())):
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 

@@ -8,7 +8,7 @@ from array import array
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -16,6 +16,7 @@ from leveret.broker.log import Loaded
 from leveret.broker.message import Entry, Message, Overlay
 from leveret.storage.rows import MOVED, STORED, StoredRow
 from tests.storage.harness import FakeQueue, Harness, content, entry_of, message, sqlite_log
+from tests.support.examples import examples
 
 QUEUES = 3
 
@@ -296,7 +297,5 @@ class LogMachine(RuleBasedStateMachine):
                 assert any(place >> 20 in self.log.rows for place in row.places or ())
 
 
-LogMachine.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
-)
+LogMachine.TestCase.settings = examples(60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))
 test_log = LogMachine.TestCase

@@ -4,7 +4,7 @@ committed with and without returned messages, released, abandoned, and recovered
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
@@ -18,6 +18,7 @@ from leveret.broker.queues.classic.ready_list import ReadyList
 from tests.broker.leases.support import LeaseReader, ask, restart
 from tests.broker.queues.test_queue_model import PAGE_ABOVE, PRIORITIES, Expected, QueueMachine
 from tests.broker.support import World
+from tests.support.examples import examples
 from tests.support.queues import classic
 
 NAMES = st.sampled_from(("a", "a", "a", "b"))
@@ -329,6 +330,4 @@ class LeaseMachine(QueueMachine):
 
 
 TestLeaseModel = LeaseMachine.TestCase
-TestLeaseModel.settings = settings(
-    max_examples=50, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
-)
+TestLeaseModel.settings = examples(50, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
 
@@ -18,6 +18,7 @@ from leveret.broker.message import ENTRY_OVERHEAD, Entry
 from leveret.broker.queues.classic import backlog, ready_list
 from leveret.broker.queues.classic.queue import ClassicQueue
 from tests.broker.support import Keeper, Taker, World, text_of
+from tests.support.examples import examples
 
 PAGE_ABOVE = 8_000
 PRIORITIES = (-1, -1, -1, 4, 0, 9, 200)
@@ -346,6 +347,4 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 TestQueueModel = QueueMachine.TestCase
-TestQueueModel.settings = settings(
-    max_examples=50, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
-)
+TestQueueModel.settings = examples(50, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck))

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -21,6 +21,7 @@ from leveret.broker.queues.queue import Queue
 from leveret.broker.transactions.transaction import ACCEPT, REQUEUE, Transaction
 from leveret.storage.sqlite import SqliteLog
 from tests.broker.support import Clock, JsonReader, Keeper, World, text_of
+from tests.support.examples import examples
 from tests.support.queues import classic
 
 NAMES = ("one", "two", "dead")
@@ -304,6 +305,4 @@ class DiskMachine(RuleBasedStateMachine):
 
 
 TestQueuesOnDisk = DiskMachine.TestCase
-TestQueuesOnDisk.settings = settings(
-    max_examples=15, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
-)
+TestQueuesOnDisk.settings = examples(15, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck))

@@ -67,8 +67,10 @@ def test_everything_is_restored(proxy: Proxy, dial: Open, name: str) -> None:
     assert message is not None and message.body == b"to a"
     # Three at a time, as before.
     messages = [consumer.next(timeout=60) for _ in range(3)]
+    for _ in range(2):
+        channel.declare_queue(unnamed.name, passive=True)
     with pytest.raises(Timeout):
-        consumer.next(timeout=0.2)
+        consumer.next(timeout=0.01)
     messages[-1].ack(multiple=True)
     assert [consumer.next(timeout=60).body for _ in range(2)] == [b"3", b"4"]
     connection.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
@@ -14,6 +14,7 @@ from leveret.wire.amqp0.properties import decode_header
 from tests.protocols.amqp09.support import Channel, connect
 from tests.protocols.machine import QUEUES, TwoClients
 from tests.protocols.support import Site
+from tests.support.examples import examples
 
 CHANNELS = (1, 1, 1, 2)
 PIECE = bytes(range(256)) * 500
@@ -251,6 +252,4 @@ class MessageMachine(TwoClients):
 
 
 TestAnyMessage = MessageMachine.TestCase
-TestAnyMessage.settings = settings(
-    max_examples=60, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
-)
+TestAnyMessage.settings = examples(60, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck))

@@ -7,7 +7,7 @@ import logging
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from leveret.wire.amqp10.composite import Composite, Performative
@@ -30,6 +30,7 @@ from leveret.wire.amqp10.transport import Attach, Begin, Close, Detach, Disposit
 from leveret.wire.amqp10.values import Described, Symbol
 from tests.protocols.amqp10.support import Client, connect, make_site, message
 from tests.protocols.machine import Errors
+from tests.support.examples import examples
 
 channels = st.integers(0, 2)
 handles = st.integers(0, 4)
@@ -146,7 +147,7 @@ def size_of(frame: Composite) -> bytes:
     return output.to_send()
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(400, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(rare, max_size=25), flags, st.integers(0, 3), st.data())
 def test_any_frames(sent: list[Performative], begun: bool, how: int, data: st.DataObject) -> None:
     errors = Errors()
@@ -187,7 +188,7 @@ def test_any_frames(sent: list[Performative], begun: bool, how: int, data: st.Da
 
 
 @pytest.mark.parametrize("sasl", [False, True])
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.binary(max_size=80), flags)
 def test_any_bytes(sasl: bool, octets: bytes, opened: bool) -> None:
     site = make_site()

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
 from leveret.wire.amqp0 import states
@@ -26,6 +26,7 @@ from leveret.wire.amqp0.methods import encode_arguments
 from leveret.wire.amqp0.model import MethodSpec, Version
 from leveret.wire.amqp0.properties import decode_header, encode_header
 from leveret.wire.amqp0.specs import V0_9, V0_9_1
+from tests.support.examples import examples
 from tests.wire.amqp0.peers import content_header, frame, method, open_pair, publish_frames, publish_method, shape
 from tests.wire.amqp0.strategies import arguments_of
 
@@ -101,7 +102,7 @@ def session(draw: Any, version: Version) -> list[bytes]:
     return frames
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@examples(200, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from([SERVER, CLIENT]), st.sampled_from([V0_9_1, V0_9]), st.booleans(), st.lists(st.binary(max_size=80)))
 @example(SERVER, V0_9_1, True, [b"\x01\0\x01\0\0\0\x09\0\x3c\0\x28\0\0\0\0\0\xce" * 3])
 def test_random_bytes(role: int, version: Version, opened: bool, pieces: list[bytes]) -> None:
@@ -110,7 +111,7 @@ def test_random_bytes(role: int, version: Version, opened: bool, pieces: list[by
         check(engine.receive(piece), engine)
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@examples(200, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.sampled_from([SERVER, CLIENT]),
     st.sampled_from([V0_9_1, V0_9]),
@@ -133,7 +134,7 @@ def test_random_frames(role: int, version: Version, opened: bool, frames: list[t
 
 
 @pytest.mark.parametrize("version", [V0_9_1, V0_9], ids=lambda version: version.name)
-@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@examples(100, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_however_a_session_is_cut_the_commands_are_the_same(version: Version, data: st.DataObject) -> None:
     octets = b"".join(session(data.draw, version))
@@ -151,7 +152,7 @@ def test_however_a_session_is_cut_the_commands_are_the_same(version: Version, da
 
 
 @pytest.mark.parametrize("version", [V0_9_1, V0_9], ids=lambda version: version.name)
-@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@examples(200, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_mutated_sessions(version: Version, data: st.DataObject) -> None:
     octets = bytearray(b"".join(session(data.draw, version)))
@@ -182,7 +183,7 @@ def test_mutated_sessions(version: Version, data: st.DataObject) -> None:
         assert whole.receive(publish_frames(1, b"x")) == []
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+@examples(50, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_data_after_the_start_of_a_spooled_body_belongs_to_its_publish(data: st.DataObject) -> None:
     engine = engine_for(SERVER, V0_9_1, True)
@@ -202,7 +203,7 @@ def test_data_after_the_start_of_a_spooled_body_belongs_to_its_publish(data: st.
     assert len(parts) == len([part for part in parts if isinstance(part, ContentPart)])
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@examples(100, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.tuples(st.integers(1, 2), st.binary(max_size=6000), properties, st.integers(0, 3)), max_size=8),
     st.integers(4096, 9000),

@@ -9,7 +9,7 @@ import pamqp.base
 import pamqp.commands
 import pamqp.frame
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from leveret.wire.amqp0 import model
@@ -18,6 +18,7 @@ from leveret.wire.amqp0.errors import EncodeError, WireError
 from leveret.wire.amqp0.methods import decode_arguments, encode_arguments
 from leveret.wire.amqp0.model import MethodSpec, Version
 from leveret.wire.amqp0.specs import V0_9, V0_9_1
+from tests.support.examples import examples
 from tests.wire.amqp0.strategies import arguments_of
 
 EVERY_METHOD = [(version, name) for version in (V0_9_1, V0_9) for name in version.by_name]
@@ -57,7 +58,7 @@ def all_defaults(spec: MethodSpec) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("version", "name"), EVERY_METHOD, ids=lambda value: getattr(value, "name", value))
-@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+@examples(15, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_every_method_survives_a_round_trip(version: Version, name: str, data: st.DataObject) -> None:
     spec = version.by_name[name]

@@ -7,13 +7,14 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from leveret.wire.amqp0.commands import Ack, Command, Deliver, Error, Method, Nack, Publish
 from leveret.wire.amqp0.engine import CLIENT, SERVER, Engine
 from leveret.wire.amqp0.properties import encode_header
 from leveret.wire.amqp0.specs import V0_9, V0_9_1
+from tests.support.examples import examples
 from tests.wire.amqp0.peers import BASIC, frame, joined, method, publish_frames, shape, short_string
 from tests.wire.amqp0.test_fuzz import check, session
 
@@ -391,7 +392,7 @@ def shapes(commands: list[Command]) -> list[Any]:
     return found
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@examples(150, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_in_requests_the_commands_are_the_same(data: st.DataObject) -> None:
     octets = b"".join(session(data.draw, V0_9))
@@ -404,7 +405,7 @@ def test_in_requests_the_commands_are_the_same(data: st.DataObject) -> None:
     assert shapes(pieces) == shapes(plain)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@examples(150, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_mutated_requests(data: st.DataObject) -> None:
     octets = bytearray(in_requests(b"".join(session(data.draw, V0_9))))
@@ -414,7 +415,7 @@ def test_mutated_requests(data: st.DataObject) -> None:
     check(engine.receive(bytes(octets)), engine)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@examples(150, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(
         st.tuples(

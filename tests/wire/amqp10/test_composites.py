@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from leveret.wire.amqp10.composite import Composite
@@ -26,6 +26,7 @@ from leveret.wire.amqp10.specs import COMPOSITES, TYPES
 from leveret.wire.amqp10.transactions import Coordinator, Declare, Declared, Discharge, TransactionalState
 from leveret.wire.amqp10.transport import Attach, Begin, Close, Detach, Disposition, Error, Flow, Open, Transfer
 from leveret.wire.amqp10.values import Array, Described, Map, Symbol, UByte, UInt, ULong
+from tests.support.examples import examples
 from tests.wire.amqp10.strategies import any_composite, composites, plain
 
 READERS: dict[int, Any] = {0x13: read_flow, 0x14: read_transfer, 0x15: read_disposition}
@@ -35,7 +36,7 @@ def described(kind: int, *fields: Any) -> bytes:
     return encode_value(Described(ULong(kind), list(fields)))
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(any_composite)
 def test_round_trip(value: Composite) -> None:
     octets = encode_composite(value)
@@ -56,13 +57,13 @@ def test_by_symbolic_descriptor(value: Composite) -> None:
     assert plain(decode_composite(wide)[0]) == plain(value)
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(st.sampled_from(["transfer", "disposition", "flow"]).flatmap(lambda name: composites(TYPES.composites[name])))
 def test_short_forms_equal_the_generic_encoding(value: Composite) -> None:
     assert encode_performative(value) == encode_composite(value)
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(
     st.sampled_from(["transfer", "disposition", "flow"]).flatmap(lambda name: composites(TYPES.composites[name])), st.data()
 )

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from leveret.wire.amqp10 import frames
@@ -20,6 +20,7 @@ from leveret.wire.amqp10.messaging import Accepted, Modified, Rejected
 from leveret.wire.amqp10.output import Output
 from leveret.wire.amqp10.security import SaslInit, SaslMechanisms, SaslOutcome
 from leveret.wire.amqp10.transport import Begin, Close, Disposition, End, Error, Flow, Open, Transfer
+from tests.support.examples import examples
 from tests.wire.amqp10.strategies import plain
 
 FRAMING = "amqp:connection:framing-error"
@@ -180,7 +181,7 @@ def test_a_frame_that_is_announced_is_not_buffered_in_vain() -> None:
     assert amqp.buffered == 0
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(
     st.lists(
         st.sampled_from(
@@ -214,7 +215,7 @@ def test_items_do_not_depend_on_how_the_input_is_split(sent: list[Performative],
     assert [shape(item) for at in range(len(octets)) for item in single.receive(octets[at : at + 1])] == whole
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(
     st.integers(512, 1200),
     st.lists(st.binary(max_size=900), max_size=5),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from leveret.wire.amqp10 import message
@@ -18,6 +18,7 @@ from leveret.wire.amqp10.output import Output
 from leveret.wire.amqp10.sections import section_ranges, split
 from leveret.wire.amqp10.specs import COMPOSITES
 from leveret.wire.amqp10.transport import Transfer
+from tests.support.examples import examples
 from tests.wire.amqp10.strategies import any_composite, composites, plain, values
 from tests.wire.amqp10.test_sections import NAMES, bodies, messages
 
@@ -140,7 +141,7 @@ def check_reader(octets: bytes, header: bool) -> None:
         assert reader.receive(b"\0\0\0\x08\2\0\0\0") == []
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(garbage, st.booleans())
 def test_random_bytes(octets: bytes, header: bool) -> None:
     check_value(octets)
@@ -154,13 +155,13 @@ def test_random_bytes(octets: bytes, header: bool) -> None:
             assert 0 <= error.position <= len(octets) + 3
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(values, st.data())
 def test_mutated_values(value: Any, data: st.DataObject) -> None:
     check_value(mutated(encode_value(value), data))
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(any_composite, st.data())
 def test_mutated_composites(value: Any, data: st.DataObject) -> None:
     octets = mutated(encode_composite(value), data)
@@ -173,14 +174,14 @@ def test_mutated_composites(value: Any, data: st.DataObject) -> None:
     assert plain(decode_composite(encode_composite(decoded))[0]) == plain(decoded)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(messages, bodies, st.data())
 def test_mutated_messages(parts: dict[str, bytes], body: list[bytes], data: st.DataObject) -> None:
     parts["body"] = b"".join(body)
     check_message(mutated(b"".join(parts.get(name, b"") for name in NAMES), data))
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@examples(300, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(performatives, min_size=1, max_size=4), st.data())
 def test_mutated_frames(sent: list[Any], data: st.DataObject) -> None:
     output = Output(4096)

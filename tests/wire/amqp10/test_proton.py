@@ -6,7 +6,7 @@ import uuid
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from leveret.wire.amqp10 import message
@@ -34,6 +34,7 @@ from leveret.wire.amqp10.values import (
     ULong,
     UShort,
 )
+from tests.support.examples import examples
 from tests.wire.amqp10.strategies import SCALARS, plain
 
 proton = pytest.importorskip("proton")
@@ -65,7 +66,7 @@ def through_proton(octets: bytes) -> bytes:
     return bytes(copy.encode())
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(nested)
 def test_values(value: Any) -> None:
     decoded, _ = decode_value(through_proton(encode_value(value)))

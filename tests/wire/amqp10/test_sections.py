@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from leveret.wire.amqp10 import message
@@ -18,6 +18,7 @@ from leveret.wire.amqp10.sections import ABSENT, section_ranges, split
 from leveret.wire.amqp10.specs import TYPES
 from leveret.wire.amqp10.transactions import Declare
 from leveret.wire.amqp10.values import Described, Symbol, UInt, ULong
+from tests.support.examples import examples
 from tests.wire.amqp10.strategies import composites, plain, scalars, symbol_maps, text, values
 
 NAMES = ("header", "delivery_annotations", "message_annotations", "properties", "application_properties", "body", "footer")
@@ -49,7 +50,7 @@ def numeric(kind: int, value: Any) -> bytes:
     return encode_value(Described(ULong(kind), value))
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(messages, bodies)
 def test_sections_are_found(parts: dict[str, bytes], body: list[bytes]) -> None:
     if body:

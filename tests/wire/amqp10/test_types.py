@@ -8,7 +8,7 @@ import uuid
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from leveret.wire.amqp10.codes import TYPES, WIDTHS
@@ -34,6 +34,7 @@ from leveret.wire.amqp10.values import (
     ULong,
     UShort,
 )
+from tests.support.examples import examples
 from tests.wire.amqp10.strategies import plain, values
 
 UUID = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
@@ -146,7 +147,7 @@ def test_alternative_encodings(octets: str, value: Any) -> None:
     assert plain(decode_value(data)[0]) == plain(value)
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(values)
 def test_round_trip(value: Any) -> None:
     data = encode_value(value)
