@@ -34,7 +34,9 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, p
     """Let each worker of pytest-xdist begin with other folders, so that a file is compiled once and not by all workers."""
     report = yield
     if collector.nodeid == "tests" and report.result:
-        share = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) / int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+        share = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) / int(
+            os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")
+        )
         first = int(len(report.result) * share)
         report.result = report.result[first:] + report.result[:first]
     return report

@@ -203,10 +203,9 @@ def test_a_consumer_that_exceeds_the_timeout(clients: Clients) -> None:
 
 
 def test_a_slow_handshake(process: LeveretProcess) -> None:
-    with process.connect(20) as silent:
-        assert silent.recv(1) == b""
-    with process.connect(20) as slow:
+    with process.connect(20) as silent, process.connect(20) as slow:
         slow.sendall(b"AMQP\0\0\x09\x01")
+        assert silent.recv(1) == b""
         while slow.recv(4096):
             pass
     amqp.Connection(f"127.0.0.1:{process.port}").connect()

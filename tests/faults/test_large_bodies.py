@@ -25,7 +25,6 @@ from tests.support.polling import wait_until
 MIB = 1 << 20
 SIZE = 200 * MIB + 12345
 PAYLOAD = 131072 - 8
-PUBLISHERS = 4
 CONFIG = '[amqp]\nmax_message_size = "256MiB"\n'
 
 
@@ -134,15 +133,16 @@ def process(tmp_path: Path) -> Iterator[LeveretProcess]:
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
-    "persistent",
+    ("persistent", "publishers"),
     [
-        pytest.param(True, id="persistent"),
-        pytest.param(False, id="transient", marks=pytest.mark.slow),
+        pytest.param(True, 2, id="persistent"),
+        pytest.param(True, 4, id="persistent-four", marks=pytest.mark.slow),
+        pytest.param(False, 4, id="transient-four", marks=pytest.mark.slow),
     ],
 )
-def test_memory_stays_small_and_bodies_are_delivered(process: LeveretProcess, persistent: bool) -> None:
+def test_memory_stays_small_and_bodies_are_delivered(process: LeveretProcess, persistent: bool, publishers: int) -> None:
     before = peak_memory(process)
-    sources = [Source(number) for number in range(PUBLISHERS)]
+    sources = [Source(number) for number in range(publishers)]
     clients = [Client(process).confirming() for _ in sources]
     for number, client in enumerate(clients):
         client.declare(f"large-{number}")

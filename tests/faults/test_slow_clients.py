@@ -96,7 +96,7 @@ def test_silent_client(broker: Broker, neighbour: Neighbour) -> None:
 def test_any_byte_counts_as_a_heartbeat(broker: Broker) -> None:
     with RudePeer(broker) as peer:
         peer.reach("channel", heartbeat=1)
-        for _ in range(8):
+        for _ in range(5):
             time.sleep(0.5)
             peer.send_method(commands.Basic.Qos(), 1)
             peer.expect_method("Basic.QosOk")
@@ -166,7 +166,7 @@ def test_client_that_never_reads(process: LeveretProcess, beside: Neighbour, wha
         else:
             piece = encode(commands.Basic.Qos(prefetch_count=5), 1) * 500
         before = process.memory()
-        peer.socket.settimeout(2.0)
+        peer.socket.settimeout(1.0)
         limit = 300 * MIB if what == "returns" else 60 * MIB
         sent = 0
         with contextlib.suppress(TimeoutError):

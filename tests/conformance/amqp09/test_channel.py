@@ -167,7 +167,7 @@ def test_publishers_are_asked_to_stop_and_later_to_resume(tight: LeveretProcess,
 def test_a_publisher_that_does_not_stop_is_no_longer_read(tight: LeveretProcess, connect: Connect) -> None:
     rude, polite = connect(at=tight).open(), connect(at=tight).open()
     fill(rude)
-    rude.peer.socket.settimeout(3.0)
+    rude.peer.socket.settimeout(1.0)
     with pytest.raises(TimeoutError):
         for _ in range(1000):
             rude.publish(PIECE, "nowhere")

@@ -20,7 +20,12 @@ STORED = ("basic", "file", "message")
 
 @pytest.fixture(scope="module")
 def module_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeveretProcess]:
-    process = LeveretProcess(tmp_path_factory.mktemp("restarted"), config=CONFIG_AMQP09)
+    # The peers do not answer the close of a stop.
+    process = LeveretProcess(
+        tmp_path_factory.mktemp("restarted"),
+        config=CONFIG_AMQP09,
+        environment={"LEVERET_SERVER__SHUTDOWN_TIMEOUT": "0.2"},
+    )
     yield process
     process.kill()
 
