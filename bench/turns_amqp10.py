@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.turn_lab import Client10, Lab
 from bench.turn_operations import operation
-from bench.turns_amqp091 import deep, new_client
+from bench.turns_amqp0.clients import deep, new_client
 from leveret.wire.amqp10 import message as sections_of
 from leveret.wire.amqp10.composite import Composite
 from leveret.wire.amqp10.composites import encode_composite

@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.turn_lab import Client, Lab
 from bench.turn_operations import operation
-from bench.turns_amqp091 import deep, new_client
+from bench.turns_amqp0.clients import deep, new_client
 from bench.turns_amqp10 import LINKS, attach_links
 from leveret.wire.amqp0.commands import Deliver
 from leveret.wire.amqp10.messaging import Source
