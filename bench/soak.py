@@ -28,8 +28,8 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 from pamqp import commands  # noqa: E402
 
 from bench.fuzz import AMQP_1_0, POOLS, PROTOCOLS, SASL_1_0, login, mutated  # noqa: E402
-from tests.support.amqp import Channel, Closed, Connection, Delivery  # noqa: E402
 from tests.support.broker import LeveretProcess  # noqa: E402
+from tests.support.peers.async_amqp091 import Channel, Closed, Connection, Delivery  # noqa: E402
 
 PERSISTENT = commands.Basic.Properties(delivery_mode=2)
 REPLY = "amq.rabbitmq.reply-to"

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import brokers, generator
-from tests.support.amqp09 import Client
+from tests.support.peers.engine_amqp09 import Client
 
 MIB = 1 << 20
 MIBS = 1024

@@ -46,7 +46,7 @@ from tests.faults.power.all import WORKLOADS  # noqa: E402
 from tests.faults.power.points import start, take  # noqa: E402
 from tests.faults.store_writer import Writer  # noqa: E402
 from tests.faults.test_store_kill import State, check  # noqa: E402
-from tests.support.amqp import Closed  # noqa: E402
+from tests.support.peers.async_amqp091 import Closed  # noqa: E402
 
 BATCHES = 40
 WRITES = "owtsurk"

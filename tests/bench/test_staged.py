@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from bench import staged
-from tests.support.amqp09 import Client
 from tests.support.broker import leveret_only, start_broker
+from tests.support.peers.engine_amqp09 import Client
 
 
 @pytest.mark.parametrize("length", [1, 131064, 5_000_001])

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.runner import Commands
-from tests.support.amqp09 import Client
 from tests.support.broker import LeveretProcess, leveret_only
+from tests.support.peers.engine_amqp09 import Client
 
 
 @pytest.fixture

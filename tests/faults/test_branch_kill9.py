@@ -16,8 +16,8 @@ from leveret.broker.message import make_address
 from leveret.wire.amqp0.commands import ContentMethod
 from leveret.wire.amqp0.properties import encode_header
 from tests.cli.runner import Commands
-from tests.support.amqp09 import Client
 from tests.support.broker import LeveretProcess
+from tests.support.peers.engine_amqp09 import Client
 
 MESSAGES = 200
 ROUNDS = 10

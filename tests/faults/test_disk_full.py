@@ -12,8 +12,8 @@ import pytest
 from pamqp import commands
 
 from tests.faults.crash.model import make_body, read_body
-from tests.support.amqp import Closed, Connection, Delivery
 from tests.support.broker import Broker, LeveretProcess, basic_config, leveret_only
+from tests.support.peers.async_amqp091 import Closed, Connection, Delivery
 from tests.support.polling import wait_until_async
 
 MIB = 1 << 20

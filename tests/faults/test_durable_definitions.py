@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from pamqp import commands
 
-from tests.support.amqp import Closed, Connection
 from tests.support.broker import Broker, LeveretProcess, leveret_only
+from tests.support.peers.async_amqp091 import Closed, Connection
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from leveret.wire.amqp0.commands import ContentPart, ContentStart, Method
-from tests.support.amqp09 import Client
 from tests.support.broker import LeveretProcess
+from tests.support.peers.engine_amqp09 import Client
 
 MIB = 1 << 20
 SIZE = 24 * MIB + 4321

@@ -10,8 +10,8 @@ from pamqp import commands
 
 from tests.faults.crash.model import make_body, read_body
 from tests.faults.crash.rounds import CrashTest
-from tests.support.amqp import Connection
 from tests.support.broker import Broker, LeveretProcess, leveret_only
+from tests.support.peers.async_amqp091 import Connection
 from tests.support.peers.framing import content
 from tests.support.polling import wait_until_async
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from leveret.wire.amqp0.commands import ContentPart, Method
-from tests.support.amqp09 import Client
 from tests.support.broker import LeveretProcess, leveret_only
+from tests.support.peers.engine_amqp09 import Client
 
 MIB = 1 << 20
 SIZE = 300 * MIB + 7

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from leveret.wire.amqp0.commands import Method
-from tests.support.amqp09 import Client
 from tests.support.broker import LeveretProcess
+from tests.support.peers.engine_amqp09 import Client
 
 MIB = 1 << 20
 SIZE = 20 * MIB + 4321

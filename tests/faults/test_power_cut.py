@@ -13,8 +13,8 @@ import pytest
 from tests.faults.crash.disk import DIRECTORY, Machine, Record, Recording, Rules, Write, sectors
 from tests.faults.crash.power import build_library, powered, recorded
 from tests.faults.crash.rounds import CrashTest, Violation
-from tests.support.amqp import Closed
 from tests.support.broker import leveret_only
+from tests.support.peers.async_amqp091 import Closed
 
 
 @pytest.mark.slow

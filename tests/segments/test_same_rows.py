@@ -23,8 +23,8 @@ from leveret.segments.record_batches import DeliveredBatch
 from leveret.wire.amqp0.dialects import QPID
 from leveret.wire.amqp0.properties import encode_header
 from leveret.wire.amqp0.specs import V0_9
-from tests.support.amqp09 import Client
 from tests.support.broker import LeveretProcess, leveret_only
+from tests.support.peers.engine_amqp09 import Client
 from tests.support.polling import wait_until
 
 TIME = datetime(2026, 11, 22, 9, 30, tzinfo=UTC)

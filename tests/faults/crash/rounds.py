@@ -14,8 +14,8 @@ from pamqp import commands
 
 from tests.faults.crash.model import CERTAIN, Found, Group, Key, Model, read_body
 from tests.faults.crash.workload import Workload
-from tests.support.amqp import Channel, Connection, Delivery
 from tests.support.broker import Broker, LeveretProcess
+from tests.support.peers.async_amqp091 import Channel, Connection, Delivery
 from tests.support.polling import wait_until_async
 from tests.support.rabbitmq import RabbitProcess
 

@@ -10,8 +10,8 @@ from typing import Any
 from pamqp import commands
 
 from tests.faults.crash.model import Group, Key, Model, Transaction, make_body, read_body
-from tests.support.amqp import Channel, Closed, Connection, Delivery
 from tests.support.broker import Broker
+from tests.support.peers.async_amqp091 import Channel, Closed, Connection, Delivery
 
 PERSISTENT = 2
 PREFETCH = 64

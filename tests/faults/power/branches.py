@@ -10,8 +10,8 @@ from leveret.broker.message import make_address
 from leveret.wire.amqp0.commands import ContentMethod, Method
 from leveret.wire.amqp0.properties import encode_header
 from tests.faults.power.workload import Event, Journal, Survivor, Workload, in_threads
-from tests.support.amqp09 import Client
 from tests.support.broker import Broker, LeveretProcess
+from tests.support.peers.engine_amqp09 import Client
 
 MESSAGES = 60
 QUEUES = ("from", "to")

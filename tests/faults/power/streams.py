@@ -12,8 +12,8 @@ from pamqp import commands
 
 from tests.faults.crash.workload import BROKEN
 from tests.faults.power.workload import Event, Journal, Survivor, Workload
-from tests.support.amqp import Closed, Connection, Delivery
 from tests.support.broker import LeveretProcess, basic_config
+from tests.support.peers.async_amqp091 import Closed, Connection, Delivery
 
 STREAM = {"x-queue-type": "stream"}
 WINDOW = 40

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.faults.power.workload import Event, Journal, Survivor, Workload, in_threads
-from tests.support.amqp import Connection
-from tests.support.amqp09 import Client
 from tests.support.broker import Broker, LeveretProcess
+from tests.support.peers.async_amqp091 import Connection
+from tests.support.peers.engine_amqp09 import Client
 
 QUEUES = {"file": "files", "message": "messages"}
 PIECE = 20_000

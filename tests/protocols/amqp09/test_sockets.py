@@ -17,8 +17,8 @@ from leveret.wire.amqp0.dialects import QPID
 from leveret.wire.amqp0.properties import encode_header
 from leveret.wire.amqp0.specs import V0_9
 from tests.protocols.amqp09.tunnelling import content, install
-from tests.support.amqp09 import Client
 from tests.support.broker import ROOT, LeveretProcess, basic_config, leveret_only
+from tests.support.peers.engine_amqp09 import Client
 from tests.support.polling import wait_until
 
 STREAM = 80
