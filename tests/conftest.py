@@ -65,6 +65,14 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Freeze again behind a file whose tests unfreeze, such as those that run a broker in this process."""
+    if nextitem is not None and nextitem.path != item.path and not gc.get_freeze_count():
+        gc.collect()
+        gc.freeze()
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With `--dist loadfile`, treat tests/spark as two files: tests that share a Spark session, and Spark applications.
