@@ -12,7 +12,7 @@ from tests.support.broker import LeveretProcess, leveret_only
 from tests.support.peers.engine_amqp09 import Client
 
 MIB = 1 << 20
-SIZE = 300 * MIB + 7
+SIZE = 200 * MIB + 7
 PIECE = bytes(range(256)) * 400
 
 
