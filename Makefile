@@ -18,8 +18,9 @@ TESTS  ?=
 # Tests mostly wait for brokers and clients, so run more processes than CPUs. The tests of a file share a process.
 PYTEST := $(PY) -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(PYTEST_OPTIONS)
 
-# Tests that `make test-all` repeats on the plain files: layers with compiled modules, and the conformance suite.
-PURE_TESTS := $(wildcard tests/wire tests/broker tests/selectors tests/storage tests/protocols tests/conformance)
+# Tests that `make test-all` repeats on the plain files, with all examples of property tests: layers with compiled modules,
+# segments, and the conformance suite.
+PURE_TESTS := $(wildcard tests/wire tests/broker tests/selectors tests/storage tests/segments tests/protocols tests/conformance)
 
 # Tests for `make coverage`: all except Spark, benchmarks, documentation and packaging.
 COVERAGE_TESTS := $(filter-out tests/bench tests/docs tests/packaging tests/spark tests/support,$(patsubst %/__init__.py,%,$(wildcard tests/*/__init__.py)))

@@ -101,12 +101,12 @@ def test_missing_heartbeats_of_a_paused_connection_are_ignored(tight: LeveretPro
     watcher, filler = connect(tight).channel(), connect(tight).channel()
     watcher.queue("q", exclusive=False)
     fill(filler)
-    held = connect(tight, interval=2)
+    held = connect(tight, interval=1)
     channel = held.channel()
     channel.publish(b"the first", "q")
     channel.publish(b"the second", "q")
     began = time.monotonic()
-    while time.monotonic() - began < 6:
+    while time.monotonic() - began < 3:
         number, value = held.read_frame()
         assert number == 0 or isinstance(value, ChannelClass.Flow)  # heartbeats of the broker, and its request
         held.send_bytes(b"\x08\x00\x00\x00\x00\x00\x00\xce")

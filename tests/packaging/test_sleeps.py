@@ -37,7 +37,7 @@ EXEMPT = {
     ("tests/client/amqp10/test_reconnecting.py", "chance.uniform(0.01, 0.05)"): "a cut at a random moment",
     ("tests/client/amqp10/test_reconnecting.py", "chance.uniform(0, 0.02)"): "a cut at a random moment",
     ("tests/client/sync/test_faults.py", "chance.random() * 0.02"): "a cut at a random moment",
-    ("tests/client/sync/test_threads.py", "4"): "a program that computes through heartbeats",
+    ("tests/client/sync/test_threads.py", "2.5"): "a program that computes through heartbeats",
     ("tests/conformance/amqp10/test_transport_connection.py", "1"): "a broker stopped for longer than the idle time-out",
     (
         "tests/faults/crash/workload.py",

@@ -34,6 +34,7 @@ from leveret.wire.amqp10.sections import split
 from leveret.wire.amqp10.specs import TYPES
 from leveret.wire.amqp10.values import Symbol, Timestamp, ULong
 from tests.storage.test_records import VALUES as STORED_VALUES
+from tests.support.examples import examples
 from tests.wire.amqp0.strategies import tables
 from tests.wire.amqp10.strategies import composites, scalars, values
 
@@ -173,6 +174,7 @@ def check(messages: list[tuple[int, bytes, bytes, bytes]]) -> pa.RecordBatch:
     return batch
 
 
+@examples(100)
 @given(st.lists(MESSAGES, min_size=1, max_size=6))
 @example(
     [(FORMAT_AMQP1, b"", b"", encode_overlay(Overlay(None, {"x-delivery-count": True, "x-death": [{"count": True}]})))]
@@ -181,6 +183,7 @@ def test_messages_are_restored_byte_for_byte(messages: list[tuple[int, bytes, by
     check(messages)
 
 
+@examples(100)
 @given(st.lists(GARBAGE, min_size=1, max_size=6))
 @example([(FORMAT_AMQP0, struct.pack(">HHQH", 60, 0, 5, 0xFFFF) + b"\xff" * 40, b"", b"")])
 @example([(FORMAT_AMQP1, b"\x00\x53\x75\xa0\x01a" + b"\x00" * 9, b"\x00\x53\x75\xa0\x05", b"")])
@@ -453,6 +456,7 @@ def test_where_the_headers_begin(header: bytes) -> None:
     assert headers_at(header) == publish.headers_at
 
 
+@examples(100)
 @given(st.lists(MESSAGES, min_size=1, max_size=5), st.sets(st.sampled_from(schema.COLUMNS), min_size=1))
 def test_only_requested_columns_are_built(messages: list[tuple[int, bytes, bytes, bytes]], names: set[str]) -> None:
     rows = rows_of(messages)
