@@ -180,7 +180,7 @@ class Driver:
                 "x-lease-count": count,
             },
         )
-        wait_until(lambda: len(rows) >= count or self.connection.process_data_events(0.02), "the rows of a batch")
+        wait_until(lambda: self.connection.process_data_events(0.02) or len(rows) >= count, "the rows of a batch")
         self.channel.basic_cancel(tag)
         assert len(rows) == count
         return rows
@@ -195,7 +195,7 @@ class Driver:
             pika.BasicProperties(reply_to="amq.rabbitmq.reply-to", correlation_id=correlation),
         )
         wait_until(
-            lambda: correlation in self.replies or self.connection.process_data_events(0.02), f"the answer to {operation}"
+            lambda: self.connection.process_data_events(0.02) or correlation in self.replies, f"the answer to {operation}"
         )
         answer = self.replies.pop(correlation)
         assert answer["ok"], answer

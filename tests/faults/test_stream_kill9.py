@@ -39,7 +39,7 @@ def read(process: LeveretProcess, count: int, seen: dict[int, bytes]) -> None:
 
         channel.basic_consume("s", take, arguments={"x-stream-offset": "first"})
         wait_until(
-            lambda: offset + 1 >= count or connection.process_data_events(0.02), lambda: f"only {len(seen)} of {count} came"
+            lambda: connection.process_data_events(0.02) or offset + 1 >= count, lambda: f"only {len(seen)} of {count} came"
         )
 
 

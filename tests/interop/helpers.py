@@ -82,7 +82,7 @@ def pump(
 ) -> None:
     """Process a connection's input until the condition is true."""
 
-    wait_until(lambda: condition() or connection.process_data_events(0.02), what, within)
+    wait_until(lambda: condition() or connection.process_data_events(0.02) or condition(), what, within)
 
 
 class Collector:
