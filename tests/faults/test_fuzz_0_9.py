@@ -90,7 +90,12 @@ class Session:
                 self.socket.shutdown(socket.SHUT_WR)
             except OSError:
                 self.ended = True
-            wait_until(lambda: self.ended or self.read(wait=True), "the broker did not end the connection", LIMIT)
+
+            def ended() -> bool:
+                self.read(wait=True)
+                return self.ended
+
+            wait_until(ended, "the broker did not end the connection", LIMIT)
         self.socket.close()
 
 

@@ -11,8 +11,8 @@ from tools.build_compiled import hot_modules
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "leveret"
 LISTING = (ROOT / "hot_modules.txt").read_text(encoding="utf-8")
-# Lower this only when modules were merged, never because a pattern lost some of them.
-MIN_MODULES = 226
+# Raise this with each hot module that is added. Never lower it because a pattern lost some of them.
+MIN_MODULES = 239
 FOLDERS = [
     *(f"amqp09/{name}" for name in ("channel", "connection", "methods")),
     *(f"amqp091/{name}" for name in ("channel", "connection", "methods")),

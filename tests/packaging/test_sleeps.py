@@ -67,16 +67,13 @@ def long_wait(call: ast.Call) -> str | None:
         argument = keywords.get(WAITS[name], call.args[0] if call.args else None)
         if argument is None:
             return "no limit"
-        known = isinstance(argument, ast.Constant) and isinstance(argument.value, (int, float))
-        return None if known and argument.value <= MAX_SECONDS else ast.unparse(argument)
-    if function == "asyncio.timeout" and call.args:
-        argument = call.args[0]
-    elif function == "asyncio.wait_for" and len(call.args) > 1:
-        argument = call.args[1]
-    else:
-        argument = keywords.get("timeout")
-    value = argument.value if isinstance(argument, ast.Constant) else None
-    return ast.unparse(argument) if isinstance(value, float) and MAX_SECONDS < value < MIN_DEADLINE else None
+        value = argument.value if isinstance(argument, ast.Constant) else None
+        return None if isinstance(value, (int, float)) and value <= MAX_SECONDS else ast.unparse(argument)
+    position = {"asyncio.timeout": 0, "asyncio.wait_for": 1}.get(function, len(call.args))
+    timeout = call.args[position] if position < len(call.args) else keywords.get("timeout")
+    if isinstance(timeout, ast.Constant) and isinstance(timeout.value, float):
+        return ast.unparse(timeout) if MAX_SECONDS < timeout.value < MIN_DEADLINE else None
+    return None
 
 
 @cache

@@ -27,9 +27,9 @@ from leveret.wire.amqp10.messaging import Accepted, Source, Target
 from leveret.wire.amqp10.sections import split
 from tests.cli.runner import Commands
 from tests.storage.test_formats import extract
-from tests.support.amqp09 import Client
 from tests.support.broker import LeveretProcess, leveret_only
 from tests.support.peers.amqp10 import Peer, Session, header_of, message
+from tests.support.peers.engine_amqp09 import Client
 from tests.support.polling import wait_until
 from tests.support.requests import Refused, ask
 

@@ -415,7 +415,7 @@ def links(process: Any, commands: Any, held: list[Any]) -> None:
     session.sync()
     session.peer.drop()
     while not has_part(connect(), messaging):
-        time.sleep(0.1)
+        time.sleep(0.05)
 
     def proton(container_id: str) -> Any:
         container = Container()
