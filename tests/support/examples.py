@@ -1,4 +1,4 @@
-"""How many examples property tests try: a part of them in `make test`, all of them in `make test-all`."""
+"""Number of examples of property tests: a quarter in `make test`, all in `make test-all`."""
 
 from __future__ import annotations
 
