@@ -245,7 +245,8 @@ class Taker(Consumer):
         super().__init__(queue, tag, owner, None, no_ack, exclusive, priority, {}, scope or object())
         self.credit = credit
         self.only = only
-        self.selective = only is not None
+        if only is not None:
+            self.select()
         self.taken: list[Entry] = []
         self.history: list[str] = []
         self.gone = False

@@ -132,7 +132,7 @@ class TestContents:
         events = listen(world, "delivered.q", "settled.q")
         world.push(queue, "a")
         browser = Taker(queue, join=False)
-        browser.seen = {}
+        browser.browse({})
         queue.add_consumer(browser)
         assert [(event["event"], event["outcome"]) for event in heard(world, events)] == [("delivered", "copy")]
 

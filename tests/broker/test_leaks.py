@@ -95,7 +95,7 @@ def test_a_requeued_message_does_not_refer_to_its_consumer(world: World) -> None
 
 def leave(queue: ClassicQueue, consumer: Taker) -> None:
     """Requeue like a closing channel."""
-    consumer.active = False
+    consumer.deactivate()
     queue.consumers.leave(consumer)
     consumer.requeue_all()
     queue.remove_consumer(consumer)

@@ -136,7 +136,7 @@ class Asked(Taker):
 
     def __init__(self, queue: Queue, **options: Any) -> None:
         super().__init__(queue, only=b"mine", join=False)
-        self.selective = True
+        self.select()
         self.asked = 0
         self.takes = False
         self.priority = options.get("priority", 0)
@@ -288,8 +288,7 @@ def test_browsers_get_existing_messages_over_several_turns(world: World) -> None
     world.push(queue, *(["m"] * (STEP_WORK // 2)))
     takers = [Taker(queue, no_ack=True, join=False) for _ in range(6)]
     for taker in takers:
-        taker.seen = {}
-        taker.apart = True
+        taker.browse({})
         queue.add_consumer(taker)
     world.broker.end_turn()
     assert 0 < sum(len(taker.taken) for taker in takers) <= STEP_WORK + 1
@@ -301,8 +300,7 @@ def test_browsers_get_existing_messages_over_several_turns(world: World) -> None
 def browse(queue: ClassicQueue, count: int, credit: int = -1) -> list[Taker]:
     takers = [Taker(queue, no_ack=True, credit=credit, join=False) for _ in range(count)]
     for taker in takers:
-        taker.seen = {}
-        taker.apart = True
+        taker.browse({})
         queue.add_consumer(taker)
     return takers
 

@@ -59,13 +59,17 @@ class Consumer:
     scope     identifies it in entries that it rejected, which must not be delivered to it again in strict mode and over
               0-9: a `Scope` for a channel
     no_ack    whether deliveries count as settled
-    unacked   delivered entries that are not settled
+    unacked   delivered entries that are not settled; settlement counts them
+    active    whether it may get deliveries: it is not a standby of a single active consumer, and not being cancelled
     left      whether it has left its queue, or is about to: it gets no more deliveries
     parked    whether it refused an entry and waits for `wake`
     selective  whether it accepts only some entries (no-local), so that the queue must look beyond its head
     apart     whether it is outside the dispatcher: a browser, or a lease reader
     seen      for a browser, which gets copies and acquires nothing: the sequence number up to which it has seen all
               entries, by priority level; None for other consumers
+
+    The queue and the protocols change `active`, `left`, `parked`, `selective`, `apart` and `seen` only through the methods
+    below.
     """
 
     __slots__ = (
@@ -160,6 +164,43 @@ class Consumer:
     def failed(self, text: str) -> None:
         """Handle an error that made the broker remove the consumer from the queue."""
         self.queue_deleted()
+
+    # State
+
+    def park(self) -> None:
+        """Offer it nothing until `wake`: it has refused an entry."""
+        self.parked = True
+
+    def stand_by(self) -> None:
+        """Wait to become the single active consumer."""
+        self.active = False
+        self.parked = True
+
+    def activate(self) -> None:
+        """Become the single active consumer. `activated` is called when the former one is removed."""
+        self.active = True
+        self.parked = False
+
+    def deactivate(self) -> None:
+        """Get no more deliveries: it is cancelled, or its client has disconnected."""
+        self.active = False
+
+    def leave(self) -> None:
+        """Note that it has left its queue, or is about to."""
+        self.left = True
+
+    def select(self) -> None:
+        """Accept only the entries that `wants` accepts."""
+        self.selective = True
+
+    def set_apart(self) -> None:
+        """Exclude it from dispatching: the queue serves it in another way."""
+        self.apart = True
+
+    def browse(self, seen: dict[int, int]) -> None:
+        """Get copies of the entries after `seen`, and acquire nothing."""
+        self.seen = seen
+        self.apart = True
 
     def wake(self) -> None:
         """Resume delivery with new credit."""

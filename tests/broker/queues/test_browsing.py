@@ -21,7 +21,7 @@ class Reader(Taker):
 
     def __init__(self, queue: ClassicQueue, *, credit: int = -1, only: bytes | None = None) -> None:
         super().__init__(queue, credit=credit, only=only, join=False)
-        self.seen = {}
+        self.browse({})
         self.counts: list[tuple[int, int]] = []
         queue.add_consumer(self)
 

@@ -15,7 +15,7 @@ class NoLocal(Taker):
     def __init__(self, queue: ClassicQueue, *, number: int, credit: int = -1) -> None:
         super().__init__(queue, credit=credit, join=False)
         self.number = number
-        self.selective = True
+        self.select()
         queue.add_consumer(self)
 
     def wants(self, message: Message, entry: Entry | None) -> bool:

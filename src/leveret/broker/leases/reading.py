@@ -92,7 +92,7 @@ class Reader(CommitWaiter):
         while loaded and consumer.active and not self.packed:
             entry = loaded[0]
             if not consumer.has_credit_for(entry.message.size):
-                consumer.parked = True
+                consumer.park()
                 break
             loaded.popleft()
             self.next += 1
@@ -107,7 +107,7 @@ class Reader(CommitWaiter):
             if loaded or consumer.has_credit_for(0):
                 self._read()
             else:
-                consumer.parked = True
+                consumer.park()
 
     def _serve_record_batches(self) -> int:
         """Deliver record batches with the indices that they cover. Returns the number of their entries."""
@@ -117,7 +117,7 @@ class Reader(CommitWaiter):
         delivered = 0
         while loaded and consumer.active:
             if not consumer.has_credit_for(0):
-                consumer.parked = True
+                consumer.park()
                 break
             record_batch = RecordBatch()
             first = self.next

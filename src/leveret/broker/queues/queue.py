@@ -395,7 +395,7 @@ class Queue(Destination):
         if self.unacked:
             self.broker.settle_acquired(self)
         for consumer in consumers:
-            consumer.left = True
+            consumer.leave()
         consumers.reverse()
         self.broker.jobs.removals.add(_notifying(consumers))
 

@@ -89,7 +89,7 @@ class Rings:
 
     def become_selective(self, consumer: Consumer) -> None:
         """Note that a consumer that accepted every message has become selective."""
-        consumer.selective = True
+        consumer.select()
 
     def add(self, consumer: Consumer) -> bool:
         """Add a consumer. Return whether it is served: with a single active consumer it may have to wait."""
@@ -104,8 +104,7 @@ class Rings:
         ring.members += 1
         if self.single_active:
             if self.active_consumer is not None:
-                consumer.active = False
-                consumer.parked = True
+                consumer.stand_by()
                 ring.succession.append(consumer)
                 return False
             self.active_consumer = consumer
@@ -132,7 +131,7 @@ class Rings:
             if ring.resigned > MIN_STRAYS and ring.resigned * 2 > len(ring.succession):
                 ring.succession = deque([other for other in ring.succession if not other.left])
                 ring.resigned = 0
-        consumer.active = False
+        consumer.deactivate()
         if self.active_consumer is not consumer:
             return None
         self.active_consumer = self._successor()
@@ -148,8 +147,7 @@ class Rings:
                 if successor.left:
                     ring.resigned -= 1
                     continue
-                successor.active = True
-                successor.parked = False
+                successor.activate()
                 self._enter(successor)
                 return successor
         return None
@@ -158,10 +156,10 @@ class Rings:
         """Deliver nothing more to this consumer, which is about to be removed."""
         if consumer.left:
             return
-        consumer.left = True
+        consumer.leave()
         if consumer.parked:
             return
-        consumer.parked = True
+        consumer.park()
         self.strays += 1
         if self.strays > MIN_STRAYS and self.strays * 2 > len(self.consumers):
             self.clear_strays()
@@ -189,7 +187,7 @@ class Rings:
     def unpark(self, consumer: Consumer) -> bool:
         """Return a parked consumer that has credit again to its ring. Return whether it is served."""
         if not consumer.active or consumer.left:
-            consumer.parked = True
+            consumer.park()
             return False
         if len(self.rings) == 1:
             self.ring.append(consumer)
@@ -202,7 +200,7 @@ class Rings:
         consumer = ring.popleft()
         if consumer.left:
             self.strays -= 1
-        consumer.parked = True
+        consumer.park()
         if not ring:
             self._choose()
 

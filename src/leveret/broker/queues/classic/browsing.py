@@ -97,8 +97,12 @@ class Browser:
                 young = level.young
                 return young is None or self._deliver_from(young, priority, 0)
             if self.chunk is not chunk or not self.read or self.read[len(self.read) - 1].seq < limit:
-                if not self.reading and self.consumer.has_credit_for(0):
+                if self.reading:
+                    return False
+                if self.consumer.has_credit_for(0):
                     self._read(chunk, limit)
+                else:
+                    self.consumer.park()
                 return False
             read = self.read
             # There may be other entries between those that were read: the next round delivers them.
@@ -171,7 +175,7 @@ class Browser:
                 self._deliver_batch()
                 record_batch = self.record_batch = RecordBatch()
             if not record_batch.count and not (consumer.active and consumer.has_credit_for(0)):
-                consumer.parked = True
+                consumer.park()
                 return False
             # The queue does not record when messages arrived.
             record_batch.add(message, entry.seq - 1, 0, entry.overlay, entry.acquired_count > 0, entry.delivery_count)
@@ -179,7 +183,7 @@ class Browser:
                 self.queue.watch.delivered(entry, consumer.protocol(), True)
             return True
         if not consumer.active or not consumer.has_credit_for(message.size):
-            consumer.parked = True
+            consumer.park()
             return False
         copy = Entry(entry.queue, message, entry.seq)
         copy.overlay = entry.overlay
@@ -217,7 +221,7 @@ class Browser:
             self.ended = True
             self._deliver_batch(True)
         else:
-            self.consumer.parked = True
+            self.consumer.park()
 
     def _read(self, chunk: Chunk, seq: int) -> None:
         """Start to read the entries of a chunk from a sequence number."""

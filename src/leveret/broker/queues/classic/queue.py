@@ -461,7 +461,7 @@ class ClassicQueue(Queue):
         if consumer.seen is not None:
             self.browsing.add(self, consumer)
         elif LEASE in consumer.arguments:
-            consumer.apart = True
+            consumer.set_apart()
             Leases.of(self, str(consumer.arguments[LEASE])).add_reader(consumer)
         else:
             self.expiry.use(self)

@@ -63,7 +63,8 @@ class ClassConsumer(ChannelConsumer):
     ) -> None:
         super().__init__(channel, queue, tag, no_ack, exclusive, no_local, priority, arguments)
         self.selectors = _selectors(arguments)
-        self.selective = no_local or self.kind != BASIC or bool(self.selectors) or channel.vhost.has_other_classes
+        if self.kind != BASIC or self.selectors or channel.vhost.has_other_classes:
+            self.select()
 
     def wants(self, message: Message, entry: Entry | None) -> bool:
         if not (is_of_class(message, self.kind) and self._wants_from(message.publisher)):

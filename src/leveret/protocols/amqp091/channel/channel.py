@@ -765,7 +765,7 @@ class Channel(UnackedOwner):
         self.consumers.clear()
         # Stop the consumers before entries are requeued: otherwise these would be delivered to them again.
         for consumer in consumers:
-            consumer.active = False
+            consumer.deactivate()
             consumer.queue.consumers.leave(consumer)
         yield len(consumers) >> 2
         if self.unfinished is not None:

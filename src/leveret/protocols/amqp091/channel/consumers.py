@@ -40,7 +40,8 @@ class ChannelConsumer(Consumer):
         self.prefetch_size = channel.default_prefetch_size
         self.unacked_size = 0
         self.no_local = no_local
-        self.selective = no_local
+        if no_local:
+            self.select()
 
     def has_credit_for(self, size: int) -> bool:
         channel = self.on_channel

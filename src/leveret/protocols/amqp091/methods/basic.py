@@ -133,8 +133,7 @@ def consume(
     found.check_consumer(arguments, no_ack)
     consumer = kind(channel, found, consumer_tag, no_ack, exclusive, no_local, settings.priority, arguments)
     if browses:
-        consumer.seen = {}
-        consumer.apart = True
+        consumer.browse({})
     channel.consumers[consumer_tag] = consumer
     if not no_wait:
         connection.engine.send(channel.number, answer, {"consumer_tag": consumer_tag})

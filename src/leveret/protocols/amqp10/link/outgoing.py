@@ -58,7 +58,8 @@ class LinkConsumer(Consumer):
         """Consume only messages that pass the filters of the source."""
         self.no_local = wanted.no_local
         self.filters = wanted.filters
-        self.selective = wanted.no_local or bool(wanted.filters)
+        if wanted.no_local or wanted.filters:
+            self.select()
         self.arguments = wanted.lease or wanted.stream
 
     def wants(self, message: Message, entry: Entry | None) -> bool:
@@ -156,7 +157,7 @@ class BrowsingConsumer(LinkConsumer):
 
     def __init__(self, link: OutgoingLink, queue: Queue, no_ack: bool, seen: dict[int, int]) -> None:
         super().__init__(link, queue, no_ack, False)
-        self.seen = seen
+        self.browse(seen)
 
     def deliver(self, entry: Entry) -> None:
         session = self.link.session
@@ -165,11 +166,6 @@ class BrowsingConsumer(LinkConsumer):
         if not self.no_ack:
             del session.unacked[number]
             session.copies[number] = self.link
-
-    def wake(self) -> None:
-        self.parked = False
-        if self.active:
-            self.queue.activate()
 
 
 class Sending:
@@ -430,12 +426,12 @@ class OutgoingLink(Link):
             return
         held = session.connection.detaching_links
         if held is not None:
-            self.consumer.active = False
+            self.consumer.deactivate()
             held.append(self)
         else:
             queue = self.consumer.queue
             what = f"queue '{queue.name}' was deleted"
-            if self.consumer.apart and not queue.deleted:
+            if self.consumer.apart and self.consumer.seen is None and not queue.deleted:
                 what = f"the lease of queue '{queue.name}' that the link reads was released or taken over"
             session.refuse(self, make_error(constants.RESOURCE_DELETED, what))
 
@@ -445,7 +441,7 @@ class OutgoingLink(Link):
         self.consumer.wake()
 
     def leave(self) -> None:
-        self.consumer.active = False
+        self.consumer.deactivate()
         self.consumer.queue.consumers.leave(self.consumer)
         if self.transaction is not None:
             acquisition.leave(self)
