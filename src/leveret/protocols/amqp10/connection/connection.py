@@ -28,7 +28,7 @@ from leveret.protocols.amqp10.session.endpoint import SessionEndpoint
 from leveret.protocols.amqp10.session.serial_numbers import Numbers
 from leveret.protocols.amqp10.shared_state import Amqp10State
 from leveret.protocols.amqp10.terminus import shared_subscription
-from leveret.protocols.amqp10.terminus.terminus import Terminus
+from leveret.protocols.amqp10.terminus.terminus import Key, Terminus
 from leveret.protocols.amqp10.transaction.transaction import LocalTransaction
 from leveret.protocols.detect import HEADER_1_0, HEADER_1_0_SASL
 from leveret.protocols.ingress_throttle import LOGIN, OUTPUT, TURN
@@ -40,7 +40,7 @@ from leveret.wire.amqp10.descriptors import ATTACH, END, TRANSFER
 from leveret.wire.amqp10.errors import EncodeError
 from leveret.wire.amqp10.frames import AMQP, EMPTY, FAILURE, HEADER, SASL, Failure, FrameReader, Header
 from leveret.wire.amqp10.output import Output
-from leveret.wire.amqp10.transport import Begin, Close, Open
+from leveret.wire.amqp10.transport import Attach, Begin, Close, Open
 from leveret.wire.amqp10.values import Table, Value
 
 logger = logging.getLogger("leveret.connection")
@@ -487,6 +487,14 @@ class Connection(VhostSession):
             return
         self.close(constants.CONNECTION_FORCED, reason)
         self.broker.end_turn()
+
+    def link_key(self, frame: Attach) -> Key:
+        """Return the identity of the link of an attach."""
+        return self.vhost_name, self.user, self.container_id, frame.name, not frame.role
+
+    def defer(self, frame: Performative) -> None:
+        """Process this frame, or the rest of it, in the next turn before all others."""
+        self.deferred = frame
 
     # Sessions
 

@@ -82,7 +82,7 @@ def attach(session: SessionEndpoint, frame: Attach) -> None:
     """Process an attach of the client and reply to it."""
     connection = session.connection
     receives = not frame.role
-    key = (connection.vhost_name, connection.user, connection.container_id, frame.name, receives)
+    key = connection.link_key(frame)
     handle = session.new_handle()
     if len(frame.name) > MAX_NAME_LENGTH:
         _refuse(
@@ -113,7 +113,7 @@ def attach(session: SessionEndpoint, frame: Attach) -> None:
         if known.session is not None and (known.session is not session or frame.unsettled is not None):
             known.begin_collecting()
         if known.moving:
-            connection.deferred = frame  # retried when its unsettled deliveries are collected
+            connection.defer(frame)  # retried when its unsettled deliveries are collected
             return
     link: Link
     try:
@@ -127,11 +127,7 @@ def attach(session: SessionEndpoint, frame: Attach) -> None:
     except BrokerError as error:
         _refuse(session, frame, handle, make_error(condition_of(error), str(error)))
         return
-    link.key = key
-    connection.shared.links[key] = link
-    session.links[frame.handle] = link
-    session.handles[handle] = link
-    link.attached()
+    session.add(link)
 
 
 def _steal(link: Link | None, name: str) -> None:
@@ -185,13 +181,7 @@ def _attach_incoming(session: SessionEndpoint, frame: Attach, handle: int, key: 
     if terminus is None or not _is_same(terminus, target):
         terminus = TargetTerminus(termini, key)
     termini.check(terminus, target, known)
-    link = IncomingLink(session, frame.name, frame.handle, handle)
-    link.snd_settle_mode = frame.snd_settle_mode
-    link.rcv_settle_mode = frame.rcv_settle_mode
-    link.delivery_count = frame.initial_delivery_count or 0
-    source = frame.source
-    if isinstance(source, Source) and source.outcomes:
-        link.may_reject = OUTCOMES[1] in source.outcomes
+    link = IncomingLink(session, frame, handle)
     address: str | None = None
     properties: Checked = None
     if _wants_topic(target):
@@ -230,21 +220,13 @@ def _attach_incoming(session: SessionEndpoint, frame: Attach, handle: int, key: 
     )
     _replace(known, terminus)
     unsettled_map.set_for_target(link, terminus, frame, answer)
-    terminus.attach(link, actual)
-    link.target = terminus
+    terminus.attach_sender(link, actual)
     connection.send(answer)
     return link
 
 
 def _attach_coordinator(session: SessionEndpoint, frame: Attach, handle: int) -> CoordinatorLink:
-    link = CoordinatorLink(session, frame.name, frame.handle, handle)
-    link.snd_settle_mode = frame.snd_settle_mode
-    link.rcv_settle_mode = frame.rcv_settle_mode
-    link.second_mode = frame.rcv_settle_mode == constants.RECEIVER_SETTLE_MODE_SECOND
-    link.delivery_count = frame.initial_delivery_count or 0
-    source = frame.source
-    if isinstance(source, Source) and source.outcomes:
-        link.may_reject = OUTCOMES[1] in source.outcomes
+    link = CoordinatorLink(session, frame, handle)
     session.connection.send(
         Attach(
             frame.name,
@@ -292,10 +274,8 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
     if shared_subscription.SHARED not in source.capabilities or source.dynamic or _is_dynamic(terminus):
         termini.check(terminus, source, before)
     subscription: SharedSubscription | None = None
-    link = OutgoingLink(session, frame.name, frame.handle, handle)
-    # A sender that supports both modes sends unsettled.
-    link.snd_settle_mode = frame.snd_settle_mode
-    link.rcv_settle_mode = frame.rcv_settle_mode
+    # A sender that supports both settle modes sends unsettled.
+    link = OutgoingLink(session, frame, handle)
     properties: Checked = None
     is_subscription = False
     if _wants_topic(source):
@@ -344,18 +324,16 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
     durable = source.durable if queue.stored else 0
     if subscription is not None or queue.replayable or wanted.lease:
         durable = min(durable, CONFIGURATION)
+    consumer: LinkConsumer
     if browses:
-        if terminus.queue is not queue:
-            terminus.seen = {}
-        link.consumer = BrowsingConsumer(link, queue, settled, terminus.seen)
+        consumer = BrowsingConsumer(link, queue, settled, terminus.seen_in(queue), default_outcome)
     elif durable == UNSETTLED_STATE and not settled:
-        link.consumer = DurableSourceConsumer(link, queue, terminus.need_id(), priority)
-        link.stores_unsettled = session.stores_unsettled = True
+        consumer = DurableSourceConsumer(link, queue, terminus.need_id(), priority, default_outcome)
     else:
-        link.consumer = LinkConsumer(link, queue, settled, False, priority)
-    link.consumer.default_outcome = default_outcome
+        consumer = LinkConsumer(link, queue, settled, False, priority, default_outcome)
     wanted.fit_to_queue(queue, copies, settled)
-    link.consumer.filter(wanted)
+    consumer.filter(wanted)
+    link.consume(consumer)
     actual = Source(
         address,
         durable,
@@ -381,14 +359,10 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
         channel=session.channel,
     )
     _replace(before, terminus)
-    if subscription is not None and subscription.replaces is not None:
-        subscription.replaces.destroy()
-        subscription.replaces = None
+    if subscription is not None:
+        subscription.replace()
     states = unsettled_map.set_for_source(link, terminus, frame, answer)
-    terminus.queue = queue
-    terminus.attach(link, actual)
-    terminus.last = link
-    link.prefix = terminus.prefix()
+    terminus.attach_to(queue, link, actual)
     connection.send(answer)
     if states is not None:
         unsettled_map.compare(link, terminus, frame, answer, states)
@@ -418,13 +392,13 @@ def _subscribe(
     if key is None:
         key = exchange.match_all_key
     exchange.check_binding(key, wanted.arguments)
-    made = _add_queue(session, name, source.durable > 0)
+    made = _add_queue(session, name, source.durable > 0, descriptors.DELETE_ON_CLOSE)
     try:
         vhost.bind(made.queue, node.exchange, key, wanted.arguments)
     except BrokerError:
         vhost.remove_queue(made.queue)
         raise
-    terminus.node = made
+    terminus.own(made)
     return made
 
 
@@ -446,8 +420,8 @@ def _own_node(session: SessionEndpoint, name: str, terminus: Terminus, descripti
     if description.dynamic and description.address is not None:
         raise LinkRefused(constants.INVALID_FIELD, "a dynamic terminus must not have an address")
     _check_dynamic(session.connection, name)
-    made = terminus.node = _add_queue(session, name, description.durable > 0)
-    made.policy = policy_of(description.dynamic_node_properties)
+    made = _add_queue(session, name, description.durable > 0, policy_of(description.dynamic_node_properties))
+    terminus.own(made)
     return made
 
 
@@ -496,7 +470,7 @@ def _is_same(terminus: Terminus, wanted: Checked) -> bool:
     return shared_subscription.is_same(known, wanted) and (not wanted.durable or terminus.node.queue.stored)
 
 
-def _add_queue(session: SessionEndpoint, link_name: str, durable: bool) -> DynamicNode:
+def _add_queue(session: SessionEndpoint, link_name: str, durable: bool, policy: int) -> DynamicNode:
     """Create a queue for a link, named after it (messaging section 3.5.3)."""
     connection = session.connection
     vhost = connection.vhost
@@ -504,7 +478,7 @@ def _add_queue(session: SessionEndpoint, link_name: str, durable: bool) -> Dynam
     unique = vhost.new_queue_name()
     vhost.new_names.discard(unique)
     queue = vhost.add_own_queue(_prefix(connection, link_name) + unique.removeprefix("amq.gen-"), durable)
-    return DynamicNode(queue, descriptors.DELETE_ON_CLOSE)
+    return DynamicNode(queue, policy)
 
 
 def _prefix(connection: Connection, link_name: str) -> str:

@@ -42,11 +42,10 @@ def attach(session: SessionEndpoint, frame: Attach, handle: int) -> OutgoingLink
     if not connection.users.has_any_permission(connection.user, connection.vhost_name):
         raise AccessRefused(f"user '{connection.user}' has no permissions in vhost '{connection.vhost_name}'")
     queue = direct_reply.make_queue(connection.vhost)
-    link = OutgoingLink(session, frame.name, frame.handle, handle)
-    link.snd_settle_mode = frame.snd_settle_mode
-    link.rcv_settle_mode = frame.rcv_settle_mode
-    link.consumer = LinkConsumer(link, queue, True, True)
-    link.consumer.filter(wanted)
+    link = OutgoingLink(session, frame, handle)
+    consumer = LinkConsumer(link, queue, True, True)
+    consumer.filter(wanted)
+    link.consume(consumer)
     actual = Source(
         "/queues/" + queue.name,
         dynamic=True,

@@ -13,8 +13,8 @@ from leveret.broker.log import CommitWaiter
 from leveret.broker.message import Entry
 from leveret.protocols.amqp10.link.outgoing import AROUND, PIECE, LinkConsumer, Sending
 from leveret.protocols.amqp10.messages import body_of, head_of, tail_of
-from leveret.protocols.amqp10.session.serial_numbers import MODULUS
 from leveret.protocols.amqp10.terminus import terminus_store
+from leveret.wire.amqp10.values import Checked
 
 if TYPE_CHECKING:
     from leveret.broker.queues.queue import Queue
@@ -40,12 +40,15 @@ class PendingTransfer:
 class DurableSourceConsumer(LinkConsumer):
     """The consumer of a durable source. `id` identifies its terminus in the log."""
 
-    def __init__(self, link: OutgoingLink, queue: Queue, id: str, priority: int) -> None:
-        super().__init__(link, queue, False, False, priority)
+    def __init__(self, link: OutgoingLink, queue: Queue, id: str, priority: int, default_outcome: Checked) -> None:
+        super().__init__(link, queue, False, False, priority, default_outcome)
         self.id = id
         self.waiting: deque[PendingTransfer] = deque()
         self.awaited = 0
         self.waiter = _Waiter(self)
+
+    def stores_unsettled(self) -> bool:
+        return True
 
     def pending_numbers(self) -> list[int]:
         return [item.number for item in self.waiting]
@@ -56,10 +59,7 @@ class DurableSourceConsumer(LinkConsumer):
     def deliver(self, entry: Entry) -> None:
         link = self.link
         session = link.session
-        number = session.next_delivery_id
-        session.next_delivery_id = (number + 1) % MODULUS
-        link.credit -= 1
-        link.delivery_count = (link.delivery_count + 1) % MODULUS
+        number = link.use_credit()
         session.unacked[number] = entry
         tag = link.tag_of(number)
         head = head_of(entry, session.broker.timers)
@@ -99,13 +99,11 @@ class DurableSourceConsumer(LinkConsumer):
                     connection.output.send_transfer(
                         session.channel, link.handle, item.number, item.tag, False, item.head + body + tail, size
                     )
-                    session.next_outgoing_id = (session.next_outgoing_id + 1) % MODULUS
-                    session.remote_window -= 1
+                    session.count_transfer()
                     connection.mark()
                     continue
             link.freeze(item.number, item.head)
-            session.sending.append(Sending(link, item.number, item.tag, False, item.head, body, tail))
-            session.pump()
+            session.send(Sending(link, item.number, item.tag, False, item.head, body, tail))
         if len(waiting) < MAX_PENDING:
             self.wake()
 

@@ -21,7 +21,7 @@ from leveret.protocols.amqp10.transaction.transaction import LocalTransaction, P
 from leveret.wire.amqp10 import constants, descriptors
 from leveret.wire.amqp10.composite import Composite
 from leveret.wire.amqp10.decode import count_values
-from leveret.wire.amqp10.messaging import Rejected
+from leveret.wire.amqp10.messaging import Rejected, Source
 from leveret.wire.amqp10.sections import split
 from leveret.wire.amqp10.transactions import TransactionalState
 from leveret.wire.amqp10.transport import Flow
@@ -34,8 +34,10 @@ if TYPE_CHECKING:
     from leveret.protocols.amqp10.terminus.target import IncomingDelivery, TargetTerminus
     from leveret.protocols.amqp10.terminus.terminus import TemporaryTopic
     from leveret.wire.amqp10.sections import Sections
-    from leveret.wire.amqp10.transport import Transfer
+    from leveret.wire.amqp10.transport import Attach, Transfer
 
+# Name of the outcome rejected in the outcomes of a source. If it is not listed, a refused message ends the link.
+REJECTED: Final = "amqp:rejected:list"
 # Number of queues above which routing a message counts as work of the turn.
 WIDE_FANOUT: Final = 16
 # Lower bound on the maximum bytes of all incomplete deliveries of a connection, if the maximum message size is smaller.
@@ -82,14 +84,16 @@ class IncomingLink(Link):
 
     receives = True
 
-    def __init__(self, session: SessionEndpoint, name: str, handle_in: int, handle: int) -> None:
-        super().__init__(session, name, handle_in, handle)
+    def __init__(self, session: SessionEndpoint, frame: Attach, handle: int) -> None:
+        super().__init__(session, frame, handle)
+        self.delivery_count = frame.initial_delivery_count or 0
         self.exchange: str | None = None
         self.routing_key: str | None = None
         self.accepts_all = False
         self.max_credit = session.connection.own.link_credit
         self.max_size = session.connection.settings.max_message_size
-        self.may_reject = True
+        source = frame.source
+        self.may_reject = not (isinstance(source, Source) and source.outcomes) or REJECTED in source.outcomes
         self.address = b""
         self.route: Route | None = None
         self.topology = -1
@@ -118,6 +122,14 @@ class IncomingLink(Link):
         self.rejects_durable = False
         # Temporary topic that receives the messages.
         self.topic: TemporaryTopic | None = None
+
+    def bind(self, target: TargetTerminus) -> None:
+        """Keep the unsettled deliveries in a terminus, which has attached the link."""
+        self.terminus = self.target = target
+
+    def only_resume(self) -> None:
+        """Refuse new deliveries: the broker's unsettled map was incomplete."""
+        self.known_tags_only = True
 
     def send_to(self, destination: Destination) -> None:
         """Set the destination of all messages."""

@@ -5,22 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from leveret.protocols.amqp10.errors import SessionRefused, make_error
+from leveret.protocols.amqp10.session.serial_numbers import MODULUS
 from leveret.wire.amqp10 import constants
-from leveret.wire.amqp10.values import Checked
 
 if TYPE_CHECKING:
     from leveret.protocols.amqp10.session.endpoint import SessionEndpoint
-    from leveret.protocols.amqp10.terminus.terminus import Terminus
+    from leveret.protocols.amqp10.terminus.terminus import Key, Terminus
     from leveret.protocols.amqp10.transaction.transaction import LocalTransaction
-    from leveret.wire.amqp10.transport import Flow, Transfer
+    from leveret.wire.amqp10.transport import Attach, Flow, Transfer
 
 
 class Link:
-    """One link endpoint of the broker.
+    """One link endpoint of the broker, created for an attach of the client.
 
     Attributes:
         receives: whether the broker is the receiver.
         consumes: whether the link has a consumer of a queue.
+        stores_unsettled: whether unsettled deliveries are in the log.
         handle_in: handle of the client.
         handle: handle of the broker.
         delivery_count: delivery-count of flow control.
@@ -33,20 +34,35 @@ class Link:
     receives = False
     consumes = False
 
-    def __init__(self, session: SessionEndpoint, name: str, handle_in: int, handle: int) -> None:
+    def __init__(self, session: SessionEndpoint, frame: Attach, handle: int) -> None:
         self.session = session
-        self.name = name
-        self.handle_in = handle_in
+        self.name = frame.name
+        self.key: Key = session.connection.link_key(frame)
+        self.handle_in = frame.handle
         self.handle = handle
-        self.snd_settle_mode = 2
-        self.rcv_settle_mode = 0
+        self.snd_settle_mode = frame.snd_settle_mode
+        self.rcv_settle_mode = frame.rcv_settle_mode
+        self.stores_unsettled = False
         self.delivery_count = 0
         self.credit = 0
         self.terminus: Terminus | None = None
         self.transaction: LocalTransaction | None = None
         self.closed = False
         self.removed = False
-        self.key: Checked = None
+
+    def take_delivery_id(self) -> int:
+        """Count one more delivery that the broker sends, and return its delivery-id."""
+        self.delivery_count = (self.delivery_count + 1) % MODULUS
+        return self.session.take_delivery_id()
+
+    def use_credit(self) -> int:
+        """Use credit for one more delivery that the broker sends, and return its delivery-id."""
+        self.credit -= 1
+        return self.take_delivery_id()
+
+    def register(self) -> None:
+        """Add the link to the registry."""
+        self.session.connection.shared.links[self.key] = self
 
     def attached(self) -> None:
         """Start the link, after it is in its session and the attach has been sent."""

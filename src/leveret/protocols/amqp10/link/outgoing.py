@@ -29,6 +29,9 @@ from leveret.wire.amqp10.values import Checked, Symbol
 if TYPE_CHECKING:
     from leveret.protocols.amqp10.link.resume_outgoing import Resumption
     from leveret.protocols.amqp10.session.endpoint import SessionEndpoint
+    from leveret.protocols.amqp10.terminus.source import SourceTerminus
+    from leveret.protocols.amqp10.transaction.transaction import LocalTransaction
+    from leveret.wire.amqp10.transport import Attach
 
 # Maximum bytes of deliveries to a connection per turn. Others wait until the socket has accepted these.
 QUANTUM: Final = 256 << 10
@@ -47,10 +50,18 @@ PIECE: Final = 64 << 10
 class LinkConsumer(Consumer):
     """The consumer of an outgoing link. `default_outcome` applies to deliveries for which the client sends no outcome."""
 
-    def __init__(self, link: OutgoingLink, queue: Queue, no_ack: bool, exclusive: bool, priority: int = 0) -> None:
+    def __init__(
+        self,
+        link: OutgoingLink,
+        queue: Queue,
+        no_ack: bool,
+        exclusive: bool,
+        priority: int = 0,
+        default_outcome: Checked = None,
+    ) -> None:
         super().__init__(queue, link.name, link.session.connection, link.session, no_ack, exclusive, priority, {}, object())
         self.link = link
-        self.default_outcome: Checked = None
+        self.default_outcome = default_outcome
         self.no_local = False
         self.filters: list[Filter] = []
 
@@ -93,10 +104,7 @@ class LinkConsumer(Consumer):
         link = self.link
         session = link.session
         connection = session.connection
-        number = session.next_delivery_id
-        session.next_delivery_id = (number + 1) % MODULUS
-        link.credit -= 1
-        link.delivery_count = (link.delivery_count + 1) % MODULUS
+        number = link.use_credit()
         if link.transaction is not None:
             acquisition.acquire(link, link.transaction, number, entry)
             return
@@ -114,16 +122,22 @@ class LinkConsumer(Consumer):
             size = len(payload)
             if size + AROUND <= output.max_frame_size and size <= PIECE:
                 output.send_transfer(session.channel, link.handle, number, tag, self.no_ack, payload, size)
-                session.next_outgoing_id = (session.next_outgoing_id + 1) % MODULUS
-                session.remote_window -= 1
+                session.count_transfer()
                 if not connection.dirty:
                     connection.mark()
                 return
         if not self.no_ack:
             link.freeze(number, head)
         tail = tail_of(message) if message.headers_at >= 0 else b""
-        session.sending.append(Sending(link, number, tag, self.no_ack, head, body, tail))
-        session.pump()
+        session.send(Sending(link, number, tag, self.no_ack, head, body, tail))
+
+    def stores_unsettled(self) -> bool:
+        """Return whether its unsettled deliveries are in the log."""
+        return False
+
+    def acquire_settled(self, settled: bool) -> None:
+        """Set whether deliveries are settled when they are sent: under a transaction, none of them is."""
+        self.no_ack = settled
 
     def pending_numbers(self) -> list[int]:
         """Return the delivery-ids of unsent deliveries that are not in `SessionEndpoint.sending`."""
@@ -155,13 +169,15 @@ class BrowsingConsumer(LinkConsumer):
         seen: entries that were sent to earlier links of the terminus, and are not sent again.
     """
 
-    def __init__(self, link: OutgoingLink, queue: Queue, no_ack: bool, seen: dict[int, int]) -> None:
-        super().__init__(link, queue, no_ack, False)
+    def __init__(
+        self, link: OutgoingLink, queue: Queue, no_ack: bool, seen: dict[int, int], default_outcome: Checked
+    ) -> None:
+        super().__init__(link, queue, no_ack, False, 0, default_outcome)
         self.browse(seen)
 
     def deliver(self, entry: Entry) -> None:
         session = self.link.session
-        number = session.next_delivery_id
+        number = session.next_delivery_id  # `super` takes it
         super().deliver(entry)
         if not self.no_ack:
             del session.unacked[number]
@@ -188,7 +204,19 @@ class Sending:
     )
 
     def __init__(
-        self, link: Link, delivery_id: int, tag: bytes, settled: bool, head: bytes, body: Body, tail: bytes
+        self,
+        link: Link,
+        delivery_id: int,
+        tag: bytes,
+        settled: bool,
+        head: bytes,
+        body: Body,
+        tail: bytes,
+        *,
+        state: Composite | None = None,
+        resume: bool = False,
+        at: int = 0,
+        aborted: bool = False,
     ) -> None:
         self.link = link
         self.delivery_id = delivery_id
@@ -198,17 +226,19 @@ class Sending:
         self.body: Body = whole(body) if isinstance(body, list) else body
         self.size = len(self.body) if isinstance(self.body, bytes) else body.size  # type: ignore[union-attr]
         self.tail = tail
-        self.at = 0
+        self.at = at
         self.first = True
-        self.resume = False
-        self.aborted = False
-        self.state: Composite | None = None
+        self.resume = resume
+        self.aborted = aborted
+        self.state = state
+
+    def clear_state(self) -> None:
+        """Send the first frame without a state."""
+        self.state = None
 
     def aborting(self) -> Sending:
         """Return the transfer that aborts this delivery."""
-        aborted = Sending(self.link, self.delivery_id, self.tag, self.settled, b"", b"", b"")
-        aborted.aborted = True
-        return aborted
+        return Sending(self.link, self.delivery_id, self.tag, self.settled, b"", b"", b"", aborted=True)
 
     def send(self, session: SessionEndpoint) -> bool:
         """Send frames while the window and the socket allow. Return whether the delivery is complete."""
@@ -238,8 +268,7 @@ class Sending:
             else:
                 frame = Transfer(self.link.handle, more=more, payload=payload, channel=session.channel)
             output.send(frame)
-            session.next_outgoing_id = (session.next_outgoing_id + 1) % MODULUS
-            session.remote_window -= 1
+            session.count_transfer()
             if not more:
                 return True
         return False
@@ -296,23 +325,46 @@ class OutgoingLink(Link):
         heads: sections before the body of deliveries sent in several frames, by delivery-id.
         resumption: deliveries to resume before anything new is sent; None if there are none.
         announced: whether the client has been notified that it is, or is not, the active consumer.
-        stores_unsettled: whether unsettled deliveries are in the log.
         unsent: deliveries that were incomplete when the link was detached.
     """
 
     consumes = True
     consumer: LinkConsumer
 
-    def __init__(self, session: SessionEndpoint, name: str, handle_in: int, handle: int) -> None:
-        super().__init__(session, name, handle_in, handle)
+    def __init__(self, session: SessionEndpoint, frame: Attach, handle: int) -> None:
+        super().__init__(session, frame, handle)
         self.draining = False
         self.announced = False
         self.prefix = b""
         self.tags: dict[int, bytes] = {}
         self.heads: dict[int, bytes] = {}
         self.resumption: Resumption | None = None
-        self.stores_unsettled = False
         self.unsent: list[int] = []
+
+    def consume(self, consumer: LinkConsumer) -> None:
+        """Set the consumer that `attached` adds to its queue."""
+        self.consumer = consumer
+        self.stores_unsettled = consumer.stores_unsettled()
+
+    def bind(self, source: SourceTerminus) -> None:
+        """Keep the unsettled deliveries in a terminus, which has attached the link."""
+        self.terminus = source
+        self.prefix = source.prefix()
+
+    def resume(self, resumption: Resumption) -> None:
+        """Set the deliveries to resume before anything new is sent."""
+        self.resumption = resumption
+
+    def end_resumption(self) -> None:
+        """Start consuming the queue after all deliveries were resumed."""
+        self.resumption = None
+        self.start()
+
+    def continue_from(self, before: OutgoingLink, numbers: list[int]) -> None:
+        """Continue the deliveries of an earlier link in the same session."""
+        for number in numbers:
+            self.tags[number] = before.tag_of(number)
+        self.heads = before.heads
 
     def attached(self) -> None:
         if self.resumption is not None:
@@ -439,6 +491,20 @@ class OutgoingLink(Link):
         if self.resumption is not None:
             self.resumption.advance()
         self.consumer.wake()
+
+    def join(self, transaction: LocalTransaction) -> None:
+        """Acquire under a transaction. Entries stay acquired in the queue even if they are sent settled."""
+        self.transaction = transaction
+        self.consumer.acquire_settled(False)
+
+    def leave_transaction(self) -> None:
+        """Acquire outside transactions again."""
+        self.transaction = None
+        self.consumer.acquire_settled(self.sends_settled())
+
+    def sends_settled(self) -> bool:
+        """Return whether deliveries are sent settled."""
+        return self.snd_settle_mode == constants.SENDER_SETTLE_MODE_SETTLED
 
     def leave(self) -> None:
         self.consumer.deactivate()

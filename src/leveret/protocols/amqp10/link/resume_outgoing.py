@@ -18,7 +18,6 @@ from leveret.protocols.amqp10.link.outgoing import Sending
 from leveret.protocols.amqp10.link.resume_actions import RemoteUnsettledMap
 from leveret.protocols.amqp10.messages import body_of, head_of, tail_of
 from leveret.protocols.amqp10.session import outcomes
-from leveret.protocols.amqp10.session.serial_numbers import MODULUS
 from leveret.wire.amqp10.composite import Composite
 from leveret.wire.amqp10.messaging import Received
 from leveret.wire.amqp10.values import Checked
@@ -91,7 +90,7 @@ class Resumption:
             elif action == resume_actions.RESTATE:
                 self._send_state(tag, False, local)
             elif action == resume_actions.ABORT:
-                self._abort(tag)
+                self._abort(self.link.take_delivery_id(), tag)
                 if item.entry is not None and not resume_actions.is_outcome(local):
                     unsent.append(item.entry)
         if settled and terminus.stores_unsettled():
@@ -118,18 +117,17 @@ class Resumption:
             if link.credit <= 0 or not session.has_window():
                 return
             tag, state = pending.popleft()
-            link.credit -= 1
+            number = link.use_credit()
             entry = self.terminus.unsettled[tag].entry
             if entry is None or entry.queue.deleted:
                 self.terminus.settle(tag)
-                self._abort(tag)
+                self._abort(number, tag)
             else:
-                self._resume(tag, entry, self.terminus.take(tag), state)
+                self._resume(number, tag, entry, self.terminus.take(tag), state)
         if not self.incomplete:
-            link.resumption = None
-            link.start()
+            link.end_resumption()
 
-    def _resume(self, tag: bytes, entry: Entry, item: Unsettled, state: Checked) -> None:
+    def _resume(self, number: int, tag: bytes, entry: Entry, item: Unsettled, state: Checked) -> None:
         """Send a delivery from the position in the receiver's state."""
         link = self.link
         session = link.session
@@ -144,19 +142,16 @@ class Resumption:
         if isinstance(state, Received):
             session.connection.broker.work += COUNTING
             at = section_offsets.offset_of(head, body, tail, state.section_number, state.section_offset)
-        sending = Sending(link, self._number(), tag, consumer.no_ack, head, body, tail)
-        sending.resume = True
-        sending.at = at
-        sending.state = state if at else None
         settlement.assign(entry, consumer)
         if consumer.no_ack:
             entry.queue.settle(entry)
         else:
-            session.unacked[sending.delivery_id] = entry
-            link.tags[sending.delivery_id] = tag
-            link.freeze(sending.delivery_id, head)
-        session.sending.append(sending)
-        session.pump()
+            session.unacked[number] = entry
+            link.tags[number] = tag
+            link.freeze(number, head)
+        session.send(
+            Sending(link, number, tag, consumer.no_ack, head, body, tail, state=state if at else None, resume=True, at=at)
+        )
 
     def send_settled(self, settled: list[tuple[bytes, Checked]]) -> None:
         """Settle deliveries at the receiver after its outcomes were applied."""
@@ -165,25 +160,10 @@ class Resumption:
 
     def _send_state(self, tag: bytes, settled: bool, state: Composite | None) -> None:
         """Send the state of a delivery without payload."""
-        sending = Sending(self.link, self._number(), tag, settled, b"", b"", b"")
-        sending.resume = True
-        sending.state = state
-        self.link.session.sending.append(sending)
-        self.link.session.pump()
-
-    def _abort(self, tag: bytes) -> None:
-        """Abort a delivery that cannot be resumed."""
-        sending = Sending(self.link, self._number(), tag, False, b"", b"", b"")
-        sending.resume = True
-        sending.aborted = True
-        self.link.session.sending.append(sending)
-        self.link.session.pump()
-
-    def _number(self) -> int:
-        """Return the next delivery-id."""
         link = self.link
-        session = link.session
-        number = session.next_delivery_id
-        session.next_delivery_id = (number + 1) % MODULUS
-        link.delivery_count = (link.delivery_count + 1) % MODULUS
-        return number
+        link.session.send(Sending(link, link.take_delivery_id(), tag, settled, b"", b"", b"", state=state, resume=True))
+
+    def _abort(self, number: int, tag: bytes) -> None:
+        """Abort a delivery that cannot be resumed."""
+        link = self.link
+        link.session.send(Sending(link, number, tag, False, b"", b"", b"", resume=True, aborted=True))

@@ -59,7 +59,7 @@ def compare(link: OutgoingLink, terminus: SourceTerminus, frame: Attach, answer:
     resumption = Resumption(link, terminus, incomplete)
     resumption.compare(states, RemoteUnsettledMap(frame.unsettled, frame.incomplete_unsettled))
     if resumption.pending or incomplete:
-        link.resumption = resumption
+        link.resume(resumption)
 
 
 def set_for_target(link: IncomingLink, terminus: TargetTerminus, frame: Attach, answer: Attach) -> None:
@@ -81,7 +81,8 @@ def set_for_target(link: IncomingLink, terminus: TargetTerminus, frame: Attach, 
     for delivery in terminus.deliveries.values():
         states[delivery.tag] = delivery.reported_state(committed)
     _fit(link, answer, states)
-    link.known_tags_only = answer.incomplete_unsettled
+    if answer.incomplete_unsettled:
+        link.only_resume()
 
 
 def _fit(link: Link, answer: Attach, states: States) -> None:

@@ -161,12 +161,9 @@ class RequestLink(IncomingLink):
     """The link that receives requests."""
 
     def __init__(self, session: SessionEndpoint, frame: Attach, handle: int, pair: LinkPair) -> None:
-        super().__init__(session, frame.name, frame.handle, handle)
+        super().__init__(session, frame, handle)
         self.pair = pair
         self.spools = False
-        self.snd_settle_mode = frame.snd_settle_mode
-        self.rcv_settle_mode = frame.rcv_settle_mode
-        self.delivery_count = frame.initial_delivery_count or 0
         self.max_size = min(self.max_size or MAX_REQUEST_BYTES, MAX_REQUEST_BYTES)
 
     def grant(self) -> None:
@@ -204,10 +201,8 @@ class AnswerLink(Link):
     """The link that sends responses."""
 
     def __init__(self, session: SessionEndpoint, frame: Attach, handle: int, pair: LinkPair) -> None:
-        super().__init__(session, frame.name, frame.handle, handle)
+        super().__init__(session, frame, handle)
         self.pair = pair
-        self.snd_settle_mode = frame.snd_settle_mode
-        self.rcv_settle_mode = frame.rcv_settle_mode
 
     def flow(self, frame: Flow) -> None:
         if frame.link_credit is not None:
@@ -242,13 +237,8 @@ class AnswerLink(Link):
 
     def send(self, payload: bytes) -> None:
         """Send a response, in several frames if it is long."""
-        session = self.session
-        number = session.next_delivery_id
-        session.next_delivery_id = (number + 1) % MODULUS
-        self.credit -= 1
-        self.delivery_count = (self.delivery_count + 1) % MODULUS
-        session.sending.append(Sending(self, number, number.to_bytes(4, "big"), True, payload, b"", b""))
-        session.pump()
+        number = self.use_credit()
+        self.session.send(Sending(self, number, number.to_bytes(4, "big"), True, payload, b"", b""))
 
     def wake(self) -> None:
         """Send pending responses: the window or the socket has room again."""

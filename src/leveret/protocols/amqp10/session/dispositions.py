@@ -191,8 +191,10 @@ def _defer(session: SessionEndpoint, frame: Disposition, numbers: list[int]) -> 
     The disposition does not apply to deliveries sent in the meantime, even if they are within the range.
     """
     if len(numbers) > MAX_AT_ONCE:
-        session.connection.deferred = Disposition(
-            frame.role, numbers[MAX_AT_ONCE], numbers[-1], frame.settled, frame.state, frame.batchable, frame.channel
+        session.connection.defer(
+            Disposition(
+                frame.role, numbers[MAX_AT_ONCE], numbers[-1], frame.settled, frame.state, frame.batchable, frame.channel
+            )
         )
         del numbers[MAX_AT_ONCE:]
     session.connection.broker.work += len(numbers)

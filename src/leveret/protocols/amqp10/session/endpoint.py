@@ -119,7 +119,6 @@ class SessionEndpoint(UnackedOwner):
         self.links: dict[int, Link] = {}
         self.handles: dict[int, Link] = {}
         self.numbers = Numbers()
-        self.names: dict[tuple[bool, str], Link] = {}
         self.link_pairs: dict[str, LinkPair] = {}
         self.errant: dict[int, ErrantLink | None] = {}
         self.crossed_detaches: dict[tuple[bool, str], int] = {}
@@ -272,6 +271,15 @@ class SessionEndpoint(UnackedOwner):
             return
         attach.attach(self, frame)
 
+    def add(self, link: Link) -> None:
+        """Add a link whose attach was accepted."""
+        self.links[link.handle_in] = link
+        self.handles[link.handle] = link
+        if link.stores_unsettled:
+            self.stores_unsettled = True
+        link.register()
+        link.attached()
+
     def new_handle(self) -> int:
         """Return the lowest free handle for a new link."""
         number = self.numbers.lowest(self.handles)
@@ -298,7 +306,7 @@ class SessionEndpoint(UnackedOwner):
                 frame.error.description,
             )
         if frame.closed and link.terminus is not None:
-            link.terminus.unsubscribes = True
+            link.terminus.unsubscribe()
         self.resolve()
         link.removed = frame.closed
         self.remove(link, frame.closed)
@@ -330,8 +338,6 @@ class SessionEndpoint(UnackedOwner):
         self.links.pop(link.handle_in, None)
         if self.handles.pop(link.handle, None) is not None:
             self.numbers.release(link.handle)
-        if self.names.get((link.receives, link.name)) is link:
-            del self.names[link.receives, link.name]
         # A search for the deliveries of a link scans all of the session.
         self.broker.work += (len(self.acquired) + len(self.copies) + len(self.sending)) >> WORK_SHIFT
         if not link.receives:
@@ -431,14 +437,27 @@ class SessionEndpoint(UnackedOwner):
 
     # Outgoing deliveries
 
+    def take_delivery_id(self) -> int:
+        """Return the next delivery-id."""
+        number = self.next_delivery_id
+        self.next_delivery_id = (number + 1) % MODULUS
+        return number
+
+    def count_transfer(self) -> None:
+        """Count one more frame of a transfer against the client's window."""
+        self.next_outgoing_id = (self.next_outgoing_id + 1) % MODULUS
+        self.remote_window -= 1
+
+    def send(self, sending: Sending) -> None:
+        """Send a delivery that takes several frames, or has a state, after the ones before it."""
+        self.sending.append(sending)
+        self.pump()
+
     def send_under(
         self, link: OutgoingLink, number: int, settled: bool, head: bytes, body: Body, tail: bytes, state: Composite
     ) -> None:
         """Send a delivery with a transactional state."""
-        sending = Sending(link, number, link.tag_of(number), settled, head, body, tail)
-        sending.state = state
-        self.sending.append(sending)
-        self.pump()
+        self.send(Sending(link, number, link.tag_of(number), settled, head, body, tail, state=state))
 
     def forget_copies(self, link: OutgoingLink) -> None:
         """Drop the deliveries of a browsing link."""
@@ -588,7 +607,6 @@ class SessionEndpoint(UnackedOwner):
         self.suspended.clear()
         self.links.clear()
         self.handles.clear()
-        self.names.clear()
         self.errant.clear()
         self.crossed_detaches.clear()
         self.draining.clear()

@@ -128,7 +128,7 @@ class TerminusRecovery:
         queues = {queue.id: queue for vhost in self.termini.broker.vhosts.values() for queue in vhost.queues.values()}
         for terminus, (queue_id, policy) in self.nodes.items():
             if queue_id in queues:
-                terminus.node = DynamicNode(queues[queue_id], policy)
+                terminus.own(DynamicNode(queues[queue_id], policy))
         for queue_id, sent in self.sent.items():
             queue = queues.get(queue_id)
             if queue is None:

@@ -35,13 +35,15 @@ CAPABILITY: Final = "SHARED-SUBS"
 class SharedSubscription(Terminus):
     """A shared subscription. `members` are the termini of its links that are attached or whose session still exists."""
 
-    def __init__(self, registry: TerminusRegistry, key: Key, durable: bool) -> None:
+    def __init__(
+        self, registry: TerminusRegistry, key: Key, durable: bool, replaces: SharedSubscription | None = None
+    ) -> None:
         super().__init__(registry, key)
         self.is_durable = durable
         self.source: Source | None = None
         self.members: dict[Member, None] = {}
         # Subscription that this one will replace.
-        self.replaces: SharedSubscription | None = None
+        self.replaces = replaces
 
     def role(self) -> str:
         return terminus_store.SHARED_DURABLE if self.is_durable else terminus_store.SHARED_VOLATILE
@@ -64,6 +66,13 @@ class SharedSubscription(Terminus):
         self.register()
         if self.durable:
             terminus_store.put(self.registry.broker.log, self, source)
+
+    def replace(self) -> None:
+        """Destroy the subscription that this one replaces, if any, now that a link to this one is accepted."""
+        replaced = self.replaces
+        if replaced is not None:
+            self.replaces = None
+            replaced.destroy()
 
     def leave(self, member: Member, connection: Connection | None) -> None:
         """Remove the member of a closed link."""
@@ -147,9 +156,7 @@ def find(registry: TerminusRegistry, key: Key, source: Source) -> SharedSubscrip
                 f"the shared subscription '{identity[3]}' has attached links and another address or filter;"
                 " expected the same address and filter, or no attached links",
             )
-        made = SharedSubscription(registry, identity, durable)
-        made.replaces = found
-        return made
+        return SharedSubscription(registry, identity, durable, found)
     return SharedSubscription(registry, identity, durable) if found is None else found
 
 

@@ -78,6 +78,19 @@ class SourceTerminus(Terminus):
         self.unsettled: dict[bytes, Unsettled] = {}
         self.seen: dict[int, int] = {}
 
+    def seen_in(self, queue: Queue) -> dict[int, int]:
+        """Return what a browser of the queue has seen; nothing if the terminus had another queue before."""
+        if self.queue is not queue:
+            self.seen = {}
+        return self.seen
+
+    def attach_to(self, queue: Queue, link: OutgoingLink, description: Source) -> None:
+        """Attach a link that sends messages of a queue."""
+        self.queue = queue
+        self.attach(link, description)
+        self.last = link
+        link.bind(self)
+
     def attach(self, link: Link, description: Checked) -> None:
         if self.stores_unsettled() and description.durable != UNSETTLED_STATE:
             for tag, item in self.unsettled.items():
@@ -155,12 +168,13 @@ class SourceTerminus(Terminus):
             return
         consumer = link.consumer
         self._requeue_unsent(before)
+        moved: list[int] = []
         for number, entry in before.session.unacked.items():
             if entry.holder is before.consumer:
-                link.tags[number] = before.tag_of(number)
+                moved.append(number)
                 settlement.detach(entry)
                 settlement.assign(entry, consumer)
-        link.heads = before.heads
+        link.continue_from(before, moved)
         self.last = None
 
     def _requeue_unsent(self, before: OutgoingLink) -> None:

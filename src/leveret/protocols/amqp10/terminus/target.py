@@ -20,6 +20,7 @@ from leveret.wire.amqp10.messaging import Accepted, Received, Released
 from leveret.wire.amqp10.values import Checked
 
 if TYPE_CHECKING:
+    from leveret.protocols.amqp10.link.incoming import IncomingLink
     from leveret.protocols.amqp10.link.link import Link
     from leveret.protocols.amqp10.session.endpoint import SessionEndpoint
     from leveret.protocols.amqp10.terminus.recovery import TerminusRecovery
@@ -101,6 +102,11 @@ class TargetTerminus(Terminus):
         super().__init__(registry, key)
         self.target: Target | None = None
         self.deliveries: dict[bytes, IncomingDelivery] = {}
+
+    def attach_sender(self, link: IncomingLink, description: Target) -> None:
+        """Attach a link on which the client sends."""
+        self.attach(link, description)
+        link.bind(self)
 
     def attach(self, link: Link, description: Checked) -> None:
         super().attach(link, description)

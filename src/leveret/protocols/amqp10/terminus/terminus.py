@@ -147,7 +147,6 @@ class Terminus:
         self.stop_expiry()
         self.expires_next = False
         self.link = link
-        link.terminus = self
         if self.session is not None:
             self.session.suspended.pop(self, None)
         self.attached += 1
@@ -169,6 +168,14 @@ class Terminus:
         self.durable = description.durable
         self.expiry_policy = description.expiry_policy
         self.timeout = description.timeout
+
+    def own(self, node: DynamicNode) -> None:
+        """Own a dynamic node, which `destroy` deletes."""
+        self.node = node
+
+    def unsubscribe(self) -> None:
+        """Note that the client closes its link, which ends a shared subscription without other links."""
+        self.unsubscribes = True
 
     def detached(self) -> None:
         """Suspend the terminus after its link is detached."""

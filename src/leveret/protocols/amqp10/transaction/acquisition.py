@@ -53,8 +53,7 @@ def join(link: OutgoingLink, id: Checked) -> None:
     transaction = link.session.connection.transactions.get(id) if isinstance(id, bytes) else None
     if transaction is None:
         raise LinkRefused(constants.TRANSACTION_UNKNOWN_ID, "credit under an unknown transaction")
-    consumer = link.consumer
-    if consumer.seen is not None:
+    if link.consumer.seen is not None:
         raise LinkRefused(constants.NOT_IMPLEMENTED, "a link of distribution mode copy cannot acquire under a transaction")
     if link.stores_unsettled:
         raise LinkRefused(
@@ -63,30 +62,22 @@ def join(link: OutgoingLink, id: Checked) -> None:
     if link.transaction is transaction:
         return
     leave(link)
-    link.transaction = transaction
+    link.join(transaction)
     transaction.links.append(link)
-    # Entries stay acquired in the queue even if they are sent settled.
-    consumer.no_ack = False
 
 
 def leave(link: OutgoingLink) -> None:
     """Make the link acquire outside transactions again."""
     transaction = link.transaction
     if transaction is not None:
-        link.transaction = None
         transaction.links.remove(link)
-        link.consumer.no_ack = is_settled(link)
-
-
-def is_settled(link: OutgoingLink) -> bool:
-    """Return whether the link sends deliveries settled."""
-    return link.snd_settle_mode == constants.SENDER_SETTLE_MODE_SETTLED
+        link.leave_transaction()
 
 
 def acquire(link: OutgoingLink, transaction: LocalTransaction, number: int, entry: Entry) -> None:
     """Send an entry acquired under a transaction, with a state that names the transaction."""
     session = link.session
-    settled = is_settled(link)
+    settled = link.sends_settled()
     acquired = session.acquired[number] = Acquired(session, number, link, transaction)
     transaction.acquired.append(acquired)
     if settled:
@@ -125,7 +116,7 @@ def end(transaction: LocalTransaction) -> None:
             item = session.sending[0]
             acquired = session.acquired.get(item.delivery_id)
             if item.first and acquired is not None and acquired.transaction is transaction:
-                item.state = None
+                item.clear_state()
 
 
 def forgetting(transaction: LocalTransaction) -> Iterator[int]:

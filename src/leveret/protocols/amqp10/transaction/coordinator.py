@@ -13,7 +13,7 @@ from leveret.wire.amqp10.composites import decode_value, from_described
 from leveret.wire.amqp10.messaging import Accepted, Rejected
 from leveret.wire.amqp10.sections import split
 from leveret.wire.amqp10.transactions import Declare, Declared, Discharge
-from leveret.wire.amqp10.transport import Transfer
+from leveret.wire.amqp10.transport import Attach, Transfer
 from leveret.wire.amqp10.values import Described
 
 if TYPE_CHECKING:
@@ -31,9 +31,9 @@ MAX_TRANSACTIONS: Final = 1000
 class CoordinatorLink(IncomingLink):
     """A link to the coordinator: its messages declare and discharge transactions."""
 
-    def __init__(self, session: SessionEndpoint, name: str, handle_in: int, handle: int) -> None:
-        super().__init__(session, name, handle_in, handle)
-        self.second_mode = False
+    def __init__(self, session: SessionEndpoint, frame: Attach, handle: int) -> None:
+        super().__init__(session, frame, handle)
+        self.second_mode = frame.rcv_settle_mode == constants.RECEIVER_SETTLE_MODE_SECOND
         self.spools = False
         self.transactions: dict[bytes, LocalTransaction] = {}
 
