@@ -10,8 +10,9 @@ from leveret.broker.exchanges.control import CONTROL
 from leveret.broker.message import make_address
 from leveret.broker.routing import Route
 from leveret.protocols.amqp10.errors import LinkRefused, Refusal, SessionRefused, condition_of, make_error
-from leveret.protocols.amqp10.link import resume_incoming, section_offsets
+from leveret.protocols.amqp10.link import section_offsets
 from leveret.protocols.amqp10.link.link import Link
+from leveret.protocols.amqp10.link.resume_incoming import ResumedDelivery
 from leveret.protocols.amqp10.link.spooled_message import SpooledMessage
 from leveret.protocols.amqp10.message_times import delivery_time
 from leveret.protocols.amqp10.messages import check_annotations, make_message
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from leveret.broker.message import Message
     from leveret.protocols.amqp10.session.endpoint import SessionEndpoint
     from leveret.protocols.amqp10.terminus.destinations import Destination
-    from leveret.protocols.amqp10.terminus.target import IncomingDelivery, TargetTerminus
+    from leveret.protocols.amqp10.terminus.target import TargetTerminus
     from leveret.protocols.amqp10.terminus.terminus import TemporaryTopic
     from leveret.wire.amqp10.sections import Sections
     from leveret.wire.amqp10.transport import Attach, Transfer
@@ -75,9 +76,8 @@ class IncomingLink(Link):
         spools: whether large messages may go to the spool.
         target: terminus with the unsettled deliveries; None if nothing outlives the link.
         known_tags_only: whether the broker's unsettled map was incomplete, so that the client may only resume deliveries.
-        replayed: the delivery being resumed, if its outcome is known.
-        sender_state: state of that delivery at the sender.
-        resumed_delivery: the delivery being resumed, if a part of it was received before.
+        ignored: whether the payload of the current delivery is ignored.
+        resumed: the current delivery if the client resumes it, and the broker knows it; None otherwise.
         skip: bytes to skip because they were received before.
         credit_slack: number of resumed deliveries, which clients may or may not count against the credit.
     """
@@ -110,9 +110,7 @@ class IncomingLink(Link):
         self.tag = b""
         self.target: TargetTerminus | None = None
         self.known_tags_only = False
-        self.replayed: IncomingDelivery | None = None
-        self.resumed_delivery: IncomingDelivery | None = None
-        self.sender_state: Composite | None = None
+        self.resumed: ResumedDelivery | None = None
         self.skip = 0
         self.credit_slack = 0
         # Application data of a complete message, if it is not in memory.
@@ -252,8 +250,7 @@ class IncomingLink(Link):
                 self._finish(b"".join(chunks))
             else:
                 self._finish(spooled_message.finish(), spooled_message.body)
-            if self.resumed_delivery is not None:
-                resume_incoming.finish(self, self.resumed_delivery)
+            self._finish_resumed()
 
     def _check_continuation(self, frame: Transfer) -> None:
         """Refuse a frame that does not continue the incomplete delivery (transport 2.7.5)."""
@@ -315,7 +312,7 @@ class IncomingLink(Link):
         """Discard a delivery that the sender aborts, which settles it."""
         self._forget_chunks()
         self.skip = 0
-        self.resumed_delivery = None
+        self.resumed = None
         self._used()
         target = self.target
         if target is not None and not self.ignored:
@@ -386,11 +383,32 @@ class IncomingLink(Link):
                 constants.NOT_ALLOWED,
                 "a new delivery, but the unsettled map was incomplete at the attach: detach, and attach again",
             )
-        self.replayed = self.resumed_delivery = None
-        if self.target is None:
+        self.resumed = None
+        target = self.target
+        delivery = None if target is None else target.deliveries.get(self.tag)
+        if target is None or delivery is None:
             self.ignored = True
-        else:
-            resume_incoming.begin(self, self.target, frame)
+            return
+        self.credit_slack += 1
+        target.bind(delivery, self.session, self.delivery_id)
+        if frame.aborted:
+            target.forget(delivery)
+            self.ignored = True
+            return
+        resumed = ResumedDelivery(self, delivery, frame)
+        if resumed.stored:
+            self.ignored = True
+        elif not resumed.restore():
+            self.ignored = True
+            return
+        self.resumed = resumed
+
+    def _finish_resumed(self) -> None:
+        """Complete the delivery at its terminus if the client has resumed it."""
+        resumed = self.resumed
+        if resumed is not None:
+            self.resumed = None
+            resumed.finish()
 
     def _find_transaction(self, state: TransactionalState) -> LocalTransaction:
         transaction = self.session.connection.transactions.get(state.txn_id) if isinstance(state.txn_id, bytes) else None
@@ -409,8 +427,7 @@ class IncomingLink(Link):
         """Complete a delivery. With `stored`, its application data, the payload has only the other sections."""
         self._used()
         if self.ignored:
-            if self.replayed is not None:
-                resume_incoming.answer(self, self.replayed)
+            self._finish_resumed()
             return
         if not self.settled and self.snd_settle_mode == 1:
             raise LinkRefused(

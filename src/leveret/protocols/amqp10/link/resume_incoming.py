@@ -12,68 +12,76 @@ from leveret.wire.amqp10.transport import Disposition
 
 if TYPE_CHECKING:
     from leveret.protocols.amqp10.link.incoming import IncomingLink
-    from leveret.protocols.amqp10.terminus.target import IncomingDelivery, TargetTerminus
+    from leveret.protocols.amqp10.terminus.target import IncomingDelivery
     from leveret.wire.amqp10.transport import Transfer
 
 
-def begin(link: IncomingLink, target: TargetTerminus, frame: Transfer) -> None:
-    """Process the first frame of a resumed delivery. An unknown delivery is ignored."""
-    delivery = target.deliveries.get(link.tag)
-    if delivery is None:
-        link.ignored = True
-        return
-    link.credit_slack += 1
-    target.bind(delivery, link.session, link.delivery_id)
-    if frame.aborted:
-        target.forget(delivery)
-        link.ignored = True
-    elif delivery.state:
-        link.ignored = True
-        link.replayed = delivery
-        link.sender_state = frame.state
-    else:
-        _resume(link, target, delivery, frame)
+class ResumedDelivery:
+    """The delivery that a client is resuming on a link.
 
+    Attributes:
+        delivery: its state at the terminus.
+        stored: whether its outcome is known, so that its payload is ignored.
+        sender_state: its state at the sender.
+    """
 
-def _resume(link: IncomingLink, target: TargetTerminus, delivery: IncomingDelivery, frame: Transfer) -> None:
-    """Append to the received part of a delivery, and skip repeated bytes."""
-    data = delivery.partial or b""
-    at = 0
-    if isinstance(frame.state, Received):
-        at = section_offsets.offset_in(data, frame.state.section_number, frame.state.section_offset)
-        if at > len(data):
-            raise LinkRefused(
-                constants.INVALID_FIELD,
-                f"a delivery is resumed at section {frame.state.section_number},"
-                f" offset {frame.state.section_offset}, but the broker does not have the preceding part",
-            )
-    elif resume_actions.is_outcome(frame.state):
-        # The sender's outcome is final, regardless of the received part.
-        target.forget(delivery)
-        link.ignored = True
-        return
-    target.drop_partial(delivery)
-    link.restore_partial(data, len(data) - at)
-    link.resumed_delivery = delivery
+    __slots__ = ("delivery", "link", "sender_state", "stored")
 
+    def __init__(self, link: IncomingLink, delivery: IncomingDelivery, frame: Transfer) -> None:
+        self.link = link
+        self.delivery = delivery
+        self.stored = delivery.state != 0
+        self.sender_state = frame.state
 
-def finish(link: IncomingLink, delivery: IncomingDelivery) -> None:
-    """Complete a resumed delivery. With receiver settle mode second, it stays until the client settles it."""
-    link.resumed_delivery = None
-    if link.settled or not link.second:
-        delivery.terminus.forget(delivery)
+    def restore(self) -> bool:
+        """Continue with the received part, and skip repeated bytes. Return False if the sender's outcome is final.
 
-
-def answer(link: IncomingLink, delivery: IncomingDelivery) -> None:
-    """Reply to a resumed delivery that is already stored: repeat its outcome, or adopt the sender's."""
-    session = link.session
-    state = link.sender_state
-    if link.settled:
-        delivery.terminus.forget(delivery)
-    elif resume_actions.is_outcome(state):
-        delivery.terminus.forget(delivery)
-        session.connection.send(Disposition(True, link.delivery_id, None, True, state, channel=session.channel))
-    else:
-        session.resolved(link, link.delivery_id, delivery.batch, delivery.state, not link.second, delivery.answer)
-        if not link.second:
+        Raises:
+            LinkRefused: the sender resumes after the received part.
+        """
+        link = self.link
+        delivery = self.delivery
+        state = self.sender_state
+        data = delivery.partial or b""
+        at = 0
+        if isinstance(state, Received):
+            at = section_offsets.offset_in(data, state.section_number, state.section_offset)
+            if at > len(data):
+                raise LinkRefused(
+                    constants.INVALID_FIELD,
+                    f"a delivery is resumed at section {state.section_number}, offset {state.section_offset},"
+                    " but the broker does not have the preceding part",
+                )
+        elif resume_actions.is_outcome(state):
+            # The sender's outcome is final, regardless of the received part.
             delivery.terminus.forget(delivery)
+            return False
+        delivery.terminus.drop_partial(delivery)
+        link.restore_partial(data, len(data) - at)
+        return True
+
+    def finish(self) -> None:
+        """Complete the delivery, or reply to it if it was stored before.
+
+        With receiver settle mode second, a new one stays until the client settles it.
+        """
+        if self.stored:
+            self._answer()
+        elif self.link.settled or not self.link.second:
+            self.delivery.terminus.forget(self.delivery)
+
+    def _answer(self) -> None:
+        """Repeat the outcome of a stored delivery, or adopt the sender's."""
+        link = self.link
+        delivery = self.delivery
+        session = link.session
+        state = self.sender_state
+        if link.settled:
+            delivery.terminus.forget(delivery)
+        elif resume_actions.is_outcome(state):
+            delivery.terminus.forget(delivery)
+            session.connection.send(Disposition(True, link.delivery_id, None, True, state, channel=session.channel))
+        else:
+            session.resolved(link, link.delivery_id, delivery.batch, delivery.state, not link.second, delivery.answer)
+            if not link.second:
+                delivery.terminus.forget(delivery)
