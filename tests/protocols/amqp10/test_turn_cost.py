@@ -124,7 +124,7 @@ def test_a_burst_of_attaches_is_carried_out_in_several_turns() -> None:
     client = session.client
     many = 2 * MAX_WORK // COSTS[ATTACH]
     one_turn(client, octets(*(Attach(f"link {number}", number, False, target=Target("q")) for number in range(many))))
-    endpoint = client.session.sessions[0]
+    endpoint = client.session.sessions.by_channel[0]
     assert 0 < len(endpoint.links) <= MAX_WORK // COSTS[ATTACH] + 1
     client.run()
     assert len(endpoint.links) == many
@@ -187,7 +187,7 @@ def test_a_disposition_of_many_is_carried_out_in_several_turns(session: Session)
     many = dispositions.MAX_AT_ONCE + 500
     site.protocols.amqp10.settings.link_credit = 20_000
     deliver(session, many)
-    endpoint = session.client.session.sessions[0]
+    endpoint = session.client.session.sessions.by_channel[0]
     assert len(endpoint.unacked) == many
     one_turn(session.client, octets(Disposition(True, 0, (1 << 31) - 2, True, Accepted()), End()))
     assert len(endpoint.unacked) == 500
@@ -203,7 +203,7 @@ def test_the_rest_of_a_disposition_does_not_affect_later_deliveries(site: Site, 
     site.protocols.amqp10.settings.unsettled = 320
     session = connect(site).begin(incoming_window=1 << 31)
     deliver(session, 500)
-    endpoint = session.client.session.sessions[0]
+    endpoint = session.client.session.sessions.by_channel[0]
     assert len(endpoint.unacked) == 320
     one_turn(session.client, octets(Disposition(True, 0, (1 << 31) - 2, True, Accepted())))
     session.client.run()
@@ -252,7 +252,7 @@ def test_small_frames_cost_little_more_than_their_payload(session: Session, payl
     for _ in range(1000):
         sender.part(payload, more=True)
     session.client.run()
-    link = session.client.session.sessions[0].links[sender.handle]
+    link = session.client.session.sessions.by_channel[0].links[sender.handle]
     assert isinstance(link, IncomingLink) and link.chunks is not None
     assert len(link.chunks) <= 1 + 1000 * len(payload) // JOINED_CHUNK
     assert sum(map(len, link.chunks)) == 8 + 1000 * len(payload) == link.buffered
@@ -391,7 +391,7 @@ def test_conversions_of_a_turn_are_limited(site: Site, other: str) -> None:
     if other == "1.0":
         session.receiver("q", name="r")
         one_turn(session.client, octets(Flow(1000, 0, 1000, 0, 0, 0, 100)))
-        assert 0 < len(session.client.session.sessions[0].unacked) <= 6
+        assert 0 < len(session.client.session.sessions.by_channel[0].unacked) <= 6
         session.client.run()
         assert len(session.client.all(Transfer)) == 12
     else:
@@ -415,7 +415,7 @@ def test_messages_are_requeued_in_one_turn(session: Session, monkeypatch: pytest
     """Otherwise older ones would be put before or after those requeued already."""
     deliver(session, 300)
     monkeypatch.setattr(dispositions, "MAX_AT_ONCE", 100)
-    endpoint = session.client.session.sessions[0]
+    endpoint = session.client.session.sessions.by_channel[0]
     one_turn(session.client, octets(Disposition(True, 0, 299, True, Released())))
     assert len(endpoint.unacked) == 300
     assert [entry.seq for entry in endpoint.unacked.values()] == sorted(entry.seq for entry in endpoint.unacked.values())

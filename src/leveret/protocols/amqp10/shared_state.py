@@ -13,7 +13,7 @@ from leveret.protocols.shared_state import SharedState
 if TYPE_CHECKING:
     from leveret.broker.log import Recovery
     from leveret.broker.vhost import Vhost
-    from leveret.protocols.amqp10.connection.connection import Connection
+    from leveret.protocols.amqp10.connection.exclusive_container import ContainerKey, ContainerMembership
     from leveret.protocols.amqp10.link.link import Link
     from leveret.protocols.services import Services
     from leveret.security.users import UserStore
@@ -24,7 +24,7 @@ class Amqp10State(SharedState):
 
     Attributes:
         links: attached links by identity.
-        containers: connections of each container, by vhost, user and container-id.
+        containers: memberships of connections in each container, by vhost, user and container-id.
         termini: termini, which may outlive their links.
     """
 
@@ -32,7 +32,7 @@ class Amqp10State(SharedState):
         self.services = services
         self.settings = settings or Amqp10Settings()
         self.links: dict[Key, Link] = {}
-        self.containers: dict[tuple[str, str, str], dict[Connection, None]] = {}
+        self.containers: dict[ContainerKey, dict[ContainerMembership, None]] = {}
         self.termini = TerminusRegistry(services.broker, self.settings)
         services.register(self)
 

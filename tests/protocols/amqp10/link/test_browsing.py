@@ -143,7 +143,7 @@ def test_closing_forgets_the_copies(session: Session) -> None:
     fill(session)
     receiver = browse(session)
     assert len(receiver.deliveries()) == 3
-    endpoint = session.client.session.sessions[0]
+    endpoint = session.client.session.sessions.by_channel[0]
     assert len(endpoint.copies) == 3
     receiver.detach()
     assert not endpoint.copies

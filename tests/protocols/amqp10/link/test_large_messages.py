@@ -88,7 +88,7 @@ def test_it_is_delivered_unchanged(site: Site, session: Session, spool: FileSpoo
     assert payload[sections.bare :] == LARGE[sent.bare :]
     assert payload[sections.message_annotations : sections.message_annotations_end].count(b"a" * 500) == 1
     assert sections.durable
-    entry = session.client.session.sessions[0].unacked[frames[0].delivery_id or 0]
+    entry = session.client.session.sessions.by_channel[0].unacked[frames[0].delivery_id or 0]
     assert entry.message.persistent
     assert not isinstance(entry.message.body, (bytes, list))
     del entry

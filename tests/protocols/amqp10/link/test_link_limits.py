@@ -154,7 +154,7 @@ def test_resumed_again_and_again(site: Site) -> None:
     sender.send(message(durable=True), delivery_tag=b"tag")
     sender.detach(closed=False)
     sender = resumable(session, {b"tag": None})
-    endpoint = client.session.sessions[0]
+    endpoint = client.session.sessions.by_channel[0]
     for _ in range(50):
         sender.send(b"", delivery_tag=b"tag", resume=True)
     assert len(client.all(Disposition)) >= 1

@@ -224,7 +224,7 @@ class TestTheBrokerReceives:
             elif state is None:
                 target.interrupt(tag, b"", 0)
             elif number == 13:
-                delivery = target.begin(connect(site, container="x").begin().client.session.sessions[0], 99, tag)
+                delivery = target.begin(connect(site, container="x").begin().client.session.sessions.by_channel[0], 99, tag)
                 delivery.resolve(Released().kind, None, 0)
         return connect(site)
 

@@ -113,7 +113,7 @@ def test_receiver_settle_mode_second(session: Session) -> None:
     assert sender.attached.rcv_settle_mode == 1
     sender.send()
     assert sender.outcomes() == [(0, 0, False, "Accepted")]
-    endpoint = session.client.session.sessions[0]
+    endpoint = session.client.session.sessions.by_channel[0]
     assert endpoint.unsettled
     session.dispose(0, role=False)
     assert not endpoint.unsettled
@@ -178,7 +178,7 @@ def test_more_than_the_credit() -> None:
     session.client.run()
     # It got credit again when half of it was used.
     assert session.client.all(Flow)
-    endpoint = session.client.session.sessions[0]
+    endpoint = session.client.session.sessions.by_channel[0]
     endpoint.handles[0].credit = 0
     sender.send()
     assert refused(session) == "amqp:link:transfer-limit-exceeded"
@@ -289,7 +289,7 @@ def test_a_handle_above_handle_max() -> None:
 @pytest.mark.rule("1.0", "transport.session-error.window-violation.choice")
 def test_more_than_the_window() -> None:
     session = connect(make_site()).begin()
-    endpoint = session.client.session.sessions[0]
+    endpoint = session.client.session.sessions.by_channel[0]
     endpoint.incoming_window = 0
     session.sender().send()
     assert session.client.error(End)[0] == "amqp:session:window-violation"
@@ -404,7 +404,7 @@ def test_deliveries_that_are_not_complete() -> None:
 
 def test_unsettled_deliveries_limit_credit() -> None:
     session = connect(make_site(link_credit=10)).begin()
-    endpoint = session.client.session.sessions[0]
+    endpoint = session.client.session.sessions.by_channel[0]
     sender = session.sender(rcv_settle_mode=1)
     endpoint.unsettled.update(dict.fromkeys(range(1000, 1000 + 20_000)))
     for _ in range(10):

@@ -74,7 +74,7 @@ def test_released_messages_are_requeued_in_steps(site: Site, outcome: Composite)
     one_turn(session.client, Disposition(True, 0, MANY - 1, True, outcome))
     queue = queue_of(site)
     assert classic(queue).frozen and 0 < queue.ready_count <= STEP_WORK // 2
-    assert not session.client.session.sessions[0].unacked
+    assert not session.client.session.sessions.by_channel[0].unacked
     in_order(site)
 
 
@@ -151,7 +151,7 @@ def moved(site: Site) -> int:
 @pytest.mark.parametrize("how", ["end", "drop"])
 def test_deliveries_of_surviving_links_are_kept_in_steps(site: Site, how: str) -> None:
     session = surviving(site)
-    endpoint = session.client.session.sessions[0]
+    endpoint = session.client.session.sessions.by_channel[0]
     leave(session, how)
     assert 0 < moved(site) <= STEP_WORK + 100
     assert sum(terminus.unsettled_count() for terminus in termini(site)) == MANY
@@ -257,7 +257,7 @@ def test_a_link_that_is_attached_elsewhere_takes_its_deliveries_in_steps(site: S
     [terminus] = termini(site)
     assert terminus.moving and 0 < len(terminus.unsettled) <= STEP_WORK + 100
     # The client may settle those that its session still has.
-    last = max(session.client.session.sessions[0].unacked)
+    last = max(session.client.session.sessions.by_channel[0].unacked)
     one_turn(session.client, Disposition(True, last, last, True, Accepted()))
     site.run()
     other.run()

@@ -494,7 +494,7 @@ class TestQueues:
         node.send("DELETE", "/queues/q")
         kinds = [type(frame).__name__ for frame in node.client.received if isinstance(frame, (Transfer, Detach))]
         assert kinds == ["Transfer", "Detach"]
-        assert not site.broker.jobs.removals.pending and node.client.session.detaching_links is None
+        assert not site.broker.jobs.removals.pending and node.client.session.responses.detaching is None
         assert node.client.take(Detach).handle == receiver.attached.handle
 
     def test_answers_wait_until_the_log_has_it(self) -> None:

@@ -149,7 +149,7 @@ def test_the_broker_answers_across_the_wrap(site: Site) -> None:
 
 def test_a_sender_settles_across_the_wrap(site: Site) -> None:
     session, ids = wrapped(site, rcv_settle_mode=1)
-    endpoint = next(iter(session.client.session.sessions.values()))
+    endpoint = next(iter(session.client.session.sessions.by_channel.values()))
     assert len(endpoint.unsettled) == 4
     session.dispose(ids[0], ids[2], Accepted(), role=False)
     assert list(endpoint.unsettled) == [ids[3]]

@@ -111,7 +111,7 @@ class Acquiring:
         receiver = self.session.receiver("/queues/from", snd_settle_mode=1 if settled else 0)
         receiver.flow(ACQUIRED, window=2 * ACQUIRED, properties={Symbol("txn-id"): self.id})
         assert len(receiver.bodies()) == ACQUIRED
-        self.endpoint = next(iter(self.session.client.session.sessions.values()))
+        self.endpoint = next(iter(self.session.client.session.sessions.by_channel.values()))
         client = self.session.client
         client.received.clear()
         self.controller.link.send(b"\x00\x53\x77" + encode_composite(Discharge(self.id, fail)), run=False)
@@ -210,7 +210,7 @@ def test_it_is_carried_out_or_rolled_back_as_a_whole_if_its_connection_is_lost(
 @pytest.mark.parametrize("settled", [False, True])
 def test_it_is_rolled_back_in_steps(site: Site, log: FailingLog, settled: bool) -> None:
     started = Started(site, settled=settled, fail=True)
-    session = next(iter(started.session.client.session.sessions.values()))
+    session = next(iter(started.session.client.session.sessions.by_channel.values()))
     queue = site.vhost.queues["from"]
     before = len(session.retiring)
     assert before > MANY - STEP_WORK

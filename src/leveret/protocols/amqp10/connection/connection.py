@@ -7,29 +7,27 @@ turn: it delivers, commits and calls `flush`.
 from __future__ import annotations
 
 import logging
-import platform
 from typing import Final
 
 from leveret.broker import values
 from leveret.broker.broker import MAX_CONVERTED
-from leveret.broker.errors import BrokerError
+from leveret.broker.errors import BrokerError, NotAllowed, ResourceError
 from leveret.broker.vhost import Vhost
 from leveret.management.descriptions import ChannelInfo, ConnectionInfo
 from leveret.management.json_values import ClientTable
 from leveret.protocols.amqp10.connection import exclusive_container, opening
-from leveret.protocols.amqp10.connection.idle_timeout import IdleTimeout, Keepalive
+from leveret.protocols.amqp10.connection.exclusive_container import ContainerMembership
+from leveret.protocols.amqp10.connection.idle_timeout import IdleTimers
 from leveret.protocols.amqp10.connection.sasl import Login, anonymous_user
+from leveret.protocols.amqp10.connection.sessions import Sessions
 from leveret.protocols.amqp10.connection.state import AWAIT_HEADER, AWAIT_OPEN, CLOSED, IN_SASL, OPENED
 from leveret.protocols.amqp10.errors import ConnectionRefused, Refusal, SessionRefused, condition_of, make_error
-from leveret.protocols.amqp10.link.outgoing import QUANTUM, OutgoingLink
-from leveret.protocols.amqp10.management import link_pair
-from leveret.protocols.amqp10.messages import MAX_UINT
+from leveret.protocols.amqp10.link.outgoing import QUANTUM
+from leveret.protocols.amqp10.management.link_pair import PendingResponses
 from leveret.protocols.amqp10.session.endpoint import SessionEndpoint
-from leveret.protocols.amqp10.session.serial_numbers import Numbers
 from leveret.protocols.amqp10.shared_state import Amqp10State
-from leveret.protocols.amqp10.terminus import shared_subscription
 from leveret.protocols.amqp10.terminus.terminus import Key, Terminus
-from leveret.protocols.amqp10.transaction.transaction import LocalTransaction
+from leveret.protocols.amqp10.transaction.transaction import OpenTransactions
 from leveret.protocols.detect import HEADER_1_0, HEADER_1_0_SASL
 from leveret.protocols.ingress_throttle import LOGIN, OUTPUT, TURN
 from leveret.protocols.peer import Peer
@@ -41,7 +39,7 @@ from leveret.wire.amqp10.errors import EncodeError
 from leveret.wire.amqp10.frames import AMQP, EMPTY, FAILURE, HEADER, SASL, Failure, FrameReader, Header
 from leveret.wire.amqp10.output import Output
 from leveret.wire.amqp10.transport import Attach, Begin, Close, Open
-from leveret.wire.amqp10.values import Table, Value
+from leveret.wire.amqp10.values import Table
 
 logger = logging.getLogger("leveret.connection")
 
@@ -71,18 +69,6 @@ COSTS: Final[list[int]] = [
     }.get(kind, 1)
     for kind in range(256)
 ]
-PRODUCT: Final = "Leveret"
-CAPABILITIES: Final = (
-    "ANONYMOUS-RELAY",
-    "DELAYED_DELIVERY",
-    link_pair.CAPABILITY,
-    shared_subscription.CAPABILITY,
-    exclusive_container.CAPABILITY,
-)
-# Property of an open before a close: the client must not consider the connection open.
-ESTABLISHMENT_FAILED: Final = "amqp:connection-establishment-failed"
-
-
 # Performatives of a session, starting with ATTACH.
 OPERATIONS: Final = ("attach", "flow", "transfer", "disposition", "detach", "end")
 
@@ -93,9 +79,9 @@ class Connection(VhostSession):
     Attributes:
         number: identifier of the connection within the process.
         shared: the state of all AMQP 1.0 connections.
-        sessions: sessions by incoming channel. A session that the broker has ended stays until the client's end arrives.
-        container: key in `Amqp10State.containers`.
-        exclusive: whether the connection must be the only one of its container.
+        container: its membership in the container of its client.
+        transactions: transactions that are not yet discharged.
+        responses: responses of the management node.
         paused: whether deliveries stop because the socket's buffer is full.
         starved: whether a consumer was refused a delivery because of `paused`.
         routes: routes with checked permissions, valid for `topology` of the vhost and `generation` of the users.
@@ -120,25 +106,14 @@ class Connection(VhostSession):
         self.user_bytes = b""
         self.may_impersonate = False
         self.container_id = ""
-        self.container: tuple[str, str, str] | None = None
-        self.exclusive = False
+        self.container = ContainerMembership(shared.containers)
         self.client_properties: values.FieldTable = {}
         self.login: Login | None = None
-        self.sessions: dict[int, SessionEndpoint] = {}
-        self.channels_out: dict[int, SessionEndpoint] = {}
-        self.numbers = Numbers()
-        # Transactions that are not yet discharged, by id.
-        self.transactions: dict[bytes, LocalTransaction] = {}
-        # Links whose queue the management request in progress deletes.
-        self.detaching_links: list[OutgoingLink] | None = None
-        # Bytes of unsent replies of the management node.
-        self.answer_bytes = 0
-        self.next_work = 1
-        # Transactions whose discharge is answered once their acquired deliveries are aborted.
-        self.aborting: list[LocalTransaction] = []
+        self.sessions = Sessions(self)
+        self.transactions = OpenTransactions()
+        self.responses = PendingResponses()
         # Suspended termini whose last session belonged to this connection and has ended.
         self.termini: dict[Terminus, None] = {}
-        self.remote_channel_max = 65535
         self.state = IN_SASL if sasl else AWAIT_OPEN
         self.open_sent = False
         self.opened = False
@@ -149,15 +124,11 @@ class Connection(VhostSession):
         self.released = False
         # Output
         self.dirty = False
-        # Whether a session was refused a delivery because the connection has too many unsettled ones.
-        self.window_full = False
         self.paused = False
         self.starved = False
-        self.spoke = False
         self.unread_replies = 0
         self.touched: list[SessionEndpoint] = []
         # Input
-        self.heard = True
         self.published_any = False
         # Bytes of incomplete deliveries.
         self.partial = 0
@@ -168,8 +139,7 @@ class Connection(VhostSession):
         self.deferred: Performative | None = None
         self.bytes_in = 0
         self.bytes_out = 0
-        self.idle_timeout_timer: IdleTimeout | None = None
-        self.keepalive: Keepalive | None = None
+        self.idle_timers = IdleTimers()
         services.add(self)
         # The caller has read the header to detect the protocol; the reader needs it, too.
         self.reader.receive(HEADER_1_0_SASL if sasl else HEADER_1_0)
@@ -189,7 +159,7 @@ class Connection(VhostSession):
     def data_received(self, data: bytes) -> None:
         self.bytes_in += len(data)
         self.broker.inputs += 1
-        self.heard = True
+        self.idle_timers.received()
         self.operation = ""
         self.services.served.append(self.number)
         waits = self.waiting_login or bool(self.rest) or self.reader.more
@@ -245,9 +215,7 @@ class Connection(VhostSession):
         touched = self.touched
         self.touched = []
         for session in touched:
-            session.listed = False
-            if not session.ended:
-                session.resolve()
+            session.resolve_listed()
         self.mark()
 
     def _perform(self, frame: Performative) -> None:
@@ -261,7 +229,7 @@ class Connection(VhostSession):
             self.unreadable = True
         try:
             if self.state == OPENED:
-                session = self.sessions.get(frame.channel) if ATTACH <= kind <= END else None
+                session = self.sessions.by_channel.get(frame.channel) if ATTACH <= kind <= END else None
                 if session is not None:
                     if kind != TRANSFER:
                         self.operation = OPERATIONS[kind - ATTACH]
@@ -271,7 +239,7 @@ class Connection(VhostSession):
             else:
                 self._handshake(frame)
         except Refusal as refused:
-            session = self.sessions.get(frame.channel) if isinstance(refused, SessionRefused) else None
+            session = self.sessions.by_channel.get(frame.channel) if isinstance(refused, SessionRefused) else None
             if session is not None:
                 session.end(refused.error())
             else:
@@ -293,7 +261,7 @@ class Connection(VhostSession):
             pass
         elif kind == descriptors.BEGIN:
             assert isinstance(frame, Begin)
-            self._begin(frame)
+            self.sessions.begin(frame)
         elif kind == descriptors.CLOSE:
             assert isinstance(frame, Close)
             self._closed(frame)
@@ -332,7 +300,7 @@ class Connection(VhostSession):
             self.flush()
             self.peer.finish()
         elif isinstance(frame, Open):
-            opening.open_connection(self, frame)
+            self._open(frame)
         elif frame.kind != EMPTY:
             raise ConnectionRefused(constants.ILLEGAL_STATE, "the first frame must be an open")
 
@@ -379,31 +347,49 @@ class Connection(VhostSession):
 
     # Open and close
 
+    def _open(self, frame: Open) -> None:
+        """Process the client's open and reply with the broker's.
+
+        If this raises ConnectionRefused, `close` sends an open with the property `ESTABLISHMENT_FAILED`, then the close.
+        """
+        opening.check_channel(frame)
+        self.container_id = frame.container_id
+        self.output.max_frame_size = opening.frame_limit(frame)
+        self.sessions.limit(frame.channel_max)
+        self.client_properties = opening.properties_of(frame)
+        if not self.user:
+            name = self.anonymous_user()
+            if name is None:
+                raise ConnectionRefused(
+                    constants.UNAUTHORIZED_ACCESS, "clients must log in with SASL; the setting is amqp10.anonymous_user"
+                )
+            self.set_user(name)
+        try:
+            self._enter(
+                opening.vhost_of(frame, self.broker.vhosts), exclusive_container.CAPABILITY in frame.desired_capabilities
+            )
+        except ResourceError as error:
+            raise ConnectionRefused(constants.RESOURCE_LIMIT_EXCEEDED, str(error)) from None
+        except NotAllowed as error:
+            raise ConnectionRefused(constants.UNAUTHORIZED_ACCESS, str(error)) from None
+        self.idle_timers.start(self, int(self.own.idle_timeout * 1000), frame.idle_time_out or 0)
+        self.send_open()
+
+    def _enter(self, name: str, exclusive: bool) -> None:
+        """Open a vhost for the client."""
+        vhost = self.broker.vhosts.get(name)
+        if vhost is None or not self.users.may_open(self.user, name):
+            # The same error in both cases, so that a user without permissions does not learn whether the vhost exists.
+            raise NotAllowed(f"vhost '{name}' does not exist, or user '{self.user}' has no permissions in it")
+        self.services.check_limits(self.user, vhost, ResourceError)
+        self.vhost_name = name
+        self.container.enter((name, self.user, self.container_id), exclusive)
+        self.enter_vhost(vhost)
+        self.state = OPENED
+
     def send_open(self, failed: bool = False) -> None:
         """Send open, the first frame. `failed` means that a close follows."""
-        own = self.own
-        properties: dict[str, Value] = {
-            "product": own.product,
-            "version": own.version,
-            "platform": f"{PRODUCT} {self.services.server_properties.get('version', '')}"
-            f" (Python {platform.python_version()})",
-            "node": self.services.node_name,
-            "cluster_name": self.services.node_name,
-        }
-        if failed:
-            properties[ESTABLISHMENT_FAILED] = True
-        timeout = min(int(own.idle_timeout * 500), MAX_UINT)
-        self.output.send(
-            Open(
-                self.services.node_name,
-                None,
-                own.max_frame_size,
-                own.sessions - 1,
-                timeout or None,
-                offered_capabilities=CAPABILITIES,
-                properties=properties,
-            )
-        )
+        self.output.send(opening.reply(self.services, self.own, failed))
         self.open_sent = True
         self.mark()
 
@@ -441,16 +427,13 @@ class Connection(VhostSession):
         self.peer.close()
 
     def _release(self) -> None:
-        for session in list(self.sessions.values()):
-            session.release()
-        self.sessions.clear()
-        self.channels_out.clear()
+        self.sessions.release()
         self.released = True
         for terminus in list(self.termini):
             terminus.connection_closed()
         self.termini.clear()
         if self.vhost is not None:
-            exclusive_container.leave(self)
+            self.container.leave()
             self.leave_vhost()
 
     def connection_lost(self) -> None:
@@ -462,12 +445,7 @@ class Connection(VhostSession):
             logger.warning("%s: connection lost without close", self.peer.name)
         self.closing = True
         self.services.remove(self)
-        for timer in (self.idle_timeout_timer, self.keepalive):
-            if timer is not None:
-                self.broker.timers.cancel(timer)
-                timer.connection = None  # the timers may keep a reference for a while
-        self.idle_timeout_timer = None
-        self.keepalive = None
+        self.idle_timers.stop()
         self.login = None
         self.rest = []
         self._release()
@@ -498,76 +476,11 @@ class Connection(VhostSession):
 
     # Sessions
 
-    def _begin(self, frame: Begin) -> None:
-        channel = frame.channel
-        if frame.remote_channel is not None:
-            raise ConnectionRefused(
-                constants.NOT_ALLOWED, "begin has a remote-channel, but the broker has not begun a session"
-            )
-        if channel in self.sessions:
-            raise ConnectionRefused(constants.NOT_ALLOWED, f"channel {channel} already has a session")
-        if channel >= self.own.sessions:
-            raise ConnectionRefused(
-                constants.CONNECTION_FRAMING_ERROR,
-                f"channel {channel} is above channel-max, {self.own.sessions - 1}; the setting is amqp10.sessions",
-            )
-        user = self.services.users.get(self.user)
-        if user is not None and user.limits.max_channels:
-            self.services.check_channel_limit(self.user, user.limits.max_channels)
-        number = self.numbers.lowest(self.channels_out)
-        if number > self.remote_channel_max:
-            raise ConnectionRefused(
-                constants.RESOURCE_LIMIT_EXCEEDED, "the client's channel-max does not allow another session"
-            )
-        session = SessionEndpoint(self, frame, number)
-        self.sessions[channel] = session
-        self.channels_out[number] = session
-        session.start()
-
     def peer_name(self) -> str:
         return self.peer.name
 
-    def unsettled_count(self) -> int:
-        """Return the number of unsettled deliveries to the client."""
-        count = 0
-        for session in self.sessions.values():
-            count += len(session.unacked) + len(session.retiring) + len(session.copies)
-        return count
-
-    def window_freed_in(self, session: SessionEndpoint) -> None:
-        """Wake links that were refused a delivery because too many deliveries were unsettled."""
-        if self.window_full:
-            self.window_full = False
-            for other in list(self.sessions.values()):
-                if other.window_full:
-                    other.window_full = False
-                    other.wake()
-        elif session.window_full:
-            session.window_full = False
-            session.wake()
-
     def channel_count(self) -> int:
-        return len(self.channels_out)
-
-    def forget_session(self, session: SessionEndpoint) -> None:
-        """Remove a session that both sides have ended."""
-        if self.sessions.get(session.channel_in) is session:
-            del self.sessions[session.channel_in]
-        if self.channels_out.get(session.channel) is session:
-            del self.channels_out[session.channel]
-            self.numbers.release(session.channel)
-        self.window_freed_in(session)
-
-    def end_transaction(self, transaction: LocalTransaction) -> None:
-        """End the control link of an invalid transaction, which rolls the transaction back."""
-        link = transaction.link
-        link.session.refuse(link, make_error(constants.TRANSACTION_ROLLBACK, transaction.failed))
-
-    def has_partial(self, transaction: LocalTransaction) -> bool:
-        """Return whether a delivery of the transaction is incomplete."""
-        return any(
-            link.is_receiving_in(transaction) for session in self.sessions.values() for link in session.handles.values()
-        )
+        return len(self.sessions.by_number)
 
     # Output
 
@@ -596,12 +509,12 @@ class Connection(VhostSession):
     def flush(self) -> None:
         self.dirty = False
         if not self.closing:
-            for session in self.sessions.values():
+            for session in self.sessions.by_channel.values():
                 if session.draining:
                     session.drain()
         data = self.output.to_send()
         if data and not self.lost:
-            self.spoke = True
+            self.idle_timers.sent()
             self.bytes_out += len(data)
             if self.paused:
                 # Deliveries stop while the socket is full, so this output is replies that the client does not read.
@@ -618,7 +531,7 @@ class Connection(VhostSession):
         if self.lost:
             return
         self.broker.inputs += 1
-        for session in list(self.sessions.values()):
+        for session in self.sessions.all():
             session.wake()
         self.broker.end_turn()
 
@@ -638,7 +551,7 @@ class Connection(VhostSession):
         """Withdraw or restore the credit of publishers. Messages in flight are still accepted."""
         if not self.opened or self.closing:
             return
-        for session in self.sessions.values():
+        for session in self.sessions.by_channel.values():
             if not session.ended:
                 session.alarm(bool(reason))
         self.mark()
@@ -653,18 +566,18 @@ class Connection(VhostSession):
             user=self.user,
             vhost=self.vhost_name,
             state=self._state(),
-            channels=len(self.sessions),
+            channels=len(self.sessions.by_channel),
             tls=self.peer.tls,
             octets_in=self.bytes_in,
             octets_out=self.bytes_out,
             client_properties=ClientTable(self.client_properties),
             frame_max=self.output.max_frame_size,
-            channel_max=min(self.own.sessions - 1, self.remote_channel_max),
+            channel_max=min(self.own.sessions - 1, self.sessions.channel_max),
             heartbeat=int(self.own.idle_timeout),
         )
 
     def describe_channels(self) -> list[ChannelInfo]:
-        return [session.describe() for session in self.sessions.values() if not session.ended]
+        return [session.describe() for session in self.sessions.by_channel.values() if not session.ended]
 
     def _state(self) -> str:
         if self.closing:

@@ -6,50 +6,58 @@ user in a vhost, so one user cannot lock out another.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final, TypeAlias
 
 from leveret.protocols.amqp10.errors import ConnectionRefused
 from leveret.wire.amqp10 import constants
 from leveret.wire.amqp10.values import Symbol
 
-if TYPE_CHECKING:
-    from leveret.protocols.amqp10.connection.connection import Connection
-
 CAPABILITY: Final = "sole-connection-for-container"
 
+# Vhost, user and container-id.
+ContainerKey: TypeAlias = tuple[str, str, str]
 
-def enter(connection: Connection, wanted: bool) -> None:
-    """Add the connection to its container.
 
-    Raises:
-        ConnectionRefused: another connection has the container-id, and one of the two is exclusive.
+class ContainerMembership:
+    """The membership of one connection in its container.
+
+    Attributes:
+        exclusive: whether the connection must be the only one of its container.
     """
-    key = (connection.vhost_name, connection.user, connection.container_id)
-    containers = connection.shared.containers
-    others = containers.get(key)
-    if others is None:
-        containers[key] = {connection: None}
-    # An exclusive connection is always the only one of its container.
-    elif wanted or (len(others) == 1 and next(iter(others)).exclusive):
-        raise ConnectionRefused(
-            constants.INVALID_FIELD,
-            f"another connection has the container-id '{connection.container_id}', and one of the two desires {CAPABILITY}",
-            {"invalid-field": Symbol("container-id")},
-        )
-    else:
-        others[connection] = None
-    connection.container = key
-    connection.exclusive = wanted
 
+    def __init__(self, containers: dict[ContainerKey, dict[ContainerMembership, None]]) -> None:
+        self.exclusive = False
+        self._containers = containers
+        self._key: ContainerKey | None = None
 
-def leave(connection: Connection) -> None:
-    """Remove a closed connection from its container."""
-    key = connection.container
-    if key is None:
-        return
-    connection.container = None
-    containers = connection.shared.containers
-    others = containers[key]
-    del others[connection]
-    if not others:
-        del containers[key]
+    def enter(self, key: ContainerKey, exclusive: bool) -> None:
+        """Add the connection to its container.
+
+        Raises:
+            ConnectionRefused: another connection has the container-id, and one of the two is exclusive.
+        """
+        others = self._containers.get(key)
+        if others is None:
+            self._containers[key] = {self: None}
+        # An exclusive connection is always the only one of its container.
+        elif exclusive or (len(others) == 1 and next(iter(others)).exclusive):
+            raise ConnectionRefused(
+                constants.INVALID_FIELD,
+                f"another connection has the container-id '{key[2]}', and one of the two desires {CAPABILITY}",
+                {"invalid-field": Symbol("container-id")},
+            )
+        else:
+            others[self] = None
+        self._key = key
+        self.exclusive = exclusive
+
+    def leave(self) -> None:
+        """Remove the closed connection from its container, if it has entered one."""
+        key = self._key
+        if key is None:
+            return
+        self._key = None
+        others = self._containers[key]
+        del others[self]
+        if not others:
+            del self._containers[key]

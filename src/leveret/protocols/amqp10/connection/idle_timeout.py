@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.timers import Timed
+from leveret.protocols.amqp10.errors import ConnectionRefused
 from leveret.wire.amqp10 import constants
 
 if TYPE_CHECKING:
@@ -25,13 +26,30 @@ class IdleTimeout(Timed):
         self.connection: Connection | None = connection
         self.part = max(timeout // 4, 1)
         self.silent = 0
+        # Whether the client has sent anything since the last check.
+        self.heard = True
+
+    def start(self) -> None:
+        assert self.connection is not None
+        timers = self.connection.broker.timers
+        timers.at(timers.now() + self.part, self)
+
+    def stop(self) -> None:
+        connection = self.connection
+        if connection is not None:
+            connection.broker.timers.cancel(self)
+            self.connection = None  # the timers may keep a reference for a while
+
+    def received(self) -> None:
+        """Note input of the client."""
+        self.heard = True
 
     def fire(self, now: int) -> None:
         connection = self.connection
         if connection is None or connection.lost:
             return
-        if connection.heard or connection.ingress.heartbeat_exempt():
-            connection.heard = False
+        if self.heard or connection.ingress.heartbeat_exempt():
+            self.heard = False
             self.silent = 0
         else:
             self.silent += 1
@@ -61,17 +79,81 @@ class Keepalive(Timed):
         self.connection: Connection | None = connection
         self.part = max(timeout // 4, 1)
         self.quiet_checks = 0
+        # Whether anything was sent since the last check.
+        self.spoke = True
+
+    def start(self) -> None:
+        assert self.connection is not None
+        timers = self.connection.broker.timers
+        timers.at(timers.now() + self.part, self)
+
+    def stop(self) -> None:
+        connection = self.connection
+        if connection is not None:
+            connection.broker.timers.cancel(self)
+            self.connection = None  # the timers may keep a reference for a while
+
+    def sent(self) -> None:
+        """Note output to the client."""
+        self.spoke = True
 
     def fire(self, now: int) -> None:
         connection = self.connection
         if connection is None or connection.lost or connection.closing:
             return
-        self.quiet_checks = 1 if connection.spoke else self.quiet_checks + 1
-        connection.spoke = False
+        self.quiet_checks = 1 if self.spoke else self.quiet_checks + 1
+        self.spoke = False
         connection.broker.timers.at(now + self.part, self)
         if self.quiet_checks >= 2:
             self.quiet_checks = 0
             connection.send_empty()
             connection.broker.end_turn()
             # The empty frame does not count as output, so that the next one is sent in time.
-            connection.spoke = False
+            self.spoke = False
+
+
+class IdleTimers:
+    """The idle timers of one connection: `idle` closes it, and `keepalive` keeps the client from closing it."""
+
+    def __init__(self) -> None:
+        self.idle: IdleTimeout | None = None
+        self.keepalive: Keepalive | None = None
+
+    def start(self, connection: Connection, timeout: int, client_timeout: int) -> None:
+        """Start the timers, each unless its time-out is 0. The times are in milliseconds.
+
+        Raises:
+            ConnectionRefused: the client's time-out is too short.
+        """
+        if 0 < client_timeout < MIN_IDLE_TIMEOUT:
+            raise ConnectionRefused(
+                constants.NOT_ALLOWED, f"idle-time-out is {client_timeout} ms; expected at least {MIN_IDLE_TIMEOUT} ms"
+            )
+        if timeout:
+            self.idle = IdleTimeout(connection, timeout)
+            self.idle.start()
+        if client_timeout:
+            self.keepalive = Keepalive(connection, client_timeout)
+            self.keepalive.start()
+
+    def stop(self) -> None:
+        idle = self.idle
+        if idle is not None:
+            self.idle = None
+            idle.stop()
+        keepalive = self.keepalive
+        if keepalive is not None:
+            self.keepalive = None
+            keepalive.stop()
+
+    def received(self) -> None:
+        """Note input of the client."""
+        idle = self.idle
+        if idle is not None:
+            idle.received()
+
+    def sent(self) -> None:
+        """Note output to the client."""
+        keepalive = self.keepalive
+        if keepalive is not None:
+            keepalive.sent()

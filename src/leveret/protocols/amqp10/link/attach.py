@@ -96,7 +96,7 @@ def attach(session: SessionEndpoint, frame: Attach) -> None:
         )
         return
     max_links = connection.own.connection_links
-    if sum(len(other.handles) for other in connection.sessions.values()) >= max_links:
+    if connection.sessions.link_count() >= max_links:
         _refuse(
             session,
             frame,

@@ -411,7 +411,7 @@ class IncomingLink(Link):
             resumed.finish()
 
     def _find_transaction(self, state: TransactionalState) -> LocalTransaction:
-        transaction = self.session.connection.transactions.get(state.txn_id) if isinstance(state.txn_id, bytes) else None
+        transaction = self.session.connection.transactions.find(state.txn_id)
         if transaction is None:
             raise LinkRefused(constants.TRANSACTION_UNKNOWN_ID, "a transfer under an unknown transaction")
         return transaction
@@ -541,7 +541,7 @@ class IncomingLink(Link):
         session = self.session
         outcome = presumed(routed or accepts_all)
         if self.settled and not routed and not accepts_all:
-            transaction.failed = (
+            transaction.fail(
                 f"no queue accepts a settled message to exchange '{message.exchange}'"
                 f" with routing key '{message.routing_key}'"
             )
@@ -590,7 +590,7 @@ class IncomingLink(Link):
     def _refuse_relayed(self, condition: str, text: str) -> None:
         self.session.connection.broker.work += REFUSED
         if self.settled and self.transaction is not None:
-            self.transaction.failed = text
+            self.transaction.fail(text)
         self._refuse(condition, text)
 
     def _info(self) -> dict[str, Value] | None:

@@ -476,10 +476,8 @@ class OutgoingLink(Link):
         session = self.session
         if self.closed or session.closing:
             return
-        held = session.connection.detaching_links
-        if held is not None:
+        if session.connection.responses.detach_later(self):
             self.consumer.deactivate()
-            held.append(self)
         else:
             queue = self.consumer.queue
             what = f"queue '{queue.name}' was deleted"

@@ -55,6 +55,39 @@ class PendingResponse:
         self.removing = removing
 
 
+class PendingResponses:
+    """The unsent responses of a connection, and the links that the request in progress detaches.
+
+    Attributes:
+        size: bytes of the responses.
+        detaching: links whose queue is deleted now, which are detached after the response; None if there is no request in
+            progress.
+    """
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.detaching: list[OutgoingLink] | None = None
+
+    def add(self, size: int) -> None:
+        """Count a response of `size` bytes."""
+        self.size += size
+
+    def remove(self, size: int) -> None:
+        """Stop counting responses that were sent or dropped."""
+        self.size -= size
+
+    def begin_detaching(self, links: list[OutgoingLink] | None) -> None:
+        """Collect the links whose queue is deleted from now on in this list; None detaches them at once."""
+        self.detaching = links
+
+    def detach_later(self, link: OutgoingLink) -> bool:
+        """Add a link whose queue was deleted. Return False if it must be detached at once."""
+        if self.detaching is None:
+            return False
+        self.detaching.append(link)
+        return True
+
+
 class LinkPair(CommitWaiter):
     """The attached links of a pair.
 
@@ -76,20 +109,21 @@ class LinkPair(CommitWaiter):
         session = self.session
         connection = session.connection
         busy = ""
-        if connection.answer_bytes > MAX_ANSWER_BYTES:
-            busy = f"responses of {connection.answer_bytes} bytes wait for credit; expected at most {MAX_ANSWER_BYTES}"
+        responses = connection.responses
+        if responses.size > MAX_ANSWER_BYTES:
+            busy = f"responses of {responses.size} bytes wait for credit; expected at most {MAX_ANSWER_BYTES}"
         detaching: list[OutgoingLink] = []
-        connection.detaching_links = detaching
+        responses.begin_detaching(detaching)
         try:
             message, answer = router.answer(connection, payload, busy)
         finally:
-            connection.detaching_links = self._detaching_links()
+            responses.begin_detaching(self._detaching_links())
         removals = session.broker.jobs.removals
         waiting = PendingResponse(message, 0, detaching, answer.removed and bool(removals.pending))
         self.waiting.append(waiting)
-        connection.answer_bytes += len(message)
+        responses.add(len(message))
         if waiting.removing:
-            connection.detaching_links = detaching
+            responses.begin_detaching(detaching)
             removals.after(partial(self._removed, waiting, answer.kept))
         else:
             self._wait(waiting, answer.kept)
@@ -97,7 +131,7 @@ class LinkPair(CommitWaiter):
     def _removed(self, waiting: PendingResponse, kept: bool) -> None:
         """Continue after the removal of the deleted object."""
         waiting.removing = False
-        self.session.connection.detaching_links = self._detaching_links()
+        self.session.connection.responses.begin_detaching(self._detaching_links())
         self._wait(waiting, kept)
         self.session.connection.mark()
 
@@ -135,14 +169,14 @@ class LinkPair(CommitWaiter):
             return
         while self.ready and link.can_send():
             payload = self.ready.popleft()
-            self.session.connection.answer_bytes -= len(payload)
+            self.session.connection.responses.remove(len(payload))
             link.send(payload)
         if self.requests is not None:
             self.requests.grant()
 
     def forget_ready(self) -> None:
         """Drop pending responses: their link is closed."""
-        self.session.connection.answer_bytes -= sum(len(payload) for payload in self.ready)
+        self.session.connection.responses.remove(sum(len(payload) for payload in self.ready))
         self.ready.clear()
 
     def close_if_empty(self) -> None:

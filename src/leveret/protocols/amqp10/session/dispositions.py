@@ -67,7 +67,7 @@ def receive(session: SessionEndpoint, frame: Disposition) -> None:
         return
     if session.retiring and frame.settled:
         for number in _within(session, session.retiring, first, span):
-            session.retiring[number].settled = True
+            session.retiring[number].settle()
     if session.copies:
         _dispose_of_copies(session, first, span, frame.settled, state)
     numbers = _within(session, session.unacked, first, span)
@@ -93,13 +93,13 @@ def receive(session: SessionEndpoint, frame: Disposition) -> None:
             session.log.wait(_SettlementWaiter(session, numbers, links, state))
         else:
             confirm_settlement(session, numbers, state)
-    session.connection.window_freed_in(session)
+    session.window_freed()
 
 
 def _retire(session: SessionEndpoint, frame: Disposition, first: int, span: int, state: TransactionalState) -> None:
     """Record outcomes that take effect when their transaction is discharged."""
     settled = frame.settled
-    transaction = session.connection.transactions.get(state.txn_id) if isinstance(state.txn_id, bytes) else None
+    transaction = session.connection.transactions.find(state.txn_id)
     if transaction is None:
         raise SessionRefused(constants.TRANSACTION_UNKNOWN_ID, "a disposition under an unknown transaction")
     if session.copies:
@@ -111,11 +111,10 @@ def _retire(session: SessionEndpoint, frame: Disposition, first: int, span: int,
         if retirement.transaction.committing:
             continue
         if retirement.transaction is not transaction:
-            transaction.failed = f"delivery {number} has an outcome under another transaction"
-            session.connection.end_transaction(transaction)
+            transaction.fail(f"delivery {number} has an outcome under another transaction")
+            transaction.end_link()
             return
-        retirement.outcome = state.outcome
-        retirement.settled = retirement.settled or settled
+        retirement.replace(state.outcome, settled)
     numbers = _within(session, session.unacked, first, span)
     _defer(session, frame, numbers)
     for number in numbers:
@@ -142,8 +141,8 @@ def _is_acquired_elsewhere(session: SessionEndpoint, first: int, span: int, tran
         return False
     for wrong in (other, transaction):
         if wrong is not None and not wrong.failed:
-            wrong.failed = "a delivery that was acquired under a transaction has an outcome outside it"
-            session.connection.end_transaction(wrong)
+            wrong.fail("a delivery that was acquired under a transaction has an outcome outside it")
+            wrong.end_link()
     return True
 
 
@@ -156,7 +155,7 @@ def _dispose_of_copies(session: SessionEndpoint, first: int, span: int, settled:
         del session.copies[number]
     if not settled:
         confirm_settlement(session, numbers, state)
-    session.connection.window_freed_in(session)
+    session.window_freed()
 
 
 def confirm_settlement(session: SessionEndpoint, numbers: list[int], state: Checked) -> None:

@@ -158,7 +158,7 @@ class SessionEndpoint(UnackedOwner):
         kind = frame.kind
         if self.ended:
             if kind == END:
-                self.connection.forget_session(self)
+                self.connection.sessions.forget(self)
             return
         if kind == TRANSFER:
             assert isinstance(frame, Transfer)
@@ -179,7 +179,7 @@ class SessionEndpoint(UnackedOwner):
             self.release()
             self.ended = True
             self.connection.send(End(channel=self.channel))
-            self.connection.forget_session(self)
+            self.connection.sessions.forget(self)
 
     def _transfer(self, frame: Transfer) -> None:
         window = self.incoming_window
@@ -213,9 +213,9 @@ class SessionEndpoint(UnackedOwner):
         state = frame.state
         transaction = link.transaction
         if isinstance(state, TransactionalState):
-            transaction = self.connection.transactions.get(state.txn_id)
+            transaction = self.connection.transactions.find(state.txn_id)
         if transaction is not None and not transaction.failed:
-            transaction.failed = f"a message of the transaction was refused: {error.description}"
+            transaction.fail(f"a message of the transaction was refused: {error.description}")
         self.refuse(link, error)
 
     def _unknown_handle(self, handle: int, what: str) -> None:
@@ -344,7 +344,7 @@ class SessionEndpoint(UnackedOwner):
             self._drop_sending(link)
         if closed:
             link.close()
-            self.connection.window_freed_in(self)
+            self.window_freed()
         else:
             link.suspend()
 
@@ -360,8 +360,7 @@ class SessionEndpoint(UnackedOwner):
         if self.sending:
             link.drop_unsent([item.delivery_id for item in self.sending if item.link is link])
             self.sending = deque(item for item in self.sending if item.link is not link)
-            if self.connection.aborting:
-                acquisition.sent(self.connection)
+            self.connection.transactions.aborts_sent()
 
     # Incoming deliveries
 
@@ -403,6 +402,12 @@ class SessionEndpoint(UnackedOwner):
             self.unsettled[number] = None
 
     def committed(self, batch: int) -> None:
+        if not self.ended:
+            self.resolve()
+
+    def resolve_listed(self) -> None:
+        """Send outcomes for the connection, which has listed the session since the outcomes of this turn."""
+        self.listed = False
         if not self.ended:
             self.resolve()
 
@@ -476,11 +481,20 @@ class SessionEndpoint(UnackedOwner):
         if (held >= LOW_MEMORY_WINDOW and self.broker.tight) or 0 < limit <= held:
             self.window_full = True
             return False
-        # Counting the unsettled deliveries of all sessions takes longer than one delivery.
-        if held % COUNTED_EVERY == 0 and connection.unsettled_count() >= connection.own.unsettled:
-            self.window_full = connection.window_full = True
+        if held % COUNTED_EVERY == 0 and not connection.sessions.has_window():
+            self.window_full = True
             return False
         return True
+
+    def window_freed(self) -> None:
+        """Wake links that were refused a delivery because too many deliveries were unsettled."""
+        self.connection.sessions.window_freed_in(self)
+
+    def wake_refused(self) -> None:
+        """Wake links if one was refused a delivery because too many deliveries were unsettled."""
+        if self.window_full:
+            self.window_full = False
+            self.wake()
 
     def pump(self) -> None:
         """Send deliveries in several frames while the window and the socket allow."""
@@ -494,8 +508,7 @@ class SessionEndpoint(UnackedOwner):
             logger.error("%s: connection aborted: a message body cannot be read from disk: %s", connection.peer.name, error)
             sending.clear()
             connection.peer.abort()
-        if connection.aborting:
-            acquisition.sent(connection)
+        connection.transactions.aborts_sent()
         connection.mark()
 
     def wake(self) -> None:
@@ -570,8 +583,7 @@ class SessionEndpoint(UnackedOwner):
             return
         self.closing = True
         self.sending.clear()
-        if self.connection.aborting:
-            acquisition.sent(self.connection)
+        self.connection.transactions.aborts_sent()
         self.copies.clear()
         links = list(self.handles.values())
         # Links leave their queues before entries are requeued, so that they do not receive them again.
@@ -579,7 +591,7 @@ class SessionEndpoint(UnackedOwner):
             link.leave()
         for retirement in self.retiring.values():
             if not retirement.transaction.committing:
-                retirement.transaction.failed = "a session with deliveries of the transaction has ended"
+                retirement.transaction.fail("a session with deliveries of the transaction has ended")
         if self.acquired:
             acquisition.undo_for(self, None)
         unacked = self.unacked

@@ -23,7 +23,6 @@ from leveret.wire.amqp10.values import Checked
 
 if TYPE_CHECKING:
     from leveret.broker.message import Entry
-    from leveret.protocols.amqp10.connection.connection import Connection
     from leveret.protocols.amqp10.link.outgoing import OutgoingLink
     from leveret.protocols.amqp10.session.endpoint import SessionEndpoint
     from leveret.protocols.amqp10.transaction.transaction import LocalTransaction
@@ -50,7 +49,7 @@ def join(link: OutgoingLink, id: Checked) -> None:
     if id is None:
         leave(link)
         return
-    transaction = link.session.connection.transactions.get(id) if isinstance(id, bytes) else None
+    transaction = link.session.connection.transactions.find(id)
     if transaction is None:
         raise LinkRefused(constants.TRANSACTION_UNKNOWN_ID, "credit under an unknown transaction")
     if link.consumer.seen is not None:
@@ -111,7 +110,7 @@ def end(transaction: LocalTransaction) -> None:
     """
     for link in list(transaction.links):
         leave(link)
-    for session in transaction.link.session.connection.sessions.values():
+    for session in transaction.link.session.connection.sessions.by_channel.values():
         if session.sending:
             item = session.sending[0]
             acquired = session.acquired.get(item.delivery_id)
@@ -190,11 +189,3 @@ def _abort(acquired: Acquired) -> bool:
     aborted = sending[0] = sending[0].aborting()
     acquired.transaction.aborted.append((acquired.session, aborted))
     return True
-
-
-def sent(connection: Connection) -> None:
-    """Reply to discharges that waited until the aborts of deliveries were sent."""
-    transactions = connection.aborting
-    connection.aborting = []
-    for transaction in transactions:
-        transaction.answer_when_sent()

@@ -88,11 +88,9 @@ class CoordinatorLink(IncomingLink):
                 ),
             )
             return
-        number = connection.next_work
-        connection.next_work = number + 1
-        id = number.to_bytes(8, "big")
-        self.transactions[id] = connection.transactions[id] = LocalTransaction(self, id)
-        self.answer(self.delivery_id, Declared(id))
+        transaction = connection.transactions.declare(self)
+        self.transactions[transaction.id] = transaction
+        self.answer(self.delivery_id, Declared(transaction.id))
 
     def _discharge(self, discharge: Discharge) -> None:
         connection = self.session.connection
@@ -104,10 +102,10 @@ class CoordinatorLink(IncomingLink):
                 Rejected(make_error(constants.TRANSACTION_UNKNOWN_ID, "the transaction does not exist on this link")),
             )
             return
-        connection.transactions.pop(transaction.id, None)
+        connection.transactions.discharge(transaction)
         transaction.over()
-        if connection.has_partial(transaction):
-            transaction.failed = "a delivery of the transaction is incomplete"
+        if connection.sessions.has_partial(transaction):
+            transaction.fail("a delivery of the transaction is incomplete")
             self.session.broker.jobs.removals.add(transaction.rolling_back())
             raise LinkRefused(constants.TRANSACTION_ROLLBACK, transaction.failed)
         if discharge.fail:
@@ -122,8 +120,8 @@ class CoordinatorLink(IncomingLink):
         transactions = self.transactions
         self.transactions = {}
         for transaction in transactions.values():
-            self.session.connection.transactions.pop(transaction.id, None)
+            self.session.connection.transactions.discharge(transaction)
             transaction.over()
-            transaction.failed = "the control link was closed"
+            transaction.fail("the control link was closed")
             self.session.broker.jobs.removals.add(transaction.rolling_back())
         super().close()

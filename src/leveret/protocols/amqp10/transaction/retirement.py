@@ -28,6 +28,15 @@ class Retirement:
         self.settled = settled
         self.transaction = transaction
 
+    def settle(self) -> None:
+        """Note that the client has settled the delivery."""
+        self.settled = True
+
+    def replace(self, outcome: Checked, settled: bool) -> None:
+        """Replace the outcome, and settle the delivery if `settled`."""
+        self.outcome = outcome
+        self.settled = self.settled or settled
+
     def forget_link_state(self) -> None:
         """Remove the link state of the delivery, which is about to be settled."""
         if self.session.stores_unsettled:

@@ -28,6 +28,7 @@ from leveret.wire.amqp10.composite import Composite
 from leveret.wire.amqp10.messaging import Accepted, Rejected, Released
 from leveret.wire.amqp10.transactions import TransactionalState
 from leveret.wire.amqp10.transport import Disposition
+from leveret.wire.amqp10.values import Checked
 
 if TYPE_CHECKING:
     from leveret.protocols.amqp10.link.incoming import IncomingLink
@@ -141,6 +142,19 @@ class LocalTransaction:
         broker.jobs.removals.add(self.rolling_back())
         broker.end_turn()
 
+    def fail(self, reason: str) -> None:
+        """Make the discharge roll the transaction back, whatever it asks for."""
+        self.failed = reason
+
+    def end_link(self) -> None:
+        """End the control link of a failed transaction, which rolls the transaction back."""
+        self.link.session.refuse(self.link, make_error(constants.TRANSACTION_ROLLBACK, self.failed))
+
+    def begin_commit(self) -> None:
+        """Take the deliveries from their sessions."""
+        self.committing = True
+        acquisition.end(self)
+
     def post(self, posting: Posting) -> None:
         """Add a message. If the transaction becomes too large, it can no longer be committed."""
         limit = self.link.session.connection.settings.max_transaction
@@ -206,7 +220,7 @@ class LocalTransaction:
         finally:
             frozen.thaw()
         for session in sessions:
-            session.connection.window_freed_in(session)
+            session.window_freed()
 
     def answer(self, discharge: int, state: Composite) -> None:
         """Send the outcome of the discharge after the aborts of incomplete deliveries."""
@@ -219,11 +233,55 @@ class LocalTransaction:
     def answer_when_sent(self) -> None:
         link = self.link
         if any(session.sending and session.sending[0] is item for session, item in self.aborted):
-            link.session.connection.aborting.append(self)
+            link.session.connection.transactions.wait_for_aborts(self)
             return
         self.aborted.clear()
         if self.state is not None and not link.closed and not link.session.closing:
             link.answer(self.discharge, self.state)
+
+
+class OpenTransactions:
+    """The transactions of a connection that are not yet discharged.
+
+    Attributes:
+        aborting: transactions whose discharge is answered once their acquired deliveries are aborted.
+    """
+
+    def __init__(self) -> None:
+        self.aborting: list[LocalTransaction] = []
+        self._by_id: dict[bytes, LocalTransaction] = {}
+        self._next_id = 1
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def find(self, id: Checked) -> LocalTransaction | None:
+        """Return the transaction of a txn-id; None if there is none."""
+        return self._by_id.get(id) if isinstance(id, bytes) else None
+
+    def declare(self, link: CoordinatorLink) -> LocalTransaction:
+        """Begin a transaction for a control link."""
+        id = self._next_id.to_bytes(8, "big")
+        self._next_id += 1
+        transaction = LocalTransaction(link, id)
+        self._by_id[id] = transaction
+        return transaction
+
+    def discharge(self, transaction: LocalTransaction) -> None:
+        """Remove a transaction that ends."""
+        self._by_id.pop(transaction.id, None)
+
+    def wait_for_aborts(self, transaction: LocalTransaction) -> None:
+        """Answer the discharge of a transaction once the aborts of its deliveries are sent."""
+        self.aborting.append(transaction)
+
+    def aborts_sent(self) -> None:
+        """Answer discharges whose aborts were sent."""
+        if self.aborting:
+            transactions = self.aborting
+            self.aborting = []
+            for transaction in transactions:
+                transaction.answer_when_sent()
 
 
 def route_again(posting: Posting) -> list[Queue]:
@@ -258,11 +316,10 @@ class _Committing:
         except BrokerError as error:
             if not self.large:
                 raise
-            transaction.failed = str(error)
+            transaction.fail(str(error))
         if transaction.failed:
             return
-        transaction.committing = True
-        acquisition.end(transaction)
+        transaction.begin_commit()
         self.retirements = transaction.retirements[:]
         yield from acquisition.forgetting(transaction)
         if self.large:
@@ -303,10 +360,10 @@ class _Committing:
                 queues = []
             queues = [queue for queue in queues if not queue.deleted]
             if posting.routed and not queues:
-                transaction.failed = "the queue of an accepted message was deleted"
+                transaction.fail("the queue of an accepted message was deleted")
                 return
             if self._exceeds(message, queues, posting.due):
-                transaction.failed = "a queue is full"
+                transaction.fail("a queue is full")
                 return
             broker_transaction.publish(message, queues, posting.due)
             yield 2
@@ -366,13 +423,13 @@ class _Committing:
             transaction.roll_back(self.discharge)
             return
         for session in self.sessions:
-            session.connection.window_freed_in(session)
+            session.window_freed()
         self.broker_transaction.finish(self._on_disk, self.failed)
 
     def failed(self) -> None:
         """Handle an internal error, which is logged: end the control link, and requeue deliveries without an outcome."""
         transaction = self.transaction
-        transaction.failed = FAILURE
+        transaction.fail(FAILURE)
         self.broker.jobs.removals.add(self._requeuing())
         link = transaction.link
         if not link.closed and not link.session.closing:
