@@ -547,6 +547,10 @@ class Connection(VhostSession):
 
     # Back pressure
 
+    def count_partial(self, size: int) -> None:
+        """Count bytes of incomplete deliveries; a negative number when they are complete or dropped."""
+        self.partial += size
+
     def alarm(self, reason: str) -> None:
         """Withdraw or restore the credit of publishers. Messages in flight are still accepted."""
         if not self.opened or self.closing:

@@ -235,7 +235,7 @@ class IncomingLink(Link):
             )
         if not self.ignored:
             connection = self.session.connection
-            connection.partial += self._keep(chunks, payload)
+            connection.count_partial(self._keep(chunks, payload))
             # All links together must not use more memory than one may.
             if self.max_size and connection.partial > max(self.max_size, MIN_PARTIAL_BYTES):
                 raise LinkRefused(
@@ -300,7 +300,7 @@ class IncomingLink(Link):
     def _forget_chunks(self) -> None:
         if self.chunks is not None:
             if not self.ignored:
-                self.session.connection.partial -= self.buffered
+                self.session.connection.count_partial(-self.buffered)
             self.chunks = None
             self.spooled_message = None
 
@@ -325,7 +325,7 @@ class IncomingLink(Link):
         self.chunks = [encoded]
         self.size = self.buffered = len(encoded)
         self.skip = skip
-        self.session.connection.partial += len(encoded)
+        self.session.connection.count_partial(len(encoded))
 
     def _begin(self, frame: Transfer) -> None:
         """Process the first frame of a delivery."""

@@ -109,6 +109,10 @@ class Link:
         session.refuse(self, make_error(constants.LINK_DETACH_FORCED, f"link '{self.name}' was deleted by an operator"))
         session.connection.broker.end_turn()
 
+    def detach(self, closed: bool) -> None:
+        """Note that a detach ends the link. If it is `closed`, nothing more is sent about its deliveries."""
+        self.removed = closed
+
     def forget(self) -> None:
         """Remove the link from the registry."""
         self.closed = True

@@ -308,7 +308,7 @@ class SessionEndpoint(UnackedOwner):
         if frame.closed and link.terminus is not None:
             link.terminus.unsubscribe()
         self.resolve()
-        link.removed = frame.closed
+        link.detach(frame.closed)
         self.remove(link, frame.closed)
         self.connection.send(Detach(link.handle, frame.closed, channel=self.channel))
 
@@ -328,7 +328,7 @@ class SessionEndpoint(UnackedOwner):
             "%s: link '%s' detached with %s: %s", self.connection.peer.name, link.name, error.condition, error.description
         )
         self.resolve()
-        link.removed = closed
+        link.detach(closed)
         self.remove(link, destroyed)
         self.errant[link.handle_in] = ErrantLink(link, closed)
         self.connection.send(Detach(link.handle, closed, error, channel=self.channel))
@@ -606,7 +606,7 @@ class SessionEndpoint(UnackedOwner):
             unacked = self._keep_unacked(unacked, surviving)
         entry_return.return_entries(self.broker, [unacked[number] for number in sorted(unacked)], outcomes.requeue)
         for terminus in surviving:
-            terminus.moving = True
+            terminus.begin_moving()
         for link in links:
             if link.terminus is not None and link.terminus.moving:
                 link.suspend()
@@ -652,7 +652,7 @@ class SessionEndpoint(UnackedOwner):
                 yield from logged(terminus.collecting())
             if terminus.session is self:
                 terminus.session_ended()
-            terminus.moving = False
+            terminus.end_moving()
             yield 1
         self.by_holder = None
         self.unacked = {}

@@ -19,7 +19,7 @@ from leveret.protocols.amqp10.terminus import terminus_store
 from leveret.protocols.amqp10.terminus.addresses import TEMPORARY_KEY, TOPIC_SCHEME, key_of_topic
 from leveret.protocols.amqp10.terminus.dynamic_node import DynamicNode
 from leveret.protocols.amqp10.terminus.shared_subscription import SharedSubscription
-from leveret.protocols.amqp10.terminus.source import SourceTerminus, Unsettled
+from leveret.protocols.amqp10.terminus.source import SourceTerminus
 from leveret.protocols.amqp10.terminus.target import TargetTerminus
 from leveret.protocols.amqp10.terminus.terminus import NEVER, Terminus
 from leveret.wire.amqp10.messaging import Source, Target
@@ -75,26 +75,18 @@ class TerminusRecovery:
         description = terminus_store.description_of(value)
         terminus: Terminus
         if role in (terminus_store.SHARED_DURABLE, terminus_store.SHARED_VOLATILE) and isinstance(description, Source):
-            shared = SharedSubscription(termini, identity, role == terminus_store.SHARED_DURABLE)
-            shared.source = description
-            terminus = shared
+            terminus = SharedSubscription(termini, identity, role == terminus_store.SHARED_DURABLE)
         elif isinstance(description, Source):
-            source = SourceTerminus(termini, identity)
-            source.source = description
-            terminus = source
+            terminus = SourceTerminus(termini, identity)
         elif isinstance(description, Target):
-            target = TargetTerminus(termini, identity)
-            target.target = description
-            terminus = target
+            terminus = TargetTerminus(termini, identity)
         else:
             return
-        terminus.take_over(description)
+        terminus.restore(description, str(value["id"]), int(value["attached"]))
         if description.dynamic and isinstance(description.address, str):
             address = description.address
             if address.startswith(TOPIC_SCHEME + TEMPORARY_KEY):
                 termini.create_topic(terminus, key_of_topic(address))
-        terminus.id = str(value["id"])
-        terminus.attached = int(value["attached"])
         node = value["node"]
         if isinstance(node, list):
             self.nodes[terminus] = (node[0], node[1])
@@ -191,8 +183,7 @@ class _Load:
             entry.overlay = item.overlay
             settlement.restore_counts(entry, item.acquired_count, item.delivery_count)
             queue.restore_acquired(entry)
-            sent.terminus.queue = queue
-            sent.terminus.unsettled[sent.tag] = Unsettled(entry, None, sent.head)
+            sent.terminus.restore_entry(queue, sent.tag, entry, sent.head)
         self.terminus_recovery.termini.hold()
         self.terminus_recovery.loaded()
 

@@ -93,8 +93,7 @@ class TerminusRegistry(UnackedOwner):
     def create_topic(self, terminus: Terminus, key: str) -> None:
         """Create the temporary topic of a terminus."""
         if terminus.topic is None:
-            topic = terminus.topic = TemporaryTopic(key)
-            self.topics[terminus.key[0], key] = topic
+            self.topics[terminus.key[0], key] = terminus.create_topic(key)
 
     def find_shared(self, key: Key, durable: bool) -> SharedSubscription | None:
         """Return the shared subscription of an identity; None if there is none."""
@@ -115,8 +114,7 @@ class TerminusRegistry(UnackedOwner):
 
     def _count(self, terminus: Terminus) -> None:
         user = terminus.key[1]
-        terminus.counted = not terminus.counted
-        count = self.kept.get(user, 0) + (1 if terminus.counted else -1)
+        count = self.kept.get(user, 0) + (1 if terminus.count() else -1)
         if count:
             self.kept[user] = count
         else:

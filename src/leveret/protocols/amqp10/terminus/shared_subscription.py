@@ -51,6 +51,10 @@ class SharedSubscription(Terminus):
     def description(self) -> Checked:
         return self.source
 
+    def restore(self, description: Checked, id: str, attached: int) -> None:
+        super().restore(description, id, attached)
+        self.source = description
+
     def register(self) -> None:
         self.registry.add_shared(self)
 

@@ -193,6 +193,15 @@ class SourceTerminus(Terminus):
     def description(self) -> Checked:
         return self.source
 
+    def restore(self, description: Checked, id: str, attached: int) -> None:
+        super().restore(description, id, attached)
+        self.source = description
+
+    def restore_entry(self, queue: Queue, tag: bytes, entry: Entry, head: bytes) -> None:
+        """Restore an unsettled delivery whose entry was read back from the log."""
+        self.queue = queue
+        self.unsettled[tag] = Unsettled(entry, None, head)
+
     def restore_delivery(self, recovery: TerminusRecovery, tag: bytes, value: bytes) -> bool:
         recovery.add_sent(self, tag, *terminus_store.sent_of(value))
         return True

@@ -188,6 +188,10 @@ class TargetTerminus(Terminus):
             terminus_store.put_outcome(self.registry.broker.log, self.id, delivery.tag, outcome)
         self._forget_part(delivery)
 
+    def restore(self, description: Checked, id: str, attached: int) -> None:
+        super().restore(description, id, attached)
+        self.target = description
+
     def restore_delivery(self, recovery: TerminusRecovery, tag: bytes, value: bytes) -> bool:
         outcome = terminus_store.outcome_of(value)
         delivery = self.deliveries[tag] = IncomingDelivery(self, tag)

@@ -127,6 +127,11 @@ class Terminus:
         """Requeue all unsettled deliveries. Return their number."""
         return 0
 
+    def count(self) -> bool:
+        """Start or stop to count towards the user's limit. Return whether it counts now."""
+        self.counted = not self.counted
+        return self.counted
+
     def register(self) -> None:
         """Add the terminus to the registry."""
         self.registry.add(self)
@@ -168,6 +173,17 @@ class Terminus:
         self.durable = description.durable
         self.expiry_policy = description.expiry_policy
         self.timeout = description.timeout
+
+    def restore(self, description: Checked, id: str, attached: int) -> None:
+        """Restore the terminus from the log."""
+        self.take_over(description)
+        self.id = id
+        self.attached = attached
+
+    def create_topic(self, key: str) -> TemporaryTopic:
+        """Create its temporary topic."""
+        self.topic = TemporaryTopic(key)
+        return self.topic
 
     def own(self, node: DynamicNode) -> None:
         """Own a dynamic node, which `destroy` deletes."""
@@ -284,17 +300,24 @@ class Terminus:
         self.collect()
         return iter(())
 
+    def begin_moving(self) -> None:
+        """Take over its unsettled deliveries in steps. Until `end_moving`, no link can be attached."""
+        self.moving = True
+
+    def end_moving(self) -> None:
+        self.moving = False
+
     def begin_collecting(self) -> None:
         """Collect before a link is attached in another session, in steps. Meanwhile the terminus is `moving`."""
         if not self.moving:
-            self.moving = True
+            self.begin_moving()
             self.registry.broker.jobs.run_steps(self._collecting_first())
 
     def _collecting_first(self) -> Iterator[int]:
         try:
             yield from self.collecting()
         finally:
-            self.moving = False
+            self.end_moving()
 
     def last_consumer(self) -> LinkConsumer | None:
         """Return the consumer whose unsettled deliveries are in a session; None if there is none."""
