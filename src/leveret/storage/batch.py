@@ -13,7 +13,7 @@ from typing import Final, Union
 
 from leveret.broker.bodies import StoredBody
 from leveret.storage.records import INDEX, INDEX_SIZE, MESSAGE
-from leveret.storage.rows import BARE, DEAD, LIVE, STORED, Draft, Links, element, set_element
+from leveret.storage.rows import BARE, DEAD, LIVE, Draft, Links, element, set_element
 
 # Rows are read and copied whole, so a row that exceeds this size is closed and another one begun.
 ROW_BYTES: Final = 1 << 20
@@ -217,15 +217,16 @@ def seal(draft: Draft, settled: bytes) -> RowImage:
     for slot in draft.bare:
         if slots[slot] == LIVE:
             slots[slot] = BARE
-    row.draft = None
-    row.state = STORED
-    row.slots = slots
-    row.live = live
-    row.lengths = bytes_to_words("I", entries)[4::6]
-    row.live_bytes = draft.size - INDEX_SIZE * (count - live)
-    row.settled_bytes = len(settled) + SETTLED_SUM if settled else 0
     index = encode_index(entries, row.links, slots)
-    row.size = row.settled_bytes + len(index) + INDEX_SUMS + draft.size - INDEX_SIZE * count
+    settled_bytes = len(settled) + SETTLED_SUM if settled else 0
+    row.seal(
+        slots,
+        live,
+        bytes_to_words("I", entries)[4::6],
+        draft.size - INDEX_SIZE * (count - live),
+        settled_bytes,
+        settled_bytes + len(index) + INDEX_SUMS + draft.size - INDEX_SIZE * count,
+    )
     image = RowImage(row.id, settled, index, draft.pieces)
     if live:
         image.last = last_sequences(entries)

@@ -43,7 +43,6 @@ from leveret.storage.records import (
 from leveret.storage.recovery import Rebuilt
 from leveret.storage.rows import (
     FILLING,
-    NOTHING,
     REMOVED,
     SLOT_BITS,
     SLOT_MASK,
@@ -51,7 +50,6 @@ from leveret.storage.rows import (
     Draft,
     StoredRow,
     element,
-    pin,
     set_element,
 )
 from leveret.storage.spilling import Spills
@@ -188,13 +186,11 @@ class BatchedLog(Log):
         prefix = encode_prefix(0, -1, entry.acquired_count, entry.delivery_count, entry.overlay)
         row = self.trimmer.row_of(place)
         slot = place & SLOT_MASK
-        links = row.need_links()
-        links.foreign = True
+        links = row.need_foreign_links()
         self.trimmer.replace_update(links, slot)
         identity = element(links.identities, slot) or place
         new = self._append(UPDATE | PREFIXED << 8, 0, 0, 0, 0, prefix, b"", b"")
-        own = self._row.need_links()
-        own.foreign = True
+        own = self._row.need_foreign_links()
         set_element(own.targets, new, identity)
         set_element(links.updates, slot, self._row.id << SLOT_BITS | new)
         self._close_draft_if_full()
@@ -280,7 +276,7 @@ class BatchedLog(Log):
     def loaded(self, plan: LoadPlan) -> None:
         """Handle the completion of a load. Called on the event loop."""
         for row in plan.rows.values():
-            row.readers -= 1
+            row.end_reading()
             if not row.live and not row.pins and not row.readers and row.state == STORED:
                 self.trimmer.touch(row)
         results = [item for item in plan.results if item is not None]
@@ -374,9 +370,7 @@ class BatchedLog(Log):
             body,
         )
         if chunks is not None:
-            links = self._row.need_links()
-            links.foreign = True
-            links.chunks[slot] = chunks
+            self._row.need_foreign_links().chunks[slot] = chunks
         entry.row = self._row
         entry.slot = slot
         if row is None:
@@ -388,11 +382,11 @@ class BatchedLog(Log):
         """Store an entry whose message is already in the log."""
         message = entry.message
         row = self._row
-        links = holder.need_links()
-        own = row.need_links()
-        if holder is not row:
-            links.foreign = True
-            own.foreign = True
+        if holder is row:
+            links = own = row.need_links()
+        else:
+            links = holder.need_foreign_links()
+            own = row.need_foreign_links()
         refs = links.refs
         if slot < len(refs):
             refs[slot] += 1
@@ -422,9 +416,8 @@ class BatchedLog(Log):
         if draft is not None:
             trimmer.settle_draft(row, draft, slot)
         else:
-            row.live -= 1
             trimmer.touch(row)
-            row.dead.append(slot)
+            row.settle(slot)
 
     # Building a commit
 
@@ -436,8 +429,7 @@ class BatchedLog(Log):
 
     def _begin_draft(self) -> None:
         row = self._new_row(FILLING)
-        draft = Draft(row)
-        row.draft = draft
+        draft = row.begin_draft()
         self._row = row
         self._draft = draft
         self._index = draft.index
@@ -466,7 +458,7 @@ class BatchedLog(Log):
             row = draft.row
             image = seal(draft, settlements.pop(row.id, b""))
             if not row.live and not image.settled:
-                row.state = REMOVED
+                row.remove()
                 self.rows.pop(row.id, None)
                 continue
             commit.images.append(image)
@@ -478,13 +470,11 @@ class BatchedLog(Log):
             commit.images.append(image)
             trimmer.added(holder)
         for target in targets:
-            target.state = STORED
+            target.complete_copy()
             trimmer.added(target)
             trimmer.consider(target)
-        commit.deletes = trimmer.deletes
-        trimmer.deletes = []
-        self._spills.take(commit, trimmer.dead_chunks)
-        trimmer.dead_chunks = []
+        commit.deletes = trimmer.take_deletes()
+        self._spills.take(commit, trimmer.take_dead_chunks())
         commit.puts = self._puts
         self._puts = {}
         for queue_id in self._new_marks:
@@ -496,11 +486,10 @@ class BatchedLog(Log):
         self._in_flight_waiters = self._waiters
         self._waiters = []
         self.filling += 1
-        trimmer.batch = self.filling
         self._touched = []
-        trimmer.touched = self._touched
+        trimmer.begin_batch(self.filling, self._touched)
         if self._row.state == FILLING and not targets:
-            self._row.batch = self.filling
+            self._row.postpone(self.filling)
         else:
             # A later update must have a higher place than a copy of an earlier one.
             if self._row.state == FILLING:
@@ -527,8 +516,7 @@ class BatchedLog(Log):
         words: array[int] = array("I")
         holder = self._row
         for row in touched:
-            dead = row.dead
-            row.dead = NOTHING
+            dead = row.take_dead()
             if row.state != STORED or not dead:
                 continue
             if len(words) > SETTLED_WORDS:
@@ -539,7 +527,7 @@ class BatchedLog(Log):
             words.append(row.id >> 32)
             words.append(len(dead))
             words.fromlist(dead)
-            pin(holder, row)
+            holder.pin(row)
         if words:
             columns[holder.id] = encode_settled(words)
         return columns
@@ -578,8 +566,7 @@ class BatchedLog(Log):
         self._spills.next = rebuilt.next_chunk
         self._marks = rebuilt.recovery.last_seq.copy()
         self._last = rebuilt.recovery.last_seq.copy()
-        trimmer.batch = self.filling
-        trimmer.touched = self._touched
+        trimmer.begin_batch(self.filling, self._touched)
         for row in rebuilt.stored:
             trimmer.added(row)
             if not row.live and not row.pins:

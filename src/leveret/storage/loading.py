@@ -68,7 +68,7 @@ class LoadPlan:
         """Keep a row on disk until the load is done."""
         if row.id not in self.rows:
             self.rows[row.id] = row
-            row.readers += 1
+            row.begin_reading()
 
 
 def plan_load(trimmer: Trimmer, rows: array[int], slots: array[int], done: Callable[[list[Loaded]], None]) -> LoadPlan:

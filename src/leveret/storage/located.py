@@ -49,11 +49,11 @@ class LocatedRows(Located):
         self.rows = rows
         self.trimmer = trimmer
         for row in rows:
-            row.readers += 1
+            row.begin_reading()
 
     def release(self) -> None:
         for row in self.rows:
-            row.readers -= 1
+            row.end_reading()
             if not row.readers and row.state == STORED and row.useful_bytes() * 2 <= row.size:
                 self.trimmer.touch(row)  # trimming skipped it meanwhile
         self.rows = []

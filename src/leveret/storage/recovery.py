@@ -24,7 +24,6 @@ from leveret.storage.rows import (
     STORED,
     StoredRow,
     element,
-    pin,
     set_element,
 )
 
@@ -138,10 +137,9 @@ class Rebuilder:
     def settled(self, row_id: int, settled: bytes, index_size: int, data_size: int) -> None:
         """First pass: process the settlements of a row, and the sizes of its other columns."""
         row = StoredRow(self.log, row_id, 0, STORED)
-        row.size = len(settled) + index_size + data_size
+        row.restore(len(settled) + index_size + data_size, len(settled))
         self.rows[row_id] = row
         if settled:
-            row.settled_bytes = len(settled)
             self._holders.append((row, decode_settled(settled)))
 
     def resolve_settled(self) -> None:
@@ -160,7 +158,7 @@ class Rebuilder:
                         self._dead[row_id] = words[at + 3 : end]
                     else:
                         dead.extend(words[at + 3 : end])
-                    pin(holder, row)
+                    holder.pin(row)
                 at = end
         self._holders = []
 
@@ -179,8 +177,7 @@ class Rebuilder:
         slots = bytearray(b"\x01") * count
         for slot in self._dead.pop(row_id, ()):
             slots[slot] = DEAD
-        row.slots = slots
-        row.lengths = lengths
+        row.restore_records(slots, lengths)
         kinds = entries[20::INDEX_SIZE]
         queues = numbers[2::6]
         plain = kinds.count(DELIVERY) == count
@@ -193,7 +190,7 @@ class Rebuilder:
             self._take_tables(row, reader)
         if row.links is not None:
             self._linked.append(row)
-        self._count(row)
+        row.recount()
 
     def _collector(self, queue_id: int) -> _Collector:
         collector = self._collectors.get(queue_id)
@@ -259,8 +256,7 @@ class Rebuilder:
                 )
 
     def _take_tables(self, row: StoredRow, reader: IndexReader) -> None:
-        links = row.need_links()
-        links.foreign = True
+        links = row.need_foreign_links()
         links.targets = reader.links
         for at in range(0, len(reader.identities), 2):
             slot = reader.identities[at]
@@ -273,16 +269,6 @@ class Rebuilder:
             links.chunks[reader.spills[at] >> 32] = (first, first + (reader.spills[at] & 0xFFFFFFFF) - 1)
 
     # The end
-
-    def _count(self, row: StoredRow) -> None:
-        """Set the counters of a row whose slots are final."""
-        slots = row.slots
-        live = len(slots) - slots.count(DEAD)
-        row.live = live
-        if live == len(slots):
-            row.live_bytes = sum(row.lengths) + INDEX_SIZE * live
-        else:
-            row.live_bytes = sum(compress(row.lengths, slots)) + INDEX_SIZE * live
 
     def _find(self, identity: int) -> int:
         """Return the place of a record by its identity; 0 if it is not on disk."""
@@ -310,15 +296,14 @@ class Rebuilder:
                     continue
                 holder = self.rows[place >> SLOT_BITS]
                 message = place & SLOT_MASK
-                holder.need_links().foreign = True
-                refs = holder.need_links().refs
+                refs = holder.need_foreign_links().refs
                 set_element(refs, message, element(refs, message) + 1)
                 if holder.slots[message] == DEAD:
                     holder.slots[message] = BARE
                     changed[holder.id] = holder
         self._apply_updates(updates, changed)
         for row in changed.values():
-            self._count(row)
+            row.recount()
         self._rebuild_moved(rebuilt)
         for row_id, row in self.rows.items():
             rebuilt.rows[row_id] = row
@@ -340,8 +325,7 @@ class Rebuilder:
                 row.slots[place & SLOT_MASK] = DEAD
                 changed[row.id] = row
                 continue
-            entry_row.need_links().foreign = True
-            latest = entry_row.need_links().updates
+            latest = entry_row.need_foreign_links().updates
             earlier = element(latest, entry_slot)
             if earlier:
                 row = self.rows[earlier >> SLOT_BITS]
@@ -356,14 +340,9 @@ class Rebuilder:
                 continue
             row = StoredRow(self.log, row_id, 0, MOVED)
             ordered = sorted(moved.items())
-            row.moved = array("I", [slot for slot, _ in ordered])
-            row.places = array("Q", [place for _, place in ordered])
+            row.restore_moved(
+                array("I", [slot for slot, _ in ordered]),
+                array("Q", [place for _, place in ordered]),
+                [self.rows[target_id] for target_id in {place >> SLOT_BITS for _, place in ordered}],
+            )
             rebuilt.rows[row_id] = row
-            holders = {place >> SLOT_BITS for place in row.places}
-            row.pins = len(holders)
-            for holder_id in holders:
-                holder = self.rows[holder_id]
-                if holder.origins is None:
-                    holder.origins = [row]
-                else:
-                    holder.origins.append(row)

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from itertools import compress
 from typing import Final
 
 from leveret.broker.log import Log, Row
-from leveret.storage.records import EMPTY_INDEX, INDEX, MESSAGE
+from leveret.storage.records import EMPTY_INDEX, INDEX, INDEX_SIZE, MESSAGE
 
 STORED: Final = 0
 FILLING: Final = 1
@@ -173,12 +174,235 @@ class StoredRow(Row):
         self.origins: list[StoredRow] | None = None
         self.merged = 0
 
+    # Records
+
     def need_links(self) -> Links:
         links = self.links
         if links is None:
             links = Links()
             self.links = links
         return links
+
+    def need_foreign_links(self) -> Links:
+        """Return its links, which from now on reference other rows or chunks."""
+        links = self.need_links()
+        links.foreign = True
+        return links
+
+    def touch(self, batch: int) -> bool:
+        """Begin the list of slots that a batch settles. Return False if the batch has begun it before."""
+        if self.touched == batch:
+            return False
+        self.touched = batch
+        self.dead = []
+        return True
+
+    def settle(self, slot: int) -> None:
+        """Note that the batch that touches the row settles an entry."""
+        self.live -= 1
+        self.dead.append(slot)
+
+    def settle_all(self, slots: array[int]) -> None:
+        """Note that the batch that touches the row settles its remaining entries."""
+        self.live = 0
+        self.dead.extend(slots)
+
+    def count_dead(self) -> None:
+        """Count the entries that the batch settles as live again, to `kill` them one by one."""
+        self.live += len(self.dead)
+
+    def kill(self, slot: int) -> int:
+        """Mark a live record as dead, and return its bytes."""
+        size = self.lengths[slot] + INDEX_SIZE
+        self.slots[slot] = DEAD
+        self.live -= 1
+        self.live_bytes -= size
+        return size
+
+    def kill_settled(self) -> int:
+        """Mark the entries that the batch settles, already counted, as dead in a row without links. Return their bytes."""
+        slots = self.slots
+        lengths = self.lengths
+        size = 0
+        for slot in self.dead:
+            slots[slot] = DEAD
+            size += lengths[slot] + INDEX_SIZE
+        self.live_bytes -= size
+        return size
+
+    def kill_all(self) -> int:
+        """Mark all records as dead, in a row that has no live entry and references nothing. Return their bytes."""
+        size = self.live_bytes
+        self.links = None
+        self.slots = bytearray(len(self.slots))
+        self.live_bytes = 0
+        return size
+
+    def take_dead(self) -> list[int]:
+        """Return the slots that the batch settles, and forget them."""
+        dead = self.dead
+        self.dead = NOTHING
+        return dead
+
+    def recount(self) -> None:
+        """Count the live records from the slots."""
+        slots = self.slots
+        live = len(slots) - slots.count(DEAD)
+        self.live = live
+        if live == len(slots):
+            self.live_bytes = sum(self.lengths) + INDEX_SIZE * live
+        else:
+            self.live_bytes = sum(compress(self.lengths, slots)) + INDEX_SIZE * live
+
+    # States
+
+    def begin_draft(self) -> Draft:
+        """Begin to fill the row."""
+        draft = Draft(self)
+        self.draft = draft
+        return draft
+
+    def postpone(self, batch: int) -> None:
+        """Write the row, which is still empty, with this batch instead."""
+        self.batch = batch
+
+    def seal(
+        self, slots: bytearray, live: int, lengths: array[int], live_bytes: int, settled_bytes: int, size: int
+    ) -> None:
+        """Close the row that was being filled: it is about to be written."""
+        self.draft = None
+        self.state = STORED
+        self.slots = slots
+        self.live = live
+        self.lengths = lengths
+        self.live_bytes = live_bytes
+        self.settled_bytes = settled_bytes
+        self.size = size
+
+    def restore(self, size: int, settled_bytes: int) -> None:
+        """Set the sizes of a row that recovery has found."""
+        self.size = size
+        self.settled_bytes = settled_bytes
+
+    def restore_records(self, slots: bytearray, lengths: array[int]) -> None:
+        """Set the records of a row that recovery has found."""
+        self.slots = slots
+        self.lengths = lengths
+
+    def restore_moved(self, moved: array[int], places: array[int], targets: list[StoredRow]) -> None:
+        """Set the places of the records of a moved row, which are in the rows `targets`."""
+        self.moved = moved
+        self.places = places
+        self.pins = len(targets)
+        for target in targets:
+            target.add_origin(self)
+
+    def complete_copy(self) -> None:
+        """Close a row that was filled with copies: it is about to be written."""
+        self.state = STORED
+
+    def move_to(self, target: StoredRow, base: int, moved: array[int]) -> None:
+        """Leave the disk: the records of the slots `moved` were copied to consecutive slots of `target` from `base` on."""
+        self.drop_records()
+        self.state = MOVED
+        self.pins = 1
+        first = target.id << SLOT_BITS | base
+        self.moved = moved
+        self.places = array("Q", range(first, first + len(moved)))
+        target.add_origin(self)
+
+    def merge(self) -> None:
+        """Leave the disk: all records were copied, and `Merges` resolves their positions."""
+        self.drop_records()
+        self.state = MOVED
+
+    def remove(self) -> None:
+        """Leave the disk, or no longer resolve positions, without live records."""
+        self.state = REMOVED
+        self.moved = None
+        self.places = None
+
+    def drop_records(self) -> None:
+        """Release the memory of records that are no longer on disk here."""
+        self.slots = bytearray()
+        self.lengths = array("I")
+        self.links = None
+        self.pins = 0
+
+    # Copies
+
+    def copy_survivors(self, row: StoredRow, count: int) -> None:
+        """Append the live records of another row, `count` of them."""
+        self.lengths.extend(array("I", compress(row.lengths, row.slots)))
+        self.slots.extend(compress(row.slots, row.slots))
+        self._count_copies(row, count)
+
+    def copy_all(self, row: StoredRow) -> None:
+        """Append the records of a row whose records are all live."""
+        self.lengths.extend(row.lengths)
+        self.slots.extend(row.slots)
+        self._count_copies(row, row.live)
+        self.merged += 1
+
+    def _count_copies(self, row: StoredRow, count: int) -> None:
+        self.live += count
+        self.live_bytes += row.live_bytes
+        self.size += row.live_bytes
+
+    def copy_settlements(self, row: StoredRow) -> None:
+        """Count the settlements that are copied from another row."""
+        self.settled_bytes += row.settled_bytes
+        self.size += row.settled_bytes
+
+    def add_origin(self, row: StoredRow) -> None:
+        """Note that a moved row resolves to this one."""
+        if self.origins is None:
+            self.origins = [row]
+        else:
+            self.origins.append(row)
+
+    def take_origins(self) -> list[StoredRow] | None:
+        """Return the moved rows that resolve to this one, and forget them."""
+        origins = self.origins
+        self.origins = None
+        return origins
+
+    # What keeps it on disk
+
+    def pin(self, row: StoredRow) -> None:
+        """Stay on disk as long as `row`, because this row contains settlements of it."""
+        self.pins += 1
+        self.pins_at_first += 1
+        if self.pinned is None:
+            self.pinned = [row]
+        else:
+            self.pinned.append(row)
+        if row.holders is None:
+            row.holders = [self]
+        else:
+            row.holders.append(self)
+
+    def unpin(self) -> int:
+        """Drop one pin. Return the number of remaining ones."""
+        self.pins -= 1
+        return self.pins
+
+    def forget_pinned(self) -> None:
+        """Forget the rows that its settlements belong to: it leaves the disk."""
+        self.pinned = None
+
+    def take_holders(self) -> list[StoredRow] | None:
+        """Return the rows that contain settlements of this one, and forget them."""
+        holders = self.holders
+        self.holders = None
+        return holders
+
+    def begin_reading(self) -> None:
+        """Stay on disk until `end_reading`."""
+        self.readers += 1
+
+    def end_reading(self) -> None:
+        self.readers -= 1
 
     def place_of(self, slot: int) -> int:
         """Return the current place of a record of a moved row as one number; 0 if it was dead when the row moved."""
@@ -196,19 +420,3 @@ class StoredRow(Row):
         if not self.pins:
             return self.live_bytes
         return self.live_bytes + self.settled_bytes * self.pins // self.pins_at_first
-
-
-def pin(holder: StoredRow, row: StoredRow) -> None:
-    """Keep `holder` on disk as long as `row`, because it contains settlements of it."""
-    holder.pins += 1
-    holder.pins_at_first += 1
-    pinned = holder.pinned
-    if pinned is None:
-        holder.pinned = [row]
-    else:
-        pinned.append(row)
-    holders = row.holders
-    if holders is None:
-        row.holders = [holder]
-    else:
-        holders.append(holder)

@@ -12,19 +12,16 @@ live ones, so copying never writes more than was published: write amplification 
 from __future__ import annotations
 
 from array import array
-from itertools import compress
 from typing import Final
 
 from leveret.broker.log import Row
 from leveret.storage.batch import CopyPlan, CopySource, survivors
 from leveret.storage.merging import Merges
-from leveret.storage.records import INDEX_SIZE
 from leveret.storage.rows import (
     BARE,
     DEAD,
     FILLING,
     MOVED,
-    NOTHING,
     REMOVED,
     SLOT_BITS,
     SLOT_MASK,
@@ -33,7 +30,6 @@ from leveret.storage.rows import (
     Links,
     StoredRow,
     element,
-    pin,
     set_element,
 )
 
@@ -67,6 +63,25 @@ class Trimmer:
         self.merges = Merges(rows)
         self.deletes: list[int] = []
         self.dead_chunks: list[tuple[int, int]] = []
+
+    # The batch being filled
+
+    def begin_batch(self, batch: int, touched: list[StoredRow]) -> None:
+        """Begin a batch: `touched` collects the rows that it settles entries of."""
+        self.batch = batch
+        self.touched = touched
+
+    def take_deletes(self) -> list[int]:
+        """Return the ids of the rows that the commit deletes, and forget them."""
+        deletes = self.deletes
+        self.deletes = []
+        return deletes
+
+    def take_dead_chunks(self) -> list[tuple[int, int]]:
+        """Return the chunks that the commit deletes, as first and last, and forget them."""
+        chunks = self.dead_chunks
+        self.dead_chunks = []
+        return chunks
 
     # Positions
 
@@ -108,9 +123,7 @@ class Trimmer:
 
     def touch(self, row: StoredRow) -> None:
         """Check a row when the commit is built."""
-        if row.touched != self.batch:
-            row.touched = self.batch
-            row.dead = []
+        if row.touch(self.batch):
             self.touched.append(row)
 
     def settle(self, row: StoredRow, slot: int) -> None:
@@ -126,8 +139,7 @@ class Trimmer:
     def settle_all(self, row: StoredRow, slots: array[int]) -> None:
         """Settle all remaining entries of a stored row without links."""
         self.touch(row)
-        row.live = 0
-        row.dead.extend(slots)
+        row.settle_all(slots)
 
     def replace_update(self, links: Links, slot: int) -> None:
         """Drop the latest update of an entry, since a newer one replaces it."""
@@ -172,11 +184,7 @@ class Trimmer:
         """Count a record of a stored row as dead."""
         if row.slots[slot] == DEAD:
             return
-        row.slots[slot] = DEAD
-        stored_bytes = row.lengths[slot] + INDEX_SIZE
-        row.live -= 1
-        row.live_bytes -= stored_bytes
-        self.live_bytes -= stored_bytes
+        self.live_bytes -= row.kill(slot)
         if row.links is not None:
             chunks = row.links.chunks.pop(slot, None)
             if chunks is not None:
@@ -252,25 +260,12 @@ class Trimmer:
                 continue
             links = row.links
             if not row.live and (links is None or not links.foreign):
-                row.links = None
-                row.slots = bytearray(len(row.slots))
-                self.live_bytes -= row.live_bytes
-                row.live_bytes = 0
-                continue
-            # The hot path has already counted these as dead.
-            row.live += len(row.dead)
-            if links is not None:
+                self.live_bytes -= row.kill_all()
+            elif links is not None:
+                row.count_dead()
                 self._settle_linked(row, links)
-                continue
-            slots = row.slots
-            lengths = row.lengths
-            stored_bytes = 0
-            for slot in row.dead:
-                slots[slot] = DEAD
-                stored_bytes += lengths[slot] + INDEX_SIZE
-            row.live -= len(row.dead)
-            row.live_bytes -= stored_bytes
-            self.live_bytes -= stored_bytes
+            else:
+                self.live_bytes -= row.kill_settled()
         for row in touched:
             self.consider(row)
 
@@ -298,7 +293,7 @@ class Trimmer:
             row = stack.pop()
             if row.state != STORED:
                 continue
-            row.state = REMOVED
+            row.remove()
             self._remove_stored(row)
             self.rows.pop(row.id, None)
             self._forget_origins(row)
@@ -312,17 +307,16 @@ class Trimmer:
         self.stored -= 1
         self.stored_bytes -= row.size
         self.live_bytes -= row.live_bytes
-        row.dead = NOTHING
-        row.pinned = None
+        row.take_dead()
+        row.forget_pinned()
 
     def _release(self, row: StoredRow, free: list[StoredRow]) -> None:
         """Unpin the rows that settled this one. Those that can be deleted are appended to `free`."""
-        holders = row.holders
+        holders = row.take_holders()
         if holders is None:
             return
-        row.holders = None
         for holder in holders:
-            holder.pins -= 1
+            holder.unpin()
             if holder.state != STORED or holder.readers:
                 continue
             if not holder.pins and not holder.live:
@@ -337,17 +331,13 @@ class Trimmer:
             row = stack.pop()
             if row.merged:
                 self.merges.removed(row.merged)
-            origins = row.origins
+            origins = row.take_origins()
             if origins is None:
                 continue
-            row.origins = None
             for origin in origins:
-                origin.pins -= 1
-                if origin.pins:
+                if origin.unpin():
                     continue
-                origin.state = REMOVED
-                origin.moved = None
-                origin.places = None
+                origin.remove()
                 self.rows.pop(origin.id, None)
                 stack.append(origin)
 
@@ -380,39 +370,23 @@ class Trimmer:
         source = CopySource(row.id, moved)
         if row.links is not None:
             self._move_links(row, row.links, target, base, source)
-        target.lengths.extend(array("I", compress(row.lengths, row.slots)))
-        target.slots.extend(compress(row.slots, row.slots))
-        target.live += len(moved)
-        target.live_bytes += row.live_bytes
-        target.size += row.live_bytes
+        target.copy_survivors(row, len(moved))
         self.copied_bytes += row.live_bytes
         if row.pins and row.pinned is not None:
             for other in row.pinned:
                 if other.state == STORED:
                     source.settled_of.add(other.id)
-                    pin(target, other)
-            target.settled_bytes += row.settled_bytes
-            target.size += row.settled_bytes
+                    target.pin(other)
+            target.copy_settlements(row)
             self.copied_bytes += row.settled_bytes
         plan.sources.append(source)
         self._remove_stored(row)
-        row.slots = bytearray()
-        row.lengths = array("I")
-        row.links = None
-        row.pins = 0
         freed: list[StoredRow] = []
         if moved:
-            row.state = MOVED
-            row.pins = 1
-            first = target.id << SLOT_BITS | base
-            row.moved = moved
-            row.places = array("Q", range(first, first + len(moved)))
-            if target.origins is None:
-                target.origins = [row]
-            else:
-                target.origins.append(row)
+            row.move_to(target, base, moved)
         else:
-            row.state = REMOVED
+            row.remove()
+            row.drop_records()
             self.rows.pop(row.id, None)
             self._forget_origins(row)
         self._release(row, freed)
@@ -423,39 +397,32 @@ class Trimmer:
         """Copy a small row whose records are all live to the end of another row, which is about to be written."""
         base = len(target.slots)
         plan.sources.append(CopySource(row.id, survivors(row.slots)))
-        target.lengths.extend(row.lengths)
-        target.slots.extend(row.slots)
-        target.live += row.live
-        target.live_bytes += row.live_bytes
-        target.size += row.live_bytes
-        target.merged += 1
+        target.copy_all(row)
         self.copied_bytes += row.live_bytes
         self.merges.merged(row, target.id << SLOT_BITS | base)
         self._remove_stored(row)
         self.rows.pop(row.id, None)
-        row.state = MOVED
-        row.slots = bytearray()
-        row.lengths = array("I")
+        row.merge()
 
     def _move_links(self, row: StoredRow, links: Links, target: StoredRow, base: int, source: CopySource) -> None:
         for index, slot in enumerate(source.slots):
             new = base + index
             refs = element(links.refs, slot)
             update = element(links.updates, slot)
-            target.need_links().foreign = True
+            copied = target.need_foreign_links()
             if element(links.targets, slot):
-                set_element(target.need_links().targets, new, links.targets[slot])
+                set_element(copied.targets, new, links.targets[slot])
             if update:
-                set_element(target.need_links().updates, new, update)
+                set_element(copied.updates, new, update)
             if refs:
-                set_element(target.need_links().refs, new, refs)
+                set_element(copied.refs, new, refs)
             if refs or update:
                 identity = element(links.identities, slot) or row.id << SLOT_BITS | slot
-                set_element(target.need_links().identities, new, identity)
+                set_element(copied.identities, new, identity)
                 source.identities.append((slot, identity))
             chunks = links.chunks.get(slot)
             if chunks is not None:
-                target.need_links().chunks[new] = chunks
+                copied.chunks[new] = chunks
             if row.slots[slot] == BARE:
                 source.bare.add(slot)
 
