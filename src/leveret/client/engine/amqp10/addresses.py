@@ -28,6 +28,11 @@ class Addresses:
         self.form = form
         self.is_routing = form != "plain"
 
+    def adopt(self, other: Addresses) -> None:
+        """Use another format from now on."""
+        self.form = other.form
+        self.is_routing = other.is_routing
+
     def of_queue(self, name: str) -> str:
         """Return the address of a queue."""
         if isinstance(name, Address) or self.form == "plain":

@@ -234,11 +234,24 @@ class ChannelTransactions:
         waiter: Result = session.connection.frontend.new_waiter()
 
         def declared(txn_id: bytes | None, error: Error | None) -> None:
-            session.transaction_id = txn_id
+            session.work_in(txn_id)
             _resolve(waiter, error)
 
         coordinator.declare(declared)
         yield waiter
+
+    def use(self) -> None:
+        """Note that the transaction contains work."""
+        self.used = True
+
+    def take_lost(self) -> bool:
+        """Return whether work was lost with its connection, and forget it."""
+        lost, self.lost = self.lost, False
+        return lost
+
+    def forget(self) -> None:
+        """Forget that there was work."""
+        self.lost = self.used = False
 
     def retired(self, delivery: Delivery) -> None:
         """Record a delivery that is settled in the transaction."""
@@ -288,7 +301,7 @@ class ChannelTransactions:
         coordinator.declare(self._declared)
 
     def _declared(self, txn_id: bytes | None, error: Error | None) -> None:
-        self.session.transaction_id = txn_id
+        self.session.work_in(txn_id)
         deferred, self.deferred = self.deferred or [], None
         if error is not None and not isinstance(error, TransactionLost):
             self.session.ended(error)
@@ -307,6 +320,6 @@ class ChannelTransactions:
             _resolve(waiter, TransactionLost(_LOST))
         self._retired.clear()
         self.deferred = None
-        self.session.transaction_id = None
+        self.session.work_in(None)
         self.lost = self.lost or self.used
         self.used = False

@@ -111,8 +111,7 @@ class Amqp10ConnectionCore(BaseConnectionCore):
         self.offered = theirs.offered_capabilities
         properties = theirs.properties if isinstance(theirs.properties, dict) else {}
         self.server_properties = {str(key): value for key, value in properties.items()}
-        self.addresses.form = choose(self.parameters.addresses, self.server_properties).form
-        self.addresses.is_routing = self.addresses.form != "plain"
+        self.addresses.adopt(choose(self.parameters.addresses, self.server_properties))
 
     # Input and output
 
@@ -167,7 +166,7 @@ class Amqp10ConnectionCore(BaseConnectionCore):
             return
         error = connection_error(frame.error)
         self.send(Close())
-        self.engine.can_close = False
+        self.engine.forbid_close()
         self.frontend.close_socket()
         self.lost(error, error.condition in RETRYABLE_CONDITIONS)
 

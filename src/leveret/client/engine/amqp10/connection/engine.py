@@ -35,6 +35,14 @@ class Engine:
         # Whether the connection can be closed cleanly.
         self.can_close = False
 
+    def allow_close(self) -> None:
+        """Note that the connection is open, so that it can be closed cleanly."""
+        self.can_close = True
+
+    def forbid_close(self) -> None:
+        """Note that the server has closed the connection."""
+        self.can_close = False
+
     @property
     def pending(self) -> int:
         """Bytes of output."""

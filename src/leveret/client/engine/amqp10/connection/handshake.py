@@ -67,7 +67,7 @@ def handshake(connection: Amqp10ConnectionCore) -> Procedure:
                 f"{_at(parameters)} sent another frame than open", host=parameters.host, port=parameters.port
             )
         connection.agree(theirs)
-        connection.engine.can_close = True
+        connection.engine.allow_close()
         probe = connection.new_channel(False, False, internal=True)
         begun = probe.begin()
         yield begun

@@ -288,6 +288,10 @@ class ReceiverCore(Link, BaseConsumerCore):
 
     # Closing
 
+    def begin_cancelling(self) -> None:
+        """Note that the consumer is being cancelled."""
+        self.cancelling = True
+
     def cancel(self) -> None:
         """Stop deliveries and release the messages that the application has not taken.
 

@@ -64,8 +64,7 @@ def _transfer(sender: SenderCore, transfer: Transfer, payload: bytes, state: Che
     """Send a resumed delivery, without credit, because the server has not granted any yet."""
     session = sender.session
     sender.count_resumed()
-    delivery_id = session.next_delivery_id
-    session.next_delivery_id = (delivery_id + 1) & 0xFFFFFFFF
+    delivery_id = session.take_delivery_id()
     session.transferred()
     session.connection.engine.output.send(
         Performative(

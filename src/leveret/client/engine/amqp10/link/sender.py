@@ -168,8 +168,7 @@ class SenderCore(Link):
     def _begin(self, transfer: Transfer) -> int:
         """Assign a delivery id and tag, and keep the message until it is settled."""
         session = self.session
-        delivery_id = session.next_delivery_id
-        session.next_delivery_id = (delivery_id + 1) & _MASK
+        delivery_id = session.take_delivery_id()
         if not transfer.tag:
             transfer.tag = _PACK_TAG(self._tags)
             self._tags = (self._tags + 1) & _MASK
@@ -198,11 +197,20 @@ class SenderCore(Link):
             end = min(self._offset + largest, len(whole))
             more = end < len(whole)
             if self._offset:
-                frame = Performative(self.handle, more=more)
+                frame = Performative(self.handle, more=more, payload=whole[self._offset : end], channel=session.number)
             else:
-                frame = Performative(self.handle, self._delivery_id, transfer.tag, 0, transfer.settled, more, None, state)
-            frame.payload = whole[self._offset : end]
-            frame.channel = session.number
+                frame = Performative(
+                    self.handle,
+                    self._delivery_id,
+                    transfer.tag,
+                    0,
+                    transfer.settled,
+                    more,
+                    None,
+                    state,
+                    payload=whole[self._offset : end],
+                    channel=session.number,
+                )
             session.transferred()
             session.connection.engine.output.send(frame)
             self._offset = end

@@ -174,7 +174,7 @@ class SessionCore(WireSession, BaseChannelCore):
             self._transactions.connection_lost()
         for consumer in list(self.consumers.values()):
             if not consumers_error:
-                consumer.cancelling = True
+                consumer.begin_cancelling()
         consumers = list(self.consumers.values())
         self.finish(error)
         for consumer in consumers:
@@ -235,14 +235,14 @@ class SessionCore(WireSession, BaseChannelCore):
                 transactions.deferred.append(partial(self._send, link, outgoing))
                 outgoing.settle(None)
                 return
-            transactions.used = True
+            transactions.use()
         self._send(link, outgoing)
         if outgoing.settled or transactions is not None:
             outgoing.settle(None)
 
     def _send(self, link: SenderCore, outgoing: Transfer) -> None:
         if self._transactions is not None:
-            self._transactions.used = True
+            self._transactions.use()
         self._published += 1
         outgoing.number = self._published
         if link.finished:
@@ -425,7 +425,7 @@ class SessionCore(WireSession, BaseChannelCore):
             if not consumer.closing:
                 consumer.detach(True)
         else:
-            consumer.cancelling = True
+            consumer.begin_cancelling()
             consumer.drop_messages()
             consumer.finish(None)
 
@@ -501,14 +501,14 @@ class SessionCore(WireSession, BaseChannelCore):
             return
         if not self.opened or delivery.generation != self.generation or delivery.delivery_id not in self.deliveries:
             if transactions is not None:
-                transactions.used = True
+                transactions.use()
             return
         if transaction is not None:
             transaction.check()
             transaction.retired(delivery)
             self.send_outcome(delivery.delivery_id, TransactionalState(transaction.txn_id, state), False)
         elif transactions is not None:
-            transactions.used = True
+            transactions.use()
             transactions.retired(delivery)
             self.send_outcome(delivery.delivery_id, TransactionalState(self.transaction_id, state), False)
         elif delivery.link.settle_second:
@@ -546,8 +546,7 @@ class SessionCore(WireSession, BaseChannelCore):
         if transactions is None:
             raise RuntimeError("the channel has no transactions; open it with channel(transactional=True)")
         fail = name != "tx.commit"
-        lost, transactions.lost = transactions.lost, False
-        if lost and not fail:
+        if transactions.take_lost() and not fail:
             transactions.discharge(True)
             raise TransactionLost("the connection was lost during the transaction: none of it took effect")
         waiter: Waiter = transactions.discharge(fail)
@@ -556,4 +555,4 @@ class SessionCore(WireSession, BaseChannelCore):
     def forget_transaction(self) -> None:
         """Accept that the transaction was rolled back with its connection."""
         if self._transactions is not None:
-            self._transactions.lost = self._transactions.used = False
+            self._transactions.forget()

@@ -68,6 +68,16 @@ class WireSession:
         self._last = -1
         self._kind = 0
 
+    def take_delivery_id(self) -> int:
+        """Return the next delivery id."""
+        delivery_id = self.next_delivery_id
+        self.next_delivery_id = (delivery_id + 1) & 0xFFFFFFFF
+        return delivery_id
+
+    def work_in(self, transaction_id: bytes | None) -> None:
+        """Do all work from now on in a transaction, or in none."""
+        self.transaction_id = transaction_id
+
     # Overridden by the channel.
 
     def forget_sender(self, sender: SenderCore) -> None: ...
