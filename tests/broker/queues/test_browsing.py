@@ -29,9 +29,6 @@ class Reader(Taker):
         super().deliver(entry)
         self.counts.append((entry.acquired_count, entry.delivery_count))
 
-    def wake(self) -> None:
-        self.queue.activate()
-
 
 @pytest.fixture
 def small() -> World:
@@ -196,6 +193,18 @@ def test_loading_is_limited_by_credit(small: World, monkeypatch: pytest.MonkeyPa
     small.run()
     assert reader.history == BODIES[:20]
     assert len(next(iter(queue.browsing.browsers.values())).read) <= most
+
+
+def test_credit_that_ends_before_the_next_read(small: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not leveret.build_info().compiled:  # there, constants have their compiled values
+        monkeypatch.setattr(browsing, "READ_ENTRIES", 4)
+    queue = deep(small)
+    reader = Reader(queue, credit=0)
+    for _ in BODIES:
+        small.run()
+        reader.give(1)
+    small.run()
+    assert reader.history == BODIES
 
 
 def test_a_purge_while_it_reads(small: World) -> None:
