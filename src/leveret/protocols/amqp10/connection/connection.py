@@ -109,7 +109,7 @@ class Connection(VhostSession):
         self.container = ContainerMembership(shared.containers)
         self.client_properties: values.FieldTable = {}
         self.login: Login | None = None
-        self.sessions = Sessions(self)
+        self.sessions = Sessions()
         self.transactions = OpenTransactions()
         self.responses = PendingResponses()
         # Suspended termini whose last session belonged to this connection and has ended.
@@ -261,7 +261,7 @@ class Connection(VhostSession):
             pass
         elif kind == descriptors.BEGIN:
             assert isinstance(frame, Begin)
-            self.sessions.begin(frame)
+            self.sessions.begin(self, frame)
         elif kind == descriptors.CLOSE:
             assert isinstance(frame, Close)
             self._closed(frame)

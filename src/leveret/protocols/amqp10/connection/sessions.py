@@ -26,8 +26,7 @@ class Sessions:
         window_full: whether a session was refused a delivery because the connection has too many unsettled ones.
     """
 
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
+    def __init__(self) -> None:
         self.by_channel: dict[int, SessionEndpoint] = {}
         self.by_number: dict[int, SessionEndpoint] = {}
         self.channel_max = 65535
@@ -42,13 +41,12 @@ class Sessions:
         """Set the channel-max of the client."""
         self.channel_max = channel_max
 
-    def begin(self, frame: Begin) -> None:
+    def begin(self, connection: Connection, frame: Begin) -> None:
         """Begin a session and reply to the client's begin.
 
         Raises:
             ConnectionRefused: the channel is not allowed, or there are too many sessions.
         """
-        connection = self.connection
         channel = frame.channel
         if frame.remote_channel is not None:
             raise ConnectionRefused(
@@ -94,8 +92,8 @@ class Sessions:
         """Return the number of attached links."""
         return sum(len(session.handles) for session in self.by_channel.values())
 
-    def has_window(self) -> bool:
-        """Return whether the connection may have one more unsettled delivery.
+    def has_window(self, limit: int) -> bool:
+        """Return whether the connection has fewer unsettled deliveries than the limit.
 
         If not, the sessions that were refused one are woken when others are settled. The count takes longer than one
         delivery.
@@ -103,7 +101,7 @@ class Sessions:
         count = 0
         for session in self.by_channel.values():
             count += len(session.unacked) + len(session.retiring) + len(session.copies)
-        if count < self.connection.own.unsettled:
+        if count < limit:
             return True
         self.window_full = True
         return False

@@ -23,8 +23,8 @@ from leveret.protocols.amqp10.link import attach
 from leveret.protocols.amqp10.link.incoming import IncomingLink
 from leveret.protocols.amqp10.link.link import Link
 from leveret.protocols.amqp10.link.outgoing import LinkConsumer, OutgoingLink, Sending
-from leveret.protocols.amqp10.session import dispositions, errant_links, outcomes
-from leveret.protocols.amqp10.session.errant_links import ErrantLink
+from leveret.protocols.amqp10.session import dispositions, outcomes
+from leveret.protocols.amqp10.session.errant_links import CrossedDetaches, ErrantLink
 from leveret.protocols.amqp10.session.serial_numbers import MODULUS, WINDOW, Numbers
 from leveret.protocols.amqp10.transaction import acquisition
 from leveret.protocols.amqp10.transaction.acquisition import Acquired
@@ -89,7 +89,7 @@ class SessionEndpoint(UnackedOwner):
         link_pairs: link pairs of the management node, by name.
         errant: links that the broker has detached with an error and the client has not yet detached, by the client's
             handle; None if there is no state to keep.
-        crossed_detaches: links, by direction and name, whose detaches crossed (strict mode only).
+        crossed_detaches: links whose detaches crossed (strict mode only).
         unacked: unsettled outgoing deliveries by delivery-id.
         acquired: outgoing deliveries acquired under an open transaction, by delivery-id.
         copies: outgoing deliveries of browsing links. Settling them has no effect.
@@ -121,7 +121,7 @@ class SessionEndpoint(UnackedOwner):
         self.numbers = Numbers()
         self.link_pairs: dict[str, LinkPair] = {}
         self.errant: dict[int, ErrantLink | None] = {}
-        self.crossed_detaches: dict[tuple[bool, str], int] = {}
+        self.crossed_detaches = CrossedDetaches()
         self.unacked: dict[int, Entry] = {}
         # Unsettled deliveries by consumer, while the session ends.
         self.by_holder: dict[Consumer, list[int]] | None = None
@@ -267,7 +267,8 @@ class SessionEndpoint(UnackedOwner):
             )
         if handle in self.links or handle in self.errant:
             raise SessionRefused(constants.SESSION_HANDLE_IN_USE, f"handle {handle} already has a link")
-        if self.crossed_detaches and errant_links.is_answer(self, frame):
+        if self.crossed_detaches.is_answer(frame):
+            self.errant[handle] = None
             return
         attach.attach(self, frame)
 
@@ -294,7 +295,7 @@ class SessionEndpoint(UnackedOwner):
             if handle in self.errant:
                 failed = self.errant.pop(handle)
                 if failed is not None and self.connection.vhost.strict:
-                    errant_links.answer_detach(self, failed, frame)
+                    self.crossed_detaches.answer_detach(self, failed, frame)
                 return
             raise SessionRefused(constants.SESSION_UNATTACHED_HANDLE, f"a detach of handle {handle}, which has no link")
         if frame.error is not None:
@@ -481,7 +482,7 @@ class SessionEndpoint(UnackedOwner):
         if (held >= LOW_MEMORY_WINDOW and self.broker.tight) or 0 < limit <= held:
             self.window_full = True
             return False
-        if held % COUNTED_EVERY == 0 and not connection.sessions.has_window():
+        if held % COUNTED_EVERY == 0 and not connection.sessions.has_window(connection.own.unsettled):
             self.window_full = True
             return False
         return True

@@ -39,45 +39,53 @@ class ErrantLink:
         self.terminus = None if closed else link.terminus
 
 
-def answer_detach(session: SessionEndpoint, link: ErrantLink, frame: Detach) -> None:
-    """Process the client's detach of a link that the broker has detached."""
-    terminus = link.terminus
-    key = (link.receives, link.name)
-    if len(session.crossed_detaches) >= session.connection.own.links:
-        del session.crossed_detaches[next(iter(session.crossed_detaches))]  # its name may never be attached again
-    if link.closed:
-        if not frame.closed:
-            session.crossed_detaches[key] = FAILED
-    elif frame.closed and terminus is not None and not terminus.removed and terminus.link is None:
-        # The broker's detach kept the terminus, but the client's closes it: the broker attaches the link again to close it.
-        terminus.destroy()
-        handle = session.new_handle()
-        session.connection.send(
-            Attach(
-                link.name,
-                handle,
-                link.receives,
-                channel=session.channel,
-                initial_delivery_count=None if link.receives else 0,
+class CrossedDetaches:
+    """The links of a session whose detaches crossed, by direction and name, with their states."""
+
+    def __init__(self) -> None:
+        self._states: dict[tuple[bool, str], int] = {}
+
+    def clear(self) -> None:
+        self._states.clear()
+
+    def answer_detach(self, session: SessionEndpoint, link: ErrantLink, frame: Detach) -> None:
+        """Process the client's detach of a link that the broker has detached."""
+        terminus = link.terminus
+        key = (link.receives, link.name)
+        if len(self._states) >= session.connection.own.links:
+            del self._states[next(iter(self._states))]  # its name may never be attached again
+        if link.closed:
+            if not frame.closed:
+                self._states[key] = FAILED
+        elif frame.closed and terminus is not None and not terminus.removed and terminus.link is None:
+            # The broker's detach kept the terminus, but the client's closes it: the broker attaches the link again to
+            # close it.
+            terminus.destroy()
+            handle = session.new_handle()
+            session.connection.send(
+                Attach(
+                    link.name,
+                    handle,
+                    link.receives,
+                    channel=session.channel,
+                    initial_delivery_count=None if link.receives else 0,
+                )
             )
-        )
-        session.connection.send(Detach(handle, True, channel=session.channel))
-        session.crossed_detaches[key] = CLOSED
+            session.connection.send(Detach(handle, True, channel=session.channel))
+            self._states[key] = CLOSED
 
+    def is_answer(self, frame: Attach) -> bool:
+        """Return whether an attach only replies to the broker's.
 
-def is_answer(session: SessionEndpoint, frame: Attach) -> bool:
-    """Return whether an attach only replies to the broker's.
-
-    Raises:
-        SessionRefused: the link has failed.
-    """
-    known = session.crossed_detaches.pop((not frame.role, frame.name), 0)
-    if known == FAILED and frame.unsettled is None:
-        raise SessionRefused(
-            constants.SESSION_ERRANT_LINK,
-            f"link '{frame.name}' was detached with an error: it can be resumed, but not attached again",
-        )
-    if known == CLOSED and (frame.source if frame.role else frame.target) is None:
-        session.errant[frame.handle] = None
-        return True
-    return False
+        Raises:
+            SessionRefused: the link has failed.
+        """
+        if not self._states:
+            return False
+        known = self._states.pop((not frame.role, frame.name), 0)
+        if known == FAILED and frame.unsettled is None:
+            raise SessionRefused(
+                constants.SESSION_ERRANT_LINK,
+                f"link '{frame.name}' was detached with an error: it can be resumed, but not attached again",
+            )
+        return known == CLOSED and (frame.source if frame.role else frame.target) is None
