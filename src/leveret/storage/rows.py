@@ -367,7 +367,7 @@ class StoredRow(Row):
         self.origins = None
         return origins
 
-    # What keeps it on disk
+    # Pins and readers, which keep the row on disk
 
     def pin(self, row: StoredRow) -> None:
         """Stay on disk as long as `row`, because this row contains settlements of it."""
