@@ -154,7 +154,7 @@ class SessionMachine(TwoClients):
         held = dict.fromkeys(self.site.vhost.queues.values(), 0)
         for client in self.clients:
             for channel in client.session.channels.values():
-                consumers = dict.fromkeys(channel.consumers.values(), 0)
+                consumers = dict.fromkeys(channel.consumers.by_tag.values(), 0)
                 entries = channel.all_unacked()
                 for entry in entries:
                     held[entry.queue] += 1
@@ -162,8 +162,8 @@ class SessionMachine(TwoClients):
                         consumers[entry.holder] += 1
                 for consumer, count in consumers.items():
                     assert consumer.unacked == count
-                if channel.sized:
-                    assert channel.unacked_size == sum(entry.message.size for entry in entries)
+                if channel.unacked.sized:
+                    assert channel.unacked.size == sum(entry.message.size for entry in entries)
         for queue, count in held.items():
             assert queue.unacked == count, queue.name
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from leveret.broker.jobs import STEP_WORK
+from leveret.protocols.amqp091.channel.backlog import MAX_BACKLOG
 from leveret.protocols.amqp091.channel.channel import LOW_MEMORY_WINDOW
-from leveret.protocols.amqp091.connection.base import MAX_BACKLOG
 from leveret.protocols.services import ALARM_WORK
 from leveret.wire.amqp0.commands import Method
 from leveret.wire.amqp0.properties import encode_header

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from leveret.broker.vhost import MAX_NOTED
-from leveret.protocols.amqp091.channel.channel import MAX_CANCELLED_TAGS
+from leveret.protocols.amqp091.channel.consumers import MAX_CANCELLED_TAGS
 from tests.protocols.census import census
 from tests.protocols.support import Channel, Site
 from tests.support.queues import classic
@@ -204,7 +204,7 @@ def test_uncancelled_consumers_of_deleted_queues(site: Site) -> None:
         channel.call("queue.delete", "queue.delete-ok", queue="x")
     channel.client.received.clear()
     session = channel.client.session
-    remembered = session.channels[channel.number].cancelled_tags
+    remembered = session.channels[channel.number].consumers.cancelled
     assert len(remembered) == (MAX_CANCELLED_TAGS if site.vhost.strict else 0)
     # The last of them are remembered nevertheless.
     channel.call("basic.cancel", "basic.cancel-ok", consumer_tag=f"tag-{MAX_CANCELLED_TAGS + 9}")

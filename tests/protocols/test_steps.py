@@ -101,7 +101,7 @@ def test_messages_requeued_in_steps_are_delivered_in_order(site: Site, how: str)
     channel.run()
     other.run()
     assert not classic(queue).frozen and queue.ready_count == MANY - 5
-    first = list(other.client.session.channels[other.number].unacked.values())
+    first = list(other.client.session.channels[other.number].unacked.entries.values())
     assert [bytes_of(entry.message.body) for entry in first] == [b"%d" % number for number in range(5)]
     assert bodies(queue) == [b"%d" % number for number in range(5, MANY)]
 
@@ -283,7 +283,7 @@ def test_messages_that_recover_cannot_redeliver_are_requeued_in_order(site: Site
     channel.client.flush()
     while step(site):
         pass
-    held = other.client.session.channels[other.number].unacked
+    held = other.client.session.channels[other.number].unacked.entries
     assert [bytes_of(entry.message.body) for entry in held.values()] == [b"%d" % number for number in range(5)]
     assert bodies(queue_of(site)) == [b"%d" % number for number in range(5, MANY)]
 

@@ -115,7 +115,7 @@ def test_a_socket_whose_password_is_queued_stays() -> None:
             [protocol] = server.accepted
             assert not protocol.is_waiting_for_broker()
             session: Any = protocol.session
-            session.login.start_ok("PLAIN", b"\0guest\0wrong")
+            session.handshake.login.start_ok("PLAIN", b"\0guest\0wrong")
             assert queue.waiting == 1
             assert protocol.is_waiting_for_broker()
             queue.running = 0

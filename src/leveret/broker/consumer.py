@@ -48,6 +48,10 @@ class Scope:
     def __init__(self) -> None:
         self.departed = False
 
+    def depart(self) -> None:
+        """Note that the channel is closed."""
+        self.departed = True
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Consumer:

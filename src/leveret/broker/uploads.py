@@ -194,6 +194,14 @@ class Upload:
         self.manager.check_size(size)
         self.body.append(data)
 
+    def claim(self) -> None:
+        """Reserve the upload for a transaction, which publishes it when it commits."""
+        self.taken = True
+
+    def unclaim(self) -> None:
+        """Free the upload again, because the transaction was rolled back."""
+        self.taken = False
+
     def describe(self, header: bytes) -> None:
         """Record the properties of the content."""
         if header != self.header:

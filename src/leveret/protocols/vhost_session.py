@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from leveret.broker.errors import AccessRefused
 from leveret.broker.routing import Route
 from leveret.protocols.ingress_throttle import IngressThrottle
+from leveret.protocols.peer import Peer
 from leveret.protocols.services import Services
 from leveret.protocols.session import Session
 
@@ -22,21 +23,55 @@ class VhostSession(Session):
     """A session that publishes and consumes in one vhost. Routes and permissions are cached until they change.
 
     Attributes:
+        user_bytes: the user, encoded.
+        may_impersonate: whether messages may have the user-id of another user.
+        lost: whether the socket is closed.
         vhost: the vhost that the client has opened; None before.
         routes: routes by canonical address, valid for `topology` of the vhost and `generation` of the users.
         allowed: granted operations and resources, valid for `generation`.
     """
 
-    services: Services
     vhost: Any
-    vhost_name: str
 
-    def __init__(self) -> None:
+    def __init__(self, peer: Peer, services: Services) -> None:
+        self.peer = peer
+        self.services = services
+        self.broker = services.broker
+        self.settings = services.settings
+        self.number = services.new_number()
+        self.vhost = None
+        self.vhost_name = ""
+        self.user = ""
+        self.user_bytes = b""
+        self.may_impersonate = False
+        self.opened = False
+        self.operation = ""
+        self.closing = False
+        self.lost = False
+        self.dirty = False
+        self.bytes_in = 0
         self.ingress = IngressThrottle(self)
         self.routes: dict[bytes, Route] = {}
         self.topology = -1
         self.generation = -1
         self.allowed: set[tuple[str, str]] = set()
+
+    # Input and output
+
+    def count_input(self, size: int) -> None:
+        """Count the bytes of one read, and begin to process them."""
+        self.bytes_in += size
+        self.broker.inputs += 1
+        self.operation = ""
+        self.services.served.append(self.number)
+
+    def mark(self) -> None:
+        """Schedule `flush` for the end of the turn."""
+        if not self.dirty:
+            self.dirty = True
+            self.broker.outputs.append(self)
+
+    # Publishes
 
     def find_route(self, address: bytes) -> Route:
         """Return the route of a publish.
@@ -66,6 +101,8 @@ class VhostSession(Session):
         self.routes[address] = route
         return route
 
+    # The vhost and its end
+
     def enter_vhost(self, vhost: Vhost) -> None:
         """Open a vhost for the client: count the connection there and for its user."""
         self.vhost = vhost
@@ -88,6 +125,46 @@ class VhostSession(Session):
         else:
             by_user.pop(self.user, None)
         vhost.remove_exclusive(self, done)
+
+    def close_forced(self, reason: str) -> None:
+        """Send a close at an operator's request."""
+        raise NotImplementedError
+
+    def shut_down(self, reason: str) -> None:
+        if not self.opened:
+            self.peer.close()
+            return
+        self.close_forced(reason)
+        self.broker.end_turn()
+
+    def vhost_removed(self, vhost: Vhost) -> None:
+        if self.vhost is vhost:
+            self.shut_down(f"vhost '{vhost.name}' was deleted")
+
+    def users_changed(self) -> None:
+        if self.user and self.services.users.get(self.user) is None:
+            self.shut_down(f"user '{self.user}' was deleted")
+
+    def close_timed_out(self) -> None:
+        """Close the socket of a client that did not answer a close in time."""
+        if not self.lost:
+            self.peer.close()
+
+    def peer_name(self) -> str:
+        return self.peer.name
+
+    # The user and its permissions
+
+    def set_user(self, name: str) -> None:
+        """Set the authenticated user."""
+        self.user = name
+        self.user_bytes = name.encode("utf-8", "surrogateescape")
+        user = self.services.users.get(name)
+        self.may_impersonate = user is not None and "impersonator" in user.tags
+
+    def may_publish_as(self, user_id: bytes) -> bool:
+        """Return whether messages of this connection may have the user-id."""
+        return user_id == self.user_bytes or self.may_impersonate
 
     @property
     def session(self) -> object:

@@ -229,11 +229,11 @@ class MessageMachine(TwoClients):
                 messages = channel.messages  # type: ignore[attr-defined]
                 assert messages.incomplete == len(messages.in_flight())
                 entries = channel.all_unacked()
-                assert channel.gets == sum(entry.holder is None for entry in entries)
+                assert channel.unacked.gets == sum(entry.holder is None for entry in entries)
                 for entry in entries:
                     held[entry.queue] += 1
-                if channel.sized:
-                    assert channel.unacked_size == sum(entry.message.size for entry in entries)
+                if channel.unacked.sized:
+                    assert channel.unacked.size == sum(entry.message.size for entry in entries)
         for queue, count in held.items():
             assert queue.unacked == count, queue.name
 

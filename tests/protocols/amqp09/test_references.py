@@ -13,7 +13,7 @@ from leveret.broker.errors import StorageFailed
 from leveret.broker.uploads import IN_MEMORY, MAX_CHECKPOINTS, SyncCallback, UploadSettings
 from leveret.protocols.amqp09.contents.references import MAX_FIELD_BYTES, MAX_TRANSFERS
 from leveret.protocols.amqp09.contents.transfers import CHECKPOINT_EVERY, MAX_RESUMING
-from leveret.protocols.amqp091.connection.base import MAX_BACKLOG_SIZE
+from leveret.protocols.amqp091.channel.backlog import MAX_BACKLOG_SIZE
 from leveret.storage.upload_files import UploadFile, UploadFiles
 from leveret.wire.amqp0.commands import Method
 from tests.broker.support import HeldLog

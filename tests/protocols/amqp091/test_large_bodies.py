@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from leveret.broker.errors import ContentTooLarge
-from leveret.protocols.amqp091.connection import base as connections
+from leveret.protocols.amqp091.connection.outgoing import MAX_UNWRITTEN
 from leveret.protocols.ingress_throttle import MAX_UNCOMMITTED
 from leveret.storage.spool import BLOCK_BYTES, FileSpool
 from leveret.wire.amqp0.commands import Deliver
@@ -208,7 +208,7 @@ def test_a_slow_consumer_has_only_a_part_of_the_body_in_memory(site: Site) -> No
         if found:
             break
     assert [bytes_of(item.body) for item in found] == [BODY]
-    assert not session.paused
+    assert not session.output.paused
 
 
 def test_replies_wait_for_a_body_in_order(site: Site) -> None:
@@ -252,7 +252,7 @@ def test_unread_replies_pause_reading(site: Site) -> None:
     make_slow(channel)
     channel.send("basic.get", queue="q", no_ack=True)
     channel.run()
-    for _ in range(connections.MAX_UNWRITTEN // 200_000 + 1):
+    for _ in range(MAX_UNWRITTEN // 200_000 + 1):
         channel.publish("nowhere", bytes(200_000), mandatory=True)
     channel.client.flush()
     site.run()

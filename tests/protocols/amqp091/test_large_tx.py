@@ -255,15 +255,16 @@ def test_a_large_transaction_is_rolled_back_in_steps(site: Site, log: FailingLog
     channel.send("tx.rollback")
     channel.client.flush()
     assert rolled_back.stalled
-    before = len(rolled_back.tx_publishes) + len(rolled_back.tx_settlements)
+    before = len(rolled_back.transaction)
     assert before >= 2 * MANY - STEP_WORK
     while step(site):
-        held = len(rolled_back.tx_publishes) + len(rolled_back.tx_settlements)
+        held = len(rolled_back.transaction)
         assert before - held <= STEP_WORK + 1
         before = held
     channel.run()
     assert channel.client.take("tx.rollback-ok", channel.number) is not None
-    assert before == 0 and rolled_back.tx_size == 0 and list(rolled_back.unacked) == list(range(1, MANY + 1))
+    assert before == 0 and rolled_back.transaction.size == 0
+    assert list(rolled_back.unacked.entries) == list(range(1, MANY + 1))
     assert counts(site, log) == (MANY, 0)
 
 

@@ -67,7 +67,7 @@ def test_scram(mechanism: str) -> None:
     secure_ok(client, b"")
     assert client.take("connection.tune") is not None
     assert client.session.user == "user"
-    assert client.session.login is None
+    assert client.session.handshake.login is None
 
 
 def test_scram_with_a_wrong_password() -> None:
@@ -172,5 +172,5 @@ def test_a_client_that_disconnects_during_the_login() -> None:
     client.flush()
     client.session.connection_lost()
     site.run()
-    assert client.session.login is None
+    assert client.session.handshake.login is None
     assert not client.peer.written

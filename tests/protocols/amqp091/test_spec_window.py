@@ -29,7 +29,7 @@ def test_the_window_is_full_and_never_exceeded_whatever_channels_do(seed: int) -
         publisher.declare(name)
 
     def tags(channel: Channel) -> list[int]:
-        return list(client.session.channels[channel.number].unacked)
+        return list(client.session.channels[channel.number].unacked.entries)
 
     before = 0
     for _ in range(150):
@@ -81,7 +81,7 @@ def test_an_acknowledgement_does_not_recount_all_channels(monkeypatch: pytest.Mo
     for _ in range(10):
         publisher.publish("q")
     publisher.run()
-    holder = next(channel for channel in others if channel.client.session.channels[channel.number].unacked)
+    holder = next(channel for channel in others if channel.client.session.channels[channel.number].unacked.entries)
     counted: list[int] = []
     woken: list[int] = []
     note, wake = Endpoint.update_window, Endpoint.wake_own
@@ -96,7 +96,7 @@ def test_an_acknowledgement_does_not_recount_all_channels(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(Endpoint, "update_window", update_window)
     monkeypatch.setattr(Endpoint, "wake_own", wake_own)
-    for tag in list(holder.client.session.channels[holder.number].unacked):
+    for tag in list(holder.client.session.channels[holder.number].unacked.entries):
         holder.client.engine.send_ack(holder.number, tag, False)
     holder.run()
     assert len(woken) <= 2 * len(endpoints(one))
@@ -129,4 +129,4 @@ def test_an_existing_window_by_size_can_be_changed_with_any_number(monkeypatch: 
     channel.consume("q")
     assert len(channel.deliveries()) == 5
     channel.qos(0, 20, everywhere=True)
-    assert endpoints(channel)[0].unacked_size == 25
+    assert endpoints(channel)[0].unacked.size == 25

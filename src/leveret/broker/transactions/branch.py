@@ -229,6 +229,12 @@ class Branch:
         for worker in list(self.workers):
             worker.rolled_back(self, reason)
 
+    def set_timeout(self, seconds: int) -> None:
+        """Set the timeout that a client asks for; 0 means none."""
+        self.asked_timeout = seconds
+        self.timeout = seconds * 1000
+        self.start_timer()
+
     def start_timer(self) -> None:
         timers = self.branches.broker.timers
         if self.timeout and self.state in (ACTIVE, ENDED, ROLLBACK_ONLY):

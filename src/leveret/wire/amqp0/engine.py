@@ -164,7 +164,7 @@ class Engine(Machine):
         max_cost: cost above which `receive` leaves the rest of the input to the next call, in units of about 1 µs.
         cost: cost of the last call.
         more: whether the last call has left input.
-        received_any: set by any input; cleared by the heartbeat monitor.
+        received_any: whether there was any input since the last `take_received`.
         state: state of the connection, one of `states`.
         lost: whether the frame boundaries are lost, so that no further input can be parsed, not even close-ok.
     """
@@ -229,6 +229,12 @@ class Engine(Machine):
             or self._gathered
             or any(channel.stage in (assembly.HEADER, assembly.BODY) for channel in self._channels.values())
         )
+
+    def take_received(self) -> bool:
+        """Return whether there was any input since the last call."""
+        received = self.received_any
+        self.received_any = False
+        return received
 
     def receive(self, data: bytes) -> list[Command]:
         """Return the commands that `data` completes, in order. Invalid input never raises an exception.

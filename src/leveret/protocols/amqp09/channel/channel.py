@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker.message import FORMAT_BASIC_AMQP09, FORMAT_CLASS_AMQP09, Entry, Message
 from leveret.protocols.amqp09.channel.consumers import publisher_of
+from leveret.protocols.amqp09.channel.dtx import DtxSession
 from leveret.protocols.amqp09.contents.files import Files
 from leveret.protocols.amqp09.contents.messages import Messages
 from leveret.protocols.amqp09.contents.streams import Pace
 from leveret.protocols.amqp09.realms import WRITE, Tickets
 from leveret.protocols.amqp091.channel.channel import Channel as Channel091
 from leveret.protocols.amqp091.content import MAX_EXPIRATION
-from leveret.protocols.ingress_throttle import ALARM
 from leveret.wire.amqp0.classes import BASIC, FILE, STREAM, class_of
-from leveret.wire.amqp0.commands import TICKET_SHIFT, ContentMethod, Publish
+from leveret.wire.amqp0.commands import TICKET_SHIFT, ContentMethod, Method, Publish
 
 if TYPE_CHECKING:
-    from leveret.protocols.amqp09.channel.dtx import DtxSession
     from leveret.protocols.amqp09.connection.base import BaseConnection
 
 logger = logging.getLogger("leveret.connection")
@@ -75,11 +74,11 @@ class Channel(Channel091):
 
     def tag_owner(self, tag: str) -> Channel091 | None:
         """Return the channel that has the consumer with this tag."""
-        return self if tag in self.consumers else self.opened_on.tag_owner(tag)
+        return self if tag in self.consumers.by_tag else self.opened_on.tag_owner(tag)
 
     def expiry(self, expiration: bytes) -> int:
         # Old Qpid clients send an empty string or 0 if there is no expiration.
-        if not expiration or (expiration == b"0" and self.opened_on.is_qpid_client):
+        if not expiration or (expiration == b"0" and self.opened_on.is_qpid_client()):
             return 0
         # Qpid clients send a point in time, in milliseconds since 1970, instead of a time to live. Times after 1980 exceed
         # the maximum time to live, which distinguishes them.
@@ -102,20 +101,45 @@ class Channel(Channel091):
             message,
         )
 
-    def check_pause(self) -> None:
-        """Stop reading a client that publishes although it was asked to pause and had time to comply."""
-        if self.paused and (self.pause_known or self.broker.timers.now() > self.pause_until):
-            self.connection.ingress.pause(ALARM)
+    def begin_method(self, command: Method) -> None:
+        """Note the ids of a method before it is performed."""
+        self.request = command.request
+        self.replied_first = command.replied_first
+        self.replied_last = command.replied_last
+
+    def recover_when_active(self) -> None:
+        """Perform a basic.recover when the client resumes deliveries."""
+        self.recovers = True
+
+    def take_recovers(self) -> bool:
+        """Return whether a basic.recover is due since the last call."""
+        recovers = self.recovers
+        self.recovers = False
+        return recovers
+
+    def select_dtx(self, demarcated: bool) -> None:
+        """Prepare the channel for distributed transactions."""
+        self.dtx = DtxSession(self, demarcated)
+
+    def set_in_branch(self, inside: bool) -> None:
+        """Enter or leave a branch. Inside, publishes and acknowledgements belong to the transaction."""
+        self.transacted = inside
+
+    def own_pace(self) -> Pace:
+        """Return the limits set by stream.qos for this channel."""
+        if self.pace is None:
+            self.pace = Pace({self.number: self})
+        return self.pace
 
     # Class file
 
     def begin_stage(self, method: ContentMethod) -> None:
-        self.incoming = self.files.begin(method)
+        self.body.begin(self.files.begin(method))
 
     def grow_transaction(self, size: int) -> None:
         Channel091.grow_transaction(self, size)
         if self.dtx is not None:
-            self.vhost.branches.check_room(self.tx_size)
+            self.vhost.branches.check_room(self.transaction.size)
 
     def transaction_ended(self, committed: bool) -> None:
         self.files.transaction_ended(committed)
@@ -149,9 +173,8 @@ class Channel(Channel091):
         Its consumers keep their unacknowledged deliveries. Incomplete contents, staging in both directions and queued
         commands are dropped.
         """
-        self.incoming = []
+        self.body.drop()
         self.backlog.clear()
-        self.backlog_size = 0
         self.files.interrupt()
         self.messages.interrupt()
 
@@ -165,14 +188,14 @@ class Channel(Channel091):
         self.number = number
         self.publisher = publisher_of(connection, BASIC)
         self.tickets.move(connection.tickets)
-        for consumer in self.consumers.values():
-            consumer.owner = connection
+        for consumer in self.consumers.by_tag.values():
+            consumer.move(connection)
         # The new connection has not been asked to pause.
-        self.paused = False
+        self.pause = None
         if self.files.full:
             self.ask_to_pause()
         self.set_counted()
-        self.counted_deliveries = self.counted_bytes = 0
+        self.window.move()
         self.update_window()
 
     def close(self, done: Callable[[], None] | None = None) -> None:

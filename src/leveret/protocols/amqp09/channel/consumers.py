@@ -119,7 +119,7 @@ class BasicConsumer(ClassConsumer):
         """Cancel the consumer. Qpid clients are notified by a basic.cancel-ok that they did not request."""
         channel = self.on_channel
         connection = channel.connection
-        if channel.consumers.get(self.tag) is not self:
+        if channel.consumers.by_tag.get(self.tag) is not self:
             return
         channel.cancel(self.tag)
         if not connection.engine.uses_requests:  # a response must name a request, and there is none

@@ -15,10 +15,11 @@ from leveret.broker.jobs import logged
 from leveret.broker.message import Entry
 from leveret.broker.transactions.branch import Branch
 from leveret.broker.transactions.transaction import REQUEUE
-from leveret.protocols.amqp091.channel.channel import PendingPublish
+from leveret.protocols.amqp091.channel.transaction import PendingPublish
 from leveret.protocols.amqp091.methods import tx as tx091
 
 if TYPE_CHECKING:
+    from leveret.broker.transactions.branches import Branches
     from leveret.protocols.amqp09.channel.channel import Channel
 
 logger = logging.getLogger("leveret.broker")
@@ -35,14 +36,27 @@ class Work:
         self.branch: Branch | None = None
         self.suspended = False
 
+    def begin(self, branches: Branches, name: str, user: str) -> None:
+        """Begin a new branch."""
+        self.branch = branches.begin(name, user, self)
+
+    def join(self, branch: Branch) -> None:
+        """Join a branch that other channels work in."""
+        self.branch = branch
+        branch.join(self)
+
+    def suspend(self) -> None:
+        self.suspended = True
+
+    def resume(self) -> None:
+        self.suspended = False
+
     def flushing(self, branch: Branch) -> Iterator[int]:
         publishes: list[PendingPublish] = []
         settlements: list[tuple[int, Entry, int]] = []
         if self.session.current is self:
             channel = self.session.channel
-            publishes = channel.tx_publishes
-            settlements = channel.tx_settlements
-            tx091.begin_transaction(channel)
+            publishes, settlements = channel.transaction.take()
             channel.transaction_ended(True)
         return self._flushing(branch, publishes, settlements)
 
@@ -81,7 +95,7 @@ class Work:
         channel = self.session.channel
         while settlements:
             tag, entry, outcome = settlements.pop()
-            channel.uncount(tag, entry)
+            channel.unacked.uncount(tag, entry)
             if outcome == REQUEUE:
                 entry.queue.refuse(entry, channel.scope)
             branch.settle(entry, outcome)
@@ -132,10 +146,9 @@ class DtxSession:
         branches = channel.vhost.branches
         work = Work(self)
         if join:
-            work.branch = branches.find(name, channel.connection.user)
-            work.branch.join(work)
+            work.join(branches.find(name, channel.connection.user))
         else:
-            work.branch = branches.begin(name, channel.connection.user, work)
+            work.begin(branches, name, channel.connection.user)
         self.started = True
         self.works[name] = work
         self._enter(work)
@@ -146,7 +159,7 @@ class DtxSession:
         if work is None or self.works.get(name) is not work or work.branch is None:
             raise PreconditionFailed("the channel does not work in a branch with this name")
         pieces = work.branch.flushing(work)
-        work.suspended = True
+        work.suspend()
         self._outside()
         return work.branch, pieces
 
@@ -156,7 +169,7 @@ class DtxSession:
             raise PreconditionFailed("the channel has not suspended a branch with this name")
         if self.current is not None:
             raise PreconditionFailed(f"the channel already works in {self.current.branch}")
-        work.suspended = False
+        work.resume()
         self._enter(work)
 
     def end(self, name: str, failed: bool) -> tuple[Branch, Iterator[int]]:
@@ -187,8 +200,8 @@ class DtxSession:
 
     def _enter(self, work: Work) -> None:
         self.current = work
-        self.channel.transacted = True
+        self.channel.set_in_branch(True)
 
     def _outside(self) -> None:
         self.current = None
-        self.channel.transacted = False
+        self.channel.set_in_branch(False)

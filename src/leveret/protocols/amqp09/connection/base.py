@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from leveret.protocols.amqp09.channel.channel import Channel
+from leveret.protocols.amqp09.connection.handshake import Handshake
 from leveret.protocols.amqp09.contents.streams import Pace
 from leveret.protocols.amqp09.realms import Realms, Tickets
 from leveret.protocols.amqp09.shared_state import Amqp09State
@@ -30,18 +31,27 @@ class BaseConnection(BaseConnection091):
         realms: realms of the vhost.
         tickets: tickets of each channel.
         pace: limits set by stream.qos for all channels together.
-        is_qpid_client: whether the client is a Qpid client, whose behaviour differs (docs/amqp-0-9-dialects.md).
     """
 
     def __init__(self, peer: Peer, shared: Amqp09State) -> None:
-        super().__init__(peer, shared.services, V0_9, "AMQP 0-9")
+        super().__init__(peer, shared.services, V0_9, "AMQP 0-9", Handshake(shared))
         self.shared = shared
         self.qos_spec = True
         self.engine.max_upload_size = self.broker.uploads.settings.max_bytes
         self.realms = Realms({})
         self.tickets: list[Tickets] = []
         self.pace: Pace | None = None
-        self.is_qpid_client = False
+
+    def apply_vhost_settings(self) -> None:
+        BaseConnection091.apply_vhost_settings(self)
+        self.qos_spec = True
+        realms = self.shared.realms.get(self.vhost_name)
+        if realms is not None:
+            self.realms = realms
+
+    def is_qpid_client(self) -> bool:
+        """Return whether the client is a Qpid client, whose behaviour differs (docs/amqp-0-9-dialects.md)."""
+        return self.handshake.client.is_qpid_client
 
     def ids_of(self, channel: Channel091, command: Command) -> tuple[int, int]:
         if isinstance(command, ContentPart) and isinstance(channel, Channel) and channel.files.receiving is not None:
@@ -52,6 +62,12 @@ class BaseConnection(BaseConnection091):
         """Apply alarms to the publisher of a content of a class other than basic."""
         if not self.published_any:
             self.first_publish(channel)
+
+    def own_pace(self) -> Pace:
+        """Return the limits set by stream.qos for all channels together."""
+        if self.pace is None:
+            self.pace = Pace(self.channels)
+        return self.pace
 
     def channels_of_0_9(self) -> dict[int, Channel]:
         """Return the channels, typed as channels of 0-9."""
@@ -72,9 +88,9 @@ class BaseConnection(BaseConnection091):
 
         Tags are unique in the connection, except those of Qpid clients, which number them per channel.
         """
-        if not self.is_qpid_client:
+        if not self.is_qpid_client():
             self.broker.work += len(self.channels) >> CHANNELS_SHIFT
             for channel in self.channels.values():
-                if tag in channel.consumers:
+                if tag in channel.consumers.by_tag:
                     return channel
         return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from leveret.protocols.amqp09.channel.channel import Channel
-from leveret.protocols.amqp09.connection import handshake
 from leveret.protocols.amqp09.connection.base import BaseConnection
 from leveret.protocols.amqp09.methods import channel as channel_methods
 from leveret.protocols.amqp09.methods import dispatch
@@ -14,18 +13,10 @@ from leveret.wire.amqp0.commands import Method
 class Connection(BaseConnection):
     """One 0-9 connection."""
 
-    def start(self) -> None:
-        handshake.start(self)
-
-    def perform_on_connection(self, command: Method) -> None:
-        handshake.perform(self, command)
-
     def open_channel(self, command: Method) -> None:
         channel_methods.open_channel(self, command)
 
     def perform_method(self, channel: Channel091, command: Method) -> None:
         if isinstance(channel, Channel):
-            channel.request = command.request
-            channel.replied_first = command.replied_first
-            channel.replied_last = command.replied_last
+            channel.begin_method(command)
         dispatch.perform(channel, command)

@@ -70,7 +70,7 @@ class Interrupted:
             self.open.pop(channel.id, None)
             self.kept[channel.id] = of_user[channel.id] = interruption
         # Nothing is delivered from now on, as if the socket were full.
-        connection.full = connection.paused = True
+        connection.pause_writing()
         interruption.vhost.transfer_exclusive(connection, interruption)
         for channel in list(interruption.channels.values()):
             channel.interrupt()
@@ -99,7 +99,7 @@ class Interrupted:
         channel = self._find(connection, id)
         if channel.stalled:
             raise ResourceLocked("the channel is still performing its last command: resume it again later")
-        for tag in channel.consumers:
+        for tag in channel.consumers.by_tag:
             if connection.tag_owner(tag) is not None:
                 raise NotAllowed(
                     f"consumer tag '{tag}' of the channel is in use on another channel: tags are unique in the connection"

@@ -88,7 +88,7 @@ class Answers(CommitWaiter):
     def interrupt(self) -> None:
         """Drop the pending replies of a lost connection, and the command waiting for them."""
         if self._then is not None:
-            self.channel.stalled = False
+            self.channel.cancel_stall()
         self.close()
 
     def close(self) -> None:

@@ -73,7 +73,7 @@ class FileConsumer(ClassConsumer):
             return False
         if not self.automatic:
             return super().has_credit_for(size)
-        return channel.active and not channel.connection.paused
+        return channel.active and not channel.connection.output.paused
 
     def deliver(self, entry: Entry) -> None:
         self.files.open(self, entry)
@@ -164,7 +164,7 @@ class Files:
         assert incoming is not None
         incoming.check()
         self.receiving = None
-        self.channel.incoming = []  # otherwise the upload would live as long as the channel
+        self.channel.body.drop()  # otherwise the upload would live as long as the channel
         staged = incoming.staged
         staged.describe(with_size(method.header, staged.announced or 0))
         staged.release()
@@ -174,7 +174,7 @@ class Files:
             if committed:
                 staged.published()
             else:
-                staged.taken = False
+                staged.unclaim()
         self.pending = []
 
     # To the client
@@ -184,9 +184,7 @@ class Files:
         channel = self.channel
         queue = entry.queue
         opened = Open(consumer, entry, f"{channel.broker.identity}.{queue.id}.{entry.seq}")
-        if channel.sized:
-            channel.unacked_size += entry.message.size
-            consumer.unacked_size += entry.message.size
+        channel.unacked.count(entry)
         self.opens.append(opened)
         channel.connection.engine.send(
             channel.number, "file.open", {"identifier": opened.identifier, "content_size": opened.message.size}
@@ -211,8 +209,7 @@ class Files:
         channel.send_content(
             "file.stage", {}, header, Message(message.address, header, tail(message.body, staged_size), rest, True)
         )
-        tag = channel.next_tag
-        channel.next_tag = tag + 1
+        tag = channel.unacked.new_tag()
         exchange, routing_key = split_address(address_of(entry))
         channel.connection.engine.send(
             channel.number,
@@ -227,12 +224,10 @@ class Files:
             },
         )
         if opened.consumer.automatic:
-            channel.uncount(tag, entry)
+            channel.unacked.uncount(tag, entry)
             entry.queue.settle(entry)
         else:
-            channel.unacked[tag] = entry
-            if channel.times is not None:
-                channel.times[tag] = channel.broker.timers.now()
+            channel.unacked.put(tag, entry)
         channel.wake()
 
     def requeue_pending(self) -> None:
@@ -240,15 +235,14 @@ class Files:
         opens = self.opens
         self.opens = deque()
         for opened in reversed(opens):
-            self.channel.uncount(0, opened.entry)
+            self.channel.unacked.uncount(0, opened.entry)
             opened.entry.queue.requeue(opened.entry)
 
     # Overflow
 
     def check_pause(self) -> None:
         """Raise PreconditionFailed if the client publishes although it was asked to pause and had time to comply."""
-        channel = self.channel
-        if self.full and (channel.pause_known or channel.broker.timers.now() > channel.pause_until):
+        if self.full and self.channel.violates_pause():
             raise PreconditionFailed(
                 f"queue '{self.full[0].name}' is full and the channel was asked to pause by"
                 " channel.flow: the content stays staged"

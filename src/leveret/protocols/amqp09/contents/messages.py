@@ -110,8 +110,7 @@ class Messages:
         message = as_class(entry, MESSAGE)
         header = message.header
         start = encode(entry, header, destination)
-        tag = channel.next_tag
-        channel.next_tag = tag + 1
+        tag = channel.unacked.new_tag()
         reference = f"{channel.number}.{tag}"
         # Qpid's transfers have one more byte after the body: `mandatory`.
         end = b"\0" if engine.uses_requests else b""
@@ -189,9 +188,7 @@ class Messages:
         channel = self.channel
         transfer.complete = True
         self.incomplete -= 1
-        channel.unacked[transfer.tag] = transfer.entry
-        if channel.times is not None:
-            channel.times[transfer.tag] = channel.broker.timers.now()
+        channel.unacked.put(transfer.tag, transfer.entry)
 
     def settled_by(self, answer: str) -> list[int]:
         """Return the delivery tags of the transfers that a `message.ok` or `message.reject` settles.
@@ -204,7 +201,7 @@ class Messages:
         """
         channel = self.channel
         unanswered = self.unanswered
-        unacked = channel.unacked
+        unacked = channel.unacked.entries
         first = channel.replied_first
         settled: list[Transfer] = []
         skipped: list[Transfer] = []
@@ -238,7 +235,7 @@ class Messages:
         self.resuming.clear()
         self.incomplete = 0
         for transfer in reversed(transfers):
-            self.channel.uncount(0, transfer.entry)
+            self.channel.unacked.uncount(0, transfer.entry)
             transfer.entry.queue.requeue(transfer.entry)
 
     def interrupt(self) -> None:
@@ -251,9 +248,9 @@ class Messages:
         """Requeue unanswered transfers, because a client that resumed on another connection cannot name their requests."""
         channel = self.channel
         for transfer in reversed(self.unanswered):
-            entry = channel.unacked.pop(transfer.tag, None)
+            entry = channel.unacked.entries.get(transfer.tag)
             if entry is not None:
-                channel.uncount(transfer.tag, entry)
+                channel.unacked.remove(transfer.tag, entry)
                 entry.queue.requeue(entry)
         self.unanswered.clear()
 
@@ -265,7 +262,7 @@ class Messages:
             if committed:
                 staged.published()
             else:
-                staged.taken = False
+                staged.unclaim()
                 leave(staged)
         if not committed:
             self.unanswered.extendleft(reversed(self.answered))

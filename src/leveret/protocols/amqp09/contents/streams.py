@@ -152,8 +152,7 @@ class StreamConsumer(ClassConsumer):
 
     def deliver(self, entry: Entry) -> None:
         channel = self.streaming
-        tag = channel.next_tag
-        channel.next_tag = tag + 1
+        tag = channel.unacked.new_tag()
         message = as_class(entry, STREAM)
         exchange, _ = split_address(address_of(entry))
         channel.send_content(

@@ -71,14 +71,15 @@ class MessageConsumer(ClassConsumer):
         self.resumes = arguments.get(RESUMES) is True
         self.messages: Messages = channel.messages  # type: ignore[attr-defined]  # a channel of 0-9
 
+    def set_destination(self, destination: str) -> None:
+        self.destination = destination
+
     def has_credit_for(self, size: int) -> bool:
         return len(self.messages.resuming) < MAX_RESUMING and super().has_credit_for(size)
 
     def deliver(self, entry: Entry) -> None:
-        channel = self.on_channel
-        if channel.sized and not self.no_ack:
-            channel.unacked_size += entry.message.size
-            self.unacked_size += entry.message.size
+        if not self.no_ack:
+            self.deliveries.count(entry)
         self.messages.deliver(entry, self.destination, not self.no_ack, self.resumes)
 
 

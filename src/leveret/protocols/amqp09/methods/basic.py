@@ -61,7 +61,7 @@ def recover(channel: Channel, requeue: bool) -> None:
     if requeue or channel.active:
         basic091.recover_async(channel, requeue)
     else:
-        channel.recovers = True  # the client has paused deliveries
+        channel.recover_when_active()  # the client has paused deliveries
 
 
 def recover_sync(channel: Channel, requeue: bool) -> None:

@@ -67,8 +67,7 @@ def _text(id: bytes | str) -> str:
 def flow(channel: Channel, active: bool) -> None:
     """Perform channel.flow. A basic.recover received during a pause is performed first when it ends."""
     channel091.flow(channel, active)
-    if active and channel.recovers:
-        channel.recovers = False
+    if active and channel.take_recovers():
         basic091.recover_async(channel, False)
 
 

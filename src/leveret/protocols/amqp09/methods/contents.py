@@ -55,7 +55,7 @@ def cancel(channel: Channel, consumer_tag: str, nowait: bool, answer: str) -> No
 
 def publish(channel: Channel, route: Route, message: Message, flags: int) -> list[Queue]:
     """Publish a message, and return its queues."""
-    channel.publish_count += 1
+    channel.count_publish(route)
     queues = channel.route_message(route, message)
     if flags or not queues:
         queues = channel.return_undeliverable(message, queues, flags)

@@ -39,7 +39,7 @@ def start(channel: Channel, dtx_identifier: str) -> None:
     session = channel.dtx
     if session is None or session.demarcated:
         raise PreconditionFailed("dtx.start: send dtx.select first")
-    if not session.started and (channel.publish_count or channel.consumers or channel.next_tag > 1):
+    if not session.started and (channel.publish_count or len(channel.consumers) or channel.unacked.any_delivered()):
         raise PreconditionFailed("dtx.start: the channel has already published or consumed; expected dtx.start first")
     session.start(dtx_identifier)
     channel.connection.engine.send(channel.number, "dtx.start-ok", {})
@@ -49,7 +49,7 @@ def _select(channel: Channel, demarcated: bool) -> None:
     if channel.dtx is None:
         if channel.transacted:
             raise PreconditionFailed("the channel has local transactions (tx.select)")
-        channel.dtx = DtxSession(channel, demarcated)
+        channel.select_dtx(demarcated)
     elif channel.dtx.demarcated != demarcated:
         used = "dtx-demarcation" if channel.dtx.demarcated else "dtx"
         raise PreconditionFailed(
@@ -157,7 +157,7 @@ def _decide(channel: Channel, name: str, decide: Callable[[Callable[[int], None]
     try:
         decide(_Decision(channel, name).done)
     except BrokerError:
-        channel.stalled = False
+        channel.cancel_stall()
         raise
 
 
@@ -206,10 +206,7 @@ def get_timeout(channel: Channel, xid: str) -> None:
 
 def set_timeout(channel: Channel, ticket: int, xid: str, timeout: int) -> None:
     """Perform dtx-coordination.set-timeout, in seconds; 0 means no timeout."""
-    branch = _find(channel, xid)
-    branch.asked_timeout = timeout
-    branch.timeout = timeout * 1000
-    branch.start_timer()
+    _find(channel, xid).set_timeout(timeout)
     channel.connection.engine.send(channel.number, "dtx-coordination.set-timeout-ok", {})
 
 

@@ -14,7 +14,6 @@ from leveret.protocols.amqp09.channel.consumers import prepare_other_classes, pu
 from leveret.protocols.amqp09.contents.files import KIND, FileConsumer
 from leveret.protocols.amqp09.methods import contents
 from leveret.protocols.amqp09.realms import WRITE
-from leveret.protocols.amqp091.channel.channel import PendingPublish
 from leveret.protocols.amqp091.methods import basic as basic091
 from leveret.protocols.amqp091.methods.replies import reply_when_stored
 from leveret.protocols.amqp091.reply_codes import CODES
@@ -24,8 +23,6 @@ from leveret.wire.amqp0.dialects import QPID
 from leveret.wire.amqp0.properties import decode_header
 from leveret.wire.amqp0.table_amqp09 import V0_9
 
-# Bytes of memory counted for a publish in a transaction. Its body is on disk.
-PENDING_PUBLISH_BYTES: Final = 1000
 # Method id of file.open.
 OPEN: Final = 40
 
@@ -137,16 +134,15 @@ def publish(
     flags = MANDATORY * mandatory | IMMEDIATE * immediate
     prepare_other_classes(channel.vhost)
     if channel.transacted:
-        channel.publish_count += 1
-        channel.grow_transaction(PENDING_PUBLISH_BYTES)
-        channel.tx_publishes.append(PendingPublish(message, route, flags, channel.broker.timers.now()))
-        staged.taken = True
+        channel.count_publish(route)
+        channel.publish_in_transaction(message, route, flags, 0)  # the body is on disk
+        staged.claim()
         files.pending.append(staged)
         files.slow_down(route.queues)
         return
     queues = contents.publish(channel, route, message, flags)
     if isinstance(message.body, StoredBody):
-        connection.spools = True
+        connection.note_spooled()
     staged.published()
     files.slow_down(queues)
     connection.published(channel)

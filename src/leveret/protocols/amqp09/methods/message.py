@@ -27,10 +27,10 @@ from leveret.protocols.amqp09.contents.answers import Answer
 from leveret.protocols.amqp09.contents.transfers import RESUMES, MessageConsumer
 from leveret.protocols.amqp09.methods.queue import name_of
 from leveret.protocols.amqp09.realms import READ, WRITE
-from leveret.protocols.amqp091.channel.channel import WIDE_FANOUT, PendingPublish
+from leveret.protocols.amqp091.channel.channel import WIDE_FANOUT
+from leveret.protocols.amqp091.channel.direct_replies import REPLY_NAME
 from leveret.protocols.amqp091.content import MAX_EXPIRATION
 from leveret.protocols.amqp091.methods import basic as basic091
-from leveret.protocols.amqp091.methods.basic import REPLY_NAME
 from leveret.wire.amqp0.classes import MESSAGE, encode_transfer
 from leveret.wire.amqp0.values import Arguments
 
@@ -39,8 +39,6 @@ PERSISTENT: Final = 2
 # Reject codes.
 GENERIC: Final = 0
 NOT_IMMEDIATE: Final = 1
-# Bytes of memory counted for a publish in a transaction, in addition to its body.
-PENDING_PUBLISH_BYTES: Final = 1000
 
 
 class Rejected(Exception):
@@ -77,7 +75,7 @@ def check(channel: Channel, arguments: Arguments) -> None:
     if arguments["user_id"]:
         channel.check_user(arguments["user_id"].encode("utf-8", "surrogateescape"))
     if arguments["reply_to"] == REPLY_NAME:
-        arguments["reply_to"] = channel.reply_address()
+        arguments["reply_to"] = channel.replies.address()
     if arguments["ttl"] > MAX_EXPIRATION:
         raise PreconditionFailed(f"invalid ttl {arguments['ttl']}: expected at most {MAX_EXPIRATION} milliseconds")
     channel.opened_on.find_route(make_address(arguments["destination"], arguments["routing_key"]))
@@ -105,13 +103,10 @@ def publish(channel: Channel, arguments: Arguments, body: Body, size: int, reque
         FORMAT_CLASS_AMQP09,
     )
     prepare_other_classes(channel.vhost)
-    if route.request:
-        channel.requested = True
-    else:
-        channel.publish_count += 1
+    channel.count_publish(route)
     channel.check_pause()
     if isinstance(body, StoredBody):
-        connection.spools = True
+        connection.note_spooled()
     connection.published(channel)
     queues = channel.route_message(route, message)
     try:
@@ -119,8 +114,7 @@ def publish(channel: Channel, arguments: Arguments, body: Body, size: int, reque
     except Rejected as rejected:
         return Answer("message.reject", {"code": rejected.code, "text": str(rejected)}, request)
     if channel.transacted:
-        channel.grow_transaction(PENDING_PUBLISH_BYTES + (0 if isinstance(body, StoredBody) else size))
-        channel.tx_publishes.append(PendingPublish(message, route, 0, now))
+        channel.publish_in_transaction(message, route, 0, 0 if isinstance(body, StoredBody) else size)
         return Answer("message.ok", {}, request)
     accepted = True
     for queue in queues:
@@ -182,9 +176,9 @@ def consume(
         raise PreconditionFailed(f"message.consume: {RESUMES} requires acknowledgements: consume without no-ack")
     tag = destination or "amq.dest-" + secrets.token_urlsafe(16)
     basic091.consume(channel, name, tag, no_local, no_ack, exclusive, True, filter, MessageConsumer)
-    consumer = channel.consumers[tag]
+    consumer = channel.consumers.by_tag[tag]
     assert isinstance(consumer, MessageConsumer)
-    consumer.destination = destination
+    consumer.set_destination(destination)
     channel.messages.answers.ok()
 
 
@@ -196,7 +190,7 @@ def cancel(channel: Channel, destination: str) -> None:
             raise NotAllowed(f"destination '{destination}' belongs to a consumer of another channel")
         channel.cancel(destination)
     else:
-        for tag, consumer in list(channel.consumers.items()):
+        for tag, consumer in list(channel.consumers.by_tag.items()):
             if isinstance(consumer, MessageConsumer) and not consumer.destination:
                 channel.cancel(tag)
     channel.messages.answers.ok()
@@ -231,9 +225,7 @@ class _Get(Waiting):
             channel.messages.answers.add(Answer("message.empty", {}, channel.request))
             return True
         if not self.no_ack:
-            channel.gets += 1
-            if channel.sized:
-                channel.unacked_size += entry.message.size
+            channel.unacked.count(entry)
         channel.messages.answers.ok()
         channel.messages.deliver(entry, self.destination, not self.no_ack)
         return True

@@ -65,7 +65,7 @@ def declare(
     channel.tickets.check(ticket, PASSIVE if passive else ACTIVE, queue)
     channel.release_exclusive(queue)
     strict = vhost.strict
-    if durable and not auto_delete and channel.opened_on.is_qpid_client:
+    if durable and not auto_delete and channel.opened_on.is_qpid_client():
         exclusive = False  # a durable subscription, which outlives its connection
     if queue in vhost.queues or passive:
         found = find(channel, queue)
@@ -87,7 +87,7 @@ def declare(
             auto_delete=auto_delete or (exclusive and strict),
             arguments=arguments,
         )
-    channel.last_queue = found.name
+    channel.set_last_queue(found.name)
     found.touch()
     found.catch_up()
     reply_when_stored(
@@ -155,7 +155,7 @@ def delete(channel: Channel, ticket: int, queue: str, if_unused: bool, if_empty:
     name = name_of(channel, queue)
     channel.tickets.check(ticket, ACTIVE, name)
     find(channel, name)
-    if channel.opened_on.is_qpid_client and not channel.connection.engine.uses_requests:
+    if channel.opened_on.is_qpid_client() and not channel.connection.engine.uses_requests:
         nowait = False  # Qpid brokers always reply, and Qpid clients up to 0.32 wait for it
     queue091.delete(channel, name, if_unused, if_empty, nowait)
 

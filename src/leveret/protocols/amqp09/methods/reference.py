@@ -66,7 +66,7 @@ def checkpoint(channel: Channel, reference: str, identifier: str) -> None:
     try:
         found.staged.checkpoint(identifier, _Checkpoint(channel, answer).kept)
     except BrokerError:
-        channel.stalled = False
+        channel.cancel_stall()
         raise
 
 
@@ -102,7 +102,7 @@ def close(channel: Channel, reference: str) -> None:
         leave(staged)
         raise
     if channel.transacted:
-        staged.taken = True
+        staged.claim()
         messages.pending.append(staged)
     else:
         staged.published()

@@ -9,31 +9,20 @@ from leveret.broker.message import FORMAT_CLASS_AMQP09, Message, make_address
 from leveret.broker.values import FieldTable
 from leveret.protocols.amqp09.channel.channel import Channel
 from leveret.protocols.amqp09.channel.consumers import prepare_other_classes, publisher_of
-from leveret.protocols.amqp09.contents.streams import Pace, StreamConsumer
+from leveret.protocols.amqp09.contents.streams import StreamConsumer
 from leveret.protocols.amqp09.methods import contents
 from leveret.protocols.amqp09.realms import WRITE
-from leveret.protocols.amqp091.channel.channel import PendingPublish
 from leveret.wire.amqp0.classes import STREAM
 from leveret.wire.amqp0.commands import IMMEDIATE, MANDATORY, ContentMethod
 from leveret.wire.amqp0.dialects import QPID
 from leveret.wire.amqp0.properties import decode_header
 from leveret.wire.amqp0.table_amqp09 import V0_9
 
-# Bytes of memory counted for a publish in a transaction, in addition to its body.
-PENDING_PUBLISH_BYTES: Final = 1000
-
 
 def qos(channel: Channel, prefetch_size: int, prefetch_count: int, consume_rate: int, **flags: bool) -> None:
     """Perform stream.qos. The windows apply to this class only, whose deliveries are never unacknowledged."""
     connection = channel.opened_on
-    if flags["global"]:
-        pace = connection.pace
-        if pace is None:
-            pace = connection.pace = Pace(connection.channels)
-    else:
-        pace = channel.pace
-        if pace is None:
-            pace = channel.pace = Pace({channel.number: channel})
+    pace = connection.own_pace() if flags["global"] else channel.own_pace()
     pace.set(consume_rate, prefetch_size, prefetch_count)
     connection.engine.send(channel.number, "stream.qos-ok", {})
     pace.fire(0)
@@ -85,9 +74,8 @@ def publish(channel: Channel, command: ContentMethod) -> None:
     prepare_other_classes(channel.vhost)
     channel.check_pause()
     if channel.transacted:
-        channel.publish_count += 1
-        channel.grow_transaction(message.size + PENDING_PUBLISH_BYTES)
-        channel.tx_publishes.append(PendingPublish(message, route, flags, channel.broker.timers.now()))
+        channel.count_publish(route)
+        channel.publish_in_transaction(message, route, flags, message.size)
     else:
         for queue in contents.publish(channel, route, message, flags):
             queue.limits.note_droppable()

@@ -134,7 +134,7 @@ def _execute(channel: Channel, body: bytes) -> None:
             return
         if channel.stalled:
             # Queue the rest ahead of commands that were received after the tunnel.
-            channel.backlog.extendleft(reversed(commands[index:]))
+            channel.backlog.put_first(commands[index:])
             return
         connection.perform(channel, command)
 

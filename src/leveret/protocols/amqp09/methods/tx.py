@@ -23,10 +23,11 @@ def rollback(channel: Channel) -> None:
 
 
 def _rolling_back(channel: Channel) -> Iterator[int]:
-    rejected = sorted([tag for tag, _, outcome in channel.tx_settlements if outcome == REQUEUE])
-    yield len(channel.tx_settlements) >> 4
+    settlements = channel.transaction.settlements
+    rejected = sorted([tag for tag, _, outcome in settlements if outcome == REQUEUE])
+    yield len(settlements) >> 4
     yield from tx091.rolling_back(channel)
-    yield from channel.requeuing_tags(rejected)
+    yield from channel.unacked.requeuing_tags(rejected)
 
 
 def _rolled_back(channel: Channel) -> None:

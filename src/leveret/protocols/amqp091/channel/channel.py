@@ -6,15 +6,13 @@ This is the hot path of the protocol. Other methods are in the modules named aft
 from __future__ import annotations
 
 import logging
-from bisect import bisect_right
-from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from leveret.broker.bodies import Body, StoredBody, whole
+from leveret.broker.bodies import Body, whole
 from leveret.broker.consumer import Consumer, Scope, UnackedOwner
-from leveret.broker.errors import ContentTooLarge, NotImplementedByBroker, PreconditionFailed
+from leveret.broker.errors import NotImplementedByBroker, PreconditionFailed
 from leveret.broker.jobs import logged
 from leveret.broker.message import AT_ONCE, FORMAT_AMQP0, Entry, Message
 from leveret.broker.queues.frozen import FrozenQueues
@@ -23,11 +21,19 @@ from leveret.broker.routing import Route, check_keys
 from leveret.broker.transactions.transaction import ACCEPT, REJECT, REQUEUE
 from leveret.broker.vhost import Vhost
 from leveret.protocols.amqp091 import content
+from leveret.protocols.amqp091.channel.backlog import CommandBacklog
+from leveret.protocols.amqp091.channel.body import BodyReceiver
+from leveret.protocols.amqp091.channel.confirms import PublisherConfirms
 from leveret.protocols.amqp091.channel.consumer_timeout import ConsumerTimeout
-from leveret.protocols.amqp091.channel.consumers import ChannelConsumer
+from leveret.protocols.amqp091.channel.consumers import ChannelConsumer, ConsumersByTag
+from leveret.protocols.amqp091.channel.direct_replies import REPLY_TO, DirectReplies
+from leveret.protocols.amqp091.channel.pause import PublisherPause
+from leveret.protocols.amqp091.channel.transaction import ChannelTransaction
+from leveret.protocols.amqp091.channel.unacked import UnackedDeliveries
+from leveret.protocols.amqp091.channel.window import ChannelWindow
 from leveret.protocols.amqp091.reply_codes import FAILURE
 from leveret.protocols.ingress_throttle import ALARM, BACKLOG
-from leveret.wire.amqp0.commands import IMMEDIATE, MANDATORY, Command, ContentMethod, Publish
+from leveret.wire.amqp0.commands import IMMEDIATE, MANDATORY, ContentMethod, Publish
 from leveret.wire.amqp0.constants import INTERNAL_ERROR
 from leveret.wire.amqp0.values import Arguments
 
@@ -36,15 +42,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("leveret.connection")
 
-REPLY_TO: Final = b"amq.rabbitmq.reply-to"
 # Maximum number of unacknowledged deliveries on a channel without prefetch while memory is tight.
 LOW_MEMORY_WINDOW: Final = 1000
-# Milliseconds after channel.flow in which publishes are accepted: they may have been sent before it arrived.
-FLOW_GRACE: Final = 5000
+# Bytes of memory counted for a publish in a transaction, in addition to its body.
+PENDING_PUBLISH_BYTES: Final = 1000
 # Number of queues above which routing a message counts as work.
 WIDE_FANOUT: Final = 16
-# Maximum number of tags that a channel remembers of consumers cancelled by the broker.
-MAX_CANCELLED_TAGS: Final = 1000
 # Maximum number of deliveries that one acknowledgement settles without yielding to other clients.
 MAX_SETTLED_AT_ONCE: Final = 2000
 # A closing channel with fewer consumers removes them in the order of their creation.
@@ -53,36 +56,20 @@ NO_CONSUMERS: Final = 313
 NO_ROUTE: Final = 312
 
 
-class PendingPublish:
-    """A publish in an open transaction.
-
-    Its route is resolved on arrival. Only routes that depend on the message are resolved again at commit.
-    """
-
-    __slots__ = ("flags", "message", "route", "sent_at")
-
-    def __init__(self, message: Message, route: Route, flags: int, sent_at: int) -> None:
-        self.message = message
-        self.route = route
-        self.flags = flags
-        self.sent_at = sent_at
-
-
 class Channel(UnackedOwner):
     """One channel of a connection.
 
     Attributes:
         format: format of the messages published on it.
         publisher: number that identifies the publisher in messages.
-        unacked: entries by delivery tag.
-        low_tag: lower bound of the tags in `unacked`.
+        unacked: delivery tags, and the deliveries that are not acknowledged.
+        window: prefetch windows.
+        counted: whether the consumers share a window, so that an acknowledgement may wake any of them.
         active: whether the client accepts deliveries (channel.flow).
-        paused: whether the broker has asked the client to stop publishing.
+        pause: the pause that the client was asked for; None if it may publish.
+        confirms: pending confirms; None before confirm.select.
+        transacted: whether publishes and acknowledgements belong to the transaction.
         stalled: whether a reply waits for a commit or a page-in. Further commands wait in `backlog`.
-        published: number of publishes since confirm.select.
-        confirmed: number of these that have been acked or nacked, in order.
-        marks: pairs of a log batch and the first publish in it, in order.
-        nacks: sequence numbers of publishes to nack.
     """
 
     def __init__(self, connection: BaseConnection, number: int) -> None:
@@ -95,60 +82,30 @@ class Channel(UnackedOwner):
         self.format = FORMAT_AMQP0
         self.publisher: int = connection.number
         self.active = True
-        self.paused = False
-        self.pause_known = False
-        self.pause_until = 0
+        self.pause: PublisherPause | None = None
         self.closing = False
         # The connection has ended. The channel is about to close and performs no more commands.
         self.abandoned = False
         # Deliveries
-        self.next_tag = 1
-        self.low_tag = 1
-        self.unacked: dict[int, Entry] = {}
-        self.consumers: dict[str, ChannelConsumer] = {}
-        # Tags of consumers that the broker cancelled, oldest first. In strict mode, basic.cancel accepts these too
-        # (basic.cancel.01). Bounded, because most clients never cancel them.
-        self.cancelled_tags: dict[str, None] = {}
-        self.default_prefetch = 0
-        self.default_prefetch_size = 0
-        self.prefetch = 0
-        self.prefetch_size = 0
-        self.unacked_size = 0
-        # This channel's share of the connection's window: deliveries and bytes.
-        self.counted_deliveries = 0
-        self.counted_bytes = 0
-        # Unacknowledged deliveries of basic.get, which do not count in any window.
-        self.gets = 0
+        self.unacked = UnackedDeliveries(connection.broker.timers)
+        self.consumers = ConsumersByTag()
+        self.window = ChannelWindow()
         self.counted = False
-        self.sized = False
         self.max_unacked = connection.settings.unacked_per_channel
-        self.times: dict[int, int] | None = None
         self.timeout: ConsumerTimeout | None = None
         self.last_queue = ""
-        self.reply_queue: Queue | None = None
+        self.replies = DirectReplies()
         # Publishes
-        self.confirming = False
-        self.published = 0
-        self.confirmed = 0
-        self.listed = False
-        self.marked_batch = 0
-        self.marks: deque[tuple[int, int]] = deque()
-        self.nacks: deque[int] = deque()
-        # Parts of the body being received.
-        self.incoming: list[bytes] | StoredBody = []
+        self.confirms: PublisherConfirms | None = None
+        self.body = BodyReceiver()
         # Transactions
         self.transacted = False
-        self.tx_publishes: list[PendingPublish] = []
-        self.tx_settlements: list[tuple[int, Entry, int]] = []
-        self.tx_size = 0
-        # A large transaction is being committed. Its settlements take effect even if the channel closes.
-        self.committing = False
+        self.transaction = ChannelTransaction(connection.settings.max_transaction)
         # Unfinished work in steps. Further commands wait for it.
         self.unfinished: Iterator[int] | None = None
         # Order of replies
         self.stalled = False
-        self.backlog: deque[Command] = deque()
-        self.backlog_size = 0
+        self.backlog = CommandBacklog()
         # Statistics
         self.publish_count = 0
         # Whether the last publish was a request to the broker.
@@ -169,11 +126,10 @@ class Channel(UnackedOwner):
         if command.user_id is not None:
             self.check_user(command.user_id)
         if REPLY_TO in header:
-            header = self._with_reply_address(header)
+            header = self.replies.with_address(header)
         body: Body = command.body
         if command.spooled:
-            body = self.incoming
-            self.incoming = []
+            body = self.body.take()
         message = Message(
             address,
             header,
@@ -190,10 +146,12 @@ class Channel(UnackedOwner):
             self.requested = True
         else:
             self.publish_count += 1
-        if self.paused and (self.pause_known or self.broker.timers.now() > self.pause_until):
-            connection.ingress.pause(ALARM)
+        if self.pause is not None:
+            self.check_pause()
         if self.transacted:
-            self._publish_later(message, route, command.flags)
+            if command.headers_at >= 0 and b"CC" in header:
+                check_keys(self.broker, [route.routing_key, *content.check_copies(message)])
+            self.publish_in_transaction(message, route, command.flags, command.size)
             return
         queues = route.queues
         if route.dynamic or (command.headers_at >= 0 and b"CC" in header):
@@ -207,20 +165,9 @@ class Channel(UnackedOwner):
                 accepted = False
         if len(queues) > WIDE_FANOUT:
             connection.broker.work += len(queues)
-        if self.confirming:
-            sequence = self.published + 1
-            self.published = sequence
-            if message.row is not None:
-                filling = self.log.filling
-                if self.marked_batch != filling:
-                    self.marked_batch = filling
-                    self.marks.append((filling, sequence))
-                    self.log.wait(self)
-            if not accepted:
-                self.nacks.append(sequence)
-            if not self.listed:
-                self.listed = True
-                connection.confirming.append(self)
+        confirms = self.confirms
+        if confirms is not None:
+            confirms.add(message, accepted)
 
     def begin_content(self, publish: Publish) -> None:
         """Prepare to receive a large body in parts, into the spool if there is one.
@@ -230,13 +177,13 @@ class Channel(UnackedOwner):
         """
         spool = self.log.spool
         if spool is None:
-            self.incoming = []
+            self.body.begin([])
             return
-        self.incoming = spool.begin(publish.size, publish.delivery_mode == 2)
-        self.connection.spools = True
+        self.body.begin(spool.begin(publish.size, publish.delivery_mode == 2))
+        self.connection.note_spooled()
 
     def begin_stage(self, method: ContentMethod) -> None:
-        """Prepare to receive the content of an upload in parts, which are appended to `incoming` (0-9)."""
+        """Prepare to receive the content of an upload in parts (0-9)."""
         raise NotImplementedByBroker(f"{method.name} is not implemented")
 
     def route_message(self, route: Route, message: Message) -> list[Queue]:
@@ -272,19 +219,48 @@ class Channel(UnackedOwner):
             return ready
         return queues
 
+    def count_publish(self, route: Route) -> None:
+        """Count a publish of a class other than basic (0-9)."""
+        if route.request:
+            self.requested = True
+        else:
+            self.publish_count += 1
+
+    def take_requested(self) -> bool:
+        """Return whether there was a request to the broker since the last call."""
+        requested = self.requested
+        self.requested = False
+        return requested
+
     def ask_to_pause(self) -> None:
         """Send channel.flow to a publisher to stop it (0-9-1 channel.flow.throttling)."""
-        if not self.paused and self.publish_count:
-            self.paused = True
-            self.pause_known = False
-            self.pause_until = self.broker.timers.now() + FLOW_GRACE
+        if self.pause is None and self.publish_count:
+            self.pause = PublisherPause(self.broker.timers.now())
             self.connection.engine.send(self.number, "channel.flow", {"active": False})
 
     def ask_to_resume(self) -> None:
         """Send channel.flow to resume a publisher that was asked to pause."""
-        if self.paused:
-            self.paused = False
+        if self.pause is not None:
+            self.pause = None
             self.connection.engine.send(self.number, "channel.flow", {"active": True})
+
+    def pause_replied(self, active: bool) -> None:
+        """Note the client's reply to channel.flow."""
+        if self.pause is not None:
+            self.pause.replied(active)
+
+    def violates_pause(self) -> bool:
+        """Return whether the client publishes although it was asked to pause and had time to comply."""
+        return self.pause is not None and self.pause.is_violated(self.broker.timers.now())
+
+    def check_pause(self) -> None:
+        """Stop reading a client that violates a pause."""
+        if self.violates_pause():
+            self.connection.ingress.pause(ALARM)
+
+    def set_active(self, active: bool) -> None:
+        """Pause or resume deliveries at the client's request (channel.flow)."""
+        self.active = active
 
     def send_return(self, message: Message, code: int, text: str) -> None:
         self.send_content(
@@ -320,31 +296,28 @@ class Channel(UnackedOwner):
 
     def check_user(self, user_id: bytes) -> None:
         """Raise PreconditionFailed if the user-id of a message is not the user of the connection."""
-        if user_id != self.connection.user_bytes and not self.connection.may_impersonate:
+        if not self.connection.may_publish_as(user_id):
             raise PreconditionFailed(
                 f"user_id property set to '{user_id.decode('utf-8', 'replace')}' but authenticated"
                 f" user was '{self.connection.user}'"
             )
 
-    def _with_reply_address(self, header: bytes) -> bytes:
-        """Replace the pseudo-address of direct reply-to with the address of this channel's reply consumer."""
-        if content.reply_to(header) != REPLY_TO.decode():
-            return header
-        return content.with_reply_to(header, self.reply_address())
+    # Transactions
 
-    def reply_address(self) -> str:
-        """Return the address of this channel's reply consumer."""
-        if self.reply_queue is None:
-            raise PreconditionFailed(
-                "fast reply consumer does not exist: consume from 'amq.rabbitmq.reply-to' on this channel first"
-            )
-        return self.reply_queue.name
+    def select_transactions(self) -> None:
+        """Make the channel transacted."""
+        if self.confirms is not None:
+            raise PreconditionFailed("cannot switch from confirm to tx mode")
+        self.transacted = True
 
-    def _publish_later(self, message: Message, route: Route, flags: int) -> None:
-        if message.headers_at >= 0 and b"CC" in message.header:
-            check_keys(self.broker, [route.routing_key, *content.check_copies(message)])
-        self.grow_transaction(message.size + 1000)
-        self.tx_publishes.append(PendingPublish(message, route, flags, self.broker.timers.now()))
+    def publish_in_transaction(self, message: Message, route: Route, flags: int, size: int) -> None:
+        """Add a publish to the transaction, which grows by `size` bytes and the size of the publish itself.
+
+        Raises:
+            ContentTooLarge: the transaction exceeds `limits.transaction_size`.
+        """
+        self.grow_transaction(size + PENDING_PUBLISH_BYTES)
+        self.transaction.publish(message, route, flags, self.broker.timers.now())
 
     def grow_transaction(self, size: int) -> None:
         """Add `size` bytes to the size of the transaction.
@@ -352,148 +325,88 @@ class Channel(UnackedOwner):
         Raises:
             ContentTooLarge: the transaction exceeds `limits.transaction_size`.
         """
-        self.tx_size += size
-        if self.tx_size > self.connection.settings.max_transaction:
-            raise ContentTooLarge(
-                f"the transaction exceeds {self.connection.settings.max_transaction} bytes;"
-                " the limit is set by limits.transaction_size"
-            )
+        self.transaction.grow(size)
 
     def transaction_ended(self, committed: bool) -> None:
         """Handle the end of a transaction, before a commit or after a rollback. Overridden for the other classes of 0-9."""
 
     # Confirms
 
-    def committed(self, batch: int) -> None:
-        marks = self.marks
-        while marks and marks[0][0] <= batch:
-            marks.popleft()
-        if not self.closing:
-            self.resolve()
-            self.connection.mark()
+    def select_confirms(self) -> None:
+        """Make the channel confirm publishes."""
+        if self.transacted:
+            raise PreconditionFailed("cannot switch from tx to confirm mode")
+        if self.confirms is None:
+            self.confirms = PublisherConfirms(self.connection, self.number)
 
     def resolve(self) -> None:
-        """Ack or nack publishes in order, up to the first one whose batch is not committed."""
-        marks = self.marks
-        upto = marks[0][1] - 1 if marks else self.published
-        confirmed = self.confirmed
-        if upto <= confirmed:
-            return
-        engine = self.connection.engine
-        nacks = self.nacks
-        while nacks and nacks[0] <= upto:
-            nacked = nacks.popleft()
-            if nacked - 1 > confirmed:
-                engine.send_ack(self.number, nacked - 1, nacked - 2 > confirmed)
-            engine.send_nack(self.number, nacked, False, False)
-            confirmed = nacked
-        if upto > confirmed:
-            engine.send_ack(self.number, upto, upto - 1 > confirmed)
-        self.confirmed = upto
+        """Send the confirms that are due."""
+        if self.confirms is not None:
+            self.confirms.resolve()
 
     # Deliveries
 
     def is_full(self) -> bool:
         """Return whether the channel's own window is full."""
-        return 0 < self.prefetch <= self.outstanding()
+        return 0 < self.window.prefetch <= self.outstanding()
 
     def outstanding(self) -> int:
         """Return the number of deliveries that count in the windows of the channel and the connection."""
-        return len(self.unacked) + len(self.tx_settlements) - self.gets
+        unacked = self.unacked
+        return len(unacked.entries) + len(self.transaction.settlements) - unacked.gets
 
     def has_credit(self, size: int) -> bool:
         """Return whether the windows of the channel and the connection allow a delivery of `size` bytes."""
         if self.is_full():
             return False
-        if self.prefetch_size and (self.unacked or self.outstanding()) and self.unacked_size + size > self.prefetch_size:
+        limit = self.window.prefetch_size
+        unacked = self.unacked
+        if limit and (unacked.entries or self.outstanding()) and unacked.size + size > limit:
             return False
-        connection = self.connection
-        if not connection.prefetch and not connection.prefetch_size:
-            return True
-        return connection.has_credit(self, size)
+        window = self.connection.window
+        return not window.is_limited() or window.has_credit(self, size)
 
     def update_window(self) -> None:
         """Update the connection's window with this channel's unacknowledged deliveries."""
-        count = 0
-        size = 0
-        if not self.closing:
-            count = self.outstanding()
-            size = self.unacked_size
-        self.connection.count_unacked(count - self.counted_deliveries, size - self.counted_bytes)
-        self.counted_deliveries = count
-        self.counted_bytes = size
+        window = self.connection.window
+        if self.closing:
+            self.window.report(window, 0, 0)
+        else:
+            self.window.report(window, self.outstanding(), self.unacked.size)
 
     def is_over_limit(self) -> bool:
         """Return whether the client must acknowledge deliveries first: by setting, or because memory is tight."""
-        count = len(self.unacked)
+        count = len(self.unacked.entries)
         if (self.broker.tight and count >= LOW_MEMORY_WINDOW) or 0 < self.max_unacked <= count:
             self.counted = True  # makes acknowledgements wake all consumers of the channel
             return True
         return False
 
-    def take_tags(self, tag: int, multiple: bool) -> list[tuple[int, Entry]]:
-        """Remove and return the entries that an acknowledgement covers (0-9-1 basic.ack.multiple.exists).
-
-        Raises:
-            PreconditionFailed: the delivery tag is unknown or already acknowledged.
-        """
-        unacked = self.unacked
-        if not multiple:
-            entry = unacked.pop(tag, None)
-            if entry is None:
-                raise PreconditionFailed(f"unknown delivery tag {tag}")
-            return [(tag, entry)]
-        if tag == 0:
-            taken = sorted(unacked.items())
-            unacked.clear()
-            self.low_tag = self.next_tag
-            return taken
-        if tag not in unacked:
-            raise PreconditionFailed(f"unknown delivery tag {tag}")
-        taken = []
-        if tag - self.low_tag > 4 * len(unacked) + 64:
-            for number in sorted(unacked):
-                if number > tag:
-                    break
-                taken.append((number, unacked.pop(number)))
-        else:
-            for number in range(self.low_tag, tag + 1):
-                found = unacked.pop(number, None)
-                if found is not None:
-                    taken.append((number, found))
-        self.low_tag = tag + 1
-        return taken
-
     def settle_multiple(self, tag: int, outcome: int) -> None:
         """Settle all deliveries up to a tag, in steps if there are many."""
-        if tag and tag not in self.unacked:
-            raise PreconditionFailed(f"unknown delivery tag {tag}")
-        self.run_steps(self._settling(tag or self.next_tag - 1, outcome))
+        self.run_steps(self._settling(self.unacked.tags_up_to(tag), outcome))
 
-    def _settling(self, last: int, outcome: int) -> Iterator[int]:
-        """Settle all deliveries up to a tag. Entries are requeued newest first, so that they keep their order."""
-        unacked = self.unacked
-        tags = sorted(unacked)
-        del tags[bisect_right(tags, last) :]
+    def _settling(self, tags: list[int], outcome: int) -> Iterator[int]:
+        """Settle deliveries. Entries are requeued newest first, so that they keep their order."""
         yield len(tags) >> 5
         if outcome != REQUEUE or self.transacted:
             tags.reverse()
-        self.low_tag = max(self.low_tag, last + 1)
+        unacked = self.unacked
+        entries = unacked.entries
         frozen = FrozenQueues()
-        counting = self.gets > 0 or self.sized or self.times is not None
         try:
             while tags:
                 tag = tags.pop()
-                entry = unacked.pop(tag, None)
+                entry = entries.pop(tag, None)
                 if entry is None:
                     continue
                 if self.transacted:
-                    self.tx_settlements.append((tag, entry, outcome))
+                    self.transaction.settlements.append((tag, entry, outcome))
                     yield 1
                     continue
                 holder = entry.holder
-                if counting or outcome != ACCEPT:
-                    self.uncount(tag, entry)
+                if unacked.tracked or outcome != ACCEPT:
+                    unacked.uncount(tag, entry)
                 if outcome == ACCEPT:
                     entry.queue.settle(entry)
                 elif outcome == REJECT:
@@ -539,33 +452,33 @@ class Channel(UnackedOwner):
             self.connection.close(INTERNAL_ERROR, FAILURE)
 
     def ack(self, tag: int, multiple: bool) -> None:
-        if multiple and len(self.unacked) > MAX_SETTLED_AT_ONCE:
+        unacked = self.unacked
+        if multiple and len(unacked.entries) > MAX_SETTLED_AT_ONCE:
             self.settle_multiple(tag, ACCEPT)
             return
         if not multiple and not self.transacted:
-            entry = self.unacked.pop(tag, None)
+            entry = unacked.entries.pop(tag, None)
             if entry is None:
                 raise PreconditionFailed(f"unknown delivery tag {tag}")
             holder = entry.holder
-            if self.gets or self.sized or self.times is not None:
-                self.uncount(tag, entry)
+            if unacked.tracked:
+                unacked.uncount(tag, entry)
             entry.queue.settle(entry)
             if self.counted:
                 self.wake()
             elif holder is not None and holder.parked:
                 holder.wake()
             return
-        taken = self.take_tags(tag, multiple)
+        taken = unacked.take(tag, multiple)
         if self.transacted:
-            for number, entry in taken:
-                self.tx_settlements.append((number, entry, ACCEPT))
+            self.transaction.settle(taken, ACCEPT)
             return
-        counting = self.gets > 0 or self.sized or self.times is not None
+        counting = unacked.tracked
         last: Consumer | None = None
         for number, entry in taken:
             holder = entry.holder
             if counting:
-                self.uncount(number, entry)
+                unacked.uncount(number, entry)
             entry.queue.settle(entry)
             if holder is not last:
                 last = holder
@@ -575,17 +488,17 @@ class Channel(UnackedOwner):
             self.wake()
 
     def nack(self, tag: int, multiple: bool, requeue: bool) -> None:
-        if multiple and len(self.unacked) > MAX_SETTLED_AT_ONCE:
-            self.settle_multiple(tag, REQUEUE if requeue else REJECT)
+        outcome = REQUEUE if requeue else REJECT
+        unacked = self.unacked
+        if multiple and len(unacked.entries) > MAX_SETTLED_AT_ONCE:
+            self.settle_multiple(tag, outcome)
             return
-        taken = self.take_tags(tag, multiple)
+        taken = unacked.take(tag, multiple)
         if self.transacted:
-            outcome = REQUEUE if requeue else REJECT
-            for number, entry in taken:
-                self.tx_settlements.append((number, entry, outcome))
+            self.transaction.settle(taken, outcome)
             return
         for number, entry in reversed(taken) if requeue else taken:
-            self.uncount(number, entry)
+            unacked.uncount(number, entry)
             holder = entry.holder
             if requeue:
                 self.requeue_nacked(entry)
@@ -606,114 +519,70 @@ class Channel(UnackedOwner):
             entry.queue.refuse(entry, self.scope)
         entry.queue.requeue(entry)
 
-    def uncount(self, tag: int, entry: Entry) -> None:
-        """Remove an entry from the count of gets, the windows by size and the consumer timeout."""
-        if entry.holder is None:
-            self.gets -= 1
-        if self.sized:
-            size = entry.message.size
-            self.unacked_size -= size
-            holder = entry.holder
-            if isinstance(holder, ChannelConsumer):
-                holder.unacked_size -= size
-        if self.times is not None:
-            self.times.pop(tag, None)
-
     def all_unacked(self) -> list[Entry]:
-        entries = list(self.unacked.values())
-        entries.extend([entry for _, entry, _ in self.tx_settlements])
-        return entries
+        return [*self.unacked.entries.values(), *self.transaction.entries()]
+
+    def watch_timeout(self, limit: int | None, queue: Queue) -> None:
+        """Start the consumer timeout if a consumer (`limit`), its queue or the vhost sets one, in milliseconds.
+
+        The shortest limit of the channel applies.
+        """
+        if limit is None:
+            limit = queue.settings.consumer_timeout
+        if limit is None:
+            limit = self.connection.consumer_timeout
+        if not limit:
+            return
+        self.unacked.begin_times()
+        watch = self.timeout
+        if watch is None or watch.limit > limit:
+            self.timeout = watch = ConsumerTimeout(self, limit)
+            timers = self.broker.timers
+            timers.at(timers.now() + limit, watch)
 
     def wake(self) -> None:
         """Wake consumers when the window that they share has room again."""
         connection = self.connection
-        if connection.prefetch or connection.prefetch_size:
+        if connection.window.is_limited():
             self.update_window()
             connection.window_freed()
         else:
             self.wake_own()
 
     def wake_own(self) -> None:
-        consumers = self.consumers
-        self.broker.work += len(consumers) >> 1
-        if self.counted and len(consumers) > 1:
-            # The consumers share a window. Move the first parked one to the end, so that they take turns.
-            for tag, consumer in consumers.items():
-                if consumer.parked:
-                    consumers[tag] = consumers.pop(tag)
-                    break
-        for consumer in consumers.values():
-            if consumer.parked:
-                consumer.wake()
+        self.broker.work += len(self.consumers.by_tag) >> 1
+        self.consumers.wake(self.counted)
 
     def set_counted(self) -> None:
-        """Update `counted` (consumers share a window) and `sized` (a window counts bytes)."""
-        connection = self.connection
-        self.counted = bool(self.prefetch or self.prefetch_size or connection.prefetch or connection.prefetch_size)
-        sized = bool(self.prefetch_size or connection.prefetch_size or self.default_prefetch_size)
-        if sized and not self.sized:
-            self.sized = True
-            entries = self.all_unacked()
-            self.unacked_size = sum(entry.message.size for entry in entries)
-            for consumer in self.consumers.values():
-                consumer.unacked_size = 0
-            for entry in entries:
-                holder = entry.holder
-                if isinstance(holder, ChannelConsumer):
-                    holder.unacked_size += entry.message.size
+        """Note whether consumers share a window (`counted`), and whether a window counts bytes."""
+        window = self.window
+        whole = self.connection.window
+        self.counted = bool(window.prefetch or window.prefetch_size) or whole.is_limited()
+        if (window.prefetch_size or whole.prefetch_size or window.default_prefetch_size) and not self.unacked.sized:
+            self.unacked.begin_sizes(self.all_unacked())
 
     def requeuing_all(self) -> Iterator[int]:
         """Requeue all unacknowledged entries, and those acknowledged in the open transaction."""
         frozen = FrozenQueues()
-        settlements = self.tx_settlements
         try:
-            while settlements and not self.committing:
-                entry = settlements.pop()[1]
+            while (entry := self.transaction.take_newest()) is not None:
                 frozen.freeze(entry.queue)
                 entry.queue.requeue(entry)
                 yield 2
-            yield from self.requeuing()
+            yield from self.unacked.requeuing()
         finally:
             frozen.thaw()
 
-    def requeuing(self) -> Iterator[int]:
-        """Requeue unacknowledged entries, newest first, so that they keep their order.
+    # Queues and consumers
 
-        Entries delivered meanwhile are not requeued. An entry counts in the window until it is requeued.
-        """
-        tags = sorted(self.unacked)
-        yield len(tags) >> 5
-        self.low_tag = self.next_tag
-        yield from self.requeuing_tags(tags)
-
-    def requeuing_tags(self, tags: list[int]) -> Iterator[int]:
-        """Requeue the deliveries with these tags, last tag first."""
-        unacked = self.unacked
-        frozen = FrozenQueues()
-        try:
-            while tags:
-                tag = tags.pop()
-                entry = unacked.pop(tag, None)
-                if entry is None:
-                    continue
-                frozen.freeze(entry.queue)
-                self.uncount(tag, entry)
-                entry.queue.requeue(entry)
-                yield 2
-        finally:
-            frozen.thaw()
-
-    # Consumers
+    def set_last_queue(self, name: str) -> None:
+        """Set the queue that an empty name in a later method means."""
+        self.last_queue = name
 
     def consumer_cancelled(self, consumer: ChannelConsumer) -> None:
         """Cancel a consumer of a deleted queue, and notify the client (RabbitMQ's consumer cancel notification)."""
-        if self.consumers.pop(consumer.tag, None) is None:
+        if not self.consumers.cancel(consumer, self.vhost.strict):
             return
-        if self.vhost.strict:
-            cancelled_tags = self.cancelled_tags
-            cancelled_tags[consumer.tag] = None
-            if len(cancelled_tags) > MAX_CANCELLED_TAGS:
-                del cancelled_tags[next(iter(cancelled_tags))]
         pending_cancels = self.connection.pending_cancels.get(consumer.queue)
         if pending_cancels is None:
             self.notify_cancel(consumer.tag)
@@ -723,16 +592,16 @@ class Channel(UnackedOwner):
     def notify_cancel(self, tag: str) -> None:
         """Send basic.cancel to a client with the capability `consumer_cancel_notify`."""
         connection = self.connection
-        if connection.notify_cancel and not self.closing:
+        if connection.handshake.client.cancel_notifications and not self.closing:
             connection.engine.send(self.number, "basic.cancel", {"consumer_tag": tag, "no_wait": True})
             connection.mark()
 
     def cancel(self, tag: str) -> None:
         """Cancel a consumer. An unknown tag is ignored (0-9-1 basic.cancel.01)."""
-        consumer = self.consumers.pop(tag, None)
+        consumer = self.consumers.remove(tag)
         if consumer is not None:
-            if self.reply_queue is consumer.queue:
-                self.reply_queue = None
+            if self.replies.queue is consumer.queue:
+                self.replies.close()
             consumer.queue.catch_up()
             consumer.queue.remove_consumer(consumer)
 
@@ -745,28 +614,32 @@ class Channel(UnackedOwner):
                 done()
             return
         self.closing = True
+        if self.confirms is not None:
+            self.confirms.close()
         if self.stalled:
             self.connection.ingress.release(BACKLOG)  # `resume` will not be called
         if self.broker.jobs.run_steps(self.closing_down(), done, done) and done is not None:
             done()
 
+    def abandon(self) -> None:
+        """Perform no more commands: the connection has ended, and will close the channel."""
+        self.abandoned = True
+
     def closing_down(self) -> Iterator[int]:
         """Finish unfinished work, remove consumers and requeue entries, in steps."""
-        self.scope.departed = True
+        self.scope.depart()
         self.broker.holders.pop(self, None)
         if self.timeout is not None:
             self.broker.timers.cancel(self.timeout)
-            self.timeout.channel = None  # the timers may keep a reference for a while
+            self.timeout.detach()
             self.timeout = None
-        self.incoming = []
+        self.body.drop()
         self.backlog.clear()
-        self.reply_queue = None
-        consumers = list(self.consumers.values())
-        self.consumers.clear()
+        self.replies.close()
+        consumers = self.consumers.take_all()
         # Stop the consumers before entries are requeued: otherwise these would be delivered to them again.
         for consumer in consumers:
-            consumer.deactivate()
-            consumer.queue.consumers.leave(consumer)
+            consumer.stop()
         yield len(consumers) >> 2
         if self.unfinished is not None:
             yield from logged(self.unfinished)
@@ -774,7 +647,7 @@ class Channel(UnackedOwner):
         while True:
             before = remaining
             yield from logged(self.requeuing_all())
-            remaining = len(self.unacked) + len(self.tx_settlements)
+            remaining = len(self.unacked.entries) + len(self.transaction.settlements)
             if not remaining or remaining == before:
                 break  # the remaining entries cannot be requeued
         while consumers:
@@ -784,9 +657,7 @@ class Channel(UnackedOwner):
             except Exception:
                 logger.exception("cannot remove a consumer from queue '%s'", consumer.queue.name)
             yield 2
-        while self.tx_publishes:
-            self.tx_publishes.pop()
-            yield 1
+        yield from self.transaction.dropping_publishes()
 
     # Stalling
 
@@ -794,11 +665,15 @@ class Channel(UnackedOwner):
         """Queue further commands of this channel until `resume`."""
         self.stalled = True
 
+    def cancel_stall(self) -> None:
+        """Undo `stall`, because the command that stalled the channel failed."""
+        self.stalled = False
+
     def resume(self) -> None:
         """Perform the commands queued since `stall`."""
         self.stalled = False
-        self.backlog_size = 0
         backlog = self.backlog
-        while backlog and not self.stalled and not self.closing and not self.abandoned:
-            self.connection.perform(self, backlog.popleft())
+        backlog.begin()
+        while len(backlog) and not self.stalled and not self.closing and not self.abandoned:
+            self.connection.perform(self, backlog.take())
         self.connection.after_backlog()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from leveret.broker.queues.queue import Queue
 from leveret.broker.timers import Timed
 
 if TYPE_CHECKING:
@@ -19,11 +18,15 @@ class ConsumerTimeout(Timed):
         self.channel: Channel | None = channel
         self.limit = limit
 
+    def detach(self) -> None:
+        """Drop the channel, because it closes. The timers may keep a reference to the timeout for a while."""
+        self.channel = None
+
     def fire(self, now: int) -> None:
         channel = self.channel
-        if channel is None or channel.closing or channel.times is None:
+        if channel is None or channel.closing:
             return
-        oldest = min(channel.times.values(), default=now)
+        oldest = channel.unacked.oldest_time(now)
         if now - oldest >= self.limit:
             channel.connection.refuse(
                 channel,
@@ -36,21 +39,3 @@ class ConsumerTimeout(Timed):
             channel.broker.end_turn()
             return
         channel.broker.timers.at(oldest + self.limit, self)
-
-
-def watch_timeout(channel: Channel, consumer: int | None, queue: Queue) -> None:
-    """Start the timer if the consumer, its queue or the vhost sets a limit. The shortest limit of the channel applies."""
-    limit = consumer
-    if limit is None:
-        limit = queue.settings.consumer_timeout
-    if limit is None:
-        limit = channel.connection.consumer_timeout
-    if not limit:
-        return
-    if channel.times is None:
-        channel.times = {}
-    watch = channel.timeout
-    if watch is None or watch.limit > limit:
-        channel.timeout = watch = ConsumerTimeout(channel, limit)
-        timers = channel.broker.timers
-        timers.at(timers.now() + limit, watch)

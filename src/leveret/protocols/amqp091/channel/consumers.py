@@ -10,13 +10,14 @@ from leveret.broker.message import NOT_BASIC, Entry, Message
 from leveret.broker.queues.queue import Queue
 from leveret.broker.values import FieldTable
 from leveret.protocols.amqp091 import content
+from leveret.protocols.amqp091.connection.outgoing import QUANTUM
 from leveret.protocols.convert import to_amqp0
 
 if TYPE_CHECKING:
     from leveret.protocols.amqp091.channel.channel import Channel
 
-# Bytes of deliveries to one connection per turn. Further deliveries wait until the socket has accepted them.
-QUANTUM: Final = 256 << 10
+# Maximum number of tags that a channel remembers of consumers cancelled by the broker.
+MAX_CANCELLED_TAGS: Final = 1000
 
 
 class ChannelConsumer(Consumer):
@@ -36,8 +37,9 @@ class ChannelConsumer(Consumer):
         super().__init__(queue, tag, channel.connection, channel, no_ack, exclusive, priority, arguments, channel.scope)
         self.on_channel = channel
         self.tag_bytes = tag.encode("utf-8", "surrogateescape")
-        self.prefetch = channel.default_prefetch
-        self.prefetch_size = channel.default_prefetch_size
+        self.deliveries = channel.unacked
+        self.prefetch = channel.window.default_prefetch
+        self.prefetch_size = channel.window.default_prefetch_size
         self.unacked_size = 0
         self.no_local = no_local
         if no_local:
@@ -58,18 +60,30 @@ class ChannelConsumer(Consumer):
         elif (
             channel.counted
             and channel.is_full()
-            and self.queue is not channel.reply_queue
+            and self.queue is not channel.replies.queue
             and not channel.connection.qos_spec
         ):
             return False  # as in RabbitMQ: a full channel window also stops consumers without acknowledgements
         if not channel.active:
             return False
         connection = channel.connection
-        if connection.paused or connection.engine.pending > QUANTUM or connection.broker.converted > MAX_CONVERTED:
-            connection.starved = True
-            connection.mark()
+        if connection.output.paused or connection.engine.pending > QUANTUM or connection.broker.converted > MAX_CONVERTED:
+            connection.starve()
             return False
         return True
+
+    def count_size(self, size: int) -> None:
+        """Add to the bytes in the window of the consumer."""
+        self.unacked_size += size
+
+    def stop(self) -> None:
+        """Get no more deliveries, because the channel closes."""
+        self.deactivate()
+        self.queue.consumers.leave(self)
+
+    def move(self, owner: object) -> None:
+        """Move to the connection that resumes the channel (0-9)."""
+        self.owner = owner
 
     def wants(self, message: Message, entry: Entry | None) -> bool:
         return not (self.no_local and message.publisher == self.on_channel.connection.number)
@@ -86,16 +100,8 @@ class ChannelConsumer(Consumer):
 
     def deliver(self, entry: Entry) -> None:
         channel = self.on_channel
-        tag = channel.next_tag
-        channel.next_tag = tag + 1
+        tag = self.deliveries.new_tag() if self.no_ack else self.deliveries.add(entry)
         message = entry.message
-        if not self.no_ack:
-            channel.unacked[tag] = entry
-            if channel.sized:
-                channel.unacked_size += message.size
-                self.unacked_size += message.size
-            if channel.times is not None:
-                channel.times[tag] = channel.connection.broker.timers.now()
         connection = channel.connection
         overlay = entry.overlay
         address = message.address
@@ -124,8 +130,7 @@ class ChannelConsumer(Consumer):
             message.size,
         )
         if not connection.dirty:
-            connection.dirty = True
-            connection.broker.outputs.append(connection)
+            connection.mark()
 
     def queue_deleted(self) -> None:
         self.on_channel.consumer_cancelled(self)
@@ -133,7 +138,66 @@ class ChannelConsumer(Consumer):
     def failed(self, text: str) -> None:
         channel = self.on_channel
         connection = channel.connection
-        if connection.notify_cancel or channel.closing:
+        if connection.handshake.client.cancel_notifications or channel.closing:
             channel.consumer_cancelled(self)
         else:
             connection.refuse(channel, 404, text, 0, 0)  # otherwise the client would wait forever
+
+
+class ConsumersByTag:
+    """The consumers of a channel.
+
+    Attributes:
+        by_tag: consumers by tag. Those of a shared window take turns in this order.
+        cancelled: tags of consumers that the broker cancelled, oldest first. In strict mode, basic.cancel accepts these too
+            (basic.cancel.01). Bounded, because most clients never cancel them.
+    """
+
+    def __init__(self) -> None:
+        self.by_tag: dict[str, ChannelConsumer] = {}
+        self.cancelled: dict[str, None] = {}
+
+    def __len__(self) -> int:
+        return len(self.by_tag)
+
+    def add(self, consumer: ChannelConsumer) -> None:
+        self.by_tag[consumer.tag] = consumer
+
+    def remove(self, tag: str) -> ChannelConsumer | None:
+        """Remove and return a consumer, or forget its cancelled one."""
+        self.cancelled.pop(tag, None)
+        return self.by_tag.pop(tag, None)
+
+    def cancel(self, consumer: ChannelConsumer, remembered: bool) -> bool:
+        """Remove a consumer that the broker cancels. Return whether the channel had it."""
+        if self.by_tag.pop(consumer.tag, None) is None:
+            return False
+        if remembered:
+            cancelled = self.cancelled
+            cancelled[consumer.tag] = None
+            if len(cancelled) > MAX_CANCELLED_TAGS:
+                del cancelled[next(iter(cancelled))]
+        return True
+
+    def is_known(self, tag: str) -> bool:
+        """Return whether a consumer has the tag, or had it when the broker cancelled it."""
+        return tag in self.by_tag or tag in self.cancelled
+
+    def take_all(self) -> list[ChannelConsumer]:
+        """Remove and return all consumers."""
+        consumers = list(self.by_tag.values())
+        self.by_tag.clear()
+        return consumers
+
+    def wake(self, shared: bool) -> None:
+        """Wake the parked consumers. If they share a window, they take turns."""
+        consumers = self.by_tag
+        if shared and len(consumers) > 1:
+            # Move the first parked one to the end.
+            for tag, consumer in consumers.items():
+                if consumer.parked:
+                    consumers[tag] = consumers.pop(tag)
+                    break
+        for consumer in consumers.values():
+            if consumer.parked:
+                consumer.wake()

@@ -11,21 +11,20 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
-from leveret.broker import values
 from leveret.broker.errors import BrokerError
 from leveret.broker.message import Message
 from leveret.broker.queues.queue import Queue
-from leveret.broker.vhost import Vhost
 from leveret.management.descriptions import ChannelInfo, ConnectionInfo
 from leveret.management.json_values import ClientTable
 from leveret.protocols.amqp091.channel.channel import Channel
-from leveret.protocols.amqp091.channel.consumers import QUANTUM
-from leveret.protocols.amqp091.connection.commands import ids_of, name_of, size_of
+from leveret.protocols.amqp091.channel.confirms import PublisherConfirms
+from leveret.protocols.amqp091.channel.window import ConnectionWindow
+from leveret.protocols.amqp091.connection.commands import ids_of, name_of
+from leveret.protocols.amqp091.connection.handshake import Handshake
 from leveret.protocols.amqp091.connection.heartbeat import Heartbeat
-from leveret.protocols.amqp091.connection.login import Login
-from leveret.protocols.amqp091.connection.outgoing import Outgoing, Sending
+from leveret.protocols.amqp091.connection.outgoing import QUANTUM, ConnectionOutput, Sending
 from leveret.protocols.amqp091.reply_codes import CODES, FAILURE, HARD_ERRORS, reply_text
-from leveret.protocols.ingress_throttle import ALARM, BACKLOG, OUTPUT, TURN
+from leveret.protocols.ingress_throttle import ALARM, BACKLOG, TURN
 from leveret.protocols.peer import Peer
 from leveret.protocols.services import Services
 from leveret.protocols.vhost_session import VhostSession
@@ -41,7 +40,7 @@ from leveret.wire.amqp0.commands import (
     Nack,
     Publish,
 )
-from leveret.wire.amqp0.constants import INTERNAL_ERROR
+from leveret.wire.amqp0.constants import CONNECTION_FORCED, INTERNAL_ERROR
 from leveret.wire.amqp0.engine import SERVER, Engine
 from leveret.wire.amqp0.model import Version
 
@@ -49,8 +48,6 @@ logger = logging.getLogger("leveret.connection")
 
 # Methods that open a channel; channel.resume exists in 0-9 only.
 OPENING: Final = ("channel.open", "channel.resume")
-# Bytes of unread replies above which the broker stops reading a client's socket.
-MAX_UNWRITTEN: Final = 4 << 20
 # Seconds for a client to answer connection.close, or to read it if its frames can no longer be parsed.
 CLOSE_TIMEOUT: Final = 5.0
 UNFRAMED_CLOSE_TIMEOUT: Final = 0.25
@@ -59,9 +56,6 @@ UNFRAMED_CLOSE_TIMEOUT: Final = 0.25
 MAX_WORK: Final = 10_000
 # Maximum units of work to parse the data of one read.
 MAX_PARSED: Final = 8000
-# Commands and content bytes queued behind a pending reply above which the broker stops reading the connection.
-MAX_BACKLOG: Final = 10_000
-MAX_BACKLOG_SIZE: Final = 4 << 20
 # Units of work of a method other than publish, ack and nack.
 METHOD_WORK: Final = 15
 # Units of work of opening a channel.
@@ -78,23 +72,19 @@ class BaseConnection(VhostSession):
     Attributes:
         number: identifies the connection within the process.
         protocol: name of the protocol.
-        paused: whether deliveries stop because the socket's buffer is `full` or a large content is being sent.
-        starved: whether a consumer was parked because of `paused` or the quantum.
-        outgoing: queued output, from a large content on; None if there is none.
+        handshake: the negotiation with the client, and the client.
+        output: output to the socket.
+        window: the prefetch window of all channels together.
         published_any: whether the connection has published; during an alarm, since the alarm began.
         spools: whether the connection has published a spooled body.
         max_encoded: maximum size in bytes of a body that is encoded as a whole.
         routes: routes with checked permissions, valid for `topology` of the vhost and `generation` of the users.
     """
 
-    def __init__(self, peer: Peer, services: Services, version: Version, protocol: str) -> None:
-        super().__init__()
+    def __init__(self, peer: Peer, services: Services, version: Version, protocol: str, handshake: Handshake) -> None:
+        super().__init__(peer, services)
         self.protocol = protocol
-        self.peer = peer
-        self.services = services
-        self.broker = services.broker
-        self.settings = services.settings
-        self.number = services.new_number()
+        self.handshake = handshake
         settings = services.settings
         self.engine = Engine(
             SERVER,
@@ -107,72 +97,33 @@ class BaseConnection(VhostSession):
             strict_framing=settings.strict,
         )
         self.engine.max_cost = MAX_PARSED
-        self.vhost = None
-        self.vhost_name = ""
+        self.output = ConnectionOutput(self)
+        self.max_encoded = min(QUANTUM, settings.spool_threshold)
         self.qos_spec = settings.qos_spec
         self.consumer_timeout = 0
-        self.user = ""
-        self.user_bytes = b""
-        self.may_impersonate = False
-        self.login: Login | None = None
-        self.client_properties: values.FieldTable = {}
-        self.notify_cancel = False
         # Cancel notifications by queue, deferred until the reply to this connection's own queue.delete.
         self.pending_cancels: dict[Queue, list[tuple[Channel, str]]] = {}
-        self.notify_blocked = False
-        self.close_on_auth_failure = False
         self.channels: dict[int, Channel] = {}
-        self.opened = False
-        self.operation = ""
-        self.closing = False
-        self.lost = False
         self.awaits_close_ok = False
         # The client has sent connection.close. The reply is sent when the broker has released the connection.
         self.owes_close_ok = False
         # Number of channels and other parts being released.
         self.releasing = 0
-        # Output
-        self.dirty = False
-        self.paused = False
-        self.full = False
-        self.outgoing: Outgoing | None = None
-        self.max_encoded = min(QUANTUM, settings.spool_threshold)
-        self.starved = False
-        self.sent_any = False
-        self.unread_replies = 0
-        self.confirming: list[Channel] = []
+        self.confirming: list[PublisherConfirms] = []
         # Input
         self.blocked = False
         self.published_any = False
         self.spools = False
         # Commands left over from the previous turn.
         self.rest: list[Command] = []
-        # The spec's global window (qos_spec)
-        self.prefetch = 0
-        self.prefetch_size = 0
-        # Deliveries and bytes in it, and whether room was freed in this turn.
-        self.window_count = 0
-        self.window_size = 0
-        self.freed = False
-        # The channel that last asked for credit.
-        self.granted: Channel | None = None
-        self.bytes_in = 0
-        self.bytes_out = 0
+        self.window = ConnectionWindow()
         self.heartbeat: Heartbeat | None = None
         services.add(self)
-        self.start()
+        handshake.start(self)
         self.mark()
         self.broker.end_turn()
 
     # Methods of the protocol
-
-    def start(self) -> None:
-        """Send connection.start."""
-        raise NotImplementedError
-
-    def perform_on_connection(self, command: Method) -> None:
-        """Perform a method of channel 0."""
-        raise NotImplementedError
 
     def open_channel(self, command: Method) -> None:
         """Perform a method that opens a channel."""
@@ -189,10 +140,7 @@ class BaseConnection(VhostSession):
     # Input
 
     def data_received(self, data: bytes) -> None:
-        self.bytes_in += len(data)
-        self.broker.inputs += 1
-        self.operation = ""
-        self.services.served.append(self.number)
+        self.count_input(len(data))
         waits = bool(self.rest) or self.engine.more
         commands = self._parse(data)
         if waits:
@@ -229,10 +177,8 @@ class BaseConnection(VhostSession):
             self.ingress.pause_for_turn()
         confirming = self.confirming
         if confirming:
-            for channel in confirming:
-                channel.listed = False
-                if not channel.closing:
-                    channel.resolve()
+            for confirms in confirming:
+                confirms.resolve_listed()
             confirming.clear()
             self.mark()
         if self.services.alarm and not self.published_any and self.engine.is_receiving_content(MAX_REQUEST_BYTES):
@@ -251,14 +197,9 @@ class BaseConnection(VhostSession):
             self.ingress.release(TURN)
 
     def _queue_command(self, channel: Channel, command: Command) -> None:
-        channel.backlog.append(command)
-        if isinstance(command, ContentPart):
-            channel.backlog_size += len(command.data)
-        elif isinstance(command, Publish) and not command.spooled:
-            channel.backlog_size += command.size
-        elif isinstance(command, Method):
-            channel.backlog_size += size_of(command)
-        if len(channel.backlog) > MAX_BACKLOG or channel.backlog_size > MAX_BACKLOG_SIZE:
+        backlog = channel.backlog
+        backlog.add(command)
+        if backlog.is_full():
             self.ingress.pause(BACKLOG)
 
     def perform(self, channel: Channel, command: Command) -> None:
@@ -278,7 +219,7 @@ class BaseConnection(VhostSession):
                 self.perform_method(channel, command)
                 self.mark()
             elif isinstance(command, ContentPart):
-                channel.incoming.append(command.data)
+                channel.body.add(command.data)
             elif isinstance(command, ContentStart):
                 if command.publish is not None:
                     channel.begin_content(command.publish)
@@ -312,7 +253,7 @@ class BaseConnection(VhostSession):
                 elif command.name == "channel.close" and not self.engine.is_closing(command.channel):
                     self.engine.send(command.channel, "channel.close-ok", {})
                 elif command.channel == 0:
-                    self.perform_on_connection(command)
+                    self.handshake.perform(self, command)
             except BrokerError as error:
                 self.close(CODES[error.condition], str(error), command.class_id, command.method_id)
             except Exception:
@@ -330,7 +271,7 @@ class BaseConnection(VhostSession):
             # The specification requires closing the socket without sending anything (0-9-1 section 4.2.3,
             # connection.tune-ok).
             self.closing = True
-            self.drop_output()
+            self.output.drop()
             self.engine.to_send()
             self.peer.close()
         else:
@@ -356,18 +297,21 @@ class BaseConnection(VhostSession):
     def close_channel(self, channel: Channel, done: Callable[[], None] | None = None) -> None:
         """Remove a channel, requeue its unacknowledged entries, then call `done`."""
         self.channels.pop(channel.number, None)
-        if self.granted is channel:
-            self.granted = None
+        self.window.forget(channel)
         self.releasing += 1
         channel.close(partial(self._channel_closed, done))
         channel.update_window()
-        if self.prefetch or self.prefetch_size:
+        if self.window.is_limited():
             channel.wake()  # its share of the connection's window is free
 
     def _channel_closed(self, done: Callable[[], None] | None) -> None:
         if done is not None:
             done()
         self._part_released()
+
+    def defer_cancels(self, queue: Queue) -> None:
+        """Defer the cancel notifications of a queue until `release_notices`."""
+        self.pending_cancels[queue] = []
 
     def release_notices(self, queue: Queue) -> None:
         """Send the cancel notifications deferred until the reply to queue.delete."""
@@ -382,7 +326,7 @@ class BaseConnection(VhostSession):
         logger.info("%s: connection closed with %d: %s", self.peer.name, code, full_text)
         self.closing = True
         self.awaits_close_ok = True
-        self.drop_output()
+        self.output.drop()
         self.engine.send(
             0,
             "connection.close",
@@ -393,30 +337,30 @@ class BaseConnection(VhostSession):
         self.ingress.resume()
         # Without frame boundaries, close-ok cannot be parsed. The socket stays open briefly nevertheless: unread input
         # would cause a reset, which could overtake connection.close.
-        self.peer.call_later(UNFRAMED_CLOSE_TIMEOUT if self.engine.lost else CLOSE_TIMEOUT, self._close_timed_out)
+        self.peer.call_later(UNFRAMED_CLOSE_TIMEOUT if self.engine.lost else CLOSE_TIMEOUT, self.close_timed_out)
 
     def close_received(self) -> None:
         """Release the connection on connection.close, then send connection.close-ok."""
         self.closing = True
-        self.drop_output()
+        self.output.drop()
         self.owes_close_ok = True
         self.releasing += 1  # until all parts are counted
         self._release()
         self._part_released()
 
-    def _close_timed_out(self) -> None:
-        """Close the socket of a client that did not answer connection.close in time."""
-        if not self.lost:
-            self.peer.close()
+    def close_ok_received(self) -> None:
+        """Close the socket on connection.close-ok."""
+        self.awaits_close_ok = False
+        self.peer.close()
 
     def _release(self) -> None:
         """Release channels, consumers and exclusive queues."""
         channels = dict(self.channels)
         self.channels.clear()
-        self.granted = None
+        self.window.forget_all()
         for channel in channels.values():
-            channel.abandoned = True
-        self.paused = True  # no more deliveries while consumers are removed in steps
+            channel.abandon()
+        self.output.stop_deliveries()  # no more deliveries while consumers are removed in steps
         self.releasing += 1
         if self.broker.jobs.run_steps(self._releasing(channels), self._part_released, self._part_released):
             self._part_released()
@@ -454,94 +398,64 @@ class BaseConnection(VhostSession):
             return
         self.lost = True
         self.ingress.detach()
+        self.output.detach()
         if self.opened and not self.closing:
             logger.warning("%s: connection lost without connection.close", self.peer.name)
         elif self.awaits_close_ok:
             logger.warning("%s: connection lost without connection.close-ok", self.peer.name)
         self.closing = True
         self.services.remove(self)
-        self.login = None
+        self.handshake.end_login()
         self.rest = []
         if self.heartbeat is not None:
             self.broker.timers.cancel(self.heartbeat)
-            self.heartbeat.connection = None  # the timers may keep a reference for a while
+            self.heartbeat.detach()
             self.heartbeat = None
-        self.drop_output()
+        self.output.drop()
         self._release()
         self.broker.end_turn()
 
-    def vhost_removed(self, vhost: Vhost) -> None:
-        if self.vhost is vhost:
-            self.shut_down(f"vhost '{vhost.name}' was deleted")
+    def apply_vhost_settings(self) -> None:
+        """Apply the settings of the vhost that the client has opened."""
+        settings = self.services.vhost_settings.get(self.vhost_name)
+        if settings is not None:
+            if settings.qos_spec is not None:
+                self.qos_spec = settings.qos_spec
+            self.consumer_timeout = settings.consumer_timeout
 
-    def users_changed(self) -> None:
-        if self.user and self.services.users.get(self.user) is None:
-            self.shut_down(f"user '{self.user}' was deleted")
+    def vhost_opened(self) -> None:
+        """Start heartbeats and apply settings and alarms, after connection.open-ok."""
+        self.apply_vhost_settings()
+        interval = self.engine.heartbeat
+        if interval:
+            self.heartbeat = Heartbeat(self, interval)
+            timers = self.broker.timers
+            timers.at(timers.now() + self.heartbeat.quarter, self.heartbeat)
+        if self.services.alarm:
+            self.alarm(self.services.alarm)
 
-    def shut_down(self, reason: str) -> None:
-        if not self.opened:
-            self.peer.close()
-            return
-        self.close(320, reason)
-        self.broker.end_turn()
+    def close_forced(self, reason: str) -> None:
+        self.close(CONNECTION_FORCED, reason)
 
     # Output
 
-    def mark(self) -> None:
-        """Schedule `flush` for the end of the turn."""
-        if not self.dirty:
-            self.dirty = True
-            self.broker.outputs.append(self)
-
-    def has_credit(self, channel: Channel, size: int) -> bool:
-        """Return whether the connection's window (`qos_spec`) allows a delivery of `size` bytes to a channel.
-
-        Channels report their unacknowledged deliveries when these may have changed, so no sum is needed here.
-        """
-        granted = self.granted
-        if granted is not None and granted is not channel:
-            granted.update_window()  # it got its delivery
-        self.granted = channel
-        channel.update_window()
-        if 0 < self.prefetch <= self.window_count:
-            return False
-        return not (self.prefetch_size and self.window_count and self.window_size + size > self.prefetch_size)
-
-    def count_unacked(self, count: int, size: int) -> None:
-        """Add to the deliveries and bytes in the connection's window."""
-        self.window_count += count
-        self.window_size += size
+    def starve(self) -> None:
+        """Note that a consumer was parked, because deliveries must wait for the socket or for the next turn."""
+        self.output.starve()
+        self.mark()
 
     def window_freed(self) -> None:
         """Wake all channels at the end of the turn: the connection's window has room again."""
-        self.freed = True
+        self.window.free()
         self.mark()
 
     def flush(self) -> None:
         self.dirty = False
-        if self.freed and self.broker.in_turn:
-            self.freed = False
+        if self.broker.in_turn and self.window.take_freed():
             self.broker.work += len(self.channels) >> 3
             for channel in self.channels.values():
                 channel.wake_own()
-        data = self.engine.to_send()
-        if data and not self.lost:
-            self.sent_any = True
-            self.bytes_out += len(data)
-            if self.paused:
-                # Deliveries stop while the socket is full, so these are replies that the client leaves unread.
-                self.unread_replies += len(data)
-                if self.unread_replies > MAX_UNWRITTEN:
-                    self.ingress.pause(OUTPUT)
-            if self.outgoing is None:
-                self.peer.write(data)
-            else:
-                self.outgoing.items.append(data)
-        if self.outgoing is not None:
-            self.outgoing.write()
-        if self.starved and not self.paused:
-            self.starved = False
-            self.peer.call_soon(self.wake)
+        self.output.flush()
 
     def wake(self) -> None:
         """Wake consumers: the output has room again."""
@@ -561,59 +475,27 @@ class BaseConnection(VhostSession):
 
     def send_later(self, sending: Sending) -> None:
         """Send a large content as the socket accepts it, between the output encoded so far and later output."""
-        outgoing = self.outgoing
-        if outgoing is None:
-            outgoing = Outgoing(self)
-            self.outgoing = outgoing
-        data = self.engine.to_send()
-        self.bytes_out += len(data)
-        outgoing.items.append(data)
-        outgoing.items.append(sending)
-        self.paused = True
+        self.output.send_later(sending)
         self.mark()
 
-    def everything_written(self) -> None:
-        """Resume deliveries: the last large content and the output after it have been written."""
-        self.outgoing = None
-        if not self.full:
-            self.paused = False
-            self.unread_replies = 0
-            self.ingress.release(OUTPUT)
-
-    def drop_output(self) -> None:
-        """Drop the rest of a large content and the output after it: the connection is closing."""
-        if self.outgoing is not None:
-            self.outgoing = None
-            self.paused = self.full
-            self.engine.to_send()
-
     def pause_writing(self) -> None:
-        self.paused = True
-        self.full = True
+        self.output.socket_full()
 
     def resume_writing(self) -> None:
-        self.full = False
-        if self.outgoing is not None:
-            self.flush()
-            return
-        self.paused = False
-        self.starved = False
-        self.unread_replies = 0
-        self.ingress.release(OUTPUT)
-        self.wake()
+        if self.output.socket_drained():
+            self.wake()
+
+    def note_spooled(self) -> None:
+        """Note that the connection publishes a spooled body."""
+        self.spools = True
 
     def after_backlog(self) -> None:
         """Confirm publishes and resume reading after a channel has performed its backlog."""
         self.ingress.release(BACKLOG)
-        for channel in self.confirming:
-            channel.listed = False
-            if not channel.closing:
-                channel.resolve()
+        for confirms in self.confirming:
+            confirms.resolve_listed()
         self.confirming.clear()
         self.mark()
-
-    def peer_name(self) -> str:
-        return self.peer.name
 
     def channel_count(self) -> int:
         return len(self.channels)
@@ -629,10 +511,9 @@ class BaseConnection(VhostSession):
         Called once per channel for clients without the capability `connection.blocked`. Requests to the broker do not
         count.
         """
-        if channel.requested:
-            channel.requested = False
+        if channel.take_requested():
             return
-        if self.services.alarm and not self.notify_blocked:
+        if self.services.alarm and not self.handshake.client.blocked_notifications:
             channel.ask_to_pause()
             self.mark()
             return
@@ -642,7 +523,7 @@ class BaseConnection(VhostSession):
 
     def _block(self, reason: str) -> None:
         """Stop reading a publisher and send it `connection.blocked` with the reason."""
-        if self.notify_blocked and not self.blocked:
+        if self.handshake.client.blocked_notifications and not self.blocked:
             self.blocked = True
             self.engine.send(0, "connection.blocked", {"reason": reason})
             self.mark()
@@ -653,7 +534,7 @@ class BaseConnection(VhostSession):
             return
         if reason:
             self.published_any = False
-            if not self.notify_blocked:
+            if not self.handshake.client.blocked_notifications:
                 # Clients without connection.blocked get channel.flow. The broker stops reading those that keep publishing.
                 for channel in self.channels.values():
                     channel.ask_to_pause()
@@ -679,8 +560,8 @@ class BaseConnection(VhostSession):
             channels=len(self.channels),
             tls=self.peer.tls,
             octets_in=self.bytes_in,
-            octets_out=self.bytes_out,
-            client_properties=ClientTable(self.client_properties),
+            octets_out=self.output.bytes,
+            client_properties=ClientTable(self.handshake.client.properties),
             frame_max=self.engine.frame_max,
             channel_max=self.engine.channel_max,
             heartbeat=self.engine.heartbeat,
@@ -695,10 +576,10 @@ class BaseConnection(VhostSession):
                 number=channel.number,
                 consumers=len(channel.consumers),
                 unacked=len(channel.unacked),
-                prefetch=channel.prefetch,
+                prefetch=channel.window.prefetch,
                 published=channel.publish_count,
-                unconfirmed=channel.published - channel.confirmed if channel.confirming else 0,
-                mode="tx" if channel.transacted else "confirm" if channel.confirming else "",
+                unconfirmed=0 if channel.confirms is None else channel.confirms.published - channel.confirms.confirmed,
+                mode="tx" if channel.transacted else "" if channel.confirms is None else "confirm",
                 state="running" if channel.active else "flow off",
             )
 

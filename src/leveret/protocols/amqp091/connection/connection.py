@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from leveret.protocols.amqp091.channel.channel import Channel
-from leveret.protocols.amqp091.connection import handshake
 from leveret.protocols.amqp091.connection.base import BaseConnection
+from leveret.protocols.amqp091.connection.handshake import Handshake
 from leveret.protocols.amqp091.methods import channel as channel_methods
 from leveret.protocols.amqp091.methods import dispatch
 from leveret.protocols.peer import Peer
@@ -17,13 +17,7 @@ class Connection(BaseConnection):
     """One 0-9-1 connection."""
 
     def __init__(self, peer: Peer, services: Services) -> None:
-        super().__init__(peer, services, V0_9_1, "AMQP 0-9-1")
-
-    def start(self) -> None:
-        handshake.start(self)
-
-    def perform_on_connection(self, command: Method) -> None:
-        handshake.perform(self, command)
+        super().__init__(peer, services, V0_9_1, "AMQP 0-9-1", Handshake())
 
     def open_channel(self, command: Method) -> None:
         channel_methods.open_channel(self, command.channel)

@@ -27,12 +27,15 @@ class Heartbeat(Timed):
         self.silent = 0
         self.quiet_checks = 0
 
+    def detach(self) -> None:
+        """Drop the connection, because it is lost. The timers may keep a reference to the heartbeat for a while."""
+        self.connection = None
+
     def fire(self, now: int) -> None:
         connection = self.connection
         if connection is None or connection.lost:
             return
-        if connection.engine.received_any or connection.ingress.heartbeat_exempt():
-            connection.engine.received_any = False
+        if connection.engine.take_received() or connection.ingress.heartbeat_exempt():
             self.silent = 0
         else:
             self.silent += 1
@@ -40,8 +43,7 @@ class Heartbeat(Timed):
                 logger.warning("%s: connection aborted, no heartbeat for %d s", connection.peer.name, self.quarter // 125)
                 connection.peer.abort()
                 return
-        self.quiet_checks = 1 if connection.sent_any else self.quiet_checks + 1
-        connection.sent_any = False
+        self.quiet_checks = 1 if connection.output.take_sent() else self.quiet_checks + 1
         connection.broker.timers.at(now + self.quarter, self)
         if self.quiet_checks >= 2:
             self.quiet_checks = 0
@@ -49,4 +51,4 @@ class Heartbeat(Timed):
             connection.mark()
             connection.broker.end_turn()
             # The heartbeat does not count as output, so the next one stays due.
-            connection.sent_any = False
+            connection.output.take_sent()

@@ -42,7 +42,7 @@ class Login(Authentication):
         if not self.start(mechanism, response):
             # start-ok.mechanism.validity: close the socket without sending anything
             logger.warning("%s: mechanism '%s' was not offered", connection.peer.name, mechanism)
-            connection.login = None
+            connection.handshake.end_login()
             connection.peer.close()
 
     def secure_ok(self, response: bytes) -> None:
@@ -75,8 +75,8 @@ class Login(Authentication):
 
     def refuse(self) -> None:
         connection = self.connection
-        connection.login = None
-        if connection.close_on_auth_failure:
+        connection.handshake.end_login()
+        if connection.handshake.client.close_after_refusal:
             connection.close(
                 403, f"Login was refused using authentication mechanism {self.mechanism}. For details see the broker's log."
             )
@@ -85,11 +85,8 @@ class Login(Authentication):
 
     def _tune(self, name: str) -> None:
         connection = self.connection
-        connection.login = None
-        connection.user = name
-        connection.user_bytes = name.encode("utf-8", "surrogateescape")
-        user = connection.services.users.get(name)
-        connection.may_impersonate = user is not None and "impersonator" in user.tags
+        connection.handshake.end_login()
+        connection.set_user(name)
         engine = connection.engine
         engine.send(
             0,

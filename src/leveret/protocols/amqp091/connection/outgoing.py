@@ -1,4 +1,4 @@
-"""Output of large contents: bodies are read and encoded as the socket accepts them.
+"""Output of a connection. Bodies of large contents are read and encoded as the socket accepts them.
 
 Nothing else may be sent on a channel between the header of a content and the end of its body. Output encoded meanwhile, on
 any channel, waits in order until the body has been sent.
@@ -11,6 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.bodies import Body
+from leveret.protocols.ingress_throttle import OUTPUT
 from leveret.wire.amqp0.engine import Engine
 
 if TYPE_CHECKING:
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("leveret.connection")
 
+# Bytes of deliveries to one connection per turn. Further deliveries wait until the socket has accepted them.
+QUANTUM: Final = 256 << 10
+# Bytes of unread replies above which the broker stops reading a client's socket.
+MAX_UNWRITTEN: Final = 4 << 20
 # Body bytes that one connection encodes at a time, and writes per turn.
 PIECE: Final = 256 << 10
 TURN: Final = 1 << 20
@@ -61,28 +66,82 @@ class Sending:
         engine.send_body(self.number, data)
 
 
-class Outgoing:
-    """Queued output of a connection, from a large content on. The connection drops it when it is empty."""
+class ConnectionOutput:
+    """Output of one connection: from the engine to the socket, in order.
 
-    __slots__ = ("_due", "connection", "items")
+    Attributes:
+        paused: whether deliveries stop because the socket's buffer is full or a large content is being sent.
+        bytes: bytes of output so far.
+    """
 
     def __init__(self, connection: BaseConnection) -> None:
-        self.connection = connection
-        self.items: deque[bytes | Sending] = deque()
+        # None once the connection is lost.
+        self._connection: BaseConnection | None = connection
+        self._engine = connection.engine
+        self._peer = connection.peer
+        self._ingress = connection.ingress
+        self.paused = False
+        self.bytes = 0
+        self._full = False
+        # Whether a consumer was parked because of `paused` or the quantum.
+        self._starved = False
+        self._sent_any = False
+        self._unread_answers = 0
+        # Output from a large content on; None if there is none.
+        self._queued: deque[bytes | Sending] | None = None
         self._due = False
 
-    def write(self) -> None:
-        """Write until the socket is full or the limit per turn is reached."""
-        connection = self.connection
-        items = self.items
-        engine = connection.engine
+    def starve(self) -> None:
+        """Note that a consumer was parked. The consumers are woken when deliveries may resume."""
+        self._starved = True
+
+    def flush(self) -> None:
+        """Write the encoded output, and as much queued output as the socket accepts."""
+        connection = self._connection
+        data = self._engine.to_send()
+        if data and connection is not None:
+            self._sent_any = True
+            self.bytes += len(data)
+            if self.paused:
+                # Deliveries stop while the socket is full, so these are replies that the client leaves unread.
+                self._unread_answers += len(data)
+                if self._unread_answers > MAX_UNWRITTEN:
+                    self._ingress.pause(OUTPUT)
+            if self._queued is None:
+                self._peer.write(data)
+            else:
+                self._queued.append(data)
+        if self._queued is not None:
+            self._write()
+        if self._starved and not self.paused and connection is not None:
+            self._starved = False
+            self._peer.call_soon(connection.wake)
+
+    def send_later(self, sending: Sending) -> None:
+        """Send a large content as the socket accepts it, between the output encoded so far and later output."""
+        queued = self._queued
+        if queued is None:
+            queued = deque()
+            self._queued = queued
+        data = self._engine.to_send()
+        self.bytes += len(data)
+        queued.append(data)
+        queued.append(sending)
+        self.paused = True
+
+    def _write(self) -> None:
+        """Write queued output until the socket is full or the limit per turn is reached."""
+        queued = self._queued
+        if queued is None:
+            return
+        engine = self._engine
         piece = max(PIECE // engine.payload_max, 1) * engine.payload_max
         room = TURN
-        while items and not connection.full and not connection.lost:
-            item = items[0]
+        while queued and not self._full and self._connection is not None:
+            item = queued[0]
             if isinstance(item, bytes):
-                items.popleft()
-                connection.peer.write(item)
+                queued.popleft()
+                self._peer.write(item)
                 continue
             if room <= 0:
                 self._continue_later()
@@ -90,26 +149,70 @@ class Outgoing:
             try:
                 data = item.take(piece)
             except OSError as error:
-                logger.error("%s: connection aborted, cannot read a message body: %s", connection.peer.name, error)
-                items.clear()
-                connection.peer.abort()
+                logger.error("%s: connection aborted, cannot read a message body: %s", self._peer.name, error)
+                queued.clear()
+                self._peer.abort()
                 return
             if item.is_done():
-                items.popleft()
+                queued.popleft()
             item.encode(engine, data)
             encoded = engine.to_send()
             room -= len(encoded)
-            connection.bytes_out += len(encoded)
-            connection.sent_any = True
-            connection.peer.write(encoded)
-        if not items:
-            connection.everything_written()
+            self.bytes += len(encoded)
+            self._sent_any = True
+            self._peer.write(encoded)
+        if not queued:
+            # The last large content and the output after it have been written.
+            self._queued = None
+            if not self._full:
+                self._resume_deliveries()
 
     def _continue_later(self) -> None:
         if not self._due:
             self._due = True
-            self.connection.peer.call_soon(self._continue)
+            self._peer.call_soon(self._continue)
 
     def _continue(self) -> None:
         self._due = False
-        self.connection.flush()
+        self.flush()
+
+    def _resume_deliveries(self) -> None:
+        self.paused = False
+        self._unread_answers = 0
+        self._ingress.release(OUTPUT)
+
+    def socket_full(self) -> None:
+        """Pause deliveries: the socket's buffer is full."""
+        self.paused = True
+        self._full = True
+
+    def socket_drained(self) -> bool:
+        """Resume output. Return whether consumers may be woken: no large content is being sent."""
+        self._full = False
+        if self._queued is not None:
+            self.flush()
+            return False
+        self._starved = False
+        self._resume_deliveries()
+        return True
+
+    def stop_deliveries(self) -> None:
+        """Pause deliveries, because the connection is closing."""
+        self.paused = True
+
+    def drop(self) -> None:
+        """Drop the rest of a large content and the output after it: the connection is closing."""
+        if self._queued is not None:
+            self._queued = None
+            self.paused = self._full
+            self._engine.to_send()
+
+    def detach(self) -> None:
+        """Drop the connection, because it is lost. Output is discarded from now on."""
+        self._connection = None
+
+    def take_sent(self) -> bool:
+        """Return whether anything was sent since the last call."""
+        sent = self._sent_any
+        self._sent_any = False
+        return sent

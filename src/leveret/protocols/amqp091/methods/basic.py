@@ -18,15 +18,13 @@ from leveret.broker.queues import capabilities
 from leveret.broker.queues.loading import Waiting
 from leveret.broker.queues.queue import Queue
 from leveret.broker.values import FieldTable
-from leveret.protocols import direct_reply
 from leveret.protocols.amqp091 import content
-from leveret.protocols.amqp091.channel.channel import REPLY_TO, Channel
-from leveret.protocols.amqp091.channel.consumer_timeout import watch_timeout
+from leveret.protocols.amqp091.channel.channel import Channel
 from leveret.protocols.amqp091.channel.consumers import ChannelConsumer
+from leveret.protocols.amqp091.channel.direct_replies import REPLY_NAME
 from leveret.protocols.amqp091.methods.queue import find, name_of
 from leveret.protocols.convert import to_amqp0
 
-REPLY_NAME: Final = REPLY_TO.decode()
 # Maximum number of unacknowledged deliveries whose sizes are summed in one turn, and number per unit of work, as a power of
 # two.
 MAX_COUNTED: int = 100_000  # not Final: tests lower it
@@ -54,22 +52,15 @@ def set_qos(channel: Channel, prefetch_size: int, prefetch_count: int, everywher
     connection = channel.connection
     if prefetch_size:
         _check_countable(channel, everywhere and connection.qos_spec)
-    if connection.qos_spec:
-        if everywhere:
-            connection.prefetch = prefetch_count
-            connection.prefetch_size = prefetch_size
-            for other in connection.channels.values():
-                other.set_counted()
-                other.update_window()
-        else:
-            channel.prefetch = prefetch_count
-            channel.prefetch_size = prefetch_size
-    elif everywhere:
-        channel.prefetch = prefetch_count
-        channel.prefetch_size = prefetch_size
+    if everywhere and connection.qos_spec:
+        connection.window.set(prefetch_count, prefetch_size)
+        for other in connection.channels.values():
+            other.set_counted()
+            other.update_window()
+    elif everywhere or connection.qos_spec:
+        channel.window.set(prefetch_count, prefetch_size)
     else:
-        channel.default_prefetch = prefetch_count
-        channel.default_prefetch_size = prefetch_size
+        channel.window.set_default(prefetch_count, prefetch_size)
     channel.set_counted()
     if answer:
         connection.engine.send(channel.number, answer, {})
@@ -82,7 +73,7 @@ def set_qos(channel: Channel, prefetch_size: int, prefetch_count: int, everywher
 def _check_countable(channel: Channel, everywhere: bool) -> None:
     """Raise PreconditionFailed if summing the sizes of the unacknowledged deliveries takes longer than a turn."""
     channels = channel.connection.channels.values() if everywhere else [channel]
-    count = sum(len(one.unacked) + len(one.tx_settlements) for one in channels if not one.sized)
+    count = sum(len(one.unacked) + len(one.transaction.settlements) for one in channels if not one.unacked.sized)
     if count > MAX_COUNTED:
         raise PreconditionFailed(
             f"cannot set prefetch-size with {count} unacknowledged deliveries; expected at most {MAX_COUNTED}:"
@@ -105,7 +96,7 @@ def consume(
 ) -> None:
     """Perform basic.consume. 0-9 passes its own `kind` of consumer for each content class."""
     connection = channel.connection
-    if consumer_tag in channel.consumers:
+    if consumer_tag in channel.consumers.by_tag:
         raise NotAllowed(f"attempt to reuse consumer tag '{consumer_tag}'")
     if queue == REPLY_NAME:
         found = _reply_queue(channel, no_ack)
@@ -134,10 +125,10 @@ def consume(
     consumer = kind(channel, found, consumer_tag, no_ack, exclusive, no_local, settings.priority, arguments)
     if browses:
         consumer.browse({})
-    channel.consumers[consumer_tag] = consumer
+    channel.consumers.add(consumer)
     if not no_wait:
         connection.engine.send(channel.number, answer, {"consumer_tag": consumer_tag})
-    watch_timeout(channel, settings.timeout, found)
+    channel.watch_timeout(settings.timeout, found)
     found.add_consumer(consumer)
 
 
@@ -149,7 +140,7 @@ def _check_reader(channel: Channel, stream: Queue, no_ack: bool) -> None:
             " has no automatic acknowledgement: consume without no-ack",
             closes_connection=True,
         )
-    if not channel.default_prefetch and not channel.prefetch:
+    if not channel.window.default_prefetch and not channel.window.prefetch:
         raise PreconditionFailed(
             f"consumer prefetch count is not set for queue '{stream.name}' in vhost"
             f" '{channel.connection.vhost_name}': a stream's consumer needs basic.qos first"
@@ -174,18 +165,14 @@ def _reply_queue(channel: Channel, no_ack: bool) -> Queue:
     """Create the reply queue of this channel (RabbitMQ's direct reply-to)."""
     if not no_ack:
         raise PreconditionFailed("reply consumer cannot acknowledge: consume from 'amq.rabbitmq.reply-to' with no-ack")
-    if channel.reply_queue is not None:
-        raise PreconditionFailed("reply consumer already set on this channel")
-    channel.reply_queue = direct_reply.make_queue(channel.vhost)
-    return channel.reply_queue
+    return channel.replies.open(channel.vhost)
 
 
 def cancel(channel: Channel, consumer_tag: str, no_wait: bool) -> None:
     """Perform basic.cancel."""
-    if channel.vhost.strict and consumer_tag not in channel.consumers and consumer_tag not in channel.cancelled_tags:
+    if channel.vhost.strict and not channel.consumers.is_known(consumer_tag):
         raise NotAllowed(f"unknown consumer tag '{consumer_tag}' on this channel")
     channel.cancel(consumer_tag)
-    channel.cancelled_tags.pop(consumer_tag, None)
     if not no_wait:
         channel.connection.engine.send(channel.number, "basic.cancel-ok", {"consumer_tag": consumer_tag})
 
@@ -237,14 +224,12 @@ def _answer_get(channel: Channel, queue: Queue, no_ack: bool, kind: int) -> bool
         connection.engine.send(channel.number, "basic.get-empty", {})
         connection.mark()
         return True
-    tag = channel.next_tag
-    channel.next_tag = tag + 1
+    unacked = channel.unacked
+    tag = unacked.new_tag()
     message = entry.message
     if not no_ack:
-        channel.unacked[tag] = entry
-        channel.gets += 1
-        if channel.sized:
-            channel.unacked_size += message.size
+        unacked.count(entry)
+        unacked.put(tag, entry)
     overlay = entry.overlay
     header = message.header
     if message.format & NOT_BASIC:
@@ -287,29 +272,28 @@ def _recover(channel: Channel, requeue: bool, done: Callable[[], object] | None)
 
 def _recovering(channel: Channel, requeue: bool) -> Iterator[int]:
     if requeue:
-        yield from channel.requeuing()
+        yield from channel.unacked.requeuing()
         return
     # Redeliver to the original consumers that still exist; requeue the rest.
     unacked = channel.unacked
     back: list[int] = []
-    tags = sorted(unacked)
+    tags = sorted(unacked.entries)
     yield len(tags) >> 5
     tags.reverse()
     while tags:
         tag = tags.pop()
-        entry = unacked.get(tag)
+        entry = unacked.entries.get(tag)
         if entry is None:
             continue
         holder = entry.holder
-        if isinstance(holder, ChannelConsumer) and channel.consumers.get(holder.tag) is holder:
-            del unacked[tag]
-            channel.uncount(tag, entry)
+        if isinstance(holder, ChannelConsumer) and channel.consumers.by_tag.get(holder.tag) is holder:
+            unacked.remove(tag, entry)
             settlement.count_delivery(entry)
             holder.deliver(entry)
         else:
             back.append(tag)
         yield 2
-    yield from channel.requeuing_tags(back)
+    yield from unacked.requeuing_tags(back)
 
 
 def _recovered(channel: Channel, requeue: bool, done: Callable[[], object] | None) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from leveret.broker.errors import NotAllowed, PreconditionFailed
+from leveret.broker.errors import NotAllowed
 from leveret.protocols.amqp091.channel.channel import Channel
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def add_channel(connection: BaseConnection, channel: Channel) -> None:
 
 def flow(channel: Channel, active: bool) -> None:
     """Perform channel.flow: pause or resume deliveries. Gets are not affected."""
-    channel.active = active
+    channel.set_active(active)
     channel.connection.engine.send(channel.number, "channel.flow-ok", {"active": active})
     if active:
         channel.wake()
@@ -52,7 +52,7 @@ def flow(channel: Channel, active: bool) -> None:
 
 def flow_ok(channel: Channel, active: bool) -> None:
     """Perform channel.flow-ok, the client's reply to the broker's flow. From now on, publishing violates it."""
-    channel.pause_known = not active
+    channel.pause_replied(active)
 
 
 def close(channel: Channel, reply_code: int, reply_text: str, class_id: int, method_id: int) -> None:
@@ -75,9 +75,7 @@ def close_ok(channel: Channel) -> None:
 
 def confirm_select(channel: Channel, no_wait: bool) -> None:
     """Perform confirm.select."""
-    if channel.transacted:
-        raise PreconditionFailed("cannot switch from tx to confirm mode")
-    channel.confirming = True
+    channel.select_confirms()
     if not no_wait:
         channel.connection.engine.send(channel.number, "confirm.select-ok", {})
 

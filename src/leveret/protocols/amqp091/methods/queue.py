@@ -10,11 +10,10 @@ from leveret.broker.errors import NotFound
 from leveret.broker.queues.queue import Queue
 from leveret.broker.values import FieldTable
 from leveret.management.operations import definitions
-from leveret.protocols.amqp091.channel.channel import REPLY_TO, Channel
+from leveret.protocols.amqp091.channel.channel import Channel
+from leveret.protocols.amqp091.channel.direct_replies import REPLY_NAME
 from leveret.protocols.amqp091.methods.names import without_line_ends
 from leveret.protocols.amqp091.methods.replies import reply_when_removed, reply_when_stored
-
-REPLY_PREFIX: Final = REPLY_TO.decode()
 
 
 def name_of(channel: Channel, queue: str) -> str:
@@ -44,9 +43,9 @@ def declare(
     """Perform queue.declare."""
     connection = channel.connection
     vhost = channel.vhost
-    if passive or queue.startswith(REPLY_PREFIX):
-        if queue == REPLY_PREFIX and channel.reply_queue is not None:
-            queue = channel.reply_queue.name
+    if passive or queue.startswith(REPLY_NAME):
+        if queue == REPLY_NAME and channel.replies.queue is not None:
+            queue = channel.replies.queue.name
         found = vhost.queue(without_line_ends(vhost, name_of(channel, queue)), connection)
         durable = False
     else:
@@ -56,7 +55,7 @@ def declare(
         found = definitions.declare_queue(
             connection, queue, durable=durable, exclusive=exclusive, auto_delete=auto_delete, arguments=arguments
         )
-    channel.last_queue = found.name
+    channel.set_last_queue(found.name)
     found.touch()
     found.catch_up()
     reply_when_stored(
@@ -105,7 +104,7 @@ def delete(channel: Channel, queue: str, if_unused: bool, if_empty: bool, no_wai
         answered = None
     else:
         # Blocking clients mistake a cancel notification before the reply for the result of their call.
-        connection.pending_cancels[found] = []
+        connection.defer_cancels(found)
         answered = partial(connection.release_notices, found)
     try:
         count, stored = definitions.delete_queue(connection, name, if_unused=if_unused, if_empty=if_empty)

@@ -11,7 +11,8 @@ from leveret.broker.jobs import logged
 from leveret.broker.message import AT_ONCE
 from leveret.broker.queues.queue import Queue
 from leveret.broker.transactions.transaction import LARGE, REQUEUE, Transaction
-from leveret.protocols.amqp091.channel.channel import Channel, PendingPublish
+from leveret.protocols.amqp091.channel.channel import Channel
+from leveret.protocols.amqp091.channel.transaction import PendingPublish
 from leveret.protocols.amqp091.reply_codes import CODES
 
 # Class and method id of tx.commit.
@@ -20,30 +21,29 @@ COMMIT: Final = (90, 20)
 
 def select(channel: Channel) -> None:
     """Perform tx.select."""
-    if channel.confirming:
-        raise PreconditionFailed("cannot switch from confirm to tx mode")
-    channel.transacted = True
+    channel.select_transactions()
     channel.connection.engine.send(channel.number, "tx.select-ok", {})
 
 
 def commit(channel: Channel) -> None:
     """Perform tx.commit. The reply is sent when the transaction is on disk."""
     check_transacted(channel, "commit")
-    if len(channel.tx_publishes) + len(channel.tx_settlements) > LARGE:
+    pending = channel.transaction
+    if len(pending) > LARGE:
         channel.stall()
         large = _LargeCommit(channel)
         channel.broker.jobs.commits.add(large.pieces(), large.written, large.failed)
         return
-    channel.broker.work += len(channel.tx_publishes) + len(channel.tx_settlements)
+    channel.broker.work += len(pending)
     transaction = Transaction(channel.log)
-    for pending in channel.tx_publishes:
-        transaction.publish(pending.message, queues_of(channel, pending))
-    for tag, entry, outcome in channel.tx_settlements:
-        channel.uncount(tag, entry)
+    for publish in pending.publishes:
+        transaction.publish(publish.message, queues_of(channel, publish))
+    for tag, entry, outcome in pending.settlements:
+        channel.unacked.uncount(tag, entry)
         if outcome == REQUEUE and channel.excludes_rejecting_channel():
             entry.queue.refuse(entry, channel.scope)
         transaction.settle(entry, outcome)
-    begin_transaction(channel)
+    pending.take()
     channel.transaction_ended(True)
     channel.stall()
     transaction.commit(_Commit(channel).done)
@@ -66,11 +66,8 @@ class _LargeCommit:
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
         self.transaction = Transaction(channel.log)
-        self.publishes = channel.tx_publishes
+        self.publishes = channel.transaction.begin_commit()
         self.refusal: BrokerError | None = None
-        channel.committing = True
-        channel.tx_publishes = []
-        channel.tx_size = 0
         channel.transaction_ended(True)
 
     def pieces(self) -> Iterator[int]:
@@ -84,16 +81,16 @@ class _LargeCommit:
                 self.refusal = error
                 return
             yield 2
-        settlements = channel.tx_settlements
-        settlements.reverse()
+        acknowledged = channel.transaction
+        acknowledged.begin_settling()
         transaction.begin(channel.broker.jobs)
         failure: Exception | None = None
         try:
             yield from transaction.writing()
             # Entries count in the windows of the channel until they are settled.
-            while settlements:
-                tag, entry, outcome = settlements.pop()
-                channel.uncount(tag, entry)
+            while (settlement := acknowledged.next_settlement()) is not None:
+                tag, entry, outcome = settlement
+                channel.unacked.uncount(tag, entry)
                 if outcome == REQUEUE and channel.excludes_rejecting_channel():
                     entry.queue.refuse(entry, channel.scope)
                 transaction.write_settlement(entry, outcome)
@@ -116,7 +113,7 @@ class _LargeCommit:
     def _roll_back(self) -> None:
         """Return unsettled entries to the channel. If it has closed, requeue them."""
         channel = self.channel
-        channel.committing = False
+        channel.transaction.end_commit()
         if channel.closing:
             channel.broker.jobs.run_steps(logged(channel.requeuing_all()))
 
@@ -124,7 +121,7 @@ class _LargeCommit:
         channel = self.channel
         refusal = self.refusal
         if refusal is None:
-            channel.committing = False
+            channel.transaction.end_commit()
             self.transaction.finish(_Commit(channel).done, channel.fail)
             return
         self._roll_back()
@@ -160,19 +157,7 @@ def rollback(channel: Channel) -> None:
 
 def rolling_back(channel: Channel) -> Iterator[int]:
     """Roll the transaction of a channel back, in steps."""
-    unacked = channel.unacked
-    settlements = channel.tx_settlements
-    settlements.reverse()
-    while settlements:
-        tag, entry, _ = settlements.pop()
-        unacked[tag] = entry
-        channel.low_tag = min(channel.low_tag, tag)
-        yield 1
-    publishes = channel.tx_publishes
-    while publishes:
-        publishes.pop()
-        yield 1
-    channel.tx_size = 0
+    yield from channel.transaction.rolling_back(channel.unacked)
     channel.transaction_ended(False)
 
 
@@ -183,13 +168,6 @@ def rolled_back(channel: Channel) -> None:
 def check_transacted(channel: Channel, method: str) -> None:
     if not channel.transacted:
         raise PreconditionFailed(f"tx.{method}: the channel is not transacted; send tx.select first")
-
-
-def begin_transaction(channel: Channel) -> None:
-    """Start a new transaction without publishes and settlements."""
-    channel.tx_publishes = []
-    channel.tx_settlements = []
-    channel.tx_size = 0
 
 
 HANDLERS: Final[dict[str, Callable[..., None]]] = {"tx.select": select, "tx.commit": commit, "tx.rollback": rollback}

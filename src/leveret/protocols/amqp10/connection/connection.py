@@ -12,7 +12,6 @@ from typing import Final
 from leveret.broker import values
 from leveret.broker.broker import MAX_CONVERTED
 from leveret.broker.errors import BrokerError, NotAllowed, ResourceError
-from leveret.broker.vhost import Vhost
 from leveret.management.descriptions import ChannelInfo, ConnectionInfo
 from leveret.management.json_values import ClientTable
 from leveret.protocols.amqp10.connection import exclusive_container, opening
@@ -88,23 +87,13 @@ class Connection(VhostSession):
     """
 
     def __init__(self, peer: Peer, shared: Amqp10State, sasl: bool) -> None:
-        super().__init__()
-        self.peer = peer
-        self.shared = shared
         services = shared.services
-        self.services = services
-        self.broker = services.broker
-        self.settings = services.settings
+        super().__init__(peer, services)
+        self.shared = shared
         self.users = services.users
         self.own = shared.settings
-        self.number = services.new_number()
         self.reader = FrameReader(self.own.max_frame_size, max_values=MAX_FRAME_VALUES, max_cost=MAX_READ)
         self.output = Output()
-        self.vhost = None
-        self.vhost_name = ""
-        self.user = ""
-        self.user_bytes = b""
-        self.may_impersonate = False
         self.container_id = ""
         self.container = ContainerMembership(shared.containers)
         self.client_properties: values.FieldTable = {}
@@ -116,14 +105,9 @@ class Connection(VhostSession):
         self.termini: dict[Terminus, None] = {}
         self.state = IN_SASL if sasl else AWAIT_OPEN
         self.open_sent = False
-        self.opened = False
-        self.operation = ""
-        self.closing = False
-        self.lost = False
         # Whether the termini have been notified of the end of the connection.
         self.released = False
         # Output
-        self.dirty = False
         self.paused = False
         self.starved = False
         self.unread_replies = 0
@@ -137,7 +121,6 @@ class Connection(VhostSession):
         self.rest: list[Performative] = []
         # Frame in progress that continues in the next turn, before all others.
         self.deferred: Performative | None = None
-        self.bytes_in = 0
         self.bytes_out = 0
         self.idle_timers = IdleTimers()
         services.add(self)
@@ -157,11 +140,8 @@ class Connection(VhostSession):
     # Input
 
     def data_received(self, data: bytes) -> None:
-        self.bytes_in += len(data)
-        self.broker.inputs += 1
+        self.count_input(len(data))
         self.idle_timers.received()
-        self.operation = ""
-        self.services.served.append(self.number)
         waits = self.waiting_login or bool(self.rest) or self.reader.more
         frames = self._read(data)
         if waits:
@@ -312,12 +292,6 @@ class Connection(VhostSession):
         self.state = AWAIT_HEADER
         self.set_user(name)
 
-    def set_user(self, name: str) -> None:
-        self.user = name
-        self.user_bytes = name.encode("utf-8", "surrogateescape")
-        user = self.services.users.get(name)
-        self.may_impersonate = user is not None and "impersonator" in user.tags
-
     def login_waits(self, waiting: bool) -> None:
         """Pause or resume input while a password is checked."""
         self.waiting_login = waiting
@@ -410,11 +384,7 @@ class Connection(VhostSession):
         self.ingress.resume()
         # Without frame boundaries, no close can be parsed. Still, the socket stays open briefly: unread input would cause a
         # reset, which could overtake the broker's close.
-        self.peer.call_later(UNFRAMED_CLOSE_TIMEOUT if self.unreadable else CLOSE_TIMEOUT, self._close_timed_out)
-
-    def _close_timed_out(self) -> None:
-        if not self.lost:
-            self.peer.close()
+        self.peer.call_later(UNFRAMED_CLOSE_TIMEOUT if self.unreadable else CLOSE_TIMEOUT, self.close_timed_out)
 
     def _closed(self, frame: Close) -> None:
         """Handle the client's close."""
@@ -451,20 +421,8 @@ class Connection(VhostSession):
         self._release()
         self.broker.end_turn()
 
-    def vhost_removed(self, vhost: Vhost) -> None:
-        if self.vhost is vhost:
-            self.shut_down(f"vhost '{vhost.name}' was deleted")
-
-    def users_changed(self) -> None:
-        if self.user and self.services.users.get(self.user) is None:
-            self.shut_down(f"user '{self.user}' was deleted")
-
-    def shut_down(self, reason: str) -> None:
-        if not self.opened:
-            self.peer.close()
-            return
+    def close_forced(self, reason: str) -> None:
         self.close(constants.CONNECTION_FORCED, reason)
-        self.broker.end_turn()
 
     def link_key(self, frame: Attach) -> Key:
         """Return the identity of the link of an attach."""
@@ -475,9 +433,6 @@ class Connection(VhostSession):
         self.deferred = frame
 
     # Sessions
-
-    def peer_name(self) -> str:
-        return self.peer.name
 
     def channel_count(self) -> int:
         return len(self.sessions.by_number)
@@ -491,12 +446,6 @@ class Connection(VhostSession):
     def send_empty(self) -> None:
         self.output.send_empty()
         self.mark()
-
-    def mark(self) -> None:
-        """Schedule `flush` for the end of the turn."""
-        if not self.dirty:
-            self.dirty = True
-            self.broker.outputs.append(self)
 
     def is_full(self) -> bool:
         """Return whether deliveries must wait for the socket."""

@@ -609,7 +609,7 @@ class IncomingLink(Link):
 
     def _check_user(self, user_id: bytes) -> bool:
         connection = self.session.connection
-        if user_id == connection.user_bytes or connection.may_impersonate:
+        if connection.may_publish_as(user_id):
             return True
         text = f"user-id is '{user_id.decode('utf-8', 'replace')}', but the connection's user is '{connection.user}'"
         self._refuse(constants.UNAUTHORIZED_ACCESS, text)

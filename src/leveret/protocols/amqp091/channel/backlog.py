@@ -1,0 +1,53 @@
+"""Commands of a stalled channel."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from leveret.protocols.amqp091.connection.commands import size_of
+from leveret.wire.amqp0.commands import Command, ContentPart, Method, Publish
+
+# Commands and content bytes queued behind a pending reply above which the broker stops reading the connection.
+MAX_BACKLOG: Final = 10_000
+MAX_BACKLOG_SIZE: Final = 4 << 20
+
+
+class CommandBacklog:
+    """Commands that wait for a pending reply of their channel, in order."""
+
+    def __init__(self) -> None:
+        self._commands: deque[Command] = deque()
+        self._size = 0
+
+    def __len__(self) -> int:
+        return len(self._commands)
+
+    def add(self, command: Command) -> None:
+        self._commands.append(command)
+        if isinstance(command, ContentPart):
+            self._size += len(command.data)
+        elif isinstance(command, Publish) and not command.spooled:
+            self._size += command.size
+        elif isinstance(command, Method):
+            self._size += size_of(command)
+
+    def is_full(self) -> bool:
+        """Return whether the broker must stop reading the connection."""
+        return len(self._commands) > MAX_BACKLOG or self._size > MAX_BACKLOG_SIZE
+
+    def put_first(self, commands: list[Command]) -> None:
+        """Insert commands before all others."""
+        self._commands.extendleft(reversed(commands))
+
+    def begin(self) -> None:
+        """Begin to take the commands: from now on, only those added later count for the limit."""
+        self._size = 0
+
+    def take(self) -> Command:
+        """Remove and return the first command."""
+        return self._commands.popleft()
+
+    def clear(self) -> None:
+        self._commands.clear()
+        self._size = 0

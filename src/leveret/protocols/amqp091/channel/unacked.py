@@ -1,0 +1,210 @@
+"""Unacknowledged deliveries of a channel (0-9-1 basic.ack, basic.recover). On the hot path."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+
+from leveret.broker.errors import PreconditionFailed
+from leveret.broker.message import Entry
+from leveret.broker.queues.frozen import FrozenQueues
+from leveret.broker.timers import Timers
+from leveret.protocols.amqp091.channel.consumers import ChannelConsumer
+
+
+class UnackedDeliveries:
+    """Delivery tags of a channel, and its deliveries that the client has not acknowledged.
+
+    Attributes:
+        entries: entries by delivery tag.
+        gets: number of deliveries of basic.get, which do not count in any window.
+        sized: whether a window counts bytes, so that `size` is kept.
+        size: bytes of the entries, and of those settled in an open transaction.
+        tracked: whether `uncount` has an effect: there are gets, or sizes or times are kept.
+    """
+
+    def __init__(self, timers: Timers) -> None:
+        self._timers = timers
+        self._next_tag = 1
+        # Lower bound of the tags in `entries`.
+        self._low_tag = 1
+        self.entries: dict[int, Entry] = {}
+        self.gets = 0
+        self.sized = False
+        self.size = 0
+        # Whether the times of deliveries are kept, for the consumer timeout.
+        self._timed = False
+        self.tracked = False
+        self._times: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    # Deliveries
+
+    def new_tag(self) -> int:
+        """Return the delivery tag of the next delivery."""
+        tag = self._next_tag
+        self._next_tag = tag + 1
+        return tag
+
+    def any_delivered(self) -> bool:
+        """Return whether the channel has delivered anything."""
+        return self._next_tag > 1
+
+    def add(self, entry: Entry) -> int:
+        """Add a delivery to a consumer, and return its tag."""
+        tag = self._next_tag
+        self._next_tag = tag + 1
+        self.entries[tag] = entry
+        if self.tracked:
+            if self.sized:
+                self.count(entry)
+            if self._timed:
+                self._times[tag] = self._timers.now()
+        return tag
+
+    def put(self, tag: int, entry: Entry) -> None:
+        """Add a delivery that `count` has counted."""
+        self.entries[tag] = entry
+        if self._timed:
+            self._times[tag] = self._timers.now()
+
+    def restore(self, tag: int, entry: Entry) -> None:
+        """Add a delivery again whose acknowledgement is rolled back."""
+        self.entries[tag] = entry
+        if tag < self._low_tag:
+            self._low_tag = tag
+
+    def count(self, entry: Entry) -> None:
+        """Count an entry in the windows by size, or in the number of gets."""
+        holder = entry.holder
+        if holder is None:
+            self.gets += 1
+            self.tracked = True
+        if self.sized:
+            size = entry.message.size
+            self.size += size
+            if isinstance(holder, ChannelConsumer):
+                holder.count_size(size)
+
+    def uncount(self, tag: int, entry: Entry) -> None:
+        """Remove an entry from the number of gets, the windows by size and the consumer timeout."""
+        holder = entry.holder
+        if holder is None:
+            self.gets -= 1
+            self.tracked = self.gets > 0 or self.sized or self._timed
+        if self.sized:
+            size = entry.message.size
+            self.size -= size
+            if isinstance(holder, ChannelConsumer):
+                holder.count_size(-size)
+        if self._timed:
+            self._times.pop(tag, None)
+
+    def remove(self, tag: int, entry: Entry) -> None:
+        """Remove a delivery."""
+        del self.entries[tag]
+        self.uncount(tag, entry)
+
+    def begin_sizes(self, entries: list[Entry]) -> None:
+        """Begin to count bytes: those of the channel's entries now, and of all deliveries from now on.
+
+        The consumers of the channel have counted none.
+        """
+        self.sized = True
+        self.tracked = True
+        self.size = sum(entry.message.size for entry in entries)
+        for entry in entries:
+            holder = entry.holder
+            if isinstance(holder, ChannelConsumer):
+                holder.count_size(entry.message.size)
+
+    def oldest_time(self, now: int) -> int:
+        """Return the time of the oldest delivery in milliseconds; `now` if there is none."""
+        return min(self._times.values(), default=now)
+
+    def begin_times(self) -> None:
+        """Keep the times of deliveries from now on."""
+        self._timed = True
+        self.tracked = True
+
+    # Acknowledgements
+
+    def take(self, tag: int, multiple: bool) -> list[tuple[int, Entry]]:
+        """Remove and return the deliveries that an acknowledgement covers (0-9-1 basic.ack.multiple.exists).
+
+        Raises:
+            PreconditionFailed: the delivery tag is unknown or already acknowledged.
+        """
+        entries = self.entries
+        if not multiple:
+            entry = entries.pop(tag, None)
+            if entry is None:
+                raise PreconditionFailed(f"unknown delivery tag {tag}")
+            return [(tag, entry)]
+        if tag == 0:
+            taken = sorted(entries.items())
+            entries.clear()
+            self._low_tag = self._next_tag
+            return taken
+        if tag not in entries:
+            raise PreconditionFailed(f"unknown delivery tag {tag}")
+        taken = []
+        if tag - self._low_tag > 4 * len(entries) + 64:
+            for number in sorted(entries):
+                if number > tag:
+                    break
+                taken.append((number, entries.pop(number)))
+        else:
+            for number in range(self._low_tag, tag + 1):
+                found = entries.pop(number, None)
+                if found is not None:
+                    taken.append((number, found))
+        self._low_tag = tag + 1
+        return taken
+
+    def tags_up_to(self, last: int) -> list[int]:
+        """Return the tags up to `last`, or all if it is 0. The caller must remove their deliveries.
+
+        Raises:
+            PreconditionFailed: the delivery tag is unknown or already acknowledged.
+        """
+        if not last:
+            last = self._next_tag - 1
+        elif last not in self.entries:
+            raise PreconditionFailed(f"unknown delivery tag {last}")
+        tags = sorted(self.entries)
+        del tags[bisect_right(tags, last) :]
+        if last >= self._low_tag:
+            self._low_tag = last + 1
+        return tags
+
+    # Requeuing
+
+    def requeuing(self) -> Iterator[int]:
+        """Requeue unacknowledged entries, newest first, so that they keep their order.
+
+        Entries delivered meanwhile are not requeued. An entry counts in the window until it is requeued.
+        """
+        tags = sorted(self.entries)
+        self._low_tag = self._next_tag
+        yield len(tags) >> 5
+        yield from self.requeuing_tags(tags)
+
+    def requeuing_tags(self, tags: list[int]) -> Iterator[int]:
+        """Requeue the deliveries with these tags, last tag first."""
+        entries = self.entries
+        frozen = FrozenQueues()
+        try:
+            while tags:
+                tag = tags.pop()
+                entry = entries.pop(tag, None)
+                if entry is None:
+                    continue
+                frozen.freeze(entry.queue)
+                self.uncount(tag, entry)
+                entry.queue.requeue(entry)
+                yield 2
+        finally:
+            frozen.thaw()
