@@ -114,6 +114,18 @@ def settle(entry: Entry) -> None:
         row.log.settle(entry)
 
 
+def settle_unacked(entry: Entry) -> None:
+    """Settle an entry that its holder counts as unacked: `detach` and `settle` in one call."""
+    holder = entry.holder
+    if holder is not None:
+        holder.unacked -= 1
+        entry.holder = None
+    entry.state = ARCHIVED
+    row = entry.row
+    if row is not None:
+        row.log.settle(entry)
+
+
 def archive(entry: Entry) -> None:
     """Remove an entry whose record the caller settles together with others, or which has no record."""
     entry.state = ARCHIVED

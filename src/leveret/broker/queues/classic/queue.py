@@ -372,9 +372,8 @@ class ClassicQueue(Queue):
     def settle(self, entry: Entry) -> None:
         if self.watch is not None:
             self.watch.settled(entry, ACCEPTED, protocol_of(entry.holder))
-        settlement.detach(entry)
         self.unacked -= 1
-        settlement.settle(entry)
+        settlement.settle_unacked(entry)
         self.settled += 1
 
     def archive(self, entry: Entry) -> None:

@@ -469,16 +469,12 @@ class Channel(UnackedOwner):
             elif holder is not None and holder.parked:
                 holder.wake()
             return
-        taken = unacked.take(tag, multiple)
         if self.transacted:
-            self.transaction.settle(taken, ACCEPT)
+            self.transaction.settle(unacked.take(tag, multiple), ACCEPT)
             return
-        counting = unacked.tracked
         last: Consumer | None = None
-        for number, entry in taken:
+        for entry in unacked.take_up_to(tag):
             holder = entry.holder
-            if counting:
-                unacked.uncount(number, entry)
             entry.queue.settle(entry)
             if holder is not last:
                 last = holder

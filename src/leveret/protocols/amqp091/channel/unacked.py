@@ -164,6 +164,36 @@ class UnackedDeliveries:
         self._low_tag = tag + 1
         return taken
 
+    def take_up_to(self, tag: int) -> list[Entry]:
+        """Remove, uncount and return the deliveries up to a tag, or all if it is 0.
+
+        Raises:
+            PreconditionFailed: the delivery tag is unknown or already acknowledged.
+        """
+        entries = self.entries
+        if not tag:
+            tag = self._next_tag - 1
+        elif tag not in entries:
+            raise PreconditionFailed(f"unknown delivery tag {tag}")
+        taken = []
+        if tag - self._low_tag > 4 * len(entries) + 64:
+            for number in sorted(entries):
+                if number > tag:
+                    break
+                entry = entries.pop(number)
+                if self.tracked:
+                    self.uncount(number, entry)
+                taken.append(entry)
+        else:
+            for number in range(self._low_tag, tag + 1):
+                found = entries.pop(number, None)
+                if found is not None:
+                    if self.tracked:
+                        self.uncount(number, found)
+                    taken.append(found)
+        self._low_tag = tag + 1
+        return taken
+
     def tags_up_to(self, last: int) -> list[int]:
         """Return the tags up to `last`, or all if it is 0. The caller must remove their deliveries.
 
