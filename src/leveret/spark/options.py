@@ -69,7 +69,7 @@ OPTIONS: Final = (
         "0-9-1, 1.0",
         "0-9-1",
         _ALL,
-        "Protocol to use with the broker. Both give the same rows.",
+        "Protocol to use with the broker. Both return the same rows.",
         values.choice("0-9-1", "1.0"),
     ),
     Option("vhost", "text", None, _ALL, "The vhost. Overrides the URL.", values.text),
@@ -102,7 +102,7 @@ OPTIONS: Final = (
         values.text,
     ),
     Option("tls.verify", "true, false", "true", _ALL, "Whether to verify the broker's certificate.", values.boolean),
-    # Selection
+    # Source
     Option("queue", "text", None, _READS, "Queue to read.", values.text),
     Option("stream", "text", None, (STREAM,), "Stream to read.", values.text),
     Option("superStream", "text", None, (STREAM,), "Super stream to read, with all of its partitions.", values.text),
@@ -138,11 +138,11 @@ OPTIONS: Final = (
         "time",
         None,
         (LEASE,),
-        "Time after which messages that were leased for a query and never read return to the queue, if the query does "
-        "not come back. By default they stay until the lease is released by hand.",
+        "Time after which messages that were leased for a query and never read return to the queue, unless the query "
+        "restarts. By default they stay leased until an operator releases the lease.",
         values.duration,
     ),
-    # Start and end
+    # Range
     Option(
         "startingOffsets",
         "earliest, latest, JSON",
@@ -334,7 +334,7 @@ OPTIONS: Final = (
         "integer",
         None,
         (SINK,),
-        "Number of the write; each is greater than the one before.",
+        "Number of the write, higher than that of the previous write.",
         values.integer(0),
     ),
     Option(
@@ -366,7 +366,7 @@ OPTIONS: Final = (
         "fail, drop, dead-letter",
         "fail",
         (SINK,),
-        "What to do with a row that no queue takes. Dropped rows are counted.",
+        "What to do with an unroutable row. Dropped rows are counted.",
         values.choice("fail", "drop", "dead-letter"),
     ),
     Option(
@@ -460,7 +460,7 @@ class Settings:
     given: frozenset[str]
 
     def source(self) -> tuple[str, str]:
-        """Return the option that names what to read, and its value. Raises OptionError unless exactly one is set."""
+        """Return the option that selects the source, and its value. Raises OptionError unless exactly one is set."""
         found = [(name, getattr(self, BY_NAME[name.lower()].field)) for name in SOURCES if name in self.given]
         if len(found) != 1:
             got = " and ".join(name for name, _ in found) or "none of them"

@@ -217,7 +217,7 @@ BAD_ROWS: dict[str, tuple[dict[str, Any], str]] = {
     "headers_json": ({"headers_json": "{"}, "headers_json: "),
     "no object": ({"headers_json": "[1]"}, "headers_json: expected a JSON object"),
     "type": ({"headers_json": '{"a":{"$byte":300}}'}, "headers_json: a: $byte: 300; expected an integer from -128 to 127"),
-    "headers too large": ({"headers": [("a", "x" * 140000)]}, "the properties have 140"),
+    "headers too large": ({"headers": [("a", "x" * 140000)]}, "the properties take 140"),
     "body": ({"body": b"x" * 2000}, "body: 2000 bytes; expected at most 1000 (option maxMessageBytes)"),
 }
 
