@@ -69,8 +69,7 @@ def load(spark: SparkSession, /, *, pin_for: str = "1h", **options: Any) -> Data
 
     Args:
         spark: The session.
-        pin_for: Time for which retention keeps the files, from now until the last action ends: a time such as "2h", at
-        most a
+        pin_for: Time for which retention keeps the files, such as "2h": it must cover the last action, and is at most a
             day.
         **options: Options of the data source. If `history` is "segments", a file that cannot be opened or does not match
             the manifest is an error; otherwise the rest of its stream is read by the data source.
