@@ -171,7 +171,7 @@ def test_kills_of_the_sealer(process: LeveretProcess) -> None:
         nonlocal killed
         chance = random.Random(7)
         while not stop.wait(chance.uniform(0.1, 1.0)):
-            found = re.findall(r"sealer process (\d+) keeps", process.log_path.read_text("utf-8", "replace"))
+            found = re.findall(r"sealer process (\d+) stores", process.log_path.read_text("utf-8", "replace"))
             if found:
                 try:
                     os.kill(int(found[-1]), signal.SIGKILL)
