@@ -45,7 +45,7 @@ def test_uploads(broker: LeveretProcess) -> None:
     assert "complete" in shown
     assert commands.json("uploads", "show", "part")["checkpoints"] == {}
     assert "upload 'none' does not exist" in commands.refused("uploads", "show", "none")
-    assert "upload 'part' does not exist" in commands.refused("uploads", "discard", "part", "--user", "somebody")
+    assert "upload 'part' does not exist" in commands.refused("uploads", "discard", "part", "--user", "other")
     assert "discarded upload 'whole' (30 B)" in commands.ok("uploads", "discard", "whole")
     assert [item["identifier"] for item in commands.json("uploads")] == ["part"]
     client.send("file.publish", routing_key="q", identifier="whole")

@@ -24,7 +24,7 @@ class OneUpload(NamedInVhost, kw_only=True):
 class UploadInfo(Reply, kw_only=True):
     """An upload. In lists, `checkpoints` is their number.
 
-    `octets` is the number of bytes received, `announced` the total or None, `idle` the seconds since the sender
+    `octets` is the size received in bytes, `announced` the total or None, `idle` the seconds since the sender
     disconnected, and `timeout` the seconds until the upload expires or None.
     """
 
