@@ -47,6 +47,21 @@ def test_created_and_deleted_queues(world: World) -> None:
     assert alive(references) == []
 
 
+def test_a_deleted_queue_is_freed_without_a_garbage_collection(world: World) -> None:
+    gc.disable()
+    try:
+        queue = world.queue(max_length=3)
+        world.push(queue, "a", "b")
+        world.run()
+        reference = weakref.ref(queue)
+        world.vhost.delete_queue(queue.name, None)
+        del queue
+        world.run()
+        assert reference() is None
+    finally:
+        gc.enable()
+
+
 def test_deleted_queues_do_not_wait_for_their_timers(world: World) -> None:
     references = []
     for number in range(2000):
