@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from leveret import sync
+from leveret.client._sync import driver
+from leveret.spark.connection import endpoint_of
 from leveret.spark.errors import OffsetError, OptionError
+from leveret.spark.spool.consumer import SpoolConsumer
 from leveret.spark.spool.directory import Spool
 from leveret.spark.spool.reader import SpoolReader
 from tests.spark.sinks import batch_of, settings_of
-from tests.spark.support import TIMEOUT, publish, run, start, written
+from tests.spark.support import TIMEOUT, numbers, publish, run, start, written
 from tests.support import rabbitmq
 from tests.support.broker import Broker, LeveretProcess
 from tests.support.polling import wait_until
@@ -209,6 +212,26 @@ def test_a_running_query_reads_new_messages(spark: SparkSession, options: dict[s
         query.stop()
         query.awaitTermination(TIMEOUT)
     assert written(spark, tmp_path) == ["0", "1", "2"]
+
+
+def test_messages_are_counted_before_the_connection_reads_by_itself(
+    options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread of an idle connection reads once a second, so the count must not depend on it."""
+    with sync.connect(options["url"]) as connection:
+        publish(connection, options["queue"], numbers(0, 20))
+    monkeypatch.setattr(driver, "BUSY_INTERVAL", TIMEOUT)
+    monkeypatch.setattr(driver, "IDLE_INTERVAL", TIMEOUT)
+    endpoint = endpoint_of(settings_of(**options))
+    consumer = SpoolConsumer(endpoint, options["queue"], 8)
+    try:
+        assert consumer.pending() == 20
+        taken = consumer.take(5, 1 << 20, wait=True)
+        assert taken is not None
+        taken.acknowledge()
+        assert consumer.pending() == 15
+    finally:
+        consumer.close()
 
 
 def test_messages_on_disk_are_read_once_after_a_kill_of_the_driver(

@@ -110,31 +110,41 @@ class SpoolConsumer:
 
         Over AMQP 1.0 to a broker without a management node, only messages that have arrived are counted.
         """
-        consumer = self._open()
+        self._open()
+        counted = self._count()
+        deadline = time.monotonic() + FIRST_MESSAGE_TIMEOUT
+        while self._fresh and time.monotonic() < deadline:
+            time.sleep(IDLE_TIMEOUT)
+            previous, counted = counted, self._count()
+            if counted == previous and counted[0]:
+                break
+        self._fresh = False
+        return sum(counted)
+
+    def _count(self) -> tuple[int, int]:
+        """Return the number of messages that have arrived, and the number of those that the broker has not sent.
+
+        The round trip reads the messages that the broker has sent before. If one arrives meanwhile, both numbers may
+        include it, so they are counted again; the prefetch bounds the number of attempts.
+        """
+        messages = self._consumer._core.messages
+        arrived = -1
+        unsent = 0
+        while len(messages) != arrived:
+            arrived = len(messages)
+            unsent = self._count_ready()
+        return arrived, unsent
+
+    def _count_ready(self) -> int:
+        """Return the number of messages in the queue that no consumer has; 0 if the broker cannot count them."""
         assert self._connection is not None
-        if self._fresh:
-            # The broker does not count messages in flight: wait for them.
-            self._wait_until_idle(FIRST_MESSAGE_TIMEOUT)
-        here = len(consumer._core.messages)
         try:
             with self._connection.open_channel(confirms=False) as channel:
                 declared: Any = channel.declare_queue(self._queue, passive=True)
-                return here + int(declared.message_count)
+                return int(declared.message_count)
         except Error as error:
             logger.info("messages in queue %r cannot be counted: %s", self._queue, error)
-            return here
-
-    def _wait_until_idle(self, first: float) -> None:
-        """Wait until no message has arrived for a moment, or `prefetch` messages have arrived."""
-        core = self._consumer._core
-        deadline = time.monotonic() + first
-        count = -1
-        while time.monotonic() < deadline and len(core.messages) < self._prefetch:
-            if core.messages and len(core.messages) == count:
-                break
-            count = len(core.messages)
-            time.sleep(IDLE_TIMEOUT)
-        self._fresh = False
+            return 0
 
     def take(self, max_messages: int, max_bytes: int, wait: bool) -> Unacked | None:
         """Return up to `max_messages` messages of about `max_bytes` in total; None if there are none now.
