@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from leveret.wire.amqp0.commands import CONNECTION_SCOPE, SOCKET_SCOPE, Method, Publish
+from leveret.wire.amqp0.commands import CONNECTION_SCOPE, SOCKET_SCOPE, Ack, Method, Publish
 from leveret.wire.amqp0.model import Version
 from leveret.wire.amqp0.specs import V0_9, V0_9_1
 from tests.wire.amqp0.peers import (
@@ -260,6 +260,32 @@ def test_every_method_for_the_server_is_understood(version: Version) -> None:
                 assert names(commands)[0] in ("Ack", "Nack")
             else:
                 assert names(commands) == [spec.name]
+
+
+def ack(channel: int, tag: int, multiple: int = 0, end: int = 0xCE) -> bytes:
+    return frame(1, channel, struct.pack(">HHQB", 60, 80, tag, multiple), end)
+
+
+def test_a_series_of_acks_is_received_however_it_is_divided() -> None:
+    octets = ack(1, 1) + ack(1, 2, 1) + ack(1, 2**63) + ack(2, 1) + CANCEL + ack(1, 3) + ack(1, 4, 2)
+    expected = [(1, 1, False), (1, 2, True), (1, 2**63, False), (2, 1, False), (1, 3, False), (1, 4, False)]
+    for position in range(len(octets)):
+        engine = open_server(1, 2)
+        commands = engine.receive(octets[:position]) + engine.receive(octets[position:])
+        acks = [
+            (command.channel, command.delivery_tag, command.multiple) for command in commands if isinstance(command, Ack)
+        ]
+        assert acks == expected
+        assert names(commands)[4] == "basic.cancel"
+
+
+@pytest.mark.parametrize(
+    ("octets", "code"), [(ack(1, 3, end=0xCD), 501), (ack(3, 3), 504), (frame(1, 1, b"\0\x3c\0\x50" + bytes(8)), 502)]
+)
+def test_an_error_after_acks_is_reported_after_them(octets: bytes, code: int) -> None:
+    commands = open_server(1, 2).receive(ack(1, 1) + ack(1, 2) + octets)
+    assert names(commands[:2]) == ["Ack", "Ack"]
+    assert only_error(commands[2:]).code == code
 
 
 @pytest.mark.parametrize("kind", [4, 5, 6])

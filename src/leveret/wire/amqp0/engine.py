@@ -65,6 +65,8 @@ _HEADER_FRAME: Final = struct.Struct(">BHIHHQH").unpack_from
 _CONTENT_HEADER: Final = struct.Struct(">HHQ").unpack_from
 _TAG_AND_BITS: Final = struct.Struct(">QB").unpack_from
 _KEY: Final = struct.Struct(">I").unpack_from
+# Size in bytes of a frame with basic.ack.
+_ACK_SIZE: Final = 21
 
 _FRAME_TYPES: Final = (FRAME_METHOD, FRAME_HEADER, FRAME_BODY, FRAME_HEARTBEAT)
 _OUT_OF_BAND_TYPES: Final = (FRAME_OOB_METHOD, FRAME_OOB_HEADER, FRAME_OOB_BODY)
@@ -342,6 +344,8 @@ class Engine(Machine):
                     if size == 13 and key == self._ack_key:
                         tag, bits = _TAG_AND_BITS(data, start + 4)
                         out.append(Ack(number, tag, bits & 1 == 1))
+                        if available - pos >= _ACK_SIZE:
+                            pos = self._acks(number, data, start, pos, out)
                     elif size == 13 and key == self._nack_key:
                         tag, bits = _TAG_AND_BITS(data, start + 4)
                         out.append(Nack(number, tag, bits & 1 == 1, bits & 2 == 2, False))
@@ -429,6 +433,18 @@ class Engine(Machine):
                     continue
             pos = self._content(channel, address, bits, data, content_pos, out)
         self._needed = FRAME_OVERHEAD
+        return pos
+
+    def _acks(self, number: int, data: bytes, start: int, pos: int, out: list[Command]) -> int:
+        """Parse the acks that follow one of the same channel, whose payload begins at `start`. Return where they end."""
+        head = data[start - 7 : start + 4]
+        last = len(data) - _ACK_SIZE
+        tag: int
+        bits: int
+        while pos <= last and data[pos + _ACK_SIZE - 1] == FRAME_END and data[pos : pos + 11] == head:
+            tag, bits = _TAG_AND_BITS(data, pos + 11)
+            out.append(Ack(number, tag, bits & 1 == 1))
+            pos += _ACK_SIZE
         return pos
 
     def _content(self, channel: WireChannel, address: bytes, flags: int, data: bytes, pos: int, out: list[Command]) -> int:

@@ -457,9 +457,11 @@ class Channel(UnackedOwner):
             self.settle_multiple(tag, ACCEPT)
             return
         if not multiple and not self.transacted:
-            entry = unacked.entries.pop(tag, None)
+            entries = unacked.entries
+            entry = entries.get(tag)
             if entry is None:
                 raise PreconditionFailed(f"unknown delivery tag {tag}")
+            del entries[tag]
             holder = entry.holder
             if unacked.tracked:
                 unacked.uncount(tag, entry)
