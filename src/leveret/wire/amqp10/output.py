@@ -136,13 +136,11 @@ class Output:
             self.send_message(Transfer(handle, delivery_id, delivery_tag, 0, settled, channel=channel), payload)
             return
         pieces = self._pieces
-        pieces.append(
-            _PACK_SIZE(whole)
-            + start
-            + _PACK_DELIVERY(0x70, delivery_id, 0xA0, tag_size)
-            + delivery_tag
-            + (_SETTLED if settled else _UNSETTLED)
-        )
+        pieces.append(_PACK_SIZE(whole))
+        pieces.append(start)
+        pieces.append(_PACK_DELIVERY(0x70, delivery_id, 0xA0, tag_size))
+        pieces.append(delivery_tag)
+        pieces.append(_SETTLED if settled else _UNSETTLED)
         if isinstance(payload, bytes):
             pieces.append(payload)
         else:

@@ -16,7 +16,7 @@ from leveret.protocols.amqp10.link.resume_incoming import ResumedDelivery
 from leveret.protocols.amqp10.link.spooled_message import SpooledMessage
 from leveret.protocols.amqp10.message_times import delivery_time
 from leveret.protocols.amqp10.messages import check_annotations, make_message
-from leveret.protocols.amqp10.session.serial_numbers import HALF, MODULUS, WINDOW
+from leveret.protocols.amqp10.session.serial_numbers import HALF, MASK, WINDOW
 from leveret.protocols.amqp10.terminus import destinations
 from leveret.protocols.amqp10.transaction.transaction import LocalTransaction, Posting, presumed, state_of
 from leveret.wire.amqp10 import constants, descriptors
@@ -147,7 +147,7 @@ class IncomingLink(Link):
     def flow(self, frame: Flow) -> None:
         if frame.delivery_count is not None:
             # The sender may advance delivery-count; the credit limit stays the same.
-            skipped = (frame.delivery_count - self.delivery_count) % MODULUS
+            skipped = (frame.delivery_count - self.delivery_count) & MASK
             if skipped < HALF:
                 self.credit -= skipped
                 self.delivery_count = frame.delivery_count
@@ -418,7 +418,7 @@ class IncomingLink(Link):
 
     def _used(self) -> None:
         """Count a delivery against the credit."""
-        self.delivery_count = (self.delivery_count + 1) % MODULUS
+        self.delivery_count = (self.delivery_count + 1) & MASK
         self.credit -= 1
         if self.credit <= self.max_credit >> 1:
             self.grant()

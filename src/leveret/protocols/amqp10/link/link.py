@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from leveret.protocols.amqp10.errors import SessionRefused, make_error
-from leveret.protocols.amqp10.session.serial_numbers import MODULUS
+from leveret.protocols.amqp10.session.serial_numbers import MASK
 from leveret.wire.amqp10 import constants
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Link:
 
     def take_delivery_id(self) -> int:
         """Count one more delivery that the broker sends, and return its delivery-id."""
-        self.delivery_count = (self.delivery_count + 1) % MODULUS
+        self.delivery_count = (self.delivery_count + 1) & MASK
         return self.session.take_delivery_id()
 
     def use_credit(self) -> int:

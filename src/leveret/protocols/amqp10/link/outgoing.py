@@ -16,7 +16,7 @@ from leveret.protocols.amqp10.errors import make_error
 from leveret.protocols.amqp10.link.link import Link
 from leveret.protocols.amqp10.messages import body_of, head_of, tail_of
 from leveret.protocols.amqp10.session import outcomes
-from leveret.protocols.amqp10.session.serial_numbers import MODULUS, WINDOW, credit_left
+from leveret.protocols.amqp10.session.serial_numbers import MASK, WINDOW, credit_left
 from leveret.protocols.amqp10.terminus.filters import Wanted
 from leveret.protocols.amqp10.transaction import acquisition
 from leveret.protocols.message_filters import passes
@@ -459,7 +459,7 @@ class OutgoingLink(Link):
             if self._is_reading():
                 self.consumer.queue.paging.wait_loaded(_Drained(self))
                 return
-            self.delivery_count = (self.delivery_count + self.credit) % MODULUS
+            self.delivery_count = (self.delivery_count + self.credit) & MASK
             self.credit = 0
         self.send_flow()
         self.draining = False

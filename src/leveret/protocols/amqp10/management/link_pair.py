@@ -17,7 +17,7 @@ from leveret.protocols.amqp10.link.incoming import IncomingLink
 from leveret.protocols.amqp10.link.link import Link
 from leveret.protocols.amqp10.link.outgoing import OutgoingLink, Sending
 from leveret.protocols.amqp10.management import router
-from leveret.protocols.amqp10.session.serial_numbers import MODULUS, WINDOW, credit_left
+from leveret.protocols.amqp10.session.serial_numbers import MASK, WINDOW, credit_left
 from leveret.wire.amqp10 import constants
 from leveret.wire.amqp10.transport import Attach, Flow, Transfer
 from leveret.wire.amqp10.values import Checked
@@ -217,7 +217,7 @@ class RequestLink(IncomingLink):
 
     def _used(self) -> None:
         """Count a request against the credit; its response restores it."""
-        self.delivery_count = (self.delivery_count + 1) % MODULUS
+        self.delivery_count = (self.delivery_count + 1) & MASK
         self.credit -= 1
 
     def complete(self, payload: bytes) -> None:
@@ -243,7 +243,7 @@ class AnswerLink(Link):
             self.credit = credit_left(frame.link_credit, frame.delivery_count, self.delivery_count)
         self.pair.send()
         if frame.drain:
-            self.delivery_count = (self.delivery_count + self.credit) % MODULUS
+            self.delivery_count = (self.delivery_count + self.credit) & MASK
             self.credit = 0
         if frame.drain or frame.echo:
             self._send_flow(frame.drain)

@@ -9,7 +9,7 @@ from leveret.broker.message import Entry
 from leveret.protocols.amqp10.errors import SessionRefused
 from leveret.protocols.amqp10.link.outgoing import LinkConsumer, OutgoingLink
 from leveret.protocols.amqp10.session import outcomes
-from leveret.protocols.amqp10.session.serial_numbers import HALF, MODULUS
+from leveret.protocols.amqp10.session.serial_numbers import HALF, MASK
 from leveret.protocols.amqp10.transaction import acquisition
 from leveret.protocols.amqp10.transaction.retirement import Retirement
 from leveret.wire.amqp10 import constants, descriptors
@@ -39,7 +39,7 @@ def receive(session: SessionEndpoint, frame: Disposition) -> None:
     """Process a disposition of the client, for deliveries in either direction."""
     first = frame.first
     last = first if frame.last is None else frame.last
-    span = (last - first) % MODULUS
+    span = (last - first) & MASK
     if span >= HALF:
         raise SessionRefused(constants.INVALID_FIELD, f"a disposition from {first} to {last}: last precedes first")
     if not frame.role:
@@ -205,7 +205,9 @@ def _within(session: SessionEndpoint, numbers: dict[int, Delivered], first: int,
     if span == 0:
         return [first] if first in numbers else []
     if span >= len(numbers):
-        found = [number for number in numbers if (number - first) % MODULUS <= span]
-        found.sort(key=lambda number: (number - first) % MODULUS)
+        found = [number for number in numbers if (number - first) & MASK <= span]
+        found.sort(key=lambda number: (number - first) & MASK)
         return found
-    return [number for offset in range(span + 1) if (number := (first + offset) % MODULUS) in numbers]
+    if first + span <= MASK:
+        return [number for number in range(first, first + span + 1) if number in numbers]
+    return [number for offset in range(span + 1) if (number := (first + offset) & MASK) in numbers]

@@ -25,7 +25,7 @@ from leveret.protocols.amqp10.link.link import Link
 from leveret.protocols.amqp10.link.outgoing import LinkConsumer, OutgoingLink, Sending
 from leveret.protocols.amqp10.session import dispositions, outcomes
 from leveret.protocols.amqp10.session.errant_links import CrossedDetaches, ErrantLink
-from leveret.protocols.amqp10.session.serial_numbers import MODULUS, WINDOW, Numbers
+from leveret.protocols.amqp10.session.serial_numbers import MASK, WINDOW, Numbers
 from leveret.protocols.amqp10.transaction import acquisition
 from leveret.protocols.amqp10.transaction.acquisition import Acquired
 from leveret.protocols.amqp10.transaction.retirement import Retirement
@@ -188,7 +188,7 @@ class SessionEndpoint(UnackedOwner):
                 constants.SESSION_WINDOW_VIOLATION, f"the transfer exceeds the incoming window of {WINDOW}"
             )
         self.incoming_window = window - 1
-        self.next_incoming_id = (self.next_incoming_id + 1) % MODULUS
+        self.next_incoming_id = (self.next_incoming_id + 1) & MASK
         if window - 1 <= WINDOW >> 1:
             self.incoming_window = WINDOW
             self.send_flow()
@@ -232,7 +232,7 @@ class SessionEndpoint(UnackedOwner):
 
     def _flow(self, frame: Flow) -> None:
         next_id = 0 if frame.next_incoming_id is None else frame.next_incoming_id
-        window = (next_id + frame.incoming_window - self.next_outgoing_id) % MODULUS
+        window = (next_id + frame.incoming_window - self.next_outgoing_id) & MASK
         opened = self.remote_window <= 0
         # The client may reduce its window below the number of transfers in flight; the window is 0 then.
         self.remote_window = window if window <= frame.incoming_window else 0
@@ -446,12 +446,12 @@ class SessionEndpoint(UnackedOwner):
     def take_delivery_id(self) -> int:
         """Return the next delivery-id."""
         number = self.next_delivery_id
-        self.next_delivery_id = (number + 1) % MODULUS
+        self.next_delivery_id = (number + 1) & MASK
         return number
 
     def count_transfer(self) -> None:
         """Count one more frame of a transfer against the client's window."""
-        self.next_outgoing_id = (self.next_outgoing_id + 1) % MODULUS
+        self.next_outgoing_id = (self.next_outgoing_id + 1) & MASK
         self.remote_window -= 1
 
     def send(self, sending: Sending) -> None:

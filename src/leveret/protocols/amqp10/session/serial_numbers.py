@@ -7,7 +7,8 @@ from typing import Final, TypeVar
 
 Used = TypeVar("Used")
 
-MODULUS: Final = 1 << 32
+# `number & MASK` is a serial number. A remainder would need a division for each frame.
+MASK: Final = (1 << 32) - 1
 HALF: Final = 1 << 31
 # Maximum number of transfer frames that either side of a session may send ahead.
 WINDOW: Final = 4096
@@ -50,5 +51,5 @@ def credit_left(credit: int, counted: int | None, sent: int) -> int:
         counted: delivery-count of the receiver; None, before the sender's attach, means 0.
         sent: delivery-count of the sender.
     """
-    in_flight = (sent - (counted or 0)) % MODULUS
+    in_flight = (sent - (counted or 0)) & MASK
     return max(credit - in_flight, 0) if in_flight < HALF else credit
