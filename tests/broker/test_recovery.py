@@ -42,7 +42,7 @@ class TestDefinitions:
         after = restart(world)
         assert list(after.vhost.queues) == ["kept"]
         kept = queue_of(after, "kept")
-        assert (kept.durable, kept.auto_delete, kept.limits.max_length) == (True, False, 7)
+        assert (kept.durable, kept.lifetime.auto_delete, kept.limits.max_length) == (True, False, 7)
         assert after.queue("kept", durable=True, max_length=7) is kept
         assert "transient" not in after.vhost.exchanges
         assert after.vhost.exchange("kept").internal

@@ -99,5 +99,5 @@ def test_the_same_operation_for_an_operator_and_for_users(harness: Harness) -> N
         perform_now(QUEUE_SHOW, alice, OneQueue(name="other"))
     own = perform_now(QUEUE_DECLARE, alice, DeclareQueue(name="mine", exclusive=True))
     assert (own.exclusive, own.durable, own.messages, own.stored) == (True, True, 0, False)
-    assert vhost.queues["mine"].exclusive_owner is alice.session
+    assert vhost.queues["mine"].lifetime.exclusive_owner is alice.session
     assert perform_now(QUEUE_DELETE, alice, OneQueue(name="mine")).messages == 0

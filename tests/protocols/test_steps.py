@@ -210,10 +210,10 @@ def test_exclusive_queues_can_be_declared_again_right_after_a_lost_socket(site: 
     other = again.channel()
     channel.client.peer.closed = True
     channel.client.session.connection_lost()
-    assert site.vhost.queues["own599"].exclusive_owner is channel.client.session
+    assert site.vhost.queues["own599"].lifetime.exclusive_owner is channel.client.session
     other.send("queue.declare", queue="own599", exclusive=True)
     again.flush()
-    assert site.vhost.queues["own599"].exclusive_owner is again.session
+    assert site.vhost.queues["own599"].lifetime.exclusive_owner is again.session
     site.run()
     assert list(site.vhost.queues) == ["own599"] and not site.vhost.departed
     assert not again.refusal()[0]

@@ -370,7 +370,7 @@ class Vhost:
         found = self.find_queue(name)
         if found is None:
             raise NotFound(f"no queue '{name}' in vhost '{self.name}'")
-        if found.exclusive_owner is not None and found.exclusive_owner is not owner:
+        if found.lifetime.exclusive_owner is not None and found.lifetime.exclusive_owner is not owner:
             raise ResourceLocked(f"cannot obtain exclusive access to locked queue '{name}' in vhost '{self.name}'")
         return found
 
@@ -391,17 +391,17 @@ class Vhost:
         )
         if self.find_queue(name) is not None:
             existing = self.queue(name, owner)
-            if exclusive != (existing.exclusive_owner is not None) and not self.strict:
+            if exclusive != (existing.lifetime.exclusive_owner is not None) and not self.strict:
                 raise ResourceLocked(
                     f"cannot obtain exclusive access to locked queue '{name}' in vhost '{self.name}': it"
                     f" was declared {'without' if exclusive else 'with'} exclusive"
                 )
             self._check_same("queue", name, "durable", durable, existing.durable)
-            self._check_same("queue", name, "exclusive", exclusive, existing.exclusive_owner is not None)
+            self._check_same("queue", name, "exclusive", exclusive, existing.lifetime.exclusive_owner is not None)
             if not self.strict:  # queue.declare.auto-delete.pre-existence
-                self._check_same("queue", name, "auto_delete", auto_delete, existing.auto_delete)
+                self._check_same("queue", name, "auto_delete", auto_delete, existing.lifetime.auto_delete)
             self._check_arguments("queue", name, arguments, existing.arguments)
-            existing.touch()
+            existing.lifetime.touch()
             return existing
         if not name:
             name = self.new_queue_name()
@@ -442,7 +442,7 @@ class Vhost:
         self.topology_changed()
         if queue.stored:
             self.keep_queue(queue)
-        queue.touch()
+        queue.lifetime.touch()
         return queue
 
     def keep_queue(self, queue: Queue) -> None:
@@ -458,7 +458,7 @@ class Vhost:
     def add_own_queue(self, name: str, durable: bool) -> Queue:
         """Create a queue that a protocol manages: a dynamic node, a subscription."""
         queue = self._add_queue(name, durable, None, False, {}, QueueSettings({}, {}))
-        queue.make_temporary()
+        queue.lifetime.make_temporary()
         return queue
 
     def delete_queue(self, name: str, owner: object, *, if_unused: bool = False, if_empty: bool = False) -> int:
@@ -484,7 +484,7 @@ class Vhost:
         if queue.stored:
             # This record deletes the queue: a start ignores the bindings and settles the remaining entries.
             self.broker.log.put(metadata.QUEUE, metadata.make_key(self.name, queue.name), None)
-        owner = queue.exclusive_owner
+        owner = queue.lifetime.exclusive_owner
         if owner is not None:
             own = self.exclusive[owner]
             del own[queue]
@@ -501,7 +501,7 @@ class Vhost:
         if queues:
             self.exclusive.setdefault(heir, {}).update(queues)
             for queue in queues:
-                queue.transfer(heir)
+                queue.lifetime.transfer(heir)
 
     def remove_exclusive(self, owner: object, done: Callable[[], None] | None = None) -> None:
         """Remove the exclusive queues of a closed connection, then call `done`.
@@ -518,7 +518,7 @@ class Vhost:
         queues.reverse()
         while queues:
             queue = queues.pop()  # so that they are freed one by one
-            if queue.exclusive_owner is owner:
+            if queue.lifetime.exclusive_owner is owner:
                 try:
                     self.remove_queue(queue)
                 except Exception:  # the others must still be removed
@@ -529,7 +529,7 @@ class Vhost:
     def remove_orphan(self, name: str) -> None:
         """Remove the queue of that name if it is exclusive to a closed connection."""
         queue = self.queues.get(name)
-        if queue is not None and queue.exclusive_owner in self.departed:
+        if queue is not None and queue.lifetime.exclusive_owner in self.departed:
             self.remove_queue(queue)
 
     # Bindings

@@ -95,11 +95,11 @@ class Requests(RequestHandler):
         queue = vhost.find_queue(name) if name else None
         if queue is None:
             return None
-        owner = queue.exclusive_owner
+        owner = queue.lifetime.exclusive_owner
         if (
             owner is session
             or name.startswith(DIRECT_REPLY)
-            or (owner is None and queue.temporary and not queue.auto_delete)
+            or (owner is None and queue.lifetime.temporary and not queue.lifetime.auto_delete)
         ):
             return queue
         return queue if self._users.may(session.user, vhost.name, "write", "") else None

@@ -223,7 +223,7 @@ class TestQueues:
         queue = world.queue(expires=1000)
         consumer = Taker(queue)
         world.sleep(5000)
-        queue.touch()
+        queue.lifetime.touch()
         world.sleep(5000)
         assert "q" in world.vhost.queues
         queue.remove_consumer(consumer)

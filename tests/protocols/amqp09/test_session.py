@@ -141,7 +141,7 @@ def test_properties_of_queues_and_exchanges_stay_as_they_were(channel: Channel) 
     channel.declare(durable=True)
     channel.declare(auto_delete=True)
     queue = channel.client.site.vhost.queues["q"]
-    assert queue.durable and not queue.auto_delete
+    assert queue.durable and not queue.lifetime.auto_delete
     channel.send("exchange.declare", exchange="x", type="fanout")
     assert channel.refused() == 530
 

@@ -66,7 +66,7 @@ class Lease(Timed):
         self.called_at = now
         if self.timeout:
             queue.broker.timers.at(now + self.timeout, self)
-        queue.touch()
+        queue.lifetime.touch()
 
     def fire(self, now: int) -> None:
         """Fence off the owner after the timeout, and return unread messages to the queue."""

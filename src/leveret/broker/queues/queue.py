@@ -17,6 +17,7 @@ from leveret.broker.destination import Destination
 from leveret.broker.errors import NotImplementedByBroker, PreconditionFailed
 from leveret.broker.message import AUDIENCE_SHIFT, Entry
 from leveret.broker.queues.capabilities import GET, LEASE, PURGE
+from leveret.broker.queues.lifetime import Lifetime
 from leveret.broker.queues.limits import NO_LIMITS
 from leveret.broker.queues.paging import NO_PAGING
 from leveret.broker.values import FieldTable
@@ -93,10 +94,7 @@ class Queue(Destination):
         self.broker = vhost.broker
         self.log: Log = vhost.broker.log
         self.durable = durable
-        self.exclusive_owner = exclusive_owner
-        self.auto_delete = auto_delete
-        # Deleted at the latest with the connection or the last consumer.
-        self.temporary = exclusive_owner is not None or auto_delete
+        self.lifetime = Lifetime(exclusive_owner, auto_delete)
         self.arguments = arguments
         self.settings = settings
         self.next_seq = 1
@@ -134,7 +132,7 @@ class Queue(Destination):
 
     def record(self) -> Record:
         """Return the definition that the log keeps, without the name."""
-        return {"id": self.id, "auto_delete": self.auto_delete, "arguments": self.arguments}
+        return {"id": self.id, "auto_delete": self.lifetime.auto_delete, "arguments": self.arguments}
 
     def restore(self, record: Record) -> None:
         """Restore the parts of the definition that are not arguments."""
@@ -146,24 +144,9 @@ class Queue(Destination):
     def start(self) -> None:
         """Start timers and first reads, once all queues are recovered and the log commits."""
 
-    def transfer(self, owner: object) -> None:
-        """Make another connection the owner of an exclusive queue."""
-        self.exclusive_owner = owner
-
-    def delete_when_unused(self) -> None:
-        """Delete the queue with its last consumer from now on."""
-        self.auto_delete = True
-
-    def make_temporary(self) -> None:
-        """Note that a protocol deletes the queue with the object that it belongs to."""
-        self.temporary = True
-
     def set_watch(self, watch: Watch | None) -> None:
         """Set or remove the watch on events of the queue."""
         self.watch = watch
-
-    def touch(self) -> None:
-        """Note a use of the queue, which restarts `x-expires`."""
 
     # Capabilities
 
@@ -346,9 +329,6 @@ class Queue(Destination):
     def consumers(self) -> Rings:
         """The consumers that acquire entries; neither browsers nor readers of leases."""
 
-    def has_browsers(self) -> bool:
-        return False
-
     def check_consumer(self, arguments: FieldTable, no_ack: bool) -> None:
         """Raise an error for invalid arguments of a consumer, before it joins."""
 
@@ -391,7 +371,7 @@ class Queue(Destination):
     def detach(self, consumers: list[Consumer]) -> None:
         """Detach the consumers from the deleted queue, and settle its acquired entries."""
         self.deleted = True
-        self.exclusive_owner = None  # a remaining reference to the queue must not keep the connection alive
+        self.lifetime.end()
         if self.unacked:
             self.broker.settle_acquired(self)
         for consumer in consumers:

@@ -531,6 +531,7 @@ class StreamQueue(Queue):
         if isinstance(until, int):
             reader.until = until + 1
         self.readers[consumer] = reader
+        self.lifetime.begin_use()
         self.rings.add(consumer)
         self.activate()
 
@@ -546,6 +547,7 @@ class StreamQueue(Queue):
         # Its unacknowledged messages may still be acknowledged: the channel exists.
         if consumer in self.rings.consumers:
             successor = self.rings.remove(consumer)
+            self.lifetime.end_use()
             if successor is not None:
                 self.activate()
                 successor.activated()

@@ -770,7 +770,7 @@ class TestQueuesOfALostConnection:
         gone = site.vhost.queues["own1"]
         other.sender(address).send(message(b"m"))
         queue = site.vhost.queues["own1"]
-        assert queue is not gone and queue.exclusive_owner is None and queue.ready_count == 1
+        assert queue is not gone and queue.lifetime.exclusive_owner is None and queue.ready_count == 1
 
 
 def test_values_of_a_request_are_limited(site: Site) -> None:

@@ -296,15 +296,13 @@ class Browsing:
     def add(self, queue: ClassicQueue, consumer: Consumer) -> None:
         """Add a browsing consumer. It counts as use of the queue and does not affect other consumers."""
         self.browsers[consumer] = Browser(queue, consumer)
-        queue.expiry.use(queue)
+        queue.lifetime.begin_use()
         queue.activate()
 
     def remove(self, queue: ClassicQueue, consumer: Consumer) -> None:
         """Remove a browsing consumer."""
-        if self.browsers.pop(consumer, None) is None:
-            return
-        if not queue.consumers and not self.browsers and not queue.deleted:
-            queue.expiry.touch(queue)
+        if self.browsers.pop(consumer, None) is not None:
+            queue.lifetime.end_use()
 
     def is_reading(self, consumer: Consumer) -> bool:
         """Return whether entries that this consumer may want are being read."""

@@ -1,6 +1,6 @@
-"""Expiry of entries at the head of a classic queue, and of unused queues (`x-expires`).
+"""Expiry of entries at the head of a classic queue.
 
-The part has no reference to its queue, so that a deleted queue is freed without a garbage collection; the timers have one
+The part has no reference to its queue, so that a deleted queue is freed without a garbage collection; the timer has one
 until the queue is detached.
 """
 
@@ -32,41 +32,21 @@ class _HeadTimer(Timed):
             self.queue.expiry.expire(self.queue, now)
 
 
-class _UnusedTimer(Timed):
-    """Timer for the expiry of an unused queue with `x-expires`."""
-
-    def __init__(self, queue: ClassicQueue) -> None:
-        super().__init__()
-        self.queue: ClassicQueue | None = queue
-
-    def fire(self, now: int) -> None:
-        queue = self.queue
-        if queue is None or queue.consumers or queue.has_browsers() or queue.deleted:
-            return
-        if queue.leased_count:
-            queue.touch()
-        else:
-            queue.vhost.remove_queue(queue)
-
-
 class Expiry:
-    """The expiry of the entries of one classic queue, and of the queue itself.
+    """The expiry of the entries of one classic queue.
 
     message_ttl    `x-message-ttl`, -1 for none
-    expires        `x-expires`, 0 for none
     expiring       there may be entries in memory that expire
     has_expiring   the log records that there may be messages with a TTL of their own, so a start reads the head
     offered_until  entries below this sequence number were offered to consumers: those with a TTL of 0 expire now
     """
 
-    def __init__(self, message_ttl: int, expires: int) -> None:
+    def __init__(self, message_ttl: int) -> None:
         self.message_ttl = message_ttl
-        self.expires = expires
         self.expiring = False
         self.has_expiring = False
         self.offered_until = 0
         self.timer: _HeadTimer | None = None
-        self.unused: _UnusedTimer | None = None
 
     @property
     def is_set(self) -> bool:
@@ -164,25 +144,9 @@ class Expiry:
         elif not queue.ready_count:
             self.expiring = self.message_ttl >= 0
 
-    def touch(self, queue: ClassicQueue) -> None:
-        """Note a use of the queue, which restarts `x-expires`."""
-        if self.expires:
-            if self.unused is None:
-                self.unused = _UnusedTimer(queue)
-            queue.broker.timers.at(queue.broker.timers.now() + self.expires, self.unused)
-
-    def use(self, queue: ClassicQueue) -> None:
-        """Note a consumer, which suspends `x-expires` until it leaves."""
-        if self.unused is not None:
-            queue.broker.timers.cancel(self.unused)
-
     def detach(self, queue: ClassicQueue) -> None:
-        """Cancel the timers, and remove their references to the deleted queue."""
+        """Cancel the timer, and remove its reference to the deleted queue."""
         if self.timer is not None:
             queue.broker.timers.cancel(self.timer)
             self.timer.queue = None
             self.timer = None
-        if self.unused is not None:
-            queue.broker.timers.cancel(self.unused)
-            self.unused.queue = None
-            self.unused = None

@@ -36,6 +36,7 @@ from leveret.broker.queues.classic.expiry import Expiry
 from leveret.broker.queues.classic.limits import ClassicLimits
 from leveret.broker.queues.classic.paging import ClassicPaging
 from leveret.broker.queues.classic.ready_list import ReadyList
+from leveret.broker.queues.lifetime import UnusedTimer
 from leveret.broker.queues.limits import NO_LIMITS
 from leveret.broker.queues.paging import NO_PAGING
 from leveret.broker.queues.queue import Queue
@@ -84,9 +85,11 @@ class ClassicQueue(Queue):
         ttl = settings.message_ttl
         self.ready = ReadyList(vhost, -1 if settings.max_priority is None else settings.max_priority, self.pageable)
         self.dispatcher = Dispatcher(self.broker, settings.single_active_consumer)
-        self.expiry = Expiry(-1 if ttl is None else ttl, settings.expires or 0)
+        self.expiry = Expiry(-1 if ttl is None else ttl)
         self.limits = ClassicLimits(self, settings)
         self.paging = ClassicPaging(self)
+        if settings.expires:
+            self.lifetime.expire_unused(UnusedTimer(self, settings.expires))
         self.browsing = Browsing()
         # Delayed entries; None while there are none.
         self.delays: Delays | None = None
@@ -132,7 +135,7 @@ class ClassicQueue(Queue):
         self.recover(recovery, leases, streams)
 
     def start(self) -> None:
-        self.expiry.touch(self)
+        self.lifetime.touch()
         if self.leases is not None:
             self.leases.start()
         self.ready.read_heads(self)
@@ -142,9 +145,6 @@ class ClassicQueue(Queue):
         self.guarded = watch is not None or self._has_guards()
         self.dispatcher.update_selective(self)
         self.dispatcher.offer_again(self)
-
-    def touch(self) -> None:
-        self.expiry.touch(self)
 
     # Statistics
 
@@ -449,9 +449,6 @@ class ClassicQueue(Queue):
     def consumers(self) -> Rings:
         return self.dispatcher
 
-    def has_browsers(self) -> bool:
-        return bool(self.browsing.browsers)
-
     def check_consumer(self, arguments: FieldTable, no_ack: bool) -> None:
         if LEASE in arguments:
             Leases.check_reader(self, arguments, no_ack)
@@ -463,7 +460,7 @@ class ClassicQueue(Queue):
             consumer.set_apart()
             Leases.of(self, str(consumer.arguments[LEASE])).add_reader(consumer)
         else:
-            self.expiry.use(self)
+            self.lifetime.begin_use()
             if self.dispatcher.add(consumer):
                 self._serve()
 
@@ -476,15 +473,14 @@ class ClassicQueue(Queue):
                 self.leases.remove_reader(consumer)
         elif consumer in dispatcher:
             successor = dispatcher.remove(consumer)
+            self.lifetime.end_use()
             if dispatcher.selective:
                 dispatcher.update_selective(self)
             if successor is not None:
                 self._serve()
                 successor.activated()
-            if not len(dispatcher):
-                self.expiry.touch(self)
-                if self.auto_delete and not self.deleted:
-                    self.vhost.remove_queue(self)
+            if self.lifetime.auto_delete and not len(dispatcher) and not self.deleted:
+                self.vhost.remove_queue(self)
 
     def unpark(self, consumer: Consumer) -> None:
         if self.dispatcher.unpark(consumer):
@@ -506,9 +502,9 @@ class ClassicQueue(Queue):
             pass
         elif not self.durable:
             reason = "not durable, and leased messages must survive a restart"
-        elif self.exclusive_owner is not None:
+        elif self.lifetime.exclusive_owner is not None:
             reason = "exclusive, and deleted with its connection"
-        elif self.auto_delete:
+        elif self.lifetime.auto_delete:
             reason = "auto-delete, and deleted with its last consumer"
         elif self.settings.single_active_consumer:
             reason = "restricted to a single active consumer"

@@ -148,7 +148,7 @@ class Interrupted:
         """Close interrupted channels of the user that use the queue exclusively, because the client did not resume them."""
         if queue is None or not self.kept:
             return
-        owner = queue.exclusive_owner
+        owner = queue.lifetime.exclusive_owner
         if isinstance(owner, Interruption):
             if owner.user == user:
                 owner.end()

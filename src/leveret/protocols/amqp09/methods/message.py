@@ -240,7 +240,7 @@ def get(channel: Channel, ticket: int, queue: str, destination: str, no_ack: boo
     found = channel.vhost.queue(name, connection)
     if channel.vhost.strict and found.consumers.is_exclusive():
         raise AccessRefused(f"queue '{name}' in vhost '{channel.vhost.name}' in exclusive use")
-    found.touch()
+    found.lifetime.touch()
     waiting = _Get(channel, found, destination, no_ack)
     answers = channel.messages.answers
     if answers.waiting:

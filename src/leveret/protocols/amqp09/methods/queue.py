@@ -71,7 +71,7 @@ def declare(
         found = find(channel, queue)
         if not passive:
             connection.check("configure", queue)
-            if exclusive and found.exclusive_owner is None and not strict:
+            if exclusive and found.lifetime.exclusive_owner is None and not strict:
                 raise ResourceLocked(
                     f"cannot obtain exclusive access to queue '{queue}' in vhost '{vhost.name}': it is not exclusive"
                 )
@@ -88,7 +88,7 @@ def declare(
             arguments=arguments,
         )
     channel.set_last_queue(found.name)
-    found.touch()
+    found.lifetime.touch()
     found.catch_up()
     reply_when_stored(
         channel,

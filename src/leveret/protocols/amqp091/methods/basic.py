@@ -207,7 +207,7 @@ def get(channel: Channel, queue: str, no_ack: bool, kind: int = 0) -> None:
     found = channel.vhost.queue(name, channel.connection)
     if channel.vhost.strict and found.consumers.is_exclusive():
         raise AccessRefused(f"queue '{name}' in vhost '{channel.connection.vhost_name}' in exclusive use")
-    found.touch()
+    found.lifetime.touch()
     if not _answer_get(channel, found, no_ack, kind):
         channel.stall()
         found.paging.wait_loaded(_Get(channel, found, no_ack, kind))

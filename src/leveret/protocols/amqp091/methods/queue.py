@@ -56,7 +56,7 @@ def declare(
             connection, queue, durable=durable, exclusive=exclusive, auto_delete=auto_delete, arguments=arguments
         )
     channel.set_last_queue(found.name)
-    found.touch()
+    found.lifetime.touch()
     found.catch_up()
     reply_when_stored(
         channel,

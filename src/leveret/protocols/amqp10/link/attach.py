@@ -318,7 +318,7 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
     browses = copies and not is_subscription and not queue.replayable and not wanted.lease
     if not browses and queue.consumers.is_exclusive():
         raise AccessRefused(f"queue '{queue.name}' in vhost '{connection.vhost_name}' in exclusive use")
-    queue.touch()
+    queue.lifetime.touch()
     settled = frame.snd_settle_mode == constants.SENDER_SETTLE_MODE_SETTLED
     # A queue that does not survive a restart has no durable state; a shared source or a stream has no state of its own.
     durable = source.durable if queue.stored else 0

@@ -62,7 +62,7 @@ def resolve(connection: Connection, address: str, capabilities: tuple[str, ...])
     rejects_durable = False
     if node.queue is not None:
         queue = find_queue(connection, node)
-        rejects_durable = bool(vhost.strict and not queue.durable and not queue.temporary)
+        rejects_durable = bool(vhost.strict and not queue.durable and not queue.lifetime.temporary)
     topic = find_topic(connection, node)
     exchange = vhost.published_to(node.exchange)
     if exchange is None:

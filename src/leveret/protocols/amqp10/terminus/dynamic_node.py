@@ -30,12 +30,13 @@ class DynamicNode:
             queue.vhost.remove_queue(queue)
         else:
             # From now on, the queue is deleted with its last consumer.
-            queue.delete_when_unused()
+            queue.lifetime.delete_when_unused()
 
     def _is_free(self) -> bool:
         queue = self.queue
-        if self.policy in (descriptors.DELETE_ON_NO_LINKS, descriptors.DELETE_ON_NO_LINKS_OR_MESSAGES) and (
-            queue.consumers or queue.has_browsers()
+        if queue.lifetime.users and self.policy in (
+            descriptors.DELETE_ON_NO_LINKS,
+            descriptors.DELETE_ON_NO_LINKS_OR_MESSAGES,
         ):
             return False
         if self.policy in (descriptors.DELETE_ON_NO_MESSAGES, descriptors.DELETE_ON_NO_LINKS_OR_MESSAGES):
