@@ -587,9 +587,9 @@ def test_a_large_branch_is_released_in_steps(world: World, how: str) -> None:
     before = source.ready_count
     assert before <= STEP_WORK
     while world.posted:
-        assert classic(source).frozen or source.ready_count + source.delivered in (MANY, 2 * MANY)
+        assert classic(source).dispatcher.frozen or source.ready_count + source.delivered in (MANY, 2 * MANY)
         world.posted.pop(0)()
-        assert source.ready_count + len(consumer.taken) - before <= STEP_WORK or not classic(source).frozen
+        assert source.ready_count + len(consumer.taken) - before <= STEP_WORK or not classic(source).dispatcher.frozen
         before = source.ready_count
         world.end_turn()
     world.run()
@@ -636,7 +636,7 @@ def test_a_large_branch_is_decided_in_steps_with_one_record(world: World, decisi
     expected = [0, 0, count] if decision == "commit" else [0, count, 0]
     assert seen in ([[1, 0, 0], expected], [[1, 0, 0]])
     assert (source.ready_count, target.ready_count) == (expected[1], expected[2])
-    assert not source.frozen and not target.frozen and source.unacked == 0 and not target.hidden.bytes
+    assert not source.dispatcher.frozen and not target.dispatcher.frozen and source.unacked == 0 and not target.hidden.bytes
     queue = target if decision == "commit" else source
     assert world.contents(queue) == [str(number) for number in range(count)]
     world.run()

@@ -98,7 +98,7 @@ def test_a_queue_delivers_the_rest_after_a_failure_to_expire(calls: int) -> None
     taker = Taker(queue)
     world.run()
     assert log.calls == -1
-    assert not queue.frozen and queue.ready_count == 0 and taker.bodies() == ["fresh"]
+    assert not queue.dispatcher.frozen and queue.ready_count == 0 and taker.bodies() == ["fresh"]
 
 
 def test_all_consumers_of_a_deleted_queue_are_notified_although_one_fails() -> None:

@@ -95,12 +95,12 @@ def test_messages_requeued_in_steps_are_delivered_in_order(site: Site, how: str)
         else:
             channel.client.peer.closed = True
             channel.client.session.connection_lost()
-    assert classic(queue).frozen and 0 < queue.ready_count < MANY
+    assert classic(queue).dispatcher.frozen and 0 < queue.ready_count < MANY
     site.broker.end_turn()
-    assert not other.deliveries() or not classic(queue).frozen
+    assert not other.deliveries() or not classic(queue).dispatcher.frozen
     channel.run()
     other.run()
-    assert not classic(queue).frozen and queue.ready_count == MANY - 5
+    assert not classic(queue).dispatcher.frozen and queue.ready_count == MANY - 5
     first = list(other.client.session.channels[other.number].unacked.entries.values())
     assert [bytes_of(entry.message.body) for entry in first] == [b"%d" % number for number in range(5)]
     assert bodies(queue) == [b"%d" % number for number in range(5, MANY)]

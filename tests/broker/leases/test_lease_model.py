@@ -13,8 +13,8 @@ from leveret.broker.leases.batch import Batch
 from leveret.broker.leases.lease import Lease
 from leveret.broker.leases.leases import Leases
 from leveret.broker.queues.classic.backlog import Chunk
+from leveret.broker.queues.classic.dispatcher import Dispatcher
 from leveret.broker.queues.classic.queue import ClassicQueue
-from leveret.broker.queues.classic.ready_list import ReadyList
 from tests.broker.leases.support import LeaseReader, ask, restart
 from tests.broker.queues.test_queue_model import PAGE_ABOVE, PRIORITIES, Expected, QueueMachine
 from tests.broker.support import World
@@ -72,16 +72,16 @@ class LeaseMachine(QueueMachine):
 
         def return_chunks(queue: ClassicQueue, pieces: list[tuple[int, Chunk]]) -> None:
             seqs = [seq for _, piece in pieces for seq in piece.seqs]
-            notify = ReadyList.notify_waiting
+            notify = Dispatcher.notify_waiting
 
-            def notify_waiting(ready: ReadyList) -> None:
+            def notify_waiting(dispatcher: Dispatcher) -> None:
                 """Called between the return of the entries and their next change."""
                 machine.came_back(seqs)
                 seqs.clear()
-                notify(ready)
+                notify(dispatcher)
 
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(ReadyList, "notify_waiting", notify_waiting)
+                patch.setattr(Dispatcher, "notify_waiting", notify_waiting)
                 machine.return_chunks(queue, pieces)
 
         self.patch.setattr(ClassicQueue, "return_leased", return_chunks)

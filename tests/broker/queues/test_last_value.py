@@ -206,10 +206,10 @@ class TestWork:
         while before:
             assert (before - len(queue.hidden)) * (20 + INSERT_WORK) <= MAX_AT_ONCE + STEP_WORK
             before = len(queue.hidden)
-            assert classic(queue).frozen or not before
+            assert classic(queue).dispatcher.frozen or not before
             if before:
                 world.posted.pop(0)()
-        assert (queue.ready_count, len(queue.hidden), classic(queue).frozen) == (20 << 10, 0, 0)
+        assert (queue.ready_count, len(queue.hidden), classic(queue).dispatcher.frozen) == (20 << 10, 0, 0)
         contents = world.contents(queue)
         assert contents.count("new") == LARGE and contents[-LARGE:] == ["new"] * LARGE
 
@@ -261,7 +261,7 @@ class TestWork:
         assert len(counts) >= 2 and all(after - before <= STEP_WORK / INSERT_WORK for before, after in pairwise(counts))
         assert counts[-1] == 2999
         assert takers[0].history == ["a1"] and takers[1].history == []
-        assert not any(queue.frozen or len(queue.hidden) for queue in queues)
+        assert not any(queue.dispatcher.frozen or len(queue.hidden) for queue in queues)
         quote(world, queues[5], "a2")
         assert world.contents(queues[5]) == ["a2"]
 

@@ -22,7 +22,7 @@ def dropping(world: World) -> tuple[ClassicQueue, ClassicQueue]:
     world.clock.time += 1000
     Taker(queue)
     world.end_turn()
-    assert queue.frozen and 0 < dead.ready_count < MANY
+    assert queue.dispatcher.frozen and 0 < dead.ready_count < MANY
     return queue, dead
 
 
@@ -35,7 +35,7 @@ def test_purged_or_deleted_entries_do_not_expire(deleted: bool) -> None:
     assert count == MANY - expired
     world.run()
     assert dead.ready_count == expired
-    assert queue.memory == 0 and queue.ready_count == 0 and not queue.frozen
+    assert queue.memory == 0 and queue.ready_count == 0 and not queue.dispatcher.frozen
 
 
 def test_entries_after_a_purge_are_delivered() -> None:

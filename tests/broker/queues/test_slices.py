@@ -148,9 +148,9 @@ def test_a_consumer_gets_the_first_message_after_the_expired_ones(world: World) 
     world.clock.time += 1000
     taker = Taker(queue)
     world.end_turn()
-    assert queue.frozen and 1 < queue.ready_count <= MANY + 1 - STEP_WORK
+    assert queue.dispatcher.frozen and 1 < queue.ready_count <= MANY + 1 - STEP_WORK
     world.run()
-    assert taker.bodies() == ["fresh"] and not queue.frozen
+    assert taker.bodies() == ["fresh"] and not queue.dispatcher.frozen
 
 
 def test_offering_a_deep_queue_is_done_in_several_turns(world: World) -> None:

@@ -433,7 +433,7 @@ def test_a_closing_channel_requeues_a_large_branch(site: Site, qpid: Demarcated,
     channel.client.session.connection_lost()
     site.run()
     queue = site.vhost.queues["q"]
-    assert (queue.ready_count, queue.unacked, classic(queue).frozen) == (many, 0, 0)
+    assert (queue.ready_count, queue.unacked, classic(queue).dispatcher.frozen) == (many, 0, 0)
     assert site.vhost.branches.by_name["x1"].state == ROLLBACK_ONLY
     assert decide(site, "rollback") == 0
     assert bodies(site) == [b"%d" % number for number in range(many)]

@@ -85,7 +85,7 @@ def test_a_failure_in_a_later_step_ends_the_connection(site: Site, log: FailingL
     assert log.calls == -1
     assert channel.client.refusal() == (541, "INTERNAL_ERROR - internal error; see the broker's log")
     gone = LATE + 1 if how in ("ack", "reject") else 1
-    assert not classic(queue).frozen and queue.unacked == MANY - gone
+    assert not classic(queue).dispatcher.frozen and queue.unacked == MANY - gone
     assert len(other.deliveries()) == MANY - gone
 
 
@@ -103,5 +103,7 @@ def test_a_failure_while_a_channel_closes_affects_one_entry(site: Site, log: Fai
         client.drop()
     queue = queue_of(site)
     assert log.calls == -1
-    assert not classic(queue).frozen and not queue.unacked and not queue.consumers and queue.ready_count == MANY - 1
+    assert (
+        not classic(queue).dispatcher.frozen and not queue.unacked and not queue.consumers and queue.ready_count == MANY - 1
+    )
     assert not client.session.releasing

@@ -126,8 +126,8 @@ def test_a_large_commit_becomes_visible_at_once(site: Site) -> None:
     partly = False
     while step(site):
         partly = partly or 0 < queue.ready_count < MANY
-        assert queue.delivered == 0 or not classic(queue).frozen
-        assert queue.delivered + queue.ready_count in (0, MANY) or classic(queue).frozen
+        assert queue.delivered == 0 or not classic(queue).dispatcher.frozen
+        assert queue.delivered + queue.ready_count in (0, MANY) or classic(queue).dispatcher.frozen
     assert partly
     assert reader.delivered() == [b"%d" % number for number in range(MANY)]
 
@@ -195,7 +195,7 @@ def test_a_large_commit_completes_if_the_channel_closes_after_it(site: Site, log
     site.run()
     assert counts(site, log) == (0, MANY)
     assert site.vhost.queues["to"].ready_count == MANY and site.vhost.queues["from"].unacked == 0
-    assert not classic(site.vhost.queues["from"]).frozen and not client.session.releasing
+    assert not classic(site.vhost.queues["from"]).dispatcher.frozen and not client.session.releasing
 
 
 @pytest.mark.parametrize("closing", [False, True])
@@ -244,7 +244,7 @@ def test_a_failure_closes_the_connection_and_others_continue(site: Site, log: Fa
     ]
     assert not site.vhost.queues["to"].hidden.bytes
     assert second.client.take("tx.commit-ok", second.number) is not None
-    assert not any(classic(queue).frozen for queue in site.vhost.queues.values()) and log.completion is None
+    assert not any(classic(queue).dispatcher.frozen for queue in site.vhost.queues.values()) and log.completion is None
     assert site.vhost.queues["from"].unacked == 0
 
 

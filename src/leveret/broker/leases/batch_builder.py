@@ -148,7 +148,7 @@ class BatchBuilder:
             return True
         finally:
             if cancelled:
-                queue.ready.notify_waiting()
+                queue.dispatcher.notify_waiting()
 
     def _is_full(self, size: int) -> bool:
         batch = self.batch

@@ -165,7 +165,7 @@ class Reader(CommitWaiter):
             if not self.packed:
                 entry.overlay = with_offset(entry.overlay)
             self.loaded.append(entry)
-        queue.ready.notify_waiting()
+        queue.dispatcher.notify_waiting()
         queue.activate()
         queue.broker.end_turn()
 

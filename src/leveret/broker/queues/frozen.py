@@ -8,6 +8,12 @@ if TYPE_CHECKING:
     from leveret.broker.queues.queue import Queue
 
 
+def thaw(queue: Queue) -> None:
+    """Undo one `freeze` of the consumers of a queue, which delivers again after the last one."""
+    if queue.consumers.thaw():
+        queue.activate()
+
+
 class FrozenQueues:
     """The queues that one operation has frozen, until the order of their entries is right again."""
 
@@ -18,11 +24,11 @@ class FrozenQueues:
         """Freeze a queue unless it is already frozen by this operation."""
         if queue not in self.queues:
             self.queues[queue] = None
-            queue.freeze()
+            queue.consumers.freeze()
 
     def thaw(self) -> None:
         """Thaw all frozen queues."""
         queues = self.queues
         self.queues = {}
         for queue in queues:
-            queue.thaw()
+            thaw(queue)

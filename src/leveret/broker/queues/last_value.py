@@ -21,6 +21,7 @@ from leveret.broker.jobs import STEP_WORK
 from leveret.broker.message import ARCHIVED, AVAILABLE, Entry, Message
 from leveret.broker.queues.capabilities import LEASE
 from leveret.broker.queues.classic.queue import ClassicQueue
+from leveret.broker.queues.frozen import thaw
 from leveret.broker.queues.loading import Waiting
 from leveret.broker.queues.queue_type import QueueType
 from leveret.broker.values import FieldTable, freeze
@@ -161,7 +162,7 @@ class LastValueQueue(ClassicQueue):
         self.coming.append(entry)
         if len(self.coming) == 1:
             # Nothing is delivered before the last one is inserted.
-            self.freeze()
+            self.dispatcher.freeze()
             self.broker.jobs.removals.add(self._insert_coming())
 
     def _insert_coming(self) -> Iterator[int]:
@@ -174,7 +175,7 @@ class LastValueQueue(ClassicQueue):
             except Exception:  # the other entries must become visible
                 logger.exception("cannot insert a message into queue '%s'", self.name)
             yield 0
-        self.thaw()
+        thaw(self)
         yield SERVE_WORK
 
     def _insert(self, entry: Entry) -> None:
@@ -273,7 +274,7 @@ class LastValueQueue(ClassicQueue):
 
     def recover(self, recovery: Recovery, leases: Restoring, streams: StreamRecords) -> None:
         super().recover(recovery, leases, streams)
-        self.freeze()
+        self.dispatcher.freeze()
 
     def start(self) -> None:
         super().start()
@@ -298,7 +299,7 @@ class LastValueQueue(ClassicQueue):
                         self._keep_latest(entry)
                     yield 2
         finally:
-            self.thaw()
+            thaw(self)
 
 
 TYPE: Final[QueueType] = QueueType("last-value", LastValueQueue, (Argument(KEY, TEXT, default=DEFAULT_KEY),))

@@ -255,12 +255,6 @@ class Queue(Destination):
     def drain(self) -> None:
         """Deliver ready entries until they or the credit of the consumers run out."""
 
-    def freeze(self) -> None:
-        """Stop deliveries until the matching `thaw`, while the order of the entries is being restored. Calls nest."""
-
-    def thaw(self) -> None:
-        """Undo one `freeze`."""
-
     def catch_up(self) -> None:
         """Deliver now instead of at the end of the turn.
 

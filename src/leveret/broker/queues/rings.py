@@ -91,6 +91,16 @@ class Rings:
         """Note that a consumer that accepted every message has become selective."""
         consumer.select()
 
+    def freeze(self) -> None:
+        """Stop deliveries until the matching `thaw`, while the order of the entries is restored. Calls nest.
+
+        Nothing to do if the order cannot change.
+        """
+
+    def thaw(self) -> bool:
+        """Undo one `freeze`. Return whether deliveries resume."""
+        return False
+
     def add(self, consumer: Consumer) -> bool:
         """Add a consumer. Return whether it is served: with a single active consumer it may have to wait."""
         self.consumers[consumer] = None

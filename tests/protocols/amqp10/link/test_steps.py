@@ -61,7 +61,7 @@ def in_order(site: Site) -> None:
     """All messages are requeued, and a consumer gets them in order."""
     site.run()
     queue = queue_of(site)
-    assert (classic(queue).frozen, queue.ready_count, queue.unacked) == (0, MANY, 0)
+    assert (classic(queue).dispatcher.frozen, queue.ready_count, queue.unacked) == (0, MANY, 0)
     session = connect(site, container="after").begin(incoming_window=1 << 31)
     session.receiver("q").flow(MANY, window=1 << 30)
     session.client.run()
@@ -73,7 +73,7 @@ def test_released_messages_are_requeued_in_steps(site: Site, outcome: Composite)
     session = holding(site)
     one_turn(session.client, Disposition(True, 0, MANY - 1, True, outcome))
     queue = queue_of(site)
-    assert classic(queue).frozen and 0 < queue.ready_count <= STEP_WORK // 2
+    assert classic(queue).dispatcher.frozen and 0 < queue.ready_count <= STEP_WORK // 2
     assert not session.client.session.sessions.by_channel[0].unacked
     in_order(site)
 
@@ -88,7 +88,7 @@ def test_unsettled_messages_of_a_link_or_session_are_requeued_in_steps(site: Sit
     else:
         session.client.session.connection_lost()
     queue = queue_of(site)
-    assert classic(queue).frozen and 0 < queue.ready_count <= STEP_WORK
+    assert classic(queue).dispatcher.frozen and 0 < queue.ready_count <= STEP_WORK
     in_order(site)
 
 

@@ -424,14 +424,14 @@ def test_many_unsettled_deliveries_go_back_in_steps(site: Site, how: str) -> Non
         assert site.protocols.amqp10.termini.release("/", "user", "test", "r", "sender") == many
     steps = 0
     while queue.unacked:
-        assert classic(queue).frozen and queue.ready_count - before <= STEP_WORK // 2
+        assert classic(queue).dispatcher.frozen and queue.ready_count - before <= STEP_WORK // 2
         before = queue.ready_count
         site.broker.end_turn()
         site.posted.pop(0)()
         steps += 1
     assert steps > 1 and queue.ready_count == many
     site.run()
-    assert not classic(queue).frozen and [entry.seq for entry in classic(queue).ready.backlog.head] == sorted(
+    assert not classic(queue).dispatcher.frozen and [entry.seq for entry in classic(queue).ready.backlog.head] == sorted(
         entry.seq for entry in classic(queue).ready.backlog.head
     )
 
@@ -462,7 +462,7 @@ def test_deliveries_that_the_client_lost_go_back_in_steps(site: Site, unsettled:
     )
     client.session.data_received(client.output.to_send())
     counts = [queue.ready_count]
-    while site.posted and classic(queue).frozen:
+    while site.posted and classic(queue).dispatcher.frozen:
         site.broker.end_turn()
         site.posted.pop(0)()
         counts.append(queue.ready_count)

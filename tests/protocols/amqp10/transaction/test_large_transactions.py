@@ -160,7 +160,7 @@ def test_a_session_ends_while_acquisitions_are_committed(site: Site, log: Failin
     acquiring.session.client.drop()
     site.run()
     queue = site.vhost.queues["from"]
-    assert (queue.unacked, queue.ready_count, classic(queue).frozen) == (0, 0 if settled else ACQUIRED, 0)
+    assert (queue.unacked, queue.ready_count, classic(queue).dispatcher.frozen) == (0, 0 if settled else ACQUIRED, 0)
     assert counts(site, log) == (queue.ready_count, 0) and log.completion is None
 
 
@@ -181,7 +181,7 @@ def test_it_is_one_record_of_the_log(site: Site, log: FailingLog) -> None:
     assert isinstance(started.outcome(), Accepted)
     queue = classic(site.vhost.queues["to"])
     assert [entry.seq for entry in queue.ready.backlog.head] == sorted(entry.seq for entry in queue.ready.backlog.head)
-    assert queue.ready_count == MANY and not classic(queue).frozen and site.vhost.queues["from"].unacked == 0
+    assert queue.ready_count == MANY and not classic(queue).dispatcher.frozen and site.vhost.queues["from"].unacked == 0
 
 
 def test_released_messages_are_redelivered_in_order(site: Site, log: FailingLog) -> None:
@@ -189,7 +189,7 @@ def test_released_messages_are_redelivered_in_order(site: Site, log: FailingLog)
     other = connect(site).begin().receiver("/queues/from", 5)
     assert other.bodies() == [b"%d" % number for number in range(5)]
     assert isinstance(started.outcome(), Accepted)
-    assert counts(site, log) == (MANY, MANY) and not classic(site.vhost.queues["from"]).frozen
+    assert counts(site, log) == (MANY, MANY) and not classic(site.vhost.queues["from"]).dispatcher.frozen
 
 
 @pytest.mark.parametrize("steps", [0, 3])
@@ -204,7 +204,7 @@ def test_it_is_carried_out_or_rolled_back_as_a_whole_if_its_connection_is_lost(
     queue = site.vhost.queues["from"]
     assert counts(site, log) in ((0, MANY), (MANY, 0))
     assert counts(site, log) == (queue.ready_count, site.vhost.queues["to"].ready_count)
-    assert queue.unacked == 0 and not classic(queue).frozen and log.completion is None
+    assert queue.unacked == 0 and not classic(queue).dispatcher.frozen and log.completion is None
 
 
 @pytest.mark.parametrize("settled", [False, True])
@@ -217,9 +217,9 @@ def test_it_is_rolled_back_in_steps(site: Site, log: FailingLog, settled: bool) 
     while started.step():
         assert before - len(session.retiring) <= STEP_WORK
         before = len(session.retiring)
-        assert not queue.ready_count or classic(queue).frozen or queue.ready_count == MANY
+        assert not queue.ready_count or classic(queue).dispatcher.frozen or queue.ready_count == MANY
     assert isinstance(started.outcome(), Accepted)
-    assert counts(site, log) == (MANY, 0) and not classic(queue).frozen and not session.retiring
+    assert counts(site, log) == (MANY, 0) and not classic(queue).dispatcher.frozen and not session.retiring
     assert (queue.ready_count, len(session.unacked)) == ((MANY, 0) if settled else (0, MANY))
 
 
@@ -243,4 +243,4 @@ def test_a_failure_ends_the_control_link(site: Site, log: FailingLog, outcome: A
     assert counts(site, log) == (MANY, 0) and not site.vhost.queues["to"].hidden.bytes
     assert site.vhost.queues["from"].ready_count == MANY
     queue = site.vhost.queues["from"]
-    assert queue.unacked == 0 and not classic(queue).frozen and log.completion is None
+    assert queue.unacked == 0 and not classic(queue).dispatcher.frozen and log.completion is None

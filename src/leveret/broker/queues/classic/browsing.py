@@ -267,7 +267,7 @@ class _Reading:
                 queue.make_entry(item, self.chunk.publisher_of(self.first + index), queue.ready.delivered_until)
                 for index, item in enumerate(loaded)
             )
-        queue.ready.notify_waiting()
+        queue.dispatcher.notify_waiting()
         queue.activate()
         queue.broker.end_turn()
 
@@ -335,7 +335,7 @@ class Browsing:
             while more:
                 more = self.unserved = False
                 for browser in list(self.browsers.values()):
-                    if queue.frozen:
+                    if queue.dispatcher.frozen:
                         return  # the queue is drained once its order is right again
                     if browser.consumer not in self.browsers:
                         continue

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.broker.consumer import Consumer
     from leveret.broker.queues.classic.queue import ClassicQueue
+    from leveret.broker.queues.loading import Waiting
 
 # Asking this many consumers, plus one, takes at least 1 µs; one less than a power of two.
 ASKED: Final = 7
@@ -57,6 +58,8 @@ class Dispatcher(Rings):
     selective_consumers  number of consumers that do not accept every entry
     refusing             a consumer may have refused an entry, which must not be offered to that consumer again
     asking               the entry that could not be offered to all consumers in one turn
+    frozen               number of jobs that return entries in steps: nothing is delivered until the order is right again
+    waiting              callbacks for when the head is in memory
     """
 
     def __init__(self, broker: Broker, single_active: bool) -> None:
@@ -65,6 +68,8 @@ class Dispatcher(Rings):
         self.selective_consumers = 0
         self.refusing = False
         self.asking: Asking | None = None
+        self.frozen = 0
+        self.waiting: list[Waiting] = []
 
     def add(self, consumer: Consumer) -> bool:
         if consumer.selective:
@@ -86,6 +91,16 @@ class Dispatcher(Rings):
     def clear_strays(self) -> None:
         super().clear_strays()
         self.asking = None
+
+    def freeze(self) -> None:
+        self.frozen += 1
+
+    def thaw(self) -> bool:
+        self.frozen -= 1
+        if self.frozen:
+            return False
+        self.notify_waiting()
+        return True
 
     def update_selective(self, queue: ClassicQueue) -> None:
         """Determine whether each entry must be offered individually."""
@@ -152,7 +167,7 @@ class Dispatcher(Rings):
                     if queue.expiry.drop_expired(queue, backlog, entry):
                         if broker.work - begun > STEP_WORK:
                             queue.expiry.drop_in_steps(queue)
-                            if queue.frozen:
+                            if self.frozen:
                                 return
                         continue
                 consumer = ring[0]
@@ -346,7 +361,7 @@ class Dispatcher(Rings):
         With an `audience`, it is the next entry for this audience; with a `scope`, the next one that the scope has not
         refused.
         """
-        if queue.frozen:
+        if self.frozen:
             return None
         begun = queue.broker.work
         if queue.ready.levels is not None:
@@ -365,7 +380,7 @@ class Dispatcher(Rings):
                 ):
                     if queue.broker.work - begun > STEP_WORK:
                         queue.expiry.drop_in_steps(queue)
-                        if queue.frozen:
+                        if self.frozen:
                             return None
                     continue
                 if picks and not _is_wanted(entry, audience, scope):
@@ -413,7 +428,7 @@ class Dispatcher(Rings):
         """Return whether the next entry (as in `get`) exists but is not in memory: call `wait_loaded`, then ask again."""
         if queue.deleted:
             return False
-        if queue.frozen:
+        if self.frozen:
             return True
         picks = scope is not None and self.refusing
         for backlog in queue.ready.all_levels():
@@ -430,6 +445,18 @@ class Dispatcher(Rings):
             if backlog.chunks:
                 return True
         return False
+
+    def wait_loaded(self, waiting: Waiting) -> None:
+        """Notify the caller when more entries are in memory, after `must_load` returned True."""
+        self.waiting.append(waiting)
+
+    def notify_waiting(self) -> None:
+        """Notify the callbacks that wait for the head: it is in memory, or removed."""
+        waiting = self.waiting
+        if waiting:
+            self.waiting = []
+            for waiter in waiting:
+                waiter.loaded()
 
 
 def _first_to_offer(entries: deque[Entry], passed: int) -> int:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from leveret.broker.jobs import STEP_WORK
 from leveret.broker.message import AT_ONCE, Entry, expires_at, own_overlay
 from leveret.broker.queues.classic.backlog import Backlog
+from leveret.broker.queues.frozen import thaw
 from leveret.broker.timers import Timed
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ class Expiry:
         queue.broker.jobs.run_steps(self._dropping(queue))
 
     def _dropping(self, queue: ClassicQueue) -> Iterator[int]:
-        queue.freeze()
+        queue.dispatcher.freeze()
         try:
             epoch = queue.ready.epoch
             for backlog in queue.ready.all_levels():
@@ -101,7 +102,7 @@ class Expiry:
                     if queue.ready.epoch != epoch or queue.deleted:
                         return  # purged or deleted meanwhile, which drops the entries
         finally:
-            queue.thaw()
+            thaw(queue)
 
     def expire(self, queue: ClassicQueue, now: int) -> None:
         """Drop the expired entries at the heads. Drops that exceed the work of a turn continue in the next ones."""

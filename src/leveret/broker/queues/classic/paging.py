@@ -55,4 +55,4 @@ class ClassicPaging(Paging):
         return self.must_load()
 
     def wait_loaded(self, waiting: Waiting) -> None:
-        self.queue.ready.waiting.append(waiting)
+        self.queue.dispatcher.wait_loaded(waiting)

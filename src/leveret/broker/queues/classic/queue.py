@@ -95,8 +95,6 @@ class ClassicQueue(Queue):
         self.delays: Delays | None = None
         # Whether the log records that there may be delayed messages.
         self.has_delayed = False
-        # Number of jobs that return entries in steps: nothing is delivered until the order is right again.
-        self.frozen = 0
         # Whether the log has a record of a deleted queue with entries.
         self.leftover = False
         # Whether each push must be checked: limits, a TTL, a watch.
@@ -292,7 +290,8 @@ class ClassicQueue(Queue):
     # Delivery
 
     def drain(self) -> None:
-        if self.frozen:
+        dispatcher = self.dispatcher
+        if dispatcher.frozen:
             return
         limits = self.limits
         if limits.overfull:
@@ -301,22 +300,13 @@ class ClassicQueue(Queue):
             self.browsing.serve(self)
         if self.leases is not None:
             self.leases.serve()
-        self.dispatcher.drain(self)
+        dispatcher.drain(self)
         expiry = self.expiry
         expiry.offered_until = self.next_seq
         if limits.droppable:
             limits.drop_droppable()
         if expiry.expiring:
             expiry.schedule(self)
-
-    def freeze(self) -> None:
-        self.frozen += 1
-
-    def thaw(self) -> None:
-        self.frozen -= 1
-        if not self.frozen:
-            self.ready.notify_waiting()
-            self.activate()
 
     def catch_up(self) -> None:
         if self.active and self.dispatcher.ring:
@@ -551,7 +541,7 @@ class ClassicQueue(Queue):
         self.broker.paging.add(self)
         self.ready.read_heads(self)
         # Other operations may wait for entries that were paged out here.
-        self.ready.notify_waiting()
+        self.dispatcher.notify_waiting()
         if self.limits.is_set:
             self.limits.enforce()
         self.activate()
@@ -579,7 +569,7 @@ class ClassicQueue(Queue):
         refusals = self.ready.refusals
         backlogs = self.ready.reset()
         self.broker.jobs.removals.add(self._settling(backlogs, delays, refusals))
-        self.ready.notify_waiting()
+        self.dispatcher.notify_waiting()
         return count
 
     def _settling(self, backlogs: list[Backlog], delays: Delays | None, refusals: dict[int, list[object]]) -> Iterator[int]:
@@ -624,7 +614,7 @@ class ClassicQueue(Queue):
             self.delays = None
         self._detach_all()
         self.vhost.pending_dead_letters.add(self)
-        self.ready.notify_waiting()
+        self.dispatcher.notify_waiting()
         return count
 
     def _forget_leases(self) -> None:

@@ -20,7 +20,6 @@ from leveret.broker.queues.classic.backlog import CHUNK_ENTRIES, Backlog, Chunk
 
 if TYPE_CHECKING:
     from leveret.broker.queues.classic.queue import ClassicQueue
-    from leveret.broker.queues.loading import Waiting
     from leveret.broker.vhost import Vhost
 
 # With a head shorter than this, the next chunk is read if the queue's share of memory allows it.
@@ -59,7 +58,6 @@ class ReadyList:
     epoch            number of purges; the result of a load from an earlier epoch is dropped
     delivered_until  sequence number up to which paged-out entries count as delivered before
     refusals         the scopes that have refused a paged-out entry, by its sequence number
-    waiting          callbacks for when the head is in memory
     """
 
     def __init__(self, vhost: Vhost, max_priority: int, pageable: bool) -> None:
@@ -73,7 +71,6 @@ class ReadyList:
         self.epoch = 0
         self.delivered_until = 0
         self.refusals: dict[int, list[object]] = {}
-        self.waiting: list[Waiting] = []
 
     def __len__(self) -> int:
         levels = self.levels
@@ -417,21 +414,13 @@ class ReadyList:
             backlog.settle_young()
         if queue.limits.is_set:
             queue.limits.enforce()
-        self.notify_waiting()
+        queue.dispatcher.notify_waiting()
         queue.activate()
         self.broker.end_turn()
 
     def is_loading(self) -> bool:
         """Return whether entries are being loaded."""
         return any(level.loading for level in self.all_levels())
-
-    def notify_waiting(self) -> None:
-        """Notify the callbacks that wait for the head: it is in memory, or removed."""
-        waiting = self.waiting
-        if waiting:
-            self.waiting = []
-            for waiter in waiting:
-                waiter.loaded()
 
     def return_chunks(self, priority: int, chunks: list[Chunk]) -> None:
         """Return positions, in the order of their sequence numbers, to their old places in a level."""
