@@ -679,11 +679,7 @@ class Vhost:
                 value["arguments"], durable=True, exclusive=False, auto_delete=value["auto_delete"], strict=False
             )
             queue = make_queue(self, value["id"], names[0], True, None, value["auto_delete"], value["arguments"], settings)
-            queue.restore(value)
-            record = queue.record()
-            queue.recover(recovery, leases, streams)
-            if queue.record() != record:
-                self.keep_queue(queue)  # its entries must survive the next clean stop, too
+            queue.recover(value, recovery, leases, streams)
             self.queues[names[0]] = queue
             self.queue_list.add(queue)
         elif kind == metadata.PENDING_DEAD_LETTERS:

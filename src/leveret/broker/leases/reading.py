@@ -16,6 +16,7 @@ from leveret.broker.errors import PreconditionFailed
 from leveret.broker.leases.batch import Batch
 from leveret.broker.log import CommitWaiter, Loaded
 from leveret.broker.message import Entry, with_offset
+from leveret.broker.queues.loading import make_entry
 from leveret.broker.queues.record_batches import PACKED, RecordBatch
 from leveret.broker.values import FieldTable
 
@@ -161,7 +162,7 @@ class Reader(CommitWaiter):
         batch = self.batch
         piece = batch.pieces[number]
         for index, item in enumerate(loaded):
-            entry = queue.make_entry(item, piece.publisher_of(first + index), batch.mark)
+            entry = make_entry(queue, item, piece.publisher_of(first + index), batch.mark)
             if not self.packed:
                 entry.overlay = with_offset(entry.overlay)
             self.loaded.append(entry)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.broker.leases.recovery import Restoring
     from leveret.broker.log import Recovery
+    from leveret.broker.metadata import Record
     from leveret.broker.streams.recovery import StreamRecords
     from leveret.broker.vhost import Vhost
 
@@ -272,8 +273,8 @@ class LastValueQueue(ClassicQueue):
 
     # Recovery
 
-    def recover(self, recovery: Recovery, leases: Restoring, streams: StreamRecords) -> None:
-        super().recover(recovery, leases, streams)
+    def recover(self, record: Record, recovery: Recovery, leases: Restoring, streams: StreamRecords) -> None:
+        super().recover(record, recovery, leases, streams)
         self.dispatcher.freeze()
 
     def start(self) -> None:

@@ -52,9 +52,13 @@ class QueueLimits:
 
     # Entries
 
+    def exceeds_deliveries(self, entry: Entry) -> bool:
+        """Return whether one more failed delivery of an entry exceeds the delivery limit."""
+        return False
+
     @property
     def is_set(self) -> bool:
-        """Whether there is a limit."""
+        """Whether there is a length limit."""
         return False
 
     def note(self, entry: Entry) -> None:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from leveret.broker import settlement
 from leveret.broker.destination import Destination
-from leveret.broker.errors import NotImplementedByBroker, PreconditionFailed
-from leveret.broker.message import AUDIENCE_SHIFT, Entry
-from leveret.broker.queues.capabilities import GET, LEASE, PURGE
+from leveret.broker.errors import PreconditionFailed
+from leveret.broker.message import Entry
+from leveret.broker.queues.capabilities import GET, LEASE, PURGE, check_supported
 from leveret.broker.queues.lifetime import Lifetime
 from leveret.broker.queues.limits import NO_LIMITS
 from leveret.broker.queues.paging import NO_PAGING
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from leveret.broker.exchanges.base import Exchange
     from leveret.broker.leases.leases import Leases
     from leveret.broker.leases.recovery import Restoring
-    from leveret.broker.log import Loaded, Log, Recovery
+    from leveret.broker.log import Log, Recovery
     from leveret.broker.message import Message, Overlay
     from leveret.broker.metadata import Record
     from leveret.broker.queues.rings import Rings
@@ -122,23 +122,14 @@ class Queue(Destination):
     def reach(self, queues: dict[Queue, None], exchanges: list[Exchange]) -> None:
         queues[self] = None
 
-    def bound_to(self, source: Exchange) -> None:
-        """Do nothing: a queue routes no further."""
-
-    def unbound_from(self, source: Exchange) -> None:
-        """Do nothing, like `bound_to`."""
-
     # Definition
 
     def record(self) -> Record:
         """Return the definition that the log keeps, without the name."""
         return {"id": self.id, "auto_delete": self.lifetime.auto_delete, "arguments": self.arguments}
 
-    def restore(self, record: Record) -> None:
-        """Restore the parts of the definition that are not arguments."""
-
-    def recover(self, recovery: Recovery, leases: Restoring, streams: StreamRecords) -> None:
-        """Recover the entries of the queue in the log."""
+    def recover(self, record: Record, recovery: Recovery, leases: Restoring, streams: StreamRecords) -> None:
+        """Recover the queue: its definition, as in `record`, and its entries in the log."""
         self.next_seq = recovery.last_seq.get(self.id, 0) + 1
 
     def start(self) -> None:
@@ -147,14 +138,6 @@ class Queue(Destination):
     def set_watch(self, watch: Watch | None) -> None:
         """Set or remove the watch on events of the queue."""
         self.watch = watch
-
-    # Capabilities
-
-    def check_supports(self, operation: str) -> None:
-        """Raise NotImplementedByBroker for an operation that the type does not support."""
-        reason = self.unsupported.get(operation)
-        if reason is not None:
-            raise NotImplementedByBroker(f"{self} is {reason}", closes_connection=True)
 
     # Statistics
 
@@ -212,26 +195,6 @@ class Queue(Destination):
         for entry in entries:
             self.insert_new(entry)
 
-    def make_entry(self, item: Loaded, publisher: int, delivered_until: int) -> Entry:
-        """Make the entry of a loaded item.
-
-        Args:
-            item: The loaded item.
-            publisher: Its publisher, 0 if unknown.
-            delivered_until: Sequence number up to which all entries count as delivered before.
-        """
-        message = item.message
-        message.publisher = publisher or self.broker.audience_of(message) << AUDIENCE_SHIFT
-        entry = Entry(self, message, item.seq)
-        entry.row = item.row
-        entry.slot = item.slot
-        entry.overlay = item.overlay
-        acquired = item.acquired_count
-        if item.seq <= delivered_until and not acquired:
-            acquired = 1
-        settlement.restore_counts(entry, acquired, item.delivery_count)
-        return entry
-
     # Delivery
 
     def activate(self) -> None:
@@ -246,7 +209,7 @@ class Queue(Destination):
         self.drain()
 
     def count_deliveries(self, delivered: int, unacked: int, settled: int) -> None:
-        """Count deliveries by a part of the queue, and how many of their entries are now acquired or settled."""
+        """Add deliveries by a part of the queue, and entries that are now acquired or settled; undoing subtracts."""
         self.delivered += delivered
         self.unacked += unacked
         self.settled += settled
@@ -267,7 +230,7 @@ class Queue(Destination):
         With an `audience`, it is the next entry for this audience; with a `scope`, the next one that the scope has not
         refused.
         """
-        self.check_supports(GET)
+        check_supported(self, GET)
         return None
 
     @abstractmethod
@@ -276,34 +239,9 @@ class Queue(Destination):
 
     # Settlement
 
-    def restore_acquired(self, entry: Entry) -> None:
-        """Restore an entry that was acquired before the broker stopped."""
-        settlement.restore(entry)
-        self.unacked += 1
-
-    def restore_settled(self, entry: Entry) -> None:
-        """Undo a settlement that failed: the entry is acquired again and stored in the log."""
-        row = entry.row
-        if row is not None:
-            entry.row = None
-            if not self.deleted:
-                row.log.store(entry)
-        settlement.undo(entry)
-        self.unacked += 1
-        self.settled -= 1
-
-    def restore_interrupted(self, entry: Entry, unacked: int) -> None:
-        """Undo a settlement that was interrupted by an error; `unacked` is the number of acquired entries before it."""
-        settlement.undo(entry)
-        self.unacked = unacked
-
     @abstractmethod
     def settle(self, entry: Entry) -> None:
         """Settle an acquired entry that was accepted or needs no acknowledgement."""
-
-    def exceeds_delivery_limit(self, entry: Entry) -> bool:
-        """Return whether one more failed delivery of an entry exceeds the delivery limit."""
-        return False
 
     @abstractmethod
     def requeue(self, entry: Entry, failed: bool = True) -> None:
@@ -351,7 +289,7 @@ class Queue(Destination):
 
     def purge(self) -> int:
         """Drop all ready entries; unacked ones stay (0-9-1 queue.purge.02). Return their number."""
-        self.check_supports(PURGE)
+        check_supported(self, PURGE)
         return 0
 
     @abstractmethod

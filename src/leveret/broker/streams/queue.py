@@ -45,6 +45,7 @@ from leveret.broker.values import FieldTable
 if TYPE_CHECKING:
     from leveret.broker.leases.recovery import Restoring
     from leveret.broker.log import RecoveredQueue, Recovery
+    from leveret.broker.metadata import Record
     from leveret.broker.segments import Segment
     from leveret.broker.streams.recovery import StreamRecords
     from leveret.broker.vhost import Vhost
@@ -158,8 +159,8 @@ class StreamQueue(Queue):
             self.chunk_time = SEALED_CHUNK_TIME
         vhost.streams.add(self)
 
-    def recover(self, recovery: Recovery, leases: Restoring, streams: StreamRecords) -> None:
-        super().recover(recovery, leases, streams)
+    def recover(self, record: Record, recovery: Recovery, leases: Restoring, streams: StreamRecords) -> None:
+        super().recover(record, recovery, leases, streams)
         streams.restore(self)
 
     def restore_segments(self, segments: list[Segment]) -> None:
@@ -683,11 +684,6 @@ class StreamQueue(Queue):
         return any(consumer.has_credit_for(message.size) for consumer in self.rings.consumers)
 
     # Settlement: credit, and offsets of named readers
-
-    def restore_settled(self, entry: Entry) -> None:
-        settlement.undo(entry)  # its message never left
-        self.unacked += 1
-        self.settled -= 1
 
     def settle(self, entry: Entry) -> None:
         self._settled(entry, ACCEPTED)

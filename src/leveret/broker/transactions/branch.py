@@ -23,6 +23,7 @@ from leveret.broker.message import Entry, Message
 from leveret.broker.metadata import Record
 from leveret.broker.queues.classic.queue import ClassicQueue
 from leveret.broker.queues.frozen import FrozenQueues
+from leveret.broker.queues.loading import make_entry
 from leveret.broker.queues.queue import Queue
 from leveret.broker.timers import Timed
 
@@ -382,12 +383,13 @@ class Branch:
     def _settlements_loaded(self, queue_id: int, outcome: int, loaded: list[Loaded]) -> None:
         queue = self.queues.get(queue_id) or make_store(self.branches.vhost, "", queue_id)
         for item in loaded:
-            entry = queue.make_entry(item, 0, 0)
+            entry = make_entry(queue, item, 0, 0)
             if queue.deleted or queue_id not in self.queues:
                 item.row.log.settle(entry)
                 continue
             queue.hidden.discard(item.seq)
-            queue.restore_acquired(entry)
+            settlement.restore(entry)
+            queue.count_deliveries(0, 1, 0)
             self.settlements.append((entry, outcome))
         self._read()
 
@@ -398,7 +400,7 @@ class Branch:
         for count, ids in targets:
             queues = [queue for queue in (self.queues.get(number) for number in ids) if queue is not None]
             for item in loaded[at : at + count]:
-                self.stored.append(store.make_entry(item, 0, 0))
+                self.stored.append(make_entry(store, item, 0, 0))
                 self.publish(item.message, queues)
             at += count
         self._read()

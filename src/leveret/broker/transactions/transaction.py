@@ -116,7 +116,8 @@ class Transaction(CommitWaiter):
         if self.settling:
             self.settling = False
             entry = left[0][0]
-            entry.queue.restore_interrupted(entry, self.unacked)
+            settlement.undo(entry)
+            entry.queue.count_deliveries(0, self.unacked - entry.queue.unacked, 0)
             settlement.restore_counts(entry, entry.acquired_count, self.attempts.get(entry, entry.delivery_count))
         while settlements:
             yield from logged(self._restoring(settlements, left))
@@ -129,7 +130,7 @@ class Transaction(CommitWaiter):
             entry, outcome = settlements.pop()
             left.append((entry, outcome))
             if entry.state == ARCHIVED:
-                entry.queue.restore_settled(entry)
+                _restore_settled(entry)
                 settlement.restore_counts(entry, entry.acquired_count, self.attempts.get(entry, entry.delivery_count))
             yield 2
 
@@ -207,7 +208,7 @@ class Transaction(CommitWaiter):
         self.settling = True
         if outcome == ACCEPT:
             queue.settle(entry)
-        elif outcome == REJECT or (entry not in self.applied and queue.exceeds_delivery_limit(entry)):
+        elif outcome == REJECT or (entry not in self.applied and queue.limits.exceeds_deliveries(entry)):
             self._remove(entry, outcome)
         else:
             self.returned.append(entry)
@@ -280,6 +281,18 @@ class Transaction(CommitWaiter):
         if done is not None:
             self.done = None
             done()
+
+
+def _restore_settled(entry: Entry) -> None:
+    """Undo the settlement of an entry: it is acquired again and stored in the log."""
+    queue = entry.queue
+    row = entry.row
+    if row is not None:
+        entry.row = None
+        if not queue.deleted:
+            row.log.store(entry)
+    settlement.undo(entry)
+    queue.count_deliveries(0, 1, -1)
 
 
 def _retracting(prepared: list[Entry]) -> Iterator[int]:

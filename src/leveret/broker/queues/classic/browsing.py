@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from leveret.broker import settlement
 from leveret.broker.message import Entry, expires_at
 from leveret.broker.queues.classic.backlog import SEQ, Backlog, Chunk
+from leveret.broker.queues.loading import make_entry
 from leveret.broker.queues.record_batches import PACKED, RecordBatch
 
 if TYPE_CHECKING:
@@ -264,7 +265,7 @@ class _Reading:
         if self.epoch == queue.ready.epoch:
             browser.chunk = self.chunk
             browser.read = deque(
-                queue.make_entry(item, self.chunk.publisher_of(self.first + index), queue.ready.delivered_until)
+                make_entry(queue, item, self.chunk.publisher_of(self.first + index), queue.ready.delivered_until)
                 for index, item in enumerate(loaded)
             )
         queue.dispatcher.notify_waiting()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from leveret.broker import settlement
 from leveret.broker.log import Loaded, Log
 from leveret.broker.message import ENTRY_OVERHEAD, Entry
+from leveret.broker.queues.loading import make_entry
 from leveret.broker.timers import Timed
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ class Delays(Timed):
         del self._coming[: self._reading]
         self._reading = 0
         for number, item in zip(numbers, loaded, strict=True):
-            entry = queue.make_entry(item, self._publishers[number], queue.ready.delivered_until)
+            entry = make_entry(queue, item, self._publishers[number], queue.ready.delivered_until)
             self._release(number)
             queue.insert_new(entry)
         self._show(queue)

@@ -1,4 +1,4 @@
-"""The length limits of a classic queue: `x-max-length`, `x-max-length-bytes` and `x-overflow`."""
+"""The limits of a classic queue: `x-max-length`, `x-max-length-bytes`, `x-overflow` and `x-delivery-limit`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ANY_LEVEL: Final = 256
 
 
 class ClassicLimits(QueueLimits):
-    """The length limits of one classic queue."""
+    """The limits of one classic queue."""
 
     def __init__(self, queue: ClassicQueue, settings: QueueSettings) -> None:
         super().__init__()
@@ -31,6 +31,10 @@ class ClassicLimits(QueueLimits):
         self.max_length = -1 if settings.max_length is None else settings.max_length
         self.max_bytes = -1 if settings.max_length_bytes is None else settings.max_length_bytes
         self.rejects_when_full = settings.overflow != DROP_HEAD
+
+    def exceeds_deliveries(self, entry: Entry) -> bool:
+        limit = self.queue.settings.delivery_limit
+        return limit is not None and limit <= entry.delivery_count and not self.queue.deleted
 
     @property
     def is_set(self) -> bool:

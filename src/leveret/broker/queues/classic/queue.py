@@ -113,24 +113,24 @@ class ClassicQueue(Queue):
             "handed_out_until": self.ready.delivered_until,
         }
 
-    def restore(self, record: Record) -> None:
+    def recover(self, record: Record, recovery: Recovery, leases: Restoring, streams: StreamRecords) -> None:
+        super().recover(record, recovery, leases, streams)
         self.expiry.has_expiring = record.get("has_expiring", False)
         self.has_delayed = record.get("has_delayed", False)
-        self.ready.delivered_until = record.get("handed_out_until", 0)
-
-    def recover(self, recovery: Recovery, leases: Restoring, streams: StreamRecords) -> None:
-        super().recover(recovery, leases, streams)
+        delivered_until = self.ready.delivered_until = record.get("handed_out_until", 0)
         self.leases = leases.restore(self)
         recovered = recovery.queues.get(self.id)
         if recovered is not None and recovered.seqs:
             self.next_seq = max(self.next_seq, self.ready.recover(self, recovered) + 1)
             if not recovery.clean:  # the deliveries before the stop are unknown
                 self.ready.delivered_until = self.next_seq - 1
+        if self.ready.delivered_until != delivered_until:
+            self.vhost.keep_queue(self)  # its entries must survive the next clean stop, too
 
     def recover_deleted(self, recovery: Recovery, leases: Restoring, streams: StreamRecords) -> None:
         """Recover the entries of a queue that was deleted: they are still to be dead-lettered."""
         self.deleted = True
-        self.recover(recovery, leases, streams)
+        self.recover({}, recovery, leases, streams)
 
     def start(self) -> None:
         self.lifetime.touch()
@@ -370,10 +370,6 @@ class ClassicQueue(Queue):
         settlement.settle(entry)
         self.settled += 1
 
-    def exceeds_delivery_limit(self, entry: Entry) -> bool:
-        limit = self.settings.delivery_limit
-        return limit is not None and limit <= entry.delivery_count and not self.deleted
-
     def requeue(self, entry: Entry, failed: bool = True) -> None:
         if self.watch is not None:
             self.watch.settled(entry, RELEASED, protocol_of(entry.holder))
@@ -549,7 +545,7 @@ class ClassicQueue(Queue):
     # Deletion
 
     def purge(self) -> int:
-        self.check_supports(capabilities.PURGE)
+        capabilities.check_supported(self, capabilities.PURGE)
         count = self.discard()
         if self.watch is not None:
             self.watch.removed("purged", count)

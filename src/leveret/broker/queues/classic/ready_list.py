@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from leveret.broker.log import Loaded, RecoveredQueue
 from leveret.broker.message import DEFAULT_PRIORITY, ENTRY_OVERHEAD, Entry, Overlay
 from leveret.broker.queues.classic.backlog import CHUNK_ENTRIES, Backlog, Chunk
+from leveret.broker.queues.loading import make_entry
 
 if TYPE_CHECKING:
     from leveret.broker.queues.classic.queue import ClassicQueue
@@ -389,7 +390,7 @@ class ReadyList:
         memory = 0
         refusals = self.refusals
         for index, item in enumerate(loaded):
-            entry = queue.make_entry(item, chunk.publisher_of(index), self.delivered_until)
+            entry = make_entry(queue, item, chunk.publisher_of(index), self.delivered_until)
             overlay = item.overlay
             if overlay is not None and overlay.visible_at and overlay.visible_at > self.broker.timers.now():
                 queue.hold(entry, overlay.visible_at)

@@ -68,10 +68,10 @@ def is_final(entry: Entry, state: Checked) -> bool:
     if kind == descriptors.MODIFIED:
         if state.undeliverable_here and queue.settings.dead_letter_exchange is not None:
             return True
-        return bool(state.delivery_failed) and queue.exceeds_delivery_limit(entry)
+        return bool(state.delivery_failed) and queue.limits.exceeds_deliveries(entry)
     if kind == descriptors.RELEASED:
         return False
-    return kind in (descriptors.ACCEPTED, descriptors.REJECTED) or queue.exceeds_delivery_limit(entry)
+    return kind in (descriptors.ACCEPTED, descriptors.REJECTED) or queue.limits.exceeds_deliveries(entry)
 
 
 def requeue(entry: Entry) -> None:

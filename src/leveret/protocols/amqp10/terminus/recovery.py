@@ -182,7 +182,8 @@ class _Load:
             entry.slot = item.slot
             entry.overlay = item.overlay
             settlement.restore_counts(entry, item.acquired_count, item.delivery_count)
-            queue.restore_acquired(entry)
+            settlement.restore(entry)
+            queue.count_deliveries(0, 1, 0)
             sent.terminus.restore_entry(queue, sent.tag, entry, sent.head)
         self.terminus_recovery.termini.hold()
         self.terminus_recovery.loaded()
