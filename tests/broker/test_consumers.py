@@ -420,7 +420,7 @@ class TestMistakes:
         broken.activate()
         world.run()
         assert clumsy.bodies() == ["a", "b"]
-        assert figures(broken) == (0, 0, 2) and broken.memory == 0
+        assert figures(broken) == (0, 0, 2) and broken.ready.memory == 0
 
 
 class Clumsy(Taker):

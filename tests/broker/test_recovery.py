@@ -266,7 +266,7 @@ class TestMessages:
         world.push(queue, *bodies, persistent=True)
         after = restart(world)
         assert figures(queue_of(after)) == (10_000, 50_000, 0)
-        assert queue_of(after).memory == 0
+        assert queue_of(after).ready.memory == 0
         consumer = Taker(queue_of(after), no_ack=True)
         after.run()
         assert consumer.history == bodies

@@ -38,7 +38,7 @@ class SessionMachine(TwoClients):
         for name in QUEUES:
             bodies = reader.bodies(name)
             assert len(bodies) == len(set(bodies)) and set(bodies) <= self.sent
-            assert self.site.vhost.queues[name].memory == 0
+            assert self.site.vhost.queues[name].paging.memory() == 0
 
     @rule(
         which=clients,

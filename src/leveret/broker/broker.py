@@ -269,7 +269,7 @@ class Broker:
             if self.page_above < DEFAULT_PAGE_ABOVE:
                 for vhost in list(self.vhosts.values()):
                     for queue in vhost.queue_list.walk():
-                        if queue.memory > self.page_above:
+                        if queue.paging.memory() > self.page_above:
                             yield from logged(queue.paging.page_down(self.page_above))
                         yield 1
             for vhost in list(self.vhosts.values()):

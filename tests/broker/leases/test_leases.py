@@ -424,12 +424,12 @@ def test_a_paged_backlog_is_planned_without_reading_it() -> None:
     epoch = acquire(queue)
     assert plan(world, queue, "l", epoch, 0, 50) == {"batch": 1, "count": 50, "octets": 200}
     assert sum(loads) <= 10  # the next messages for consumers may be loaded, but none of the lease
-    assert queue.memory < 10_000
+    assert queue.ready.memory < 10_000
     world.log.load = load  # type: ignore[method-assign]
     assert read(world, queue, "l", epoch, 1, 20, 20).bodies == BODIES[20:40]
     Leases.of(queue, "l").release("l")
     world.run()
-    assert world.contents(queue) == BODIES and queue.memory == 0
+    assert world.contents(queue) == BODIES and queue.ready.memory == 0
 
 
 def test_a_load_that_a_plan_overtakes_is_void() -> None:

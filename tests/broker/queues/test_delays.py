@@ -36,7 +36,7 @@ def test_it_becomes_visible_when_it_is_due(world: World) -> None:
     assert queue.delayed_count == 0
     taker.ack(2)
     assert figures(queue) == (0, 0, 0)
-    assert queue.memory == 0
+    assert queue.ready.memory == 0
 
 
 def test_the_time_decides_and_not_the_order(world: World) -> None:
@@ -67,13 +67,13 @@ def test_a_deep_queue_keeps_positions_only(persistent: bool, monkeypatch: pytest
         delay(world, queue, f"{number:03}", 1000 + number, persistent=persistent)
     world.run()
     world.broker.page_down()
-    assert queue.memory < 12_000
+    assert queue.ready.memory < 12_000
     assert (queue.delayed_count, queue.ready_count) == (100, 0)
     world.sleep(1049)
     assert (queue.delayed_count, queue.ready_count) == (50, 50)
     world.sleep(1000)
     assert world.contents(queue) == [f"{number:03}" for number in range(100)]
-    assert queue.memory == 0
+    assert queue.ready.memory == 0
 
 
 def test_delayed_messages_are_paged_out_when_memory_is_low() -> None:
@@ -82,10 +82,10 @@ def test_delayed_messages_are_paged_out_when_memory_is_low() -> None:
     for number in range(100):
         delay(world, queue, f"{number:03}", 1000, persistent=True)
     world.run()
-    assert queue.memory > 50_000
+    assert queue.ready.memory > 50_000
     world.broker.page_above = 10_000
     world.broker.page_down()
-    assert queue.memory == 0
+    assert queue.ready.memory == 0
     world.sleep(1000)
     assert world.contents(queue) == [f"{number:03}" for number in range(100)]
 
@@ -163,7 +163,7 @@ def test_a_purge_removes_them_too(paged: bool) -> None:
     world.run()
     world.broker.page_down()
     assert queue.purge() == 61
-    assert (queue.delayed_count, queue.ready_count, queue.memory) == (0, 0, 0)
+    assert (queue.delayed_count, queue.ready_count, queue.ready.memory) == (0, 0, 0)
     world.sleep(5000)
     assert queue.ready_count == 0
     assert not world.held_log.kept
@@ -182,7 +182,7 @@ def test_a_purge_while_they_are_read(small: World) -> None:
     small.clock.run(small.clock.time)
     assert queue.purge() == 60
     small.run()
-    assert (queue.ready_count, queue.delayed_count, queue.memory) == (0, 0, 0)
+    assert (queue.ready_count, queue.delayed_count, queue.ready.memory) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("strict", [False, True])

@@ -13,7 +13,7 @@ class TestMessages:
         world.sleep(999)
         assert figures(queue) == (1, 1, 0)
         world.sleep(1)
-        assert figures(queue) == (0, 0, 0) and queue.memory == 0
+        assert figures(queue) == (0, 0, 0) and queue.ready.memory == 0
 
     def test_the_queue_sets_the_time_too(self, world: World) -> None:
         queue = world.queue(message_ttl=1000)

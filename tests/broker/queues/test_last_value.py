@@ -146,7 +146,7 @@ class TestDelivered:
         quote(world, queue, "a2")
         queue.requeue(entry)
         assert world.contents(queue) == ["a2"]
-        assert queue.memory == 0
+        assert queue.paging.memory() == 0
 
     def test_the_latest_entry_comes_back(self, world: World) -> None:
         queue = declare(world)

@@ -24,7 +24,7 @@ class TestDropHead:
     def test_one_message_too_large_for_the_queue_empties_it(self, world: World) -> None:
         queue = world.queue(max_length_bytes=4)
         world.push(queue, "a", "too large")
-        assert figures(queue) == (0, 0, 0) and queue.memory == 0
+        assert figures(queue) == (0, 0, 0) and queue.ready.memory == 0
 
     def test_both_limits(self, world: World) -> None:
         queue = world.queue(max_length=2, max_length_bytes=5)
@@ -154,4 +154,4 @@ def test_a_limit_by_bytes_counts_correctly_while_dead_letters_arrive(world: Worl
     world.run()
     assert consumer.bodies() == ["aa", "bb", "dd"]
     assert world.contents(limited) == ["ee"]
-    assert limited.memory == 0
+    assert limited.paging.memory() == 0

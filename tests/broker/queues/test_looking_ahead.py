@@ -46,9 +46,9 @@ def test_messages_of_other_connections_are_found(small: World, deep: ClassicQueu
     small.run()
     assert picky.history == ["029", "059", "089"]
     assert figures(deep) == (97, 291, 3)
-    assert deep.memory < 15_000
+    assert deep.ready.memory < 15_000
     assert small.contents(deep) == [f"{number:03}" for number in range(100) if number % 30 != 29]
-    assert figures(deep) == (0, 0, 3) and deep.memory == 0
+    assert figures(deep) == (0, 0, 3) and deep.ready.memory == 0
 
 
 def test_with_credit_of_one(small: World, deep: ClassicQueue) -> None:
@@ -84,7 +84,7 @@ def test_a_purge_meanwhile(small: World, deep: ClassicQueue) -> None:
     small.end_turn()
     assert deep.purge() == 100
     small.run()
-    assert picky.history == [] and figures(deep) == (0, 0, 0) and deep.memory == 0
+    assert picky.history == [] and figures(deep) == (0, 0, 0) and deep.ready.memory == 0
     assert small.log.rows == {}
 
 
@@ -102,5 +102,5 @@ def test_messages_not_rejected_by_the_channel_are_found(small: World, deep: Clas
     refusing.give(-1)
     small.run()
     assert refusing.history[40:] == [f"{number:03}" for number in range(40, 100)]
-    assert deep.memory < 50_000
+    assert deep.ready.memory < 50_000
     assert deep.ready_count == 40

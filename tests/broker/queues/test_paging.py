@@ -26,10 +26,10 @@ def test_a_deep_queue_keeps_positions_only(small: World) -> None:
     queue = small.queue(durable=True)
     fill(small, queue)
     assert queue.ready.backlog.paged > 40
-    assert queue.memory < 15_000
+    assert queue.ready.memory < 15_000
     assert figures(queue) == (60, 240, 0)
     assert small.contents(queue) == BODIES
-    assert figures(queue) == (0, 0, 0) and queue.memory == 0
+    assert figures(queue) == (0, 0, 0) and queue.ready.memory == 0
 
 
 def test_entries_are_paged_only_after_their_commit(small: World) -> None:
@@ -52,7 +52,7 @@ def test_consumers_drain_it_in_order_while_more_arrive(small: World) -> None:
     small.push(queue, "new2", persistent=True)
     small.run()
     assert consumer.history == [*BODIES, "new1", "new2"]
-    assert figures(queue) == (0, 0, 62) and queue.memory == 0
+    assert figures(queue) == (0, 0, 62) and queue.ready.memory == 0
 
 
 def test_requeued_entries_return_to_their_place(small: World) -> None:
@@ -165,15 +165,15 @@ def test_page_down_shortens_the_head_of_a_queue_that_pages_already(persistent: b
     world.run()
     world.broker.page_down()
     paged = queue.ready.backlog.paged
-    assert paged > 10 and queue.memory > 10_000
+    assert paged > 10 and queue.ready.memory > 10_000
     world.broker.page_above = 4_000
     for _ in range(2):
         world.broker.page_down()
         world.run()
-    assert queue.ready.backlog.paged > paged and queue.memory <= 4_000
+    assert queue.ready.backlog.paged > paged and queue.ready.memory <= 4_000
     assert figures(queue) == (60, 240, 0)
     assert world.contents(queue) == BODIES
-    assert queue.memory == 0
+    assert queue.ready.memory == 0
 
 
 def test_the_head_stays_while_the_next_entries_are_read(small: World) -> None:
@@ -230,7 +230,7 @@ def test_paged_entries_expire(small: World) -> None:
     queue = small.queue(durable=True, message_ttl=1000)
     fill(small, queue)
     small.sleep(1000)
-    assert figures(queue) == (0, 0, 0) and queue.memory == 0
+    assert figures(queue) == (0, 0, 0) and queue.ready.memory == 0
     assert small.log.rows == {}
 
 
@@ -321,7 +321,7 @@ def test_large_messages_are_not_read_back_beyond_the_share(world: World) -> None
         world.push(queue, f"{number:04}".ljust(100_000), persistent=True)
         world.run()
         world.broker.page_down()
-        assert queue.memory < 1.5 * share
+        assert queue.ready.memory < 1.5 * share
     assert queue.ready_count == 100
     consumer = Taker(queue, credit=1)
     world.run()
@@ -329,5 +329,5 @@ def test_large_messages_are_not_read_back_beyond_the_share(world: World) -> None
         consumer.ack()
         consumer.give(1)
         world.run()
-        assert queue.memory < 1.5 * share
+        assert queue.ready.memory < 1.5 * share
     assert [body[:4] for body in consumer.history] == [f"{number:04}" for number in range(100)]

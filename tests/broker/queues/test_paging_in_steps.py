@@ -61,7 +61,7 @@ def test_a_deep_queue_is_paged_out_over_several_turns(world: World, persistent: 
             assert queue.ready_count == MANY
         page_down(world)
     world.run()
-    assert queue.memory <= SHARE
+    assert queue.ready.memory <= SHARE
     assert world.contents(queue) == bodies()
 
 
@@ -92,11 +92,11 @@ def test_messages_that_come_and_go_meanwhile(world: World, persistent: bool, ste
     world.run()
     page_down(world)
     world.run()
-    assert queue.memory <= 3 * SHARE
+    assert queue.ready.memory <= 3 * SHARE
     consumer.give(-1)
     world.run()
     assert consumer.history == bodies(MANY + 100)
-    assert queue.memory == 0
+    assert queue.ready.memory == 0
 
 
 def purge(world: World, queue: ClassicQueue) -> None:
@@ -120,7 +120,7 @@ def test_a_queue_that_is_purged_or_deleted_meanwhile(
             step(world)
     end(world, queue)
     world.run()
-    assert queue.memory == 0 and queue.ready_count == 0
+    assert queue.ready.memory == 0 and queue.ready_count == 0
     for _ in range(2):
         page_down(world)
         world.run()

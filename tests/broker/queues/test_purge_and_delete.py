@@ -40,7 +40,7 @@ def test_purge_drops_ready_messages_and_returns_their_number(world: World) -> No
     world.push(queue, "c")
     assert queue.purge() == 3
     world.run()
-    assert figures(queue) == (0, 0, 0) and queue.memory == 0
+    assert figures(queue) == (0, 0, 0) and queue.ready.memory == 0
     assert world.log.rows == {} and world.held_log.kept == {}
     assert queue.purge() == 0
 
@@ -67,7 +67,7 @@ def test_purge_of_paged_messages() -> None:
     queue = paged(world)
     assert queue.purge() == 40
     world.run()
-    assert figures(queue) == (0, 0, 0) and queue.memory == 0
+    assert figures(queue) == (0, 0, 0) and queue.ready.memory == 0
     assert world.log.rows == {} and world.held_log.kept == {}
     world.push(queue, "new", persistent=True)
     assert world.contents(queue) == ["new"]
@@ -160,7 +160,7 @@ def test_a_paged_queue_over_its_limit_is_read_back_once() -> None:
     world.run()
     assert left > 0 and queue.ready_count == 3
     assert world.contents(queue) == ["d", "e", "f"]
-    assert figures(queue) == (0, 0, 0) and queue.memory == 0
+    assert figures(queue) == (0, 0, 0) and queue.ready.memory == 0
 
 
 def test_purge_of_priorities(world: World) -> None:
@@ -202,7 +202,8 @@ class TestStrictDeletion:
         strict.run()
         assert strict.contents(strict.vhost.queues["amq.dead"]) == [*self.BODIES, "young"]
         strict.run()
-        assert queue.memory == 0 and strict.vhost.pending_dead_letters.queues == {} and queue.id not in strict.broker.paging
+        assert queue.ready.memory == 0 and queue.id not in strict.broker.paging
+        assert strict.vhost.pending_dead_letters.queues == {}
         assert strict.log.rows == {} and strict.held_log.kept == {}
         assert strict.overflow is not None and strict.overflow.rows == {}
         assert not any(kind == "remains" for kind, _ in strict.held_log.metadata)

@@ -322,7 +322,7 @@ class QueueMachine(RuleBasedStateMachine):
             assert not level.loading or level.chunks
         seqs.extend(entry.seq for entry in in_memory)
         assert sorted(seqs) == sorted(expected.seq for expected in self.ready.values())
-        assert queue.memory == sum(entry.message.size + ENTRY_OVERHEAD for entry in in_memory)
+        assert queue.ready.memory == sum(entry.message.size + ENTRY_OVERHEAD for entry in in_memory)
 
     def crash(self) -> None:
         """After a start, every committed, unsettled persistent message is in the queue, in order."""

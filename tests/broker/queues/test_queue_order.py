@@ -25,7 +25,7 @@ def test_get_returns_the_oldest(world: World) -> None:
     queue.settle(entry)
     assert figures(queue) == (1, 1, 0)
     assert world.contents(queue) == ["b"]
-    assert figures(queue) == (0, 0, 0) and queue.memory == 0
+    assert figures(queue) == (0, 0, 0) and queue.ready.memory == 0
 
 
 def test_a_requeued_message_returns_to_its_old_place(world: World) -> None:

@@ -35,7 +35,7 @@ def test_purged_or_deleted_entries_do_not_expire(deleted: bool) -> None:
     assert count == MANY - expired
     world.run()
     assert dead.ready_count == expired
-    assert queue.memory == 0 and queue.ready_count == 0 and not queue.dispatcher.frozen
+    assert queue.ready.memory == 0 and queue.ready_count == 0 and not queue.dispatcher.frozen
 
 
 def test_entries_after_a_purge_are_delivered() -> None:
@@ -70,7 +70,7 @@ def test_a_vhost_can_be_deleted_while_a_deleted_queue_is_dead_lettered(caplog: p
     world.broker.remove_vhost("v")
     world.run()
     assert not caplog.records
-    assert not queue.vhost.pending_dead_letters.queues and queue.memory == 0
+    assert not queue.vhost.pending_dead_letters.queues and queue.ready.memory == 0
     assert not world.held_log.kept and not any(kind == "remains" for kind, _ in world.held_log.metadata)
 
 
@@ -84,7 +84,7 @@ def test_a_deleted_queue_is_dead_lettered_by_one_job(caplog: pytest.LogCaptureFi
         world.push(queue, str(number), persistent=True)
     world.end_turn()
     backlog = queue.ready.backlog
-    world.broker.page_above = queue.memory // 2
+    world.broker.page_above = queue.ready.memory // 2
     world.broker.page_down()
     world.run()
     assert backlog.chunks and len(backlog.head) > 500
@@ -94,7 +94,7 @@ def test_a_deleted_queue_is_dead_lettered_by_one_job(caplog: pytest.LogCaptureFi
     world.run()
     assert not caplog.records
     assert world.contents(dead) == [str(number) for number in range(MANY)]
-    assert not vhost.pending_dead_letters.queues and queue.memory == 0
+    assert not vhost.pending_dead_letters.queues and queue.ready.memory == 0
 
 
 def test_a_failure_at_the_end_of_a_removal_does_not_keep_the_others_waiting() -> None:

@@ -26,7 +26,7 @@ def look(world: World) -> None:
 
 
 def in_memory(world: World) -> int:
-    return sum(queue.memory for queue in world.vhost.queues.values())
+    return sum(queue.paging.memory() for queue in world.vhost.queues.values())
 
 
 def flood(world: World, queues: int, messages: int, size: int = 5000) -> None:

@@ -40,7 +40,7 @@ def test_a_purge_is_over_at_once_and_the_log_follows_in_steps(world: World) -> N
         world.push(queue, str(number), persistent=True)
     world.end_turn()
     assert queue.purge() == MANY
-    assert (queue.ready_count, queue.memory) == (0, 0)
+    assert (queue.ready_count, queue.ready.memory) == (0, 0)
     assert world.push(queue, "later", persistent=True)
     world.end_turn()
     left = len(log_of(world).kept)

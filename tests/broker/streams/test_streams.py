@@ -273,13 +273,13 @@ def test_a_deep_stream_is_read_from_disk() -> None:
     queue = stream(world)
     size = chunks.CHUNK_ENTRIES * 3 + 10
     append(world, queue, *numbers(0, size))
-    assert queue.memory <= 3_000_000 + 4096 * 800
+    assert queue.cache.memory() <= 3_000_000 + 4096 * 800
     assert sum(chunk.messages is not None for chunk in queue.chunks) < len(queue.chunks)
     one, two = Reading(queue), Reading(queue, 4000)
     world.run()
     assert one.bodies() == numbers(0, size)
     assert two.bodies() == numbers(4000, size)
-    assert queue.memory <= 3_000_000 + 4096 * 800
+    assert queue.cache.memory() <= 3_000_000 + 4096 * 800
 
 
 def test_a_dead_letter_keeps_its_headers() -> None:

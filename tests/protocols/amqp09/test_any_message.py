@@ -50,7 +50,7 @@ class MessageMachine(TwoClients):
             while (taken := reader.get(name)) is not None:
                 found.append(int(decode_header(taken.header)[2]["message_id"]))
             assert len(found) == len(set(found)) and set(found) <= set(range(1, self.count + 1))
-            assert queue.memory == 0
+            assert queue.paging.memory() == 0
 
     def channel(self, which: int, number: int) -> Channel:
         client = self.clients[which]

@@ -678,11 +678,11 @@ def test_unwanted_files_stay_on_disk() -> None:
     for number in range(200):
         send(channel, b"%d" % number)
     queue = site.vhost.queues["q"]
-    before = queue.memory
+    before = queue.paging.memory()
     basic = connect(site).channel()
     basic.consume("q", no_ack=True)
     basic.run()
-    assert queue.memory <= before and classic(queue).ready.backlog.chunks
+    assert queue.paging.memory() <= before and classic(queue).ready.backlog.chunks
     channel.publish(body=b"basic")
     channel.run()
     assert basic.delivered() == [b"basic"]

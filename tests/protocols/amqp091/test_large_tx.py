@@ -158,7 +158,7 @@ def test_concurrent_publishes_keep_their_order(site: Site, page_above: int, prio
     bodies = other.bodies("to")
     assert [body for body in bodies if not body.startswith(b"other")] == [b"%d" % number for number in range(MANY)]
     assert [body for body in bodies if body.startswith(b"other")] == [b"other %d" % number for number in range(sent)]
-    assert queue.memory == 0
+    assert queue.paging.memory() == 0
 
 
 def test_the_window_is_free_when_a_large_commit_has_settled(site: Site) -> None:

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 class Paging:
     """The paging of a queue that keeps its entries in memory. A queue type with paging overrides the methods."""
 
+    def memory(self) -> int:
+        """Return the bytes of the entries in memory, if the queue counts them."""
+        return 0
+
     # Page out
 
     def paged_memory(self) -> int:

@@ -161,13 +161,6 @@ class Queue(Destination):
         """Entries of planned batches."""
         return 0 if self.leases is None else self.leases.count
 
-    # Memory
-
-    @property
-    def memory(self) -> int:
-        """Bytes of the entries in memory."""
-        return 0
-
     # Publishing
 
     @abstractmethod

@@ -61,7 +61,7 @@ class MemoryShares:
         try:
             for vhost in list(broker.vhosts.values()):
                 for queue in vhost.queue_list.walk():
-                    demand = queue.memory
+                    demand = queue.paging.memory()
                     if queue.id in paging:
                         demand += queue.paging.paged_memory()
                     if demand:

@@ -136,10 +136,6 @@ class SinkTransaction(HiddenQueue):
         # Length of the part of the exchange name that identifies the sink transaction.
         self.prefix = len(manager.prefix_of(uuid))
 
-    @property
-    def memory(self) -> int:
-        return self.cached_bytes
-
     # Publishing
 
     def push(self, message: Message) -> bool:

@@ -24,13 +24,14 @@ from leveret.broker.jobs import STEP_WORK
 from leveret.broker.leases import reading as lease_reading
 from leveret.broker.leases.leases import Leases
 from leveret.broker.log import CommitWaiter, Loaded
-from leveret.broker.message import ENTRY_OVERHEAD, Entry, Message, Overlay
+from leveret.broker.message import Entry, Message, Overlay
 from leveret.broker.outcomes import ACCEPTED, REJECTED, RELEASED, protocol_of
 from leveret.broker.queues.capabilities import BROWSE, GET, LEASE, PURGE
 from leveret.broker.queues.queue import Queue
 from leveret.broker.queues.queue_type import QueueType
 from leveret.broker.queues.record_batches import PACKED, UNTIL
 from leveret.broker.queues.rings import Rings
+from leveret.broker.streams.cache import ChunkCache
 from leveret.broker.streams.chunks import CHUNK_TIME, SEALED_CHUNK_TIME, StreamChunk
 from leveret.broker.streams.erasing import Erasing, Rules
 from leveret.broker.streams.filters import StreamFilter
@@ -94,7 +95,7 @@ class StreamQueue(Queue):
     sealed    the segments, and their chunks in use
     chunks    the visible chunks after the segments, oldest first
     pending   appended messages that are not committed yet
-    cached    chunks whose messages are in memory, in the order of loading; `cached_bytes` of them
+    cache     the chunks whose messages are in memory
     rings     the consumers, and whose turn it is
     readers   by consumer
     tracking  offsets of named consumers, sequence numbers of named publishers
@@ -134,8 +135,8 @@ class StreamQueue(Queue):
         self.max_segments = -1 if settings.max_segments is None else settings.max_segments
         self.chunks: deque[StreamChunk] = deque()
         self.pending: deque[Entry] = deque()
-        self.cached: deque[StreamChunk] = deque()
-        self.cached_bytes = 0
+        self.cache = ChunkCache(self.broker)
+        self.paging = self.cache
         self.rings = Rings(self.broker, settings.single_active_consumer)
         self.readers: dict[Consumer, Reader] = {}
         # Units of work of a turn above which no reader is served.
@@ -232,10 +233,6 @@ class StreamQueue(Queue):
     @property
     def ready_bytes(self) -> int:
         return self.bytes + self.sealed.bytes
-
-    @property
-    def memory(self) -> int:
-        return self.cached_bytes
 
     @property
     def first_offset(self) -> int:
@@ -362,7 +359,7 @@ class StreamQueue(Queue):
         chunk.bytes += n_bytes
         chunk.last = now
         if messages is not None:
-            self.cached_bytes += n_bytes + ENTRY_OVERHEAD * count
+            self.cache.grow(count, n_bytes)
         self.count += count
         self.bytes += n_bytes
 
@@ -372,31 +369,14 @@ class StreamQueue(Queue):
         if self.chunks:
             self.chunks[len(self.chunks) - 1].following = chunk
         self.chunks.append(chunk)
-        self.cached.append(chunk)
+        self.cache.add(chunk)
         self.log.put(metadata.STREAM_CHUNK, metadata.make_key(str(self.id), str(first)), metadata.pack({"time": now}))
         return chunk
 
     def _evict(self, keep: StreamChunk | None) -> None:
-        """Drop messages from memory, oldest load first, down to the queue's share."""
-        cached = self.cached
-        while self.cached_bytes > self.broker.page_above and cached and cached[0] is not keep:
-            chunk = cached.popleft()
-            self._forget_messages(chunk)
+        for chunk in self.cache.evict(keep):
             if chunk.segment is not None:
                 self.sealed.chunks.pop(chunk.first, None)
-
-    def forget_chunk(self, chunk: StreamChunk) -> None:
-        """Release a chunk without readers; another chunk may have its messages."""
-        if chunk.messages is not None:
-            self._forget_messages(chunk)
-            self.cached.remove(chunk)
-
-    def _forget_messages(self, chunk: StreamChunk) -> None:
-        messages = chunk.messages
-        if messages is not None:
-            chunk.messages = None
-            chunk.overlays = {}
-            self.cached_bytes -= chunk.bytes + ENTRY_OVERHEAD * len(messages)
 
     # Retention
 
@@ -436,7 +416,7 @@ class StreamQueue(Queue):
     def release_oldest(self, chunk: StreamChunk) -> None:
         """Release the oldest chunk. The caller trims it."""
         self.chunks.popleft()
-        self.forget_chunk(chunk)
+        self.cache.discard(chunk)
         chunk.dropped = True
         self.count -= chunk.count
         self.bytes -= chunk.bytes
@@ -664,8 +644,7 @@ class StreamQueue(Queue):
                 if item.overlay is not None:
                     chunk.overlays[chunk.first + index] = item.overlay
         chunk.messages = messages
-        self.cached_bytes += chunk.bytes + ENTRY_OVERHEAD * len(messages)
-        self.cached.append(chunk)
+        self.cache.add(chunk)
         self._evict(chunk)
         self.activate()
         self.broker.end_turn()

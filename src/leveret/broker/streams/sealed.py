@@ -142,7 +142,7 @@ class SealedPart:
         for first in [first for first, chunk in self.chunks.items() if chunk.segment is segment]:
             chunk = self.chunks.pop(first)
             chunk.dropped = True
-            self.stream.forget_chunk(chunk)
+            self.stream.cache.discard(chunk)
 
     def swap(self, old: list[Segment], new: list[Segment]) -> bool:
         """Replace segments in one commit; their files are removed after the grace time.

@@ -451,7 +451,7 @@ class SinkTransactions:
         if self.memory > above * SHARES:
             above = min(above, above * SHARES // len(self.by_uuid))
         for transaction in list(self.by_uuid.values()):
-            while transaction.memory > above:
+            while transaction.cached_bytes > above:
                 count = transaction.page_out(above)
                 yield 1 + (count >> FORGET_SHIFT)
                 if not count:

@@ -80,7 +80,7 @@ def describe(queue: Queue) -> QueueInfo:
         unacked=queue.unacked,
         leased=queue.leased_count,
         ready_bytes=queue.ready_bytes,
-        memory=queue.memory,
+        memory=queue.paging.memory(),
         consumers=len(queue.consumers),
         published=queue.published,
         delivered=queue.delivered,

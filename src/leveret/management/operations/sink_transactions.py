@@ -140,7 +140,7 @@ def describe_transaction(transaction: SinkTransaction) -> SinkTransactionInfo:
         state="promoted" if transaction.batch_commit is not None else "sealed" if transaction.prepared else "open",
         messages=transaction.count,
         octets=transaction.bytes,
-        memory=transaction.memory,
+        memory=transaction.cached_bytes,
         idle=0 if transaction.count != transaction.last_count else max(now - transaction.idle_since, 0) // 1000,
     )
 

@@ -45,7 +45,7 @@ async def status(context: Context, request: Request) -> Status:
             ready += queue.ready_count
             unacked += queue.unacked
             consumers += len(queue.consumers)
-            memory += queue.memory
+            memory += queue.paging.memory()
     log = context.broker.log
     return Status(
         **msgspec.structs.asdict(context.managed.facts()),

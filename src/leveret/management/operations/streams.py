@@ -257,7 +257,7 @@ def describe(stream: StreamQueue) -> StreamInfo:
         name=stream.name,
         messages=stream.ready_count,
         octets=stream.ready_bytes,
-        memory=stream.memory,
+        memory=stream.cache.memory(),
         first_offset=stream.first_offset,
         next_offset=stream.visible_until - 1,
         since=since,

@@ -20,6 +20,9 @@ class ClassicPaging(Paging):
     def __init__(self, queue: ClassicQueue) -> None:
         self.queue = queue
 
+    def memory(self) -> int:
+        return self.queue.ready.memory
+
     def paged_memory(self) -> int:
         return self.queue.ready.paged_memory
 

@@ -159,12 +159,6 @@ class ClassicQueue(Queue):
         delays = 0 if self.delays is None else self.delays.memory
         return self.ready.body_bytes - delays
 
-    # Memory
-
-    @property
-    def memory(self) -> int:
-        return self.ready.memory
-
     # Publishing
 
     def replaced_by(self, message: Message) -> Entry | None:
