@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker.errors import InvalidPath
 from leveret.broker.values import FieldTable
-from leveret.protocols.amqp091.connection.client import ClientDescription
+from leveret.protocols.amqp091.connection.handshake import ClientDescription, string_properties
 from leveret.protocols.amqp091.connection.handshake import Handshake as Handshake091
-from leveret.protocols.amqp091.connection.handshake import string_properties
 from leveret.wire.amqp0.values import Arguments, ContentProperties
 
 if TYPE_CHECKING:

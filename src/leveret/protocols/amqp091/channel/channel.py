@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from leveret.broker.bodies import Body, whole
+from leveret.broker.bodies import Body, StoredBody, whole
 from leveret.broker.consumer import Consumer, Scope, UnackedOwner
 from leveret.broker.errors import NotImplementedByBroker, PreconditionFailed
 from leveret.broker.jobs import logged
@@ -22,12 +22,10 @@ from leveret.broker.transactions.transaction import ACCEPT, REJECT, REQUEUE
 from leveret.broker.vhost import Vhost
 from leveret.protocols.amqp091 import content
 from leveret.protocols.amqp091.channel.backlog import CommandBacklog
-from leveret.protocols.amqp091.channel.body import BodyReceiver
 from leveret.protocols.amqp091.channel.confirms import PublisherConfirms
 from leveret.protocols.amqp091.channel.consumer_timeout import ConsumerTimeout
 from leveret.protocols.amqp091.channel.consumers import ChannelConsumer, ConsumersByTag
 from leveret.protocols.amqp091.channel.direct_replies import REPLY_TO, DirectReplies
-from leveret.protocols.amqp091.channel.pause import PublisherPause
 from leveret.protocols.amqp091.channel.transaction import ChannelTransaction
 from leveret.protocols.amqp091.channel.unacked import UnackedDeliveries
 from leveret.protocols.amqp091.channel.window import ChannelWindow
@@ -52,8 +50,50 @@ WIDE_FANOUT: Final = 16
 MAX_SETTLED_AT_ONCE: Final = 2000
 # A closing channel with fewer consumers removes them in the order of their creation.
 MAX_LEAVING_IN_ORDER: Final = 100
+# Milliseconds after channel.flow in which publishes are accepted: they may have been sent before it arrived.
+FLOW_GRACE: Final = 5000
 NO_CONSUMERS: Final = 313
 NO_ROUTE: Final = 312
+
+
+class BodyReceiver:
+    """The body being received, in memory, in the spool or in an upload."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] | StoredBody = []
+
+    def begin(self, body: list[bytes] | StoredBody) -> None:
+        """Begin a body, to which the parts are appended."""
+        self._parts = body
+
+    def add(self, data: bytes) -> None:
+        self._parts.append(data)
+
+    def take(self) -> Body:
+        """Return the complete body."""
+        body = self._parts
+        self._parts = []
+        return body
+
+    def drop(self) -> None:
+        """Drop an incomplete body, or one that was stored elsewhere."""
+        self._parts = []
+
+
+class PublisherPause:
+    """A pause that a publisher was asked for by channel.flow. `now` is in milliseconds."""
+
+    def __init__(self, now: int) -> None:
+        self._until = now + FLOW_GRACE
+        self._confirmed = False
+
+    def replied(self, active: bool) -> None:
+        """Note the client's channel.flow-ok. After one that is not active, publishing violates the pause."""
+        self._confirmed = not active
+
+    def is_violated(self, now: int) -> bool:
+        """Return whether a publish violates the pause."""
+        return self._confirmed or now > self._until
 
 
 class Channel(UnackedOwner):
