@@ -260,6 +260,20 @@ def test_a_queue_that_is_browsed_is_in_use(world: World) -> None:
     assert queue.deleted
 
 
+def test_a_browser_keeps_the_queue_after_the_last_consumer(world: World) -> None:
+    queue = world.queue(expires=1000)
+    consumer = Taker(queue)
+    reader = Reader(queue)
+    queue.remove_consumer(consumer)
+    world.sleep(5000)
+    assert not queue.deleted and queue.lifetime.users == 1
+    queue.remove_consumer(reader)
+    world.sleep(999)
+    assert not queue.deleted
+    world.sleep(1)
+    assert queue.deleted
+
+
 def test_an_exclusive_consumer_is_not_in_the_way(world: World) -> None:
     queue = world.queue()
     Taker(queue, exclusive=True, credit=0)

@@ -232,6 +232,14 @@ class TestQueues:
         world.sleep(1)
         assert "q" not in world.vhost.queues
 
+    def test_a_deleted_queue_has_no_timer(self, world: World) -> None:
+        queue = world.queue(expires=1000)
+        timer = queue.lifetime.unused
+        assert timer is not None and timer.due
+        world.vhost.delete_queue("q", None)
+        queue.lifetime.touch()
+        assert not timer.due and timer.queue is None
+
     def test_a_name_declared_again_is_another_queue(self, world: World) -> None:
         first = world.queue(expires=1000)
         world.vhost.delete_queue("q", None)

@@ -1,8 +1,8 @@
 """The interface of all queue types to the broker and the protocols: messages in, entries out to consumers.
 
 A queue type is a subclass of `Queue` and one line in the registry. It implements the abstract methods, and declares its
-capabilities, which callers check instead of its type. The other operations default to a queue without the feature: no
-limits, no delayed messages, no paging.
+capabilities, which callers check instead of its type. The other operations default to a queue without the feature, such
+as delayed messages.
 """
 
 from __future__ import annotations
@@ -62,6 +62,15 @@ class Hidden:
 class Queue(Destination):
     """One queue of one vhost. `id` is its identity in the log; names may be used again, ids are not.
 
+    It owns its sequence numbers and counters. Other state is in its parts, whose default is a queue without the feature:
+
+    lifetime   what deletes it
+    hidden     entries that are not visible yet
+    limits     limits of its length and of failed deliveries
+    paging     entries between memory and the log
+    leases     None until the first one is acquired
+    consumers  consumers that acquire entries
+
     Capabilities of the type:
 
     unsupported  the operations of `capabilities` that it does not support, each with a description of the queue for the
@@ -101,11 +110,9 @@ class Queue(Destination):
         self.unacked = 0
         # Whether `drain` is called at the end of this turn.
         self.active = False
-        # Entries of uncommitted transactions.
         self.hidden = Hidden()
         self.limits = NO_LIMITS
         self.paging = NO_PAGING
-        # The leases of the queue; None until the first one is acquired.
         self.leases: Leases | None = None
         # Watch on events of the queue; usually None.
         self.watch: Watch | None = None

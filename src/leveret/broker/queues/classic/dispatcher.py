@@ -109,6 +109,13 @@ class Dispatcher(Rings):
         watch = queue.watch
         self.selective = self.refusing or (watch is not None and watch.watches_deliveries()) or self.selective_consumers > 0
 
+    def note_refusal(self, queue: ClassicQueue) -> None:
+        """Note that a consumer has refused an entry."""
+        self.refusing = True
+        if not self.selective:
+            self.selective = True
+            self.offer_again(queue)
+
     def offer_again(self, queue: ClassicQueue) -> None:
         """Offer all entries again: a new consumer, or one with new credit, may want those that the others refused."""
         for backlog in queue.ready.all_levels():

@@ -5,9 +5,9 @@ entries to the consumers in its ring. Unused features cost nothing: `guarded` is
 limit require a check of each push.
 
 The state is in the parts, and each part is the only writer of its own: `ready` (levels, paging, bytes in memory),
-`dispatcher` (consumers), `expiry`, `limits`, `browsing` and `delays`. A part that only the queue calls gets it as an
-argument. `limits` and `paging`, which other modules call, have a reference to it. A deleted queue replaces them, so that it
-is freed without a garbage collection.
+`dispatcher` (consumers, callers that wait for entries), `expiry`, `lifetime`, `limits`, `browsing` and `delays`. A part
+that only the queue calls gets it as an argument. `limits` and `paging`, which other modules call, have a reference to it. A
+deleted queue replaces them, so that it is freed without a garbage collection.
 
 An entry is AVAILABLE (in a backlog), ACQUIRED (unacked) or ARCHIVED (removed); `settle`, `requeue` and `dead_letter` end an
 acquisition. The module `settlement` has the transitions.
@@ -397,11 +397,7 @@ class ClassicQueue(Queue):
         # Without scopes that have ended, or an unwanted message would collect all scopes that have refused it.
         overlay.refused = [other for other in overlay.refused if not (isinstance(other, Scope) and other.departed)]
         overlay.refused.append(scope)
-        dispatcher = self.dispatcher
-        dispatcher.refusing = True
-        if not dispatcher.selective:
-            dispatcher.selective = True
-            dispatcher.offer_again(self)
+        self.dispatcher.note_refusal(self)
 
     def reject(self, entry: Entry, reason: str = REJECTED) -> None:
         if self.watch is not None:
