@@ -81,7 +81,7 @@ On SIGHUP, `leveret serve` rereads the file, with the same environment and flags
   `leveret vhosts change` set, or the defaults. `leveret vhosts delete` deletes it.
 - All other keys apply after a restart; the broker logs a warning if they change.
 
-If you remove `compat.strict` from a vhost, its queues keep the delivery limit of strict mode until the next restart.
+Settings of queues and exchanges that change at run time are [policies](policies.md).
 
 ## Other environment variables
 

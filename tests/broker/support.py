@@ -21,6 +21,7 @@ from leveret.broker.queues.queue import Queue
 from leveret.broker.routing import Route
 from leveret.broker.segments import SegmentSettings, SegmentStore
 from leveret.broker.timers import Timers
+from leveret.security.patterns import compile_pattern
 from leveret.storage.memory import MemoryLog, MemoryRow
 from tests.support.queues import classic
 
@@ -344,6 +345,7 @@ class World:
             self.overflow = HeldLog()
             self.overflow.start(self.posted.append)
         self.broker = Broker(self.log, self.overflow)
+        self.broker.compile_pattern = compile_pattern
         self.broker.jobs.call_soon = self.posted.append
         self.clock = clock if clock is not None else Clock(time)
         self.broker.timers = self.clock

@@ -15,6 +15,7 @@ from leveret.management.descriptions import ChannelInfo, ConnectionInfo, LinkInf
 from leveret.management.json_values import ClientTable, encode_json
 from leveret.management.managed import ManagedBroker
 from leveret.management.operations.operation import Operator
+from leveret.security.patterns import compile_pattern
 from leveret.security.users import UserStore
 from leveret.storage.memory import MemoryLog
 
@@ -125,6 +126,7 @@ class Harness:
         self.log.open()
         self.log.start(self.post)
         self.broker = Broker(self.log)
+        self.broker.compile_pattern = compile_pattern
         self.users = UserStore(self.log.put, declared_in="leveret.toml")
         self.sessions: list[FakeSession] = []
         self.links = FakeLinks()

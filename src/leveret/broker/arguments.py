@@ -72,6 +72,10 @@ class Argument:
         self.needs = needs
         self.hint = hint
 
+    def renamed(self, name: str) -> Argument:
+        """Return the declaration of a policy key with the same values."""
+        return Argument(name, self.kind, self.lowest, self.highest, self.unit, self.choices)
+
     def expected(self) -> str:
         """Describe the accepted values, for error messages."""
         if self.kind == WHOLE:
@@ -82,8 +86,8 @@ class Argument:
             return "a number with one of the units Y, M, D, h, m and s, such as 7D"
         return f"one of {', '.join(self.choices)}" if self.choices else "a string of at most 255 bytes"
 
-    def parse(self, value: FieldValue) -> Any:
-        """Return the value as int, bool or str. Raises PreconditionFailed."""
+    def parse(self, value: FieldValue, what: str = "arg") -> Any:
+        """Return the value as int, bool or str. Raises PreconditionFailed; `what` is the noun for the argument in it."""
         if self.kind == ANYTHING:
             return value
         if self.kind == WHOLE:
@@ -101,7 +105,7 @@ class Argument:
                 text in self.choices if self.choices else len(text.encode("utf-8", "surrogateescape")) <= 255
             ):
                 return text
-        raise PreconditionFailed(f"invalid arg '{self.name}': received {shown(value)}, expected {self.expected()}")
+        raise PreconditionFailed(f"invalid {what} '{self.name}': received {shown(value)}, expected {self.expected()}")
 
 
 def shown(value: FieldValue) -> str:
@@ -207,7 +211,7 @@ def parse_arguments(declared: dict[str, Argument], arguments: FieldTable, strict
 
 
 class QueueSettings:
-    """The settings in a queue's arguments; None if an argument is absent. Times in milliseconds, sizes in bytes.
+    """The settings of a queue from its arguments, and from policies; None if absent. Times in milliseconds, sizes in bytes.
 
     type                     a name in the registry of queue types
     message_ttl, expires     lifetime of a message, and of an unused queue
@@ -220,7 +224,9 @@ class QueueSettings:
     consumer_timeout         maximum time that a delivery may stay unacknowledged, 0 for no limit
     max_age                  retention of messages in a stream
     segment_size             bytes of bodies in a segment of a stream; max_segments: maximum number of sealed segments
-    known                    validated arguments by name, for type-specific ones
+    given                    validated arguments by name
+    defaults                 values of the queue type for arguments that are absent
+    known                    both, for type-specific arguments
     unknown                  unknown arguments, as received
     """
 
@@ -229,8 +235,10 @@ class QueueSettings:
         "consumer_timeout",
         "dead_letter_exchange",
         "dead_letter_routing_key",
+        "defaults",
         "delivery_limit",
         "expires",
+        "given",
         "known",
         "max_age",
         "max_length",
@@ -245,7 +253,10 @@ class QueueSettings:
         "unknown",
     )
 
-    def __init__(self, known: Validated, unknown: FieldTable) -> None:
+    def __init__(self, given: Validated, unknown: FieldTable, defaults: Validated | None = None) -> None:
+        known = {**defaults, **given} if defaults else given
+        self.given = given
+        self.defaults = defaults
         self.type: str = known.get("x-queue-type", CLASSIC)
         self.message_ttl: int | None = known.get("x-message-ttl")
         self.expires: int | None = known.get("x-expires")

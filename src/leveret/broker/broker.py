@@ -27,6 +27,8 @@ from leveret.broker.leases.recovery import Restoring
 from leveret.broker.log import Log, RecoveredQueue, Recovery
 from leveret.broker.message import ACQUIRED, AT_ONCE, FORMAT_AMQP0, PROTOCOLS, Message
 from leveret.broker.metadata import Record
+from leveret.broker.parameters import GlobalParameters
+from leveret.broker.policies import Matcher, PatternCompiler
 from leveret.broker.queues.classic.backlog import PIECE
 from leveret.broker.queues.queue import Queue
 from leveret.broker.queues.queue_list import QueueList
@@ -96,6 +98,14 @@ class HeaderReader:
         raise NotImplementedError
 
 
+# Definitions that a start drops if their vhost does not exist.
+_DROPPED_WITH_VHOST: Final = (
+    metadata.EXCHANGE,
+    metadata.QUEUE,
+    metadata.PARAMETER,
+    metadata.POLICY,
+    metadata.OPERATOR_POLICY,
+)
 # Limits during a memory alarm: exchanges, queues and bindings that may be added (deleting a queue allows one more), and
 # bytes of the arguments of each.
 MAX_ALARM_DEFINITIONS: Final = 1000
@@ -116,6 +126,10 @@ class VhostSettings:
         self.max_connections = max_connections
 
 
+def _without_patterns(pattern: str) -> Matcher:
+    raise ValueError("cannot be compiled: this broker has no pattern compiler")
+
+
 class Broker:
     """The vhosts, their log, and the turn.
 
@@ -134,6 +148,7 @@ class Broker:
     unsealed     reason why this broker does not seal streams
     active       queues to drain at the end of the turn; outputs: connections to flush
     jobs         work that takes longer than a turn
+    compile_pattern  compiles the patterns of policies
     """
 
     def __init__(self, log: Log, overflow: Log | None = None) -> None:
@@ -181,6 +196,8 @@ class Broker:
         self.unknown_arguments: set[str] = set()
         self.on_vhost_removed: Callable[[Vhost], None] | None = None
         self.request_handler: RequestHandler | None = None
+        self.compile_pattern: PatternCompiler = _without_patterns
+        self.global_parameters = GlobalParameters(log)
         self.jobs = Jobs(self)
         self.sink_transaction_settings = SinkTransactionSettings()
         self.branch_settings = BranchSettings()
@@ -440,6 +457,9 @@ class Broker:
                 if numbered is not None:
                     numbered.set_number(metadata.unpack(data)["number"])
         for wanted in (
+            metadata.PARAMETER,
+            metadata.POLICY,
+            metadata.OPERATOR_POLICY,
             metadata.EXCHANGE,
             metadata.QUEUE,
             metadata.PENDING_DEAD_LETTERS,
@@ -453,7 +473,7 @@ class Broker:
                 vhost = self.vhosts.get(names[0])
                 if vhost is not None:
                     vhost.restore(kind, names[1:], metadata.unpack(value), recovery, leases, streams)
-                elif not recovery.dropped and kind in (metadata.EXCHANGE, metadata.QUEUE):
+                elif not recovery.dropped and kind in _DROPPED_WITH_VHOST:
                     self._drop_definition(kind, key, metadata.unpack(value), recovery)
         for (kind, key), value in stored.items():
             if kind == metadata.BRANCH:
@@ -461,6 +481,8 @@ class Broker:
                 vhost = self.vhosts.get(name)
                 if vhost is not None:
                     vhost.branches.restore(branch, metadata.unpack(value), taken.get(key))
+            elif kind == metadata.GLOBAL_PARAMETER:
+                self.global_parameters.restore(metadata.split_key(key)[0], metadata.unpack(value))
         self.incomplete = bool(recovery.dropped)
         self._recover_bindings(stored)
         leases.finish(self.log)
@@ -550,12 +572,13 @@ class Broker:
 
     def check_queue_limit(self, vhost: Vhost) -> None:
         """Raise PreconditionFailed, as RabbitMQ does, if a vhost is at its queue limit; ResourceError in strict mode."""
-        limit = vhost.settings.max_queues
+        limit = vhost.max_queues
         if 0 <= limit <= len(vhost.queues):
-            text = (
-                f"vhost '{vhost.name}' has reached its limit of {limit} queues; the settings are"
-                f" vhosts.{vhost.name}.limits.max_queues and limits.queues_per_vhost"
-            )
+            text = f"vhost '{vhost.name}' has reached its limit of {limit} queues; "
+            if limit == vhost.settings.max_queues:
+                text += f"the settings are vhosts.{vhost.name}.limits.max_queues and limits.queues_per_vhost"
+            else:
+                text += "the limit is set by the parameter 'limits' of component 'vhost-limits'"
             raise ResourceError(text) if vhost.strict else PreconditionFailed(text)
 
     def set_memory_alarm(self, on: bool) -> None:

@@ -35,6 +35,10 @@ STAGED: Final = "staged"  # an upload in progress, or waiting to be published
 STREAM_PUBLISHER: Final = "stream-publisher"  # the last sequence number of a named publisher
 STREAM_SEGMENT: Final = "stream-segment"  # the manifest entry of a segment
 SALVAGED: Final = "salvaged"  # parts of the log were lost: this place's files without a definition must be kept
+POLICY: Final = "policy"
+OPERATOR_POLICY: Final = "operator-policy"
+PARAMETER: Final = "parameter"  # of a vhost: a component and a name
+GLOBAL_PARAMETER: Final = "global-parameter"
 KEPT_FILE: Final = "kept-file"  # without a definition; never removed by the broker
 
 # A decoded value: MessagePack, whose fields depend on the kind and on the version that wrote them.

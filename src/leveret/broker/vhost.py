@@ -37,6 +37,8 @@ from leveret.broker.exchanges.registry import exchange_class, make_exchange
 from leveret.broker.jobs import logged
 from leveret.broker.message import Message
 from leveret.broker.metadata import Record
+from leveret.broker.parameters import MAX_CONNECTIONS, MAX_QUEUES, Parameters
+from leveret.broker.policies import Policies
 from leveret.broker.queues.classic.queue import ClassicQueue
 from leveret.broker.queues.pending_dead_letters import PendingDeadLetters
 from leveret.broker.queues.queue import Queue
@@ -107,6 +109,11 @@ class Vhost:
         # Closed connections whose exclusive queues are still being removed.
         self.departed: set[object] = set()
         self.connections = 0
+        self.policies = Policies(self)
+        self.parameters = Parameters(self)
+        # The lower of the limits in the settings and in the parameters, -1 for none.
+        self.max_queues = -1
+        self.max_connections = -1
         self.new_names: set[str] = set()
         self.removed = False
         # Whether contents of the classes file, stream or message of 0-9 were published here, so that consumers of a class
@@ -132,21 +139,31 @@ class Vhost:
 
     def configure(self, settings: VhostSettings) -> None:
         """Apply settings. Strict mode adds a queue for messages that exceed the delivery limit."""
+        was_strict = self.strict
         self.settings = settings
         self.strict = settings.strict
-        if self.strict:
+        self.update_limits()
+        if self.strict or was_strict:
             for queue in self.queues.values():
-                self._limit_deliveries(queue.name, queue.settings)
-            if DEAD_QUEUE not in self.queues:
-                self._add_queue(DEAD_QUEUE, True, None, False, {}, QueueSettings({}, {}))
+                self.policies.configure(queue)
+        if self.strict and DEAD_QUEUE not in self.queues:
+            self._add_queue(DEAD_QUEUE, True, None, False, {}, QueueSettings({}, {}))
 
-    def _limit_deliveries(self, name: str, settings: QueueSettings) -> None:
-        """Apply the default delivery limit of strict mode (0-9-1 basic.deliver.01)."""
-        if name != DEAD_QUEUE and settings.delivery_limit is None:
-            settings.delivery_limit = STRICT_DELIVERY_LIMIT
-            if settings.dead_letter_exchange is None:
-                settings.dead_letter_exchange = ""
-                settings.dead_letter_routing_key = DEAD_QUEUE
+    def update_limits(self) -> None:
+        """Determine the limits from the settings and the parameters."""
+        self.max_queues = _lower(self.settings.max_queues, self.parameters.limit(MAX_QUEUES))
+        self.max_connections = _lower(self.settings.max_connections, self.parameters.limit(MAX_CONNECTIONS))
+
+    def limit_deliveries(self, name: str, settings: QueueSettings) -> QueueSettings:
+        """Return the settings with the default delivery limit of strict mode (0-9-1 basic.deliver.01)."""
+        if not self.strict or name == DEAD_QUEUE or settings.delivery_limit is not None:
+            return settings
+        limited = QueueSettings(settings.given, settings.unknown, settings.defaults)
+        limited.delivery_limit = STRICT_DELIVERY_LIMIT
+        if limited.dead_letter_exchange is None:
+            limited.dead_letter_exchange = ""
+            limited.dead_letter_routing_key = DEAD_QUEUE
+        return limited
 
     def set_number(self, number: int) -> None:
         """Give a new vhost its number, with its predeclared exchanges."""
@@ -169,6 +186,8 @@ class Vhost:
             self.remove_queue(queue)
         self.pending_dead_letters.drop()
         self.sink_transactions.clear()
+        self.policies.clear()
+        self.parameters.clear()
         for exchange in list(self.exchanges.values()):
             if _is_predeclared(exchange):
                 self.broker.jobs.removals.add(self._removing_bindings_of_exchange(exchange))
@@ -269,6 +288,7 @@ class Vhost:
             type_name, name, durable=durable, auto_delete=auto_delete, internal=internal, arguments=arguments
         )
         exchange.alternate = settings.alternate_exchange
+        self.policies.apply_to_exchange(exchange)
         self.exchanges[name] = exchange
         self.topology_changed()
         if durable:
@@ -428,11 +448,11 @@ class Vhost:
         settings: QueueSettings,
     ) -> Queue:
         self.broker.check_definition(self, f"queue '{name}'", arguments)
-        if self.strict:
-            self._limit_deliveries(name, settings)
         queue_id = self.broker.new_queue_id()
         queue = make_queue(self, queue_id, name, durable, exclusive_owner, auto_delete, arguments, settings)
         self.broker.work += QUEUE_WORK
+        if not self.policies.apply(queue) and self.strict:
+            self.policies.configure(queue)
         self.queues[name] = queue
         self.queue_list.add(queue)
         if self.events.bound:
@@ -662,7 +682,11 @@ class Vhost:
         self, kind: str, names: list[str], value: Record, recovery: Recovery, leases: Restoring, streams: StreamRecords
     ) -> None:
         """Rebuild one definition from the log; bindings are restored by `restore_binding`."""
-        if kind == metadata.EXCHANGE:
+        if kind == metadata.PARAMETER:
+            self.parameters.restore(names[0], names[1], value)
+        elif kind in (metadata.POLICY, metadata.OPERATOR_POLICY):
+            self.policies.restore(kind, names[0], value)
+        elif kind == metadata.EXCHANGE:
             exchange = make_exchange(
                 value["type"],
                 names[0],
@@ -728,6 +752,7 @@ class Vhost:
         """
         if not self.number:
             self.broker.number_vhost(self)
+        self.policies.apply_restored()
         for exchange in self.exchanges.values():
             if exchange.durable and not exchange.id and not _is_predeclared(exchange):
                 exchange.id = self.broker.new_queue_id()
@@ -773,6 +798,13 @@ class Vhost:
         difference = equivalent(declared, current, received, f"{kind} '{name}' in vhost '{self.name}'")
         if difference is not None:
             raise PreconditionFailed(difference)
+
+
+def _lower(limit: int, other: int) -> int:
+    """Return the lower of two limits; a negative one means none."""
+    if limit < 0 or other < 0:
+        return max(limit, other, -1)
+    return min(limit, other)
 
 
 def _is_predeclared(exchange: Exchange) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import click
 
-from leveret.cli.output import Item
+from leveret.cli.output import Item, Reply
 
 
 def read_table(pairs: Iterable[str], option: str) -> Item:
@@ -30,3 +30,26 @@ def read_table(pairs: Iterable[str], option: str) -> Item:
         except ValueError:
             table[name] = text
     return table
+
+
+def read_json(text: str, argument: str) -> Reply:
+    """Parse a JSON value. `argument` names it in the error.
+
+    Raises:
+        click.BadParameter: The text is not JSON, or is null.
+    """
+    try:
+        value: Reply = json.loads(text)
+    except ValueError:
+        value = None
+    if value is None:
+        raise click.BadParameter(f"{text!r}: expected a JSON value other than null", param_hint=argument)
+    return value
+
+
+def read_object(text: str, argument: str) -> Item:
+    """Parse a JSON object. Raises `click.BadParameter`."""
+    value = read_json(text, argument)
+    if not isinstance(value, dict):
+        raise click.BadParameter(f"{text!r}: expected a JSON object", param_hint=argument)
+    return value

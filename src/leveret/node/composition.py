@@ -45,6 +45,7 @@ from leveret.protocols.header_readers import header_readers
 from leveret.protocols.opening import Protocols
 from leveret.protocols.services import Services, SessionSettings, VhostSessionSettings
 from leveret.security.declared import check_realms, declared_users, read_password
+from leveret.security.patterns import compile_pattern
 from leveret.security.scram import Keyring
 from leveret.security.tls import ServerTls, TlsSettings
 from leveret.security.users import UserStore
@@ -123,6 +124,7 @@ class Composition:
         config, users = self.config, self.users
         users.load(recovery.metadata, recovery.dropped)
         self.broker = Broker(self.log, self.overflow)
+        self.broker.compile_pattern = compile_pattern
         self.broker.event_sample = config.events.sample
         _apply_routing_limits(self.broker, config.limits)
         self.broker.droppable_backlog = config.amqp09.stream_backlog

@@ -191,12 +191,12 @@ class Services:
             BrokerError: `refusal`, if the user or the vhost has reached its limit.
             ResourceError: the broker has reached its limit.
         """
-        limit = vhost.settings.max_connections
+        limit = vhost.max_connections
         if 0 <= limit <= vhost.connections:
-            raise refusal(
-                f"vhost '{vhost.name}' has {limit} connections, the maximum; the setting is"
-                f" vhosts.{vhost.name}.limits.max_connections"
-            )
+            source = f"the setting is vhosts.{vhost.name}.limits.max_connections"
+            if limit != vhost.settings.max_connections:
+                source = "the limit is set by the parameter 'limits' of component 'vhost-limits'"
+            raise refusal(f"vhost '{vhost.name}' has {limit} connections, the maximum; {source}")
         known = self.users.get(user)
         limit = self.settings.connections_per_user
         if known is not None and known.limits.max_connections:

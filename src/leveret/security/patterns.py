@@ -91,6 +91,11 @@ class Pattern:
         return replaced
 
 
+def compile_pattern(text: str) -> Callable[[str], bool]:
+    """Return a function that searches a pattern in a name. Raises ValueError."""
+    return Pattern(text).matches
+
+
 def subject_of(name: str) -> bytes:
     """Return the bytes of a name that patterns are matched against."""
     return (name if name.isascii() else name.translate(_PRIVATE_USE)).encode("utf-8", "replace")

@@ -14,6 +14,7 @@ from leveret.broker.errors import PreconditionFailed
 from leveret.broker.values import FieldTable, Frozen, freeze
 
 if TYPE_CHECKING:
+    from leveret.broker.policies import Policy
     from leveret.broker.queues.queue import Queue
 
 DEFAULT_ROUTING_STEPS: Final = 100_000
@@ -93,6 +94,8 @@ class Exchange(Destination):
         self.internal = internal
         self.arguments: FieldTable = arguments or {}
         self.alternate = text_argument(self.arguments, "alternate-exchange")
+        self.policy: Policy | None = None
+        self.operator_policy: Policy | None = None
         self.needs_key = True
         self.needs_headers = False
         self.needs_property = ""

@@ -66,8 +66,10 @@ class Lifetime:
 
     # Definition
 
-    def expire_unused(self, timer: UnusedTimer) -> None:
-        """Delete the queue when this timer fires."""
+    def expire_unused(self, timer: UnusedTimer | None) -> None:
+        """Delete the queue when this timer fires, which `touch` starts; None for no `x-expires`."""
+        if self.unused is not None:
+            self.unused.release()
         self.unused = timer
 
     def transfer(self, owner: object) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from leveret.broker.arguments import QueueSettings
     from leveret.broker.message import Entry, Message
 
 
@@ -23,6 +24,9 @@ class QueueLimits:
         self.rejects_when_full = False
         self.overfull = False
         self.droppable = False
+
+    def configure(self, settings: QueueSettings) -> None:
+        """Change the limits."""
 
     # Publishes
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from leveret.broker.log import Log, Recovery
     from leveret.broker.message import Message, Overlay
     from leveret.broker.metadata import Record
+    from leveret.broker.policies import Policy
     from leveret.broker.queues.rings import Rings
     from leveret.broker.streams.recovery import StreamRecords
     from leveret.broker.vhost import Vhost
@@ -105,7 +106,11 @@ class Queue(Destination):
         self.durable = durable
         self.lifetime = Lifetime(exclusive_owner, auto_delete)
         self.arguments = arguments
+        # The settings from the arguments, and the settings in effect, which policies change.
+        self.declared = settings
         self.settings = settings
+        self.policy: Policy | None = None
+        self.operator_policy: Policy | None = None
         self.next_seq = 1
         self.unacked = 0
         # Whether `drain` is called at the end of this turn.
@@ -141,6 +146,13 @@ class Queue(Destination):
 
     def start(self) -> None:
         """Start timers and first reads, once all queues are recovered and the log commits."""
+
+    def configure(self, settings: QueueSettings) -> None:
+        """Replace the settings in effect; those that have no policy key stay the same."""
+        self.settings = settings
+
+    def reconfigured(self) -> None:
+        """Act on settings that `configure` has changed while the queue is in use."""
 
     def set_watch(self, watch: Watch | None) -> None:
         """Set or remove the watch on events of the queue."""

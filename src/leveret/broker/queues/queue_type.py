@@ -19,9 +19,10 @@ class QueueType:
     defaults  values of arguments that a declaration leaves out
     refused   shared arguments that it rejects; `because` is the reason, which follows the name of the type in the error
     durable   its queues are durable, and neither exclusive nor auto-delete
+    apply_to  the value of `apply-to` of policies for this type only, "" for none
     """
 
-    __slots__ = ("because", "defaults", "durable", "make", "name", "own", "refused")
+    __slots__ = ("apply_to", "because", "defaults", "durable", "make", "name", "own", "refused")
 
     def __init__(
         self,
@@ -33,6 +34,7 @@ class QueueType:
         durable: bool = False,
         refused: tuple[str, ...] = (),
         because: str = "",
+        apply_to: str = "",
     ) -> None:
         self.name = name
         self.make = make
@@ -41,3 +43,4 @@ class QueueType:
         self.durable = durable
         self.refused = refused
         self.because = because
+        self.apply_to = apply_to

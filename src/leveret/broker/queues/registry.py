@@ -45,7 +45,7 @@ def parse_queue_arguments(
     """
     known, unknown = parse_arguments(QUEUE_ARGUMENTS, arguments, strict)
     queue_type = TYPES[known.get("x-queue-type", CLASSIC)]
-    settings = QueueSettings({**queue_type.defaults, **known}, unknown)
+    settings = QueueSettings(known, unknown, queue_type.defaults)
     if queue_type.durable:
         bad = (
             "durable=false" if not durable else "exclusive=true" if exclusive else "auto-delete=true" if auto_delete else ""

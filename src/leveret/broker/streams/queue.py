@@ -149,8 +149,7 @@ class StreamQueue(Queue):
         self.duplicates = 0
         self.waiter = _Appended(self)
         self.aging: _Aging | None = None
-        self.max_age = -1 if settings.max_age is None else settings.max_age
-        self.max_bytes = -1 if settings.max_length_bytes is None else settings.max_length_bytes
+        self._read_retention(settings)
         self.broker.work += STREAM_WORK
         hub = self.broker.segments
         if hub is None:
@@ -159,6 +158,22 @@ class StreamQueue(Queue):
             self.sealing = Sealing(self, hub)
             self.chunk_time = SEALED_CHUNK_TIME
         vhost.streams.add(self)
+
+    def _read_retention(self, settings: QueueSettings) -> None:
+        self.max_age = -1 if settings.max_age is None else settings.max_age
+        self.max_bytes = -1 if settings.max_length_bytes is None else settings.max_length_bytes
+
+    def configure(self, settings: QueueSettings) -> None:
+        super().configure(settings)
+        self._read_retention(settings)
+        if self.sealing is not None:
+            self.sealing.configure()
+
+    def reconfigured(self) -> None:
+        now = self.broker.timers.now()
+        self.retain(now)
+        if self.sealing is not None:
+            self.sealing.check(now)
 
     def recover(self, record: Record, recovery: Recovery, leases: Restoring, streams: StreamRecords) -> None:
         super().recover(record, recovery, leases, streams)
@@ -748,5 +763,6 @@ TYPE: Final[QueueType] = QueueType(
         "x-single-active-consumer",
         "x-queue-mode",
     ),
+    apply_to="streams",
     because="which removes messages only by 'x-max-length-bytes', 'x-max-age' and 'x-stream-max-segments'",
 )

@@ -162,12 +162,8 @@ class Sealing(Timed):
         self.stream = stream
         self.hub = hub
         self.home: str = f"{hub.home}/{_slug(stream.name)}-{stream.id}"
-        size = hub.settings.size
-        if stream.settings.segment_size is not None:
-            size = min(size, stream.settings.segment_size)
-        if stream.max_bytes >= 0:
-            size = min(size, max(stream.max_bytes // SHARE_OF_RETENTION, MIN_SEGMENT_BYTES))
-        self.size = max(size, 1)
+        self.size = 1
+        self.configure()
         self.job: _Seal | None = None
         self.merging = False
         self.trimmed: deque[StreamChunk] = deque()
@@ -178,6 +174,16 @@ class Sealing(Timed):
         self.demanded = 0
         self.problem = ""
         self.waiters: list[SealedWaiter] = []
+
+    def configure(self) -> None:
+        """Determine the size of segments from the settings of the stream."""
+        stream = self.stream
+        size = self.hub.settings.size
+        if stream.settings.segment_size is not None:
+            size = min(size, stream.settings.segment_size)
+        if stream.max_bytes >= 0:
+            size = min(size, max(stream.max_bytes // SHARE_OF_RETENTION, MIN_SEGMENT_BYTES))
+        self.size = max(size, 1)
 
     def seal_all(self, waiter: SealedWaiter | None) -> None:
         """Seal all visible messages, and notify the waiter later."""

@@ -8,8 +8,10 @@ from msgspec import field
 
 from leveret.broker.errors import NotFound
 from leveret.broker.exchanges.base import Exchange
+from leveret.broker.policies import effective_definition
 from leveret.management.json_values import ClientTable
 from leveret.management.operations.operation import Context, Operation, Operations
+from leveret.management.operations.policies import name_of
 from leveret.management.structs import Arguments, InVhost, NamedInVhost, Reply
 
 
@@ -26,7 +28,7 @@ class Delete(NamedInVhost, kw_only=True):
 
 
 class ExchangeInfo(Reply, kw_only=True):
-    """An exchange with its number of bindings."""
+    """An exchange with its number of bindings and the policies that apply to it."""
 
     vhost: str
     name: str
@@ -36,6 +38,9 @@ class ExchangeInfo(Reply, kw_only=True):
     internal: bool
     arguments: ClientTable
     bindings: int
+    policy: str | None
+    operator_policy: str | None
+    effective_policy_definition: ClientTable
 
 
 def describe(vhost: str, exchange: Exchange) -> ExchangeInfo:
@@ -49,6 +54,9 @@ def describe(vhost: str, exchange: Exchange) -> ExchangeInfo:
         internal=exchange.internal,
         arguments=ClientTable(exchange.arguments),
         bindings=sum(len(own) for own in exchange.by_destination.values()),
+        policy=name_of(exchange.policy),
+        operator_policy=name_of(exchange.operator_policy),
+        effective_policy_definition=ClientTable(effective_definition(exchange)),
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from msgspec import field
 
 from leveret.broker.errors import NotFound, PreconditionFailed
+from leveret.broker.policies import effective_definition
 from leveret.broker.queues.queue import Queue
 from leveret.management.json_values import ClientTable
 from leveret.management.operations.operation import (
@@ -18,6 +19,7 @@ from leveret.management.operations.operation import (
     VhostOperation,
     VhostOperations,
 )
+from leveret.management.operations.policies import name_of
 from leveret.management.structs import Arguments, InVhost, Messages, NamedInVhost, Reply, Request
 
 
@@ -37,7 +39,7 @@ class Describe(Request, kw_only=True):
 
 
 class QueueInfo(Reply, kw_only=True):
-    """A queue with its statistics. Byte counts exclude paged-out bodies."""
+    """A queue with its statistics and the policies that apply to it. Byte counts exclude paged-out bodies."""
 
     vhost: str
     name: str
@@ -55,6 +57,9 @@ class QueueInfo(Reply, kw_only=True):
     published: int
     delivered: int
     settled: int
+    policy: str | None
+    operator_policy: str | None
+    effective_policy_definition: ClientTable
 
 
 class QueueType(Reply, kw_only=True):
@@ -85,6 +90,9 @@ def describe(queue: Queue) -> QueueInfo:
         published=queue.published,
         delivered=queue.delivered,
         settled=queue.settled,
+        policy=name_of(queue.policy),
+        operator_policy=name_of(queue.operator_policy),
+        effective_policy_definition=ClientTable(effective_definition(queue)),
     )
 
 

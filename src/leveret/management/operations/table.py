@@ -12,7 +12,9 @@ from leveret.management.operations import (
     exchanges,
     leases,
     links,
+    parameters,
     permissions,
+    policies,
     queues,
     segments,
     sink_transactions,
@@ -41,6 +43,8 @@ OPERATIONS: Final[Operations] = {
     **users.OPERATIONS,
     **vhosts.OPERATIONS,
     **permissions.OPERATIONS,
+    **policies.OPERATIONS,
+    **parameters.OPERATIONS,
 }
 # Client definitions of exchanges, queues and bindings, inside the principal's vhost.
 DEFINITIONS: Final[VhostOperations] = definitions.DEFINITIONS

@@ -54,6 +54,14 @@ class Expiry:
         """Whether entries that are paged out may expire."""
         return self.message_ttl >= 0 or self.has_expiring
 
+    def configure(self, queue: ClassicQueue, message_ttl: int) -> None:
+        """Change the TTL. Entries keep the expiry that they got when they were published."""
+        if message_ttl < 0 <= self.message_ttl and not self.has_expiring:
+            self.has_expiring = True
+            if queue.stored:
+                queue.vhost.keep_queue(queue)
+        self.message_ttl = message_ttl
+
     def note(self, entry: Entry) -> None:
         """Note an entry that is now in memory."""
         if entry.message.expires_at or entry.overlay is not None:

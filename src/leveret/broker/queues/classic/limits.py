@@ -28,9 +28,16 @@ class ClassicLimits(QueueLimits):
     def __init__(self, queue: ClassicQueue, settings: QueueSettings) -> None:
         super().__init__()
         self.queue = queue
+        self._read(settings)
+
+    def _read(self, settings: QueueSettings) -> None:
         self.max_length = -1 if settings.max_length is None else settings.max_length
         self.max_bytes = -1 if settings.max_length_bytes is None else settings.max_length_bytes
         self.rejects_when_full = settings.overflow != DROP_HEAD
+
+    def configure(self, settings: QueueSettings) -> None:
+        self._read(settings)
+        self.overfull = self.is_set
 
     def exceeds_deliveries(self, entry: Entry) -> bool:
         limit = self.queue.settings.delivery_limit
@@ -172,6 +179,7 @@ class ClassicLimits(QueueLimits):
             backlog = self._next_level()
             if not backlog.head:
                 if backlog.chunks:
+                    self.overfull = True
                     if not backlog.loading:
                         queue.ready.load(queue, backlog)  # dropped once it is in memory
                     return

@@ -137,6 +137,22 @@ class ClassicQueue(Queue):
         if self.leases is not None:
             self.leases.start()
         self.ready.read_heads(self)
+        if self.limits.overfull:
+            self.activate()
+
+    def configure(self, settings: QueueSettings) -> None:
+        super().configure(settings)
+        ttl = settings.message_ttl
+        self.expiry.configure(self, -1 if ttl is None else ttl)
+        unused = self.lifetime.unused
+        if settings.expires != (None if unused is None else unused.expires):
+            self.lifetime.expire_unused(UnusedTimer(self, settings.expires) if settings.expires else None)
+        self.limits.configure(settings)
+        self.guarded = self.watch is not None or self._has_guards()
+
+    def reconfigured(self) -> None:
+        self.lifetime.touch()
+        self.activate()
 
     def set_watch(self, watch: Watch | None) -> None:
         self.watch = watch
@@ -620,4 +636,4 @@ class ClassicQueue(Queue):
         self.paging = NO_PAGING
 
 
-TYPE: Final[QueueType] = QueueType(CLASSIC, ClassicQueue)
+TYPE: Final[QueueType] = QueueType(CLASSIC, ClassicQueue, apply_to="classic_queues")

@@ -18,4 +18,6 @@ class QuorumQueue(ClassicQueue):
     announces_activity: ClassVar[bool] = True
 
 
-TYPE: Final[QueueType] = QueueType("quorum", QuorumQueue, defaults={"x-delivery-limit": 20}, durable=True)
+TYPE: Final[QueueType] = QueueType(
+    "quorum", QuorumQueue, defaults={"x-delivery-limit": 20}, durable=True, apply_to="quorum_queues"
+)

@@ -1,0 +1,206 @@
+"""Runtime parameters of vhosts and of the broker: values that operators store under a component and a name.
+
+The component `vhost-limits` limits the queues and connections of the vhost. `operator_policy` is another way to set
+operator policies. The other components are stored for the tools that set them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from leveret.broker import metadata
+from leveret.broker.errors import NotFound, PreconditionFailed
+from leveret.broker.policies import QUEUES, Policy
+
+if TYPE_CHECKING:
+    from leveret.broker.log import Log
+    from leveret.broker.metadata import Record
+    from leveret.broker.vhost import Vhost
+
+# A JSON value.
+Value: TypeAlias = Any
+
+VHOST_LIMITS: Final = "vhost-limits"
+# The only name of a parameter of VHOST_LIMITS.
+LIMITS: Final = "limits"
+MAX_QUEUES: Final = "max-queues"
+MAX_CONNECTIONS: Final = "max-connections"
+OPERATOR_POLICY: Final = "operator_policy"
+SHOVEL: Final = "shovel"
+UPSTREAM: Final = "federation-upstream"
+UPSTREAM_SET: Final = "federation-upstream-set"
+COMPONENTS: Final = (VHOST_LIMITS, OPERATOR_POLICY, SHOVEL, UPSTREAM, UPSTREAM_SET)
+# Version of the records in the log.
+VERSION: Final = 1
+# Bytes of a value in the log.
+MAX_VALUE_SIZE: Final = 1 << 20
+
+
+class Parameters:
+    """The parameters of one vhost, by component and name."""
+
+    def __init__(self, vhost: Vhost) -> None:
+        self.vhost = vhost
+        self._values: dict[tuple[str, str], Value] = {}
+
+    def set(self, component: str, name: str, value: Value, done: Callable[[], None] | None = None) -> bool:
+        """Store a parameter, and call `done` once it is applied.
+
+        Returns:
+            Whether it is new.
+
+        Raises:
+            PreconditionFailed: The component is unknown, or the value is invalid.
+        """
+        if component not in COMPONENTS:
+            raise PreconditionFailed(f"component '{component}' does not exist; expected one of {', '.join(COMPONENTS)}")
+        if component == OPERATOR_POLICY:
+            return self._set_operator_policy(name, value, done)
+        _check_name(self.vhost, name)
+        if component == VHOST_LIMITS:
+            _check_limits(name, value)
+        elif not isinstance(value, list if component == UPSTREAM_SET else dict):
+            expected = "a list" if component == UPSTREAM_SET else "an object"
+            raise PreconditionFailed(f"parameter '{name}' of component '{component}' is not {expected}")
+        record = _pack(name, value)
+        is_new = (component, name) not in self._values
+        self._values[component, name] = value
+        self.vhost.broker.log.put(metadata.PARAMETER, metadata.make_key(self.vhost.name, component, name), record)
+        self._changed(component, done)
+        return is_new
+
+    def delete(self, component: str, name: str, done: Callable[[], None] | None = None) -> None:
+        """Delete a parameter, and call `done` once that is applied. Raises NotFound."""
+        self.get(component, name)
+        if component == OPERATOR_POLICY:
+            policies = self.vhost.policies
+            policies.delete(policies.operator, name, done)
+            return
+        del self._values[component, name]
+        self.vhost.broker.log.put(metadata.PARAMETER, metadata.make_key(self.vhost.name, component, name), None)
+        self._changed(component, done)
+
+    def get(self, component: str, name: str) -> Value:
+        """Return the value of a parameter. Raises NotFound."""
+        if component == OPERATOR_POLICY:
+            policy = self.vhost.policies.operator.by_name.get(name)
+            if policy is not None:
+                return _policy_value(policy)
+        elif (component, name) in self._values:
+            return self._values[component, name]
+        raise NotFound(f"no parameter '{name}' of component '{component}' in vhost '{self.vhost.name}'")
+
+    def items(self) -> Iterator[tuple[str, str, Value]]:
+        """Yield the component, the name and the value of each parameter, operator policies included."""
+        for (component, name), value in list(self._values.items()):
+            yield component, name, value
+        for policy in list(self.vhost.policies.operator.by_name.values()):
+            yield OPERATOR_POLICY, policy.name, _policy_value(policy)
+
+    def limit(self, name: str) -> int:
+        """Return a limit of the vhost, -1 if there is none."""
+        limits = self._values.get((VHOST_LIMITS, LIMITS))
+        value: int = -1 if limits is None else limits.get(name, -1)
+        return value
+
+    def restore(self, component: str, name: str, record: Record) -> None:
+        """Restore a parameter from the log."""
+        self._values[component, name] = record["value"]
+        self.vhost.update_limits()
+
+    def clear(self) -> None:
+        """Delete the records of a deleted vhost."""
+        for component, name in self._values:
+            self.vhost.broker.log.put(metadata.PARAMETER, metadata.make_key(self.vhost.name, component, name), None)
+
+    def _changed(self, component: str, done: Callable[[], None] | None) -> None:
+        if component == VHOST_LIMITS:
+            self.vhost.update_limits()
+        if done is not None:
+            done()
+
+    def _set_operator_policy(self, name: str, value: Value, done: Callable[[], None] | None) -> bool:
+        if not isinstance(value, dict):
+            raise PreconditionFailed(f"parameter '{name}' of component '{OPERATOR_POLICY}' is not an object")
+        pattern = value.get("pattern")
+        definition = value.get("definition")
+        priority = value.get("priority", 0)
+        apply_to = value.get("apply-to", QUEUES)
+        if not isinstance(pattern, str) or not isinstance(apply_to, str):
+            raise PreconditionFailed(f"operator policy '{name}': 'pattern' and 'apply-to' must be strings")
+        if not isinstance(definition, dict) or not isinstance(priority, int) or isinstance(priority, bool):
+            raise PreconditionFailed(f"operator policy '{name}': 'definition' must be an object and 'priority' an integer")
+        policies = self.vhost.policies
+        return policies.set(policies.operator, name, pattern, definition, apply_to=apply_to, priority=priority, done=done)
+
+
+class GlobalParameters:
+    """The parameters of the broker as a whole, by name."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self.values: dict[str, Value] = {}
+
+    def set(self, name: str, value: Value) -> bool:
+        """Store a parameter; return whether it is new. Raises PreconditionFailed."""
+        if not 1 <= len(name.encode("utf-8", "surrogatepass")) <= 255:
+            raise PreconditionFailed("invalid parameter name; expected 1 to 255 bytes")
+        record = _pack(name, value)
+        is_new = name not in self.values
+        self.values[name] = value
+        self._log.put(metadata.GLOBAL_PARAMETER, metadata.make_key(name), record)
+        return is_new
+
+    def delete(self, name: str) -> None:
+        """Delete a parameter. Raises NotFound."""
+        self.get(name)
+        del self.values[name]
+        self._log.put(metadata.GLOBAL_PARAMETER, metadata.make_key(name), None)
+
+    def get(self, name: str) -> Value:
+        """Return the value of a parameter. Raises NotFound."""
+        if name not in self.values:
+            raise NotFound(f"no global parameter '{name}'")
+        return self.values[name]
+
+    def restore(self, name: str, record: Record) -> None:
+        """Restore a parameter from the log."""
+        self.values[name] = record["value"]
+
+
+def _check_name(vhost: Vhost, name: str) -> None:
+    vhost.broker.check_name("parameter", name)
+    if not name:
+        raise PreconditionFailed("the name of the parameter is empty; expected 1 to 255 bytes")
+
+
+def _check_limits(name: str, value: Value) -> None:
+    if name != LIMITS:
+        raise PreconditionFailed(f"parameter '{name}' of component '{VHOST_LIMITS}' is unknown; expected '{LIMITS}'")
+    if not isinstance(value, dict):
+        raise PreconditionFailed(f"parameter '{LIMITS}' of component '{VHOST_LIMITS}' is not an object")
+    for key, limit in value.items():
+        if key not in (MAX_QUEUES, MAX_CONNECTIONS):
+            raise PreconditionFailed(f"limit '{key}' is unknown; expected '{MAX_QUEUES}' or '{MAX_CONNECTIONS}'")
+        if not isinstance(limit, int) or isinstance(limit, bool):
+            raise PreconditionFailed(f"limit '{key}' is not an integer; a negative limit means none")
+
+
+def _pack(name: str, value: Value) -> bytes:
+    try:
+        record = metadata.pack({"version": VERSION, "value": value})
+    except (OverflowError, ValueError, TypeError):
+        raise PreconditionFailed(f"parameter '{name}' has a value that cannot be stored") from None
+    if len(record) > MAX_VALUE_SIZE:
+        raise PreconditionFailed(f"parameter '{name}' has {len(record)} bytes; expected at most {MAX_VALUE_SIZE}")
+    return record
+
+
+def _policy_value(policy: Policy) -> Value:
+    return {
+        "pattern": policy.pattern,
+        "definition": policy.definition,
+        "priority": policy.priority,
+        "apply-to": policy.apply_to,
+    }

@@ -1,0 +1,122 @@
+"""Parameters of vhosts, and global parameters: list, show, set, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from leveret.management.json_values import ClientTable
+from leveret.management.operations.operation import Context, Operation, Operations
+from leveret.management.operations.policies import Applied, Stored
+from leveret.management.structs import InVhost, Named, NamedInVhost, Reply, Request
+
+
+class Parameters(InVhost, kw_only=True):
+    """Request for a list of parameters: of one component, or of all if None."""
+
+    component: str | None = None
+
+
+class OneParameter(NamedInVhost, kw_only=True):
+    """Request about one parameter."""
+
+    component: str
+
+
+class SetParameter(OneParameter, kw_only=True):
+    """Request to add or replace a parameter."""
+
+    value: Any
+
+
+class SetGlobalParameter(Named, kw_only=True):
+    """Request to add or replace a global parameter."""
+
+    value: Any
+
+
+class ParameterInfo(Reply, kw_only=True):
+    """A parameter of a vhost."""
+
+    vhost: str
+    component: str
+    name: str
+    value: Any
+
+
+class GlobalParameterInfo(Reply, kw_only=True):
+    """A global parameter."""
+
+    name: str
+    value: Any
+
+
+def _json(value: Any) -> Any:
+    """Return a value that the reply encodes: a table of an operator may have any names."""
+    return ClientTable(value) if isinstance(value, dict) else value
+
+
+def list_parameters(context: Context, request: Parameters) -> Iterator[ParameterInfo]:
+    """List parameters, including operator policies."""
+    found = [
+        ParameterInfo(vhost=vhost.name, component=component, name=name, value=_json(value))
+        for vhost in context.vhosts(request.vhost)
+        for component, name, value in vhost.parameters.items()
+        if request.component in (None, component)
+    ]
+    return iter(found)
+
+
+def show_parameter(context: Context, request: OneParameter) -> ParameterInfo:
+    """Return a parameter."""
+    value = context.vhost(request.vhost).parameters.get(request.component, request.name)
+    return ParameterInfo(vhost=request.vhost, component=request.component, name=request.name, value=_json(value))
+
+
+async def set_parameter(context: Context, request: SetParameter) -> Stored:
+    """Add or replace a parameter. Returns when it is applied."""
+    applied = Applied()
+    parameters = context.vhost(request.vhost).parameters
+    created = parameters.set(request.component, request.name, request.value, applied.done)
+    await applied.future
+    return Stored(created=created)
+
+
+async def delete_parameter(context: Context, request: OneParameter) -> None:
+    """Delete a parameter. Returns when that is applied."""
+    applied = Applied()
+    context.vhost(request.vhost).parameters.delete(request.component, request.name, applied.done)
+    await applied.future
+
+
+def list_global_parameters(context: Context, request: Request) -> Iterator[GlobalParameterInfo]:
+    """List global parameters."""
+    found = sorted(context.broker.global_parameters.values.items())
+    return (GlobalParameterInfo(name=name, value=_json(value)) for name, value in found)
+
+
+def show_global_parameter(context: Context, request: Named) -> GlobalParameterInfo:
+    """Return a global parameter."""
+    return GlobalParameterInfo(name=request.name, value=_json(context.broker.global_parameters.get(request.name)))
+
+
+def set_global_parameter(context: Context, request: SetGlobalParameter) -> Stored:
+    """Add or replace a global parameter."""
+    return Stored(created=context.broker.global_parameters.set(request.name, request.value))
+
+
+def delete_global_parameter(context: Context, request: Named) -> None:
+    """Delete a global parameter."""
+    context.broker.global_parameters.delete(request.name)
+
+
+OPERATIONS: Operations = {
+    "parameters.list": Operation(list_parameters, Parameters, ParameterInfo),
+    "parameters.show": Operation(show_parameter, OneParameter, ParameterInfo),
+    "parameters.set": Operation(set_parameter, SetParameter, Stored, changes=True),
+    "parameters.delete": Operation(delete_parameter, OneParameter, changes=True),
+    "global_parameters.list": Operation(list_global_parameters, Request, GlobalParameterInfo),
+    "global_parameters.show": Operation(show_global_parameter, Named, GlobalParameterInfo),
+    "global_parameters.set": Operation(set_global_parameter, SetGlobalParameter, Stored, changes=True),
+    "global_parameters.delete": Operation(delete_global_parameter, Named, changes=True),
+}
