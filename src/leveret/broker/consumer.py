@@ -128,6 +128,9 @@ class Consumer:
         self.seen: dict[int, int] | None = None
         self.timeout = 0
 
+    def queue_reconfigured(self) -> None:
+        """Note that the consumer timeout of the queue has changed."""
+
     def has_credit_for(self, size: int) -> bool:
         """Return whether there is credit for one more entry of `size` bytes."""
         raise NotImplementedError

@@ -407,10 +407,16 @@ class Policies:
         for queue in vhost.queue_list.walk():
             if queue.deleted or vhost.removed:
                 continue
+            timeout = queue.settings.consumer_timeout
             try:
                 if self.apply(queue):
                     queue.reconfigured()
                     yield APPLY_WORK
+                    if queue.settings.consumer_timeout != timeout:
+                        for consumer in list(queue.consumers):
+                            if not consumer.left:
+                                consumer.queue_reconfigured()
+                            yield 1
             except Exception:  # the others must still be changed
                 logger.exception("cannot apply policies to queue '%s' in vhost '%s'", queue.name, vhost.name)
             yield VISIT_WORK

@@ -565,18 +565,48 @@ class Channel(UnackedOwner):
 
         The shortest limit of the channel applies.
         """
+        limit = self._timeout_of(limit, queue)
+        if limit and (self.timeout is None or self.timeout.limit > limit):
+            self._start_timeout(limit)
+
+    def update_timeout(self) -> None:
+        """Apply the shortest limit of the channel after that of a queue has changed."""
+        shortest = 0
+        consumers = self.consumers.by_tag.values()
+        self.broker.work += len(consumers)
+        for consumer in consumers:
+            own = consumer.arguments.get("x-consumer-timeout")
+            limit = self._timeout_of(own if isinstance(own, int) else None, consumer.queue)
+            if limit and (not shortest or limit < shortest):
+                shortest = limit
+        if self.timeout is not None and self.timeout.limit == shortest:
+            return
+        if shortest:
+            self._start_timeout(shortest)
+        else:
+            self._stop_timeout()
+
+    def _timeout_of(self, limit: int | None, queue: Queue) -> int:
+        """Return the limit of a consumer, its queue or the vhost in milliseconds, 0 for none."""
         if limit is None:
             limit = queue.settings.consumer_timeout
         if limit is None:
             limit = self.connection.consumer_timeout
-        if not limit:
-            return
+        return limit
+
+    def _start_timeout(self, limit: int) -> None:
+        self._stop_timeout()
         self.unacked.begin_times()
-        watch = self.timeout
-        if watch is None or watch.limit > limit:
-            self.timeout = watch = ConsumerTimeout(self, limit)
-            timers = self.broker.timers
-            timers.at(timers.now() + limit, watch)
+        self.timeout = ConsumerTimeout(self, limit)
+        timers = self.broker.timers
+        now = timers.now()
+        timers.at(max(self.unacked.oldest_time(now) + limit, now + 1), self.timeout)
+
+    def _stop_timeout(self) -> None:
+        if self.timeout is not None:
+            self.broker.timers.cancel(self.timeout)
+            self.timeout.detach()
+            self.timeout = None
 
     def wake(self) -> None:
         """Wake consumers when the window that they share has room again."""
@@ -667,10 +697,7 @@ class Channel(UnackedOwner):
         """Finish unfinished work, remove consumers and requeue entries, in steps."""
         self.scope.depart()
         self.broker.holders.pop(self, None)
-        if self.timeout is not None:
-            self.broker.timers.cancel(self.timeout)
-            self.timeout.detach()
-            self.timeout = None
+        self._stop_timeout()
         self.body.drop()
         self.backlog.clear()
         self.replies.close()

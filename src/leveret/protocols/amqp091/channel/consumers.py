@@ -45,6 +45,9 @@ class ChannelConsumer(Consumer):
         if no_local:
             self.select()
 
+    def queue_reconfigured(self) -> None:
+        self.on_channel.update_timeout()
+
     def has_credit_for(self, size: int) -> bool:
         channel = self.on_channel
         if not self.no_ack:

@@ -125,9 +125,11 @@ class UnackedDeliveries:
         return min(self._times.values(), default=now)
 
     def begin_times(self) -> None:
-        """Keep the times of deliveries from now on."""
-        self._timed = True
-        self.tracked = True
+        """Keep the times of deliveries from now on. Earlier deliveries count as made now."""
+        if not self._timed:
+            self._timed = True
+            self.tracked = True
+            self._times = dict.fromkeys(self.entries, self._timers.now())
 
     # Acknowledgements
 
