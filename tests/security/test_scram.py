@@ -14,7 +14,7 @@ from leveret.broker.errors import StorageFailed
 from leveret.security.mechanisms import Blocking, Challenge, Context, Failure, Success, create, offered
 from leveret.security.passwords import Hasher
 from leveret.security.scram import ITERATIONS, KEY_BYTES, Keyring, Keys
-from leveret.security.users import DeclaredUser, User, UserStore
+from leveret.security.users import FORMAT, DeclaredUser, User, UserStore
 from tests.support.scram import ScramClient
 
 BOTH = ["SCRAM-SHA-512", "SCRAM-SHA-256"]
@@ -286,7 +286,7 @@ def test_keys_are_stored_with_the_user(store: UserStore, metadata: Metadata) -> 
     assert again.get("alice") == store.get("alice")
     assert is_in(again, "alice", "secret")
     record = json.loads(metadata["user", "alice"])
-    assert record["format"] == 2
+    assert record["format"] == FORMAT
     assert set(record["scram"]) == set(BOTH)
     assert b"secret" not in metadata["user", "alice"]
 

@@ -47,6 +47,10 @@ COMMANDS = {
     "parameters": ("leveret.cli.parameters:parameters", "List, set and delete parameters of vhosts."),
     "global-parameters": ("leveret.cli.parameters:global_parameters", "List, set and delete global parameters."),
     "permissions": ("leveret.cli.permissions:permissions", "List, set and delete permissions."),
+    "topic-permissions": (
+        "leveret.cli.topic_permissions:topic_permissions",
+        "List, set and clear topic permissions.",
+    ),
     "publish": ("leveret.cli.publish:publish", "Publish messages."),
     "consume": ("leveret.cli.consume:consume", "Print messages as they arrive."),
     "get": ("leveret.cli.get:get", "Get messages from a queue."),

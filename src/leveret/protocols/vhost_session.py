@@ -77,7 +77,7 @@ class VhostSession(Session):
         """Return the route of a publish.
 
         Raises:
-            AccessRefused: the user may not write to the exchange, or the exchange is internal.
+            AccessRefused: the user may not write to the exchange or to this routing key, or the exchange is internal.
         """
         vhost = self.vhost
         users = self.services.users
@@ -94,6 +94,8 @@ class VhostSession(Session):
         if route.exchange.internal:
             raise AccessRefused(f"cannot publish to internal exchange '{route.exchange_name}' in vhost '{self.vhost_name}'")
         self.check("write", route.exchange_name)
+        if route.exchange.has_topics:
+            self.check_topic("write", route.exchange_name, route.routing_key)
         if route.owner and route.owner != self.user:
             raise AccessRefused(
                 f"the sink transaction of '{route.exchange_name}' in vhost '{self.vhost_name}' belongs to another user"
@@ -173,6 +175,26 @@ class VhostSession(Session):
 
     def check_peer(self) -> None:
         self.ingress.check_peer()
+
+    def client_id(self) -> str:
+        """Return the client's id, the value of `{client_id}` in topic permissions; "" if the protocol has none."""
+        return ""
+
+    def check_topic(self, operation: str, exchange: str, routing_key: str) -> None:
+        """Raise AccessRefused unless the user may write or read this routing key of a topic exchange."""
+        if not self.services.users.may_topic(
+            self.user, self.vhost_name, operation, exchange, routing_key, self.client_id()
+        ):
+            raise AccessRefused(
+                f"{operation} access to topic '{routing_key}' in exchange '{exchange}' in vhost '{self.vhost_name}'"
+                f" refused for user '{self.user}'"
+            )
+
+    def check_copies(self, route: Route, routing_keys: list[str]) -> None:
+        """Raise AccessRefused unless the user may write the routing keys in the CC and BCC headers of a message."""
+        if route.exchange.has_topics:
+            for routing_key in routing_keys:
+                self.check_topic("write", route.exchange_name, routing_key)
 
     def check_any(self, resource: str) -> None:
         """Raise AccessRefused unless the user has a permission for the exchange or queue."""

@@ -16,14 +16,22 @@ import msgspec
 
 from leveret.broker.errors import NotAllowed, NotFound, PreconditionFailed, StorageFailed
 from leveret.security.passwords import DUMMY_HASH, Digester, Hasher, Verdicts
-from leveret.security.permissions import ALL, Permission, allows, check_permission
+from leveret.security.permissions import (
+    ALL,
+    Permission,
+    TopicPermission,
+    allows,
+    allows_topic,
+    check_permission,
+    check_topic_permission,
+)
 from leveret.security.scram import Keyring, Keys, ScramKeys
 
 logger = logging.getLogger("leveret.security")
 
 KIND = "user"
-# Version of the user records: 1 had no SCRAM keys.
-FORMAT = 2
+# Version of the user records: 1 had no SCRAM keys, 2 no topic permissions.
+FORMAT = 3
 # Kind and key of the secret that fake keys are derived from.
 SECRET = ("secret", "scram")
 ADMINISTRATOR = "administrator"
@@ -49,7 +57,7 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
     """A user.
 
     `password_hash` is empty for a user without one: see `UserStore.verify`. `scram` has the SCRAM keys of the password,
-    None if they have not been created.
+    None if they have not been created. `topic_permissions` has the topic permissions by vhost and exchange.
     """
 
     name: str
@@ -57,6 +65,7 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
     scram: Keys | None = None
     tags: tuple[str, ...] = ()
     permissions: dict[str, Permission] = {}
+    topic_permissions: dict[str, dict[str, TopicPermission]] = {}
     limits: UserLimits = UserLimits()
 
 
@@ -142,6 +151,7 @@ class UserStore:
                 user = self._stored[name] = _read_user(name, value)
                 try:
                     _check_permissions(name, user.permissions)
+                    _check_topic_permissions(name, user.topic_permissions)
                 except PreconditionFailed as error:
                     logger.warning("%s; it allows nothing until it is set again", error)
         names = [
@@ -174,6 +184,7 @@ class UserStore:
         """
         for name, declared in users.items():
             _check_permissions(name, declared.user.permissions)
+            _check_topic_permissions(name, declared.user.topic_permissions)
         names = {*self._declared, *users}
         self._declared = {name: declared.user for name, declared in users.items()}
         self._digests = {
@@ -216,6 +227,24 @@ class UserStore:
             return True
         permission = user.permissions.get(vhost) if user is not None else None
         return permission is not None and allows(permission, operation, resource)
+
+    def may_topic(
+        self, name: str, vhost: str, operation: str, exchange: str, routing_key: str, client_id: str = ""
+    ) -> bool:
+        """Return whether the topic permissions of a user allow to write or read a routing key of a topic exchange.
+
+        A user without topic permissions for the exchange may use every routing key.
+        """
+        user = self.get(name)
+        if user is None:
+            return False
+        permission = user.topic_permissions.get(vhost, {}).get(exchange)
+        if permission is None or name == self.owner:
+            return True
+        variables = {"username": name, "vhost": vhost}
+        if client_id:
+            variables["client_id"] = client_id
+        return allows_topic(permission, operation, routing_key, variables)
 
     def has_any_permission(self, name: str, vhost: str) -> bool:
         """Return whether any expression of the user in the vhost is not empty."""
@@ -375,6 +404,7 @@ class UserStore:
         if not 1 <= len(user.name.encode("utf-8", "surrogateescape")) <= 255:
             raise PreconditionFailed("expected a user name of 1 to 255 bytes")
         _check_permissions(user.name, user.permissions)
+        _check_topic_permissions(user.name, user.topic_permissions)
         self._store(user)
 
     def change(
@@ -408,6 +438,26 @@ class UserStore:
             raise NotFound(f"user '{name}' has no permissions in vhost '{vhost}'")
         self._store(msgspec.structs.replace(user, permissions=permissions))
 
+    def set_topic_permission(self, name: str, vhost: str, exchange: str, permission: TopicPermission) -> None:
+        """Set the user's topic permissions for an exchange, which may not exist yet."""
+        user = self._changeable(name)
+        _check_topic_permissions(name, {vhost: {exchange: permission}})
+        changed = {**user.topic_permissions, vhost: {**user.topic_permissions.get(vhost, {}), exchange: permission}}
+        self._store(msgspec.structs.replace(user, topic_permissions=changed))
+
+    def clear_topic_permissions(self, name: str, vhost: str, exchange: str | None = None) -> None:
+        """Remove the user's topic permissions for an exchange, or for all exchanges of a vhost. Raises NotFound."""
+        user = self._changeable(name)
+        known = user.topic_permissions.get(vhost, {})
+        kept = {} if exchange is None else {key: value for key, value in known.items() if key != exchange}
+        if len(kept) == len(known):
+            which = "" if exchange is None else f" for exchange '{exchange}'"
+            raise NotFound(f"user '{name}' has no topic permissions{which} in vhost '{vhost}'")
+        changed = {key: value for key, value in user.topic_permissions.items() if key != vhost}
+        if kept:
+            changed[vhost] = kept
+        self._store(msgspec.structs.replace(user, topic_permissions=changed))
+
     def delete(self, name: str) -> None:
         """Delete a user. Raises NotFound, or NotAllowed if the user is declared in the configuration."""
         self._changeable(name)
@@ -420,9 +470,10 @@ class UserStore:
     def forget_vhost(self, vhost: str) -> None:
         """Remove the permissions in a deleted vhost, except those of the configuration."""
         for user in list(self._stored.values()):
-            if vhost in user.permissions:
+            if vhost in user.permissions or vhost in user.topic_permissions:
                 kept = {key: value for key, value in user.permissions.items() if key != vhost}
-                self._store(msgspec.structs.replace(user, permissions=kept))
+                topics = {key: value for key, value in user.topic_permissions.items() if key != vhost}
+                self._store(msgspec.structs.replace(user, permissions=kept, topic_permissions=topics))
 
     def _refuse_declared(self, name: str) -> None:
         if name in self._declared:
@@ -472,3 +523,12 @@ def _check_permissions(name: str, permissions: Mapping[str, Permission]) -> None
             check_permission(permission)
         except PreconditionFailed as error:
             raise PreconditionFailed(f"user '{name}', vhost '{vhost}': {error}") from None
+
+
+def _check_topic_permissions(name: str, permissions: Mapping[str, Mapping[str, TopicPermission]]) -> None:
+    for vhost, by_exchange in permissions.items():
+        for exchange, permission in by_exchange.items():
+            try:
+                check_topic_permission(permission)
+            except PreconditionFailed as error:
+                raise PreconditionFailed(f"user '{name}', vhost '{vhost}', exchange '{exchange}': {error}") from None

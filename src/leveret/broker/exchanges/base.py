@@ -71,6 +71,7 @@ class Exchange(Destination):
                     third argument, "" for none (routes cannot be cached by address otherwise)
     match_all_key   the routing key of a binding that matches as many messages as the type allows
     partitions      the type spreads messages over its destinations, which may be the partitions of a super stream
+    has_topics      topic permissions apply to the routing keys
 
     A subclass implements `match` and, if it has an index, `added` and `removed`.
     """
@@ -79,6 +80,7 @@ class Exchange(Destination):
     type: ClassVar[str] = ""
     match_all_key: ClassVar[str] = ""
     partitions: ClassVar[bool] = False
+    has_topics: ClassVar[bool] = False
 
     def __init__(
         self,

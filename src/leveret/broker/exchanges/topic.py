@@ -47,6 +47,7 @@ def _enter(node: Node, reached: dict[Node, None]) -> None:
 class TopicExchange(Exchange):
     type: ClassVar[str] = "topic"
     match_all_key: ClassVar[str] = "#"
+    has_topics: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -43,6 +43,9 @@ class Definer(Protocol):
     def check(self, permission: str, resource: str, /) -> None:
         """Raise `AccessRefused` unless the caller may configure, write or read an exchange or queue."""
 
+    def check_topic(self, permission: str, exchange: str, routing_key: str, /) -> None:
+        """Raise `AccessRefused` unless the caller may write or read this routing key of a topic exchange."""
+
 
 def declare_queue(
     definer: Definer, name: str, *, durable: bool, exclusive: bool, auto_delete: bool, arguments: FieldTable
@@ -97,15 +100,22 @@ def delete_exchange(definer: Definer, name: str, *, if_unused: bool = False) -> 
     definer.vhost.delete_exchange(name, if_unused=if_unused)
 
 
-def check_queue_binding(definer: Definer, queue: str, source: str) -> None:
+def check_queue_binding(definer: Definer, queue: str, source: str, routing_key: str) -> None:
     """Raise `AccessRefused` unless the definer may bind this queue to this exchange and unbind it."""
     definer.vhost.check_bindable(source)
     definer.check("write", queue)
+    _check_source(definer, source, routing_key)
+
+
+def _check_source(definer: Definer, source: str, routing_key: str) -> None:
     definer.check("read", source)
+    exchange = definer.vhost.exchanges.get(source)
+    if exchange is not None and exchange.has_topics:
+        definer.check_topic("read", source, routing_key)
 
 
 def bind_queue(definer: Definer, queue: str, source: str, routing_key: str, arguments: FieldTable) -> Queue:
-    check_queue_binding(definer, queue, source)
+    check_queue_binding(definer, queue, source, routing_key)
     vhost = definer.vhost
     vhost.exchange(source)
     found = vhost.queue(queue, definer.session)
@@ -115,29 +125,29 @@ def bind_queue(definer: Definer, queue: str, source: str, routing_key: str, argu
 
 def unbind_queue(definer: Definer, queue: str, source: str, routing_key: str, arguments: FieldTable) -> None:
     """Remove a binding. Except in strict mode, a missing binding succeeds without permission for the queue."""
-    check_queue_binding(definer, queue, source)
+    check_queue_binding(definer, queue, source, routing_key)
     vhost = definer.vhost
     if vhost.strict or vhost.is_bound(queue, source, routing_key, arguments):
         vhost.unbind(vhost.queue(queue, definer.session), source, routing_key, arguments)
 
 
-def check_exchange_binding(definer: Definer, destination: str, source: str) -> None:
+def check_exchange_binding(definer: Definer, destination: str, source: str, routing_key: str) -> None:
     """Raise `AccessRefused` unless the definer may bind the destination to the source and unbind it."""
     if not destination or not source:
         raise AccessRefused("the default exchange cannot be bound to another exchange")
     definer.check("write", destination)
-    definer.check("read", source)
+    _check_source(definer, source, routing_key)
 
 
 def bind_exchange(definer: Definer, destination: str, source: str, routing_key: str, arguments: FieldTable) -> None:
-    check_exchange_binding(definer, destination, source)
+    check_exchange_binding(definer, destination, source, routing_key)
     vhost = definer.vhost
     vhost.bind(vhost.exchange(destination), source, routing_key, arguments)
 
 
 def unbind_exchange(definer: Definer, destination: str, source: str, routing_key: str, arguments: FieldTable) -> None:
     """Remove a binding. A missing binding succeeds, except in strict mode."""
-    check_exchange_binding(definer, destination, source)
+    check_exchange_binding(definer, destination, source, routing_key)
     vhost = definer.vhost
     if vhost.strict or (destination in vhost.exchanges and source in vhost.exchanges):
         vhost.unbind(vhost.exchange(destination), source, routing_key, arguments)
@@ -302,7 +312,7 @@ def perform_unbind(context: VhostContext, request: OneBinding) -> Reply:
     """Remove a binding. Removing a missing binding succeeds, in strict mode too."""
     is_queue = request.kind == "queue"
     check = check_queue_binding if is_queue else check_exchange_binding
-    check(context, request.destination, request.source)
+    check(context, request.destination, request.source, request.routing_key)
     binding = _own(context.vhost, request).get((request.routing_key, freeze(request.arguments)))
     if binding is not None:
         unbind = unbind_queue if is_queue else unbind_exchange
@@ -321,7 +331,7 @@ def perform_list_bindings(context: VhostContext, request: Bindings) -> BindingAr
 def perform_compare_bindings(context: VhostContext, request: Bindings) -> BindingArguments:
     """List the bindings with one routing key between two objects, if the user may unbind them."""
     check = check_queue_binding if request.kind == "queue" else check_exchange_binding
-    check(context, request.destination, request.source)
+    check(context, request.destination, request.source, request.routing_key)
     found = between(context.vhost, request, MAX_COMPARED, COMPARE_WORK)
     return BindingArguments(arguments=[ClientTable(binding.arguments) for binding in found])
 

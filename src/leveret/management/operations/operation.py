@@ -44,6 +44,9 @@ class Principal(Protocol):
     def may(self, vhost: str, permission: str, resource: str) -> bool:
         """Return whether the caller may configure, write or read an exchange or queue."""
 
+    def may_topic(self, vhost: str, permission: str, exchange: str, routing_key: str) -> bool:
+        """Return whether the caller may write or read this routing key of a topic exchange."""
+
 
 class Operator:
     """Principal of the control socket: a process of the user that runs the broker."""
@@ -56,19 +59,26 @@ class Operator:
     def may(self, vhost: str, permission: str, resource: str) -> bool:
         return True
 
+    def may_topic(self, vhost: str, permission: str, exchange: str, routing_key: str) -> bool:
+        return True
+
 
 class User:
-    """Principal with the permissions of a broker user."""
+    """Principal with the permissions of a broker user. `client_id` is the value of that variable in topic permissions."""
 
-    def __init__(self, user: str, users: UserStore) -> None:
+    def __init__(self, user: str, users: UserStore, client_id: str = "") -> None:
         self.user = user
         self._users = users
+        self._client_id = client_id
 
     def is_operator(self) -> bool:
         return False
 
     def may(self, vhost: str, permission: str, resource: str) -> bool:
         return self._users.may(self.user, vhost, permission, resource)
+
+    def may_topic(self, vhost: str, permission: str, exchange: str, routing_key: str) -> bool:
+        return self._users.may_topic(self.user, vhost, permission, exchange, routing_key, self._client_id)
 
 
 class Context:
@@ -128,6 +138,14 @@ class VhostContext:
             raise AccessRefused(
                 f"{permission} access to '{resource or 'amq.default'}' in vhost '{self.vhost.name}' refused"
                 f" for user '{self.user}'"
+            )
+
+    def check_topic(self, permission: str, exchange: str, routing_key: str) -> None:
+        """Raise `AccessRefused` unless the principal may write or read this routing key of a topic exchange."""
+        if not self.principal.may_topic(self.vhost.name, permission, exchange, routing_key):
+            raise AccessRefused(
+                f"{permission} access to topic '{routing_key}' in exchange '{exchange}' in vhost '{self.vhost.name}'"
+                f" refused for user '{self.user}'"
             )
 
     def check_any(self, resource: str) -> None:

@@ -1,4 +1,4 @@
-"""Permissions of users in vhosts: list, set, delete."""
+"""Permissions and topic permissions of users in vhosts: list, set, delete."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from leveret.management.operations.operation import Context, Operation, Operations
 from leveret.management.structs import Reply, Request
-from leveret.security.permissions import Permission
+from leveret.security.permissions import Permission, TopicPermission
 
 
 class List(Request, kw_only=True):
@@ -33,6 +33,31 @@ class PermissionInfo(Reply, kw_only=True):
     user: str
     vhost: str
     configure: str
+    write: str
+    read: str
+    source: str
+
+
+class TopicSet(Of, kw_only=True):
+    """Request to set topic permissions. They are regular expressions; an empty one matches the empty routing key only."""
+
+    exchange: str
+    write: str
+    read: str
+
+
+class TopicClear(Of, kw_only=True):
+    """Request to clear the topic permissions for an exchange, or for all exchanges of the vhost."""
+
+    exchange: str | None = None
+
+
+class TopicPermissionInfo(Reply, kw_only=True):
+    """The topic permissions of a user for an exchange, as regular expressions."""
+
+    user: str
+    vhost: str
+    exchange: str
     write: str
     read: str
     source: str
@@ -67,8 +92,42 @@ def delete(context: Context, request: Of) -> None:
     context.users.set_permission(request.user, request.vhost, None)
 
 
+def list_topic_permissions(context: Context, request: List) -> Iterator[TopicPermissionInfo]:
+    """List topic permissions."""
+    for user in context.users.users():
+        if request.user not in (None, user.name):
+            continue
+        for vhost, by_exchange in sorted(user.topic_permissions.items()):
+            if request.vhost not in (None, vhost):
+                continue
+            for exchange, permission in sorted(by_exchange.items()):
+                yield TopicPermissionInfo(
+                    user=user.name,
+                    vhost=vhost,
+                    exchange=exchange,
+                    write=permission.write,
+                    read=permission.read,
+                    source=context.users.source(user.name),
+                )
+
+
+def set_topic_permission(context: Context, request: TopicSet) -> None:
+    """Set the topic permissions of a user for an exchange, which may not exist yet."""
+    context.vhost(request.vhost)
+    permission = TopicPermission(request.write, request.read)
+    context.users.set_topic_permission(request.user, request.vhost, request.exchange, permission)
+
+
+def clear_topic_permissions(context: Context, request: TopicClear) -> None:
+    """Clear the topic permissions of a user for an exchange, or for all exchanges of a vhost."""
+    context.users.clear_topic_permissions(request.user, request.vhost, request.exchange)
+
+
 OPERATIONS: Operations = {
     "permissions.list": Operation(list_permissions, List, PermissionInfo),
     "permissions.set": Operation(set_permission, Set, changes=True),
     "permissions.delete": Operation(delete, Of, changes=True),
+    "topic_permissions.list": Operation(list_topic_permissions, List, TopicPermissionInfo),
+    "topic_permissions.set": Operation(set_topic_permission, TopicSet, changes=True),
+    "topic_permissions.clear": Operation(clear_topic_permissions, TopicClear, changes=True),
 }

@@ -133,7 +133,7 @@ def unbind(channel: Channel, ticket: int, queue: str, exchange: str, routing_key
     vhost = channel.vhost
     find(channel, name)
     vhost.exchange(exchange)
-    definitions.check_queue_binding(channel.connection, name, exchange)
+    definitions.check_queue_binding(channel.connection, name, exchange, routing_key)
     if not vhost.is_bound(name, exchange, routing_key, arguments):
         raise NotFound(
             f"no binding '{routing_key}' between exchange '{exchange}' and queue '{name}' in vhost '{vhost.name}'",

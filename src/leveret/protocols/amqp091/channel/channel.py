@@ -229,11 +229,13 @@ class Channel(UnackedOwner):
     def route_message(self, route: Route, message: Message) -> list[Queue]:
         """Return the queues of a message whose headers affect routing (CC, BCC, headers exchanges)."""
         if route.owner:
-            content.check_copies(message)  # the sink transaction uses them when it is committed
+            # The sink transaction uses them when it is committed.
+            self.connection.check_copies(route, content.check_copies(message))
             return route.queues
         more: list[str] = []
         if message.headers_at >= 0 and b"CC" in message.header:
             more = content.copy_keys(message)
+            self.connection.check_copies(route, more)
         if not more and not route.dynamic:
             return route.queues
         return self.vhost.route_message(route, message, more)

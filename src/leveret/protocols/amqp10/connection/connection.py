@@ -434,6 +434,9 @@ class Connection(VhostSession):
 
     # Sessions
 
+    def client_id(self) -> str:
+        return self.container_id
+
     def channel_count(self) -> int:
         return len(self.sessions.by_number)
 

@@ -383,14 +383,19 @@ def _subscribe(
     vhost = connection.vhost
     connection.check("read", node.exchange)
     known = terminus.node
-    if known is not None and not known.queue.deleted:
+    if known is not None and known.queue.deleted:
+        known = None
+    exchange = vhost.exchanges.get(node.exchange) if known is not None else vhost.exchange(node.exchange)
+    key = node.key if wanted.binding is None else wanted.binding
+    if exchange is not None:
+        if key is None:
+            key = exchange.match_all_key
+        if exchange.has_topics:
+            connection.check_topic("read", node.exchange, key)
+    if known is not None:
         return known
-    exchange = vhost.exchange(node.exchange)
     if not node.exchange:
         raise AccessRefused("queues cannot be bound to the default exchange")
-    key = node.key if wanted.binding is None else wanted.binding
-    if key is None:
-        key = exchange.match_all_key
     exchange.check_binding(key, wanted.arguments)
     made = _add_queue(session, name, source.durable > 0, descriptors.DELETE_ON_CLOSE)
     try:

@@ -164,7 +164,8 @@ def name_in(part: str, what: str) -> str:
 
 def context_of(connection: VhostSession) -> operation.VhostContext:
     """Return the context of an operation that a connection requests."""
-    return operation.VhostContext(connection.vhost, operation.User(connection.user, connection.services.users), connection)
+    principal = operation.User(connection.user, connection.services.users, connection.client_id())
+    return operation.VhostContext(connection.vhost, principal, connection)
 
 
 def kinds_of(struct: type[structs.Request]) -> dict[str, type]:
