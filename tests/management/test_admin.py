@@ -221,6 +221,8 @@ def test_users(harness: Harness) -> None:
             "max_channels": 0,
             "scram": False,
             "loopback_only": False,
+            "password_hash": "",
+            "hashing_algorithm": "",
         }
     ]
     assert harness.users.verify("alice", b"secret")

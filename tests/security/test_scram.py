@@ -372,8 +372,8 @@ def test_without_scram_no_keys_are_created(metadata: Metadata) -> None:
 
 
 def test_a_later_format_is_refused(metadata: Metadata) -> None:
-    metadata["user", "alice"] = b'{"format":3,"name":"alice"}'
-    with pytest.raises(StorageFailed, match="user 'alice' is stored in format 3, and this version supports up to 2"):
+    metadata["user", "alice"] = b'{"format":99,"name":"alice"}'
+    with pytest.raises(StorageFailed, match="user 'alice' is stored in format 99, and this version supports up to 3"):
         open_store(metadata)
 
 

@@ -13,6 +13,7 @@ from leveret.cli.failed import Failed
 from leveret.cli.listing import listing
 from leveret.cli.output import limit
 from leveret.cli.remote import current, remote_options
+from leveret.security.passwords import RABBITMQ_ALGORITHMS, RABBITMQ_SHA256
 
 Function = TypeVar("Function", bound=Callable[..., None])
 
@@ -46,6 +47,18 @@ def get_password(path: Path | None) -> str:
     return lines[0]
 
 
+def password_hash_options(function: Function) -> Function:
+    """Add --password-hash and --hashing-algorithm."""
+    function = click.option(
+        "--hashing-algorithm",
+        type=click.Choice(list(RABBITMQ_ALGORITHMS)),
+        help=f"Algorithm of --password-hash. Default: {RABBITMQ_SHA256}.",
+    )(function)
+    return click.option(
+        "--password-hash", metavar="HASH", help="Password hash in RabbitMQ's format; an empty one means no password."
+    )(function)
+
+
 COLUMNS = (
     ("name", "name"),
     ("tags", "tags", ", ".join),
@@ -67,6 +80,7 @@ def users() -> None:
 @users.command()
 @click.argument("name")
 @password_file_option
+@password_hash_options
 @click.option("--no-password", is_flag=True, help="Add a user who logs in only with EXTERNAL or ANONYMOUS.")
 @click.option("--tag", "tags", multiple=True, help="Tag, such as administrator; repeatable.")
 @click.option(
@@ -78,17 +92,26 @@ def users() -> None:
 @click.option("--max-channels", type=click.IntRange(0), default=0, help="Maximum number of channels; 0 is unlimited.")
 @remote_options
 def add(
-    name: str, password_file: Path | None, no_password: bool, tags: tuple[str, ...], max_connections: int, max_channels: int
+    name: str,
+    password_file: Path | None,
+    password_hash: str | None,
+    hashing_algorithm: str | None,
+    no_password: bool,
+    tags: tuple[str, ...],
+    max_connections: int,
+    max_channels: int,
 ) -> None:
     """Add a user. Prompts for the password, or reads it from --password-file."""
-    if no_password and password_file is not None:
-        raise click.UsageError("expected either --password-file or --no-password")
+    if no_password + (password_file is not None) + (password_hash is not None) > 1:
+        raise click.UsageError("expected only one of --password-file, --password-hash and --no-password")
     broker = current()
-    password = None if no_password else get_password(password_file)
+    password = None if no_password or password_hash is not None else get_password(password_file)
     broker.call(
         "users.add",
         name=name,
         password=password,
+        password_hash=password_hash,
+        hashing_algorithm=hashing_algorithm,
         tags=list(tags),
         max_connections=max_connections,
         max_channels=max_channels,
@@ -100,6 +123,7 @@ def add(
 @click.argument("name")
 @click.option("--password", "ask", is_flag=True, help="Prompt for a new password.")
 @password_file_option
+@password_hash_options
 @click.option("--tag", "tags", multiple=True, help="New tag; repeatable. The new tags replace all old ones.")
 @click.option("--no-tags", is_flag=True, help="Remove all tags.")
 @click.option(
@@ -113,6 +137,8 @@ def change(
     name: str,
     ask: bool,
     password_file: Path | None,
+    password_hash: str | None,
+    hashing_algorithm: str | None,
     tags: tuple[str, ...],
     no_tags: bool,
     max_connections: int | None,
@@ -122,12 +148,16 @@ def change(
     broker = current()
     password = get_password(password_file) if ask or password_file is not None else None
     new_tags = [] if no_tags else list(tags) or None
-    if password is None and new_tags is None and max_connections is None and max_channels is None:
+    if password is not None and password_hash is not None:
+        raise click.UsageError("expected either a password or --password-hash")
+    if password is None and password_hash is None and new_tags is None and max_connections is None and max_channels is None:
         raise click.UsageError("nothing to change; see --help for the options")
     broker.call(
         "users.change",
         name=name,
         password=password,
+        password_hash=password_hash,
+        hashing_algorithm=hashing_algorithm,
         tags=new_tags,
         max_connections=max_connections,
         max_channels=max_channels,

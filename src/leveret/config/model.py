@@ -429,6 +429,9 @@ class AuthConfig(Section, frozen=True, kw_only=True):
         default_factory=lambda: ["guest"]
     )
     anonymous_user: Annotated[Name | None, about("User for clients that use ANONYMOUS.")] = None
+    rehash: Annotated[
+        bool, about("Replace password hashes in RabbitMQ's format by Argon2id hashes at the first login by PLAIN.")
+    ] = True
     external_name: Annotated[
         Literal["common-name", "subject"],
         about("Part of a client certificate to use as the user name: its common name, or its subject as in RFC 4514."),
@@ -460,7 +463,9 @@ class UserConfig(Section, frozen=True, kw_only=True):
     password: Annotated[str | None, about("Password in plain text.")] = None
     password_hash: Annotated[str | None, about("Argon2id hash of the password, as printed by `leveret users hash`.")] = None
     password_file: Annotated[FilePath | None, about("File whose first line is the password.")] = None
-    tags: Annotated[list[Name], about("Labels; `administrator` may manage the broker.")] = field(default_factory=list)
+    tags: Annotated[list[Name], about("Labels; some grant [roles in management](security.md#tags).")] = field(
+        default_factory=list
+    )
     permissions: Annotated[
         dict[str, PermissionConfig], about("Permissions of the user by vhost. The user has no permissions in other vhosts.")
     ] = field(default_factory=dict)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Executor
 from typing import TypeVar
 
@@ -32,6 +32,7 @@ class ManagedBroker:
         executor: The executor for slow work, such as password hashing.
         vhost_settings: The vhost settings that operators set.
         links: The AMQP 1.0 links.
+        authenticate: Checks the password of a user who logs in from an address; by default in the executor, without limits.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class ManagedBroker:
         executor: Executor | None = None,
         vhost_settings: dict[str, VhostConfig] | None = None,
         links: LinkRegistry,
+        authenticate: Callable[[str, bytes, str], Awaitable[bool]] | None = None,
     ) -> None:
         self.broker = broker
         self.users = users
@@ -60,6 +62,13 @@ class ManagedBroker:
         self.vhost_settings = vhost_settings if vhost_settings is not None else {}
         self.links = links
         self._executor = executor
+        self._authenticate = authenticate
+
+    async def authenticate(self, name: str, password: bytes, address: str) -> bool:
+        """Return whether a user may log in with this password from this address."""
+        if self._authenticate is not None:
+            return await self._authenticate(name, password, address)
+        return await self.in_thread(lambda: self.users.verify(name, password))
 
     async def in_thread(self, function: Callable[[], T]) -> T:
         """Run a function in a thread and return its result."""

@@ -34,6 +34,7 @@ from leveret.management.descriptions import ProcessInfo
 from leveret.management.managed import ManagedBroker
 from leveret.management.operations.vhosts import DEFAULT_VHOST, stored_vhosts
 from leveret.node.listening import listen
+from leveret.node.logins import Logins
 from leveret.node.permissions import warn_about_permissions
 from leveret.node.segments import make_store, segment_settings
 from leveret.protocols.amqp09.contents.policy import content_policies
@@ -102,6 +103,7 @@ class Composition:
             declared_in=config_name,
             owner=owner,
             keyring=Keyring(config.auth.mechanisms),
+            rehash=config.auth.rehash,
         )
         try:
             users.declare(declared)
@@ -190,6 +192,7 @@ class Composition:
             executor=self.server.executor,
             vhost_settings=self.vhost_settings,
             links=self.protocols.amqp10.termini,
+            authenticate=Logins(users, self.services.logins, self.server.executor, self.broker.end_turn).authenticate,
         )
         self.admin = Admin(self.managed)
         self.broker.request_handler = Requests(self.broker, users, self.services.numbered.get, Envelopes())

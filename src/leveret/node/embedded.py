@@ -20,7 +20,7 @@ from leveret.node.choices import CHOICES
 from leveret.node.errors import CallRefused
 from leveret.node.running import Node
 from leveret.node.threaded import Threaded
-from leveret.security.users import ADMINISTRATOR
+from leveret.security.tags import ADMINISTRATOR
 from leveret.storage.registry import MEMORY, SQLITE
 from leveret.storage.salvage import Salvage
 

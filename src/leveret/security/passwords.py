@@ -1,7 +1,9 @@
-"""Password hashing with argon2id, and a cache of verdicts, so that a reconnect costs no hash."""
+"""Password hashing with argon2id, RabbitMQ's hashes, and a cache of verdicts, so that a reconnect costs no hash."""
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hashlib
 import hmac
 import secrets
@@ -9,6 +11,8 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
+from typing import Final
 
 # OWASP's parameters with the lowest memory: 7 MiB and five passes, about 16 ms. A flood of logins uses little memory.
 MEMORY_KIB = 7168
@@ -23,6 +27,47 @@ DUMMY_HASH = (
 # Maximum number of cached digests per verdict, and the seconds for which a verdict replaces a hash.
 MAX_VERDICTS = 4096
 VERDICT_SECONDS = 60.0
+
+# RabbitMQ's names of hashing algorithms, and the hash functions.
+RABBITMQ_SHA256: Final = "rabbit_password_hashing_sha256"
+RABBITMQ_ALGORITHMS: Final[dict[str, Callable[[bytes], hashlib._Hash]]] = {
+    RABBITMQ_SHA256: hashlib.sha256,
+    "rabbit_password_hashing_sha512": hashlib.sha512,
+    "rabbit_password_hashing_md5": partial(hashlib.md5, usedforsecurity=False),
+}
+RABBITMQ_SALT_BYTES: Final = 4
+
+
+def rabbitmq_hash(password: bytes, algorithm: str = RABBITMQ_SHA256) -> str:
+    """Return a hash in RabbitMQ's format: base64 of a random salt of 4 bytes and the hash of salt and password."""
+    salt = secrets.token_bytes(RABBITMQ_SALT_BYTES)
+    return base64.b64encode(salt + RABBITMQ_ALGORITHMS[algorithm](salt + password).digest()).decode()
+
+
+def check_rabbitmq_hash(hash: str, algorithm: str) -> None:
+    """Raise ValueError if a text is not a hash in RabbitMQ's format."""
+    if algorithm not in RABBITMQ_ALGORITHMS:
+        raise ValueError(f"unknown hashing algorithm '{algorithm}'; expected one of {', '.join(RABBITMQ_ALGORITHMS)}")
+    size = RABBITMQ_SALT_BYTES + RABBITMQ_ALGORITHMS[algorithm](b"").digest_size
+    if len(_decoded(hash)) != size:
+        raise ValueError(f"invalid password hash: expected {size} bytes in base64 for '{algorithm}'")
+
+
+def verify_rabbitmq_hash(hash: str, algorithm: str, password: bytes) -> bool:
+    """Return whether a password matches a hash in RabbitMQ's format. An empty password matches none."""
+    raw = _decoded(hash)
+    function = RABBITMQ_ALGORITHMS.get(algorithm)
+    if function is None or not password:
+        return False
+    expected = function(raw[:RABBITMQ_SALT_BYTES] + password).digest()
+    return hmac.compare_digest(raw[RABBITMQ_SALT_BYTES:], expected)
+
+
+def _decoded(hash: str) -> bytes:
+    try:
+        return base64.b64decode(hash, validate=True)
+    except (binascii.Error, ValueError):
+        return b""
 
 
 class Hasher:

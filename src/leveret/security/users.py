@@ -15,7 +15,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from leveret.broker.errors import NotAllowed, NotFound, PreconditionFailed, StorageFailed
-from leveret.security.passwords import DUMMY_HASH, Digester, Hasher, Verdicts
+from leveret.security.passwords import (
+    DUMMY_HASH,
+    RABBITMQ_SHA256,
+    Digester,
+    Hasher,
+    Verdicts,
+    check_rabbitmq_hash,
+    verify_rabbitmq_hash,
+)
 from leveret.security.permissions import (
     ALL,
     Permission,
@@ -26,15 +34,15 @@ from leveret.security.permissions import (
     check_topic_permission,
 )
 from leveret.security.scram import Keyring, Keys, ScramKeys
+from leveret.security.tags import ADMINISTRATOR
 
 logger = logging.getLogger("leveret.security")
 
 KIND = "user"
-# Version of the user records: 1 had no SCRAM keys, 2 no topic permissions.
+# Version of the user records: 1 had no SCRAM keys, 2 no topic permissions and no hashes of RabbitMQ.
 FORMAT = 3
 # Kind and key of the secret that fake keys are derived from.
 SECRET = ("secret", "scram")
-ADMINISTRATOR = "administrator"
 DEFAULT_USER = "guest"
 DEFAULT_PASSWORD = b"guest"
 
@@ -57,11 +65,13 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
     """A user.
 
     `password_hash` is empty for a user without one: see `UserStore.verify`. `scram` has the SCRAM keys of the password,
-    None if they have not been created. `topic_permissions` has the topic permissions by vhost and exchange.
+    None if they have not been created. `hashing_algorithm` is RabbitMQ's name of the algorithm of a hash in RabbitMQ's
+    format, "" for argon2id. `topic_permissions` has the topic permissions by vhost and exchange.
     """
 
     name: str
     password_hash: str = ""
+    hashing_algorithm: str = ""
     scram: Keys | None = None
     tags: tuple[str, ...] = ()
     permissions: dict[str, Permission] = {}
@@ -70,10 +80,29 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Secret(msgspec.Struct, frozen=True, kw_only=True):
-    """The stored form of a password: its hash, and the SCRAM keys."""
+    """The stored form of a password: its hash, and the SCRAM keys. An empty hash allows no login by password."""
 
     password_hash: str
+    hashing_algorithm: str = ""
     scram: Keys | None = None
+
+
+NO_PASSWORD = Secret(password_hash="")
+
+
+def rabbitmq_secret(hash: str, algorithm: str | None = None) -> Secret:
+    """Return the stored form of a password from a hash in RabbitMQ's format; an empty hash stands for no password.
+
+    The default algorithm is RabbitMQ's, SHA-256. Raises PreconditionFailed for an invalid hash.
+    """
+    if not hash:
+        return NO_PASSWORD
+    algorithm = algorithm or RABBITMQ_SHA256
+    try:
+        check_rabbitmq_hash(hash, algorithm)
+    except ValueError as error:
+        raise PreconditionFailed(str(error)) from None
+    return Secret(password_hash=hash, hashing_algorithm=algorithm)
 
 
 class _Record(msgspec.Struct):
@@ -99,6 +128,7 @@ class UserStore:
     declared_in  source of the users of the configuration; named by the error that rejects a change
     owner        a user with all permissions in every vhost; "" for none
     keyring      creates the SCRAM keys for the enabled mechanisms; by default for none
+    rehash       whether a login replaces a hash in RabbitMQ's format by one of argon2id
     generation   increases with every change: callers that cache results of `may` drop them when it differs
     """
 
@@ -111,6 +141,7 @@ class UserStore:
         owner: str = "",
         hasher: Hasher | None = None,
         keyring: Keyring | None = None,
+        rehash: bool = True,
     ) -> None:
         self.generation = 0
         # Called whenever `generation` increases.
@@ -121,6 +152,7 @@ class UserStore:
         self._put = put
         self._hasher = hasher or Hasher()
         self.keyring = keyring or Keyring()
+        self.rehash = rehash
         self._digester = Digester()
         self._verdicts = Verdicts()
         self._stored: dict[str, User] = {}
@@ -130,6 +162,8 @@ class UserStore:
         # Clear-text passwords; and SCRAM keys created from them and at logins, each with its password or hash.
         self._clear: dict[str, bytes] = {}
         self._made: dict[str, tuple[str | bytes, Keys]] = {}
+        # New secrets from logins by users whose hash is RabbitMQ's, each with that hash.
+        self._rehashed: dict[str, tuple[str, Secret]] = {}
         self._making = threading.Lock()
         self._ready: bool | None = None
         self._default = User(name=DEFAULT_USER, tags=(ADMINISTRATOR,), permissions={"/": ALL})
@@ -209,6 +243,10 @@ class UserStore:
         """Return all users, by name."""
         found = {**self._stored, **self._declared} or {DEFAULT_USER: self._default}
         return [found[name] for name in sorted(found)]
+
+    def is_new(self, name: str) -> bool:
+        """Return whether `add` would add a user with this name, which the default user does not prevent."""
+        return name not in self._stored and name not in self._declared
 
     def source(self, name: str) -> str:
         """Return the source of a user: FROM_CONFIG, FROM_METADATA or FROM_DEFAULT. Raises NotFound."""
@@ -297,7 +335,9 @@ class UserStore:
             user = self.get(name)
             verdict = self._check(name, password)
             self._verdicts.put(digest, verdict)
-            if (
+            if verdict and self.rehash and user is not None and user.hashing_algorithm:
+                self._rehashed[name] = (user.password_hash, self.secret(name, password))
+            elif (
                 verdict
                 and self.keyring.mechanisms
                 and user is not None
@@ -309,9 +349,12 @@ class UserStore:
 
     def _check(self, name: str, password: bytes) -> bool:
         user = self.get(name)
-        if user is not None and user.password_hash:
+        if user is not None and user.password_hash and not user.hashing_algorithm:
             return self._hasher.verify(user.password_hash, password)
+        # Hashes of RabbitMQ take microseconds, so that timing would reveal which users have them.
         self._hasher.verify(DUMMY_HASH, password)
+        if user is not None and user.password_hash:
+            return verify_rabbitmq_hash(user.password_hash, user.hashing_algorithm, password)
         return self._is_in_clear(name, password)
 
     def _is_in_clear(self, name: str, password: bytes) -> bool:
@@ -355,13 +398,18 @@ class UserStore:
         return user.name in self._clear or user is self._default or bool(self._keys_of(user))
 
     def keep_keys(self, name: str) -> None:
-        """Store the SCRAM keys that `verify` has created for a user without any. The caller ends the turn.
+        """Store the SCRAM keys or the new hash that `verify` has created for a user. The caller ends the turn.
 
         Keys of users of the configuration stay in memory until the process ends.
         """
         if not self._ready:
             self._ready = None
         user = self._stored.get(name)
+        hash, secret = self._rehashed.pop(name, ("", NO_PASSWORD))
+        if hash and user is not None and user.password_hash == hash and name not in self._declared:
+            self._made.pop(name, None)
+            self._stored[name] = user = _with_secret(user, secret)
+            self._write(user)
         if name in self._made and user is not None and name not in self._declared:
             password, keys = self._made.pop(name)
             if password == user.password_hash:
@@ -417,11 +465,11 @@ class UserStore:
     ) -> None:
         """Change the given properties. Raises NotFound, or NotAllowed if the user is declared in the configuration."""
         user = self._changeable(name)
+        if secret is not None:
+            user = _with_secret(user, secret)
         self._store(
             msgspec.structs.replace(
                 user,
-                password_hash=user.password_hash if secret is None else secret.password_hash,
-                scram=user.scram if secret is None else secret.scram,
                 tags=user.tags if tags is None else tuple(tags),
                 limits=user.limits if limits is None else limits,
             )
@@ -463,6 +511,7 @@ class UserStore:
         self._changeable(name)
         del self._stored[name]
         self._made.pop(name, None)
+        self._rehashed.pop(name, None)
         if self._put is not None:
             self._put(KIND, name, None)
         self._changed(name)
@@ -505,6 +554,15 @@ class UserStore:
             self._versions[name] = self.generation
         if self.on_change is not None:
             self.on_change()
+
+
+def _with_secret(user: User, secret: Secret) -> User:
+    return msgspec.structs.replace(
+        user,
+        password_hash=secret.password_hash,
+        hashing_algorithm=secret.hashing_algorithm,
+        scram=secret.scram,
+    )
 
 
 def _read_user(name: str, value: bytes) -> User:

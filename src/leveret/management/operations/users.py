@@ -2,35 +2,98 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 
+from leveret.broker.errors import AccessRefused, PreconditionFailed
 from leveret.management.operations.connections import Closed, close_all
 from leveret.management.operations.operation import Context, Operation, Operations
 from leveret.management.structs import Named, Reply, Request
-from leveret.security.users import Secret, User, UserLimits
+from leveret.security.passwords import RABBITMQ_ALGORITHMS, RABBITMQ_SHA256, rabbitmq_hash
+from leveret.security.tags import parse_tags, roles_of
+from leveret.security.users import NO_PASSWORD, Secret, User, UserLimits, rabbitmq_secret
 
 
-class Add(Named, kw_only=True):
-    """Request to add a user. A user without a password can log in only with EXTERNAL or ANONYMOUS."""
+class Password(Named, kw_only=True):
+    """Request with a password: as text, or as a hash in RabbitMQ's format. An empty hash stands for no password.
+
+    `hashing_algorithm` is RabbitMQ's name of the algorithm, by default that of SHA-256.
+    """
 
     password: str | None = None
+    password_hash: str | None = None
+    hashing_algorithm: str | None = None
+
+
+class Add(Password, kw_only=True):
+    """Request to add a user. A user without a password can log in only with EXTERNAL or ANONYMOUS."""
+
     tags: list[str] = []
     max_connections: int = 0
     max_channels: int = 0
 
 
-class Change(Named, kw_only=True):
+class Change(Password, kw_only=True):
     """Request to change a user. Omitted fields stay unchanged."""
 
-    password: str | None = None
     tags: list[str] | None = None
     max_connections: int | None = None
     max_channels: int | None = None
 
 
+class Set(Password, kw_only=True):
+    """Request to add a user, or to replace its password and tags. A user without either form of a password has none.
+
+    Several tags may be in one text, with commas.
+    """
+
+    tags: list[str] | str
+
+
+class SetReply(Reply, kw_only=True):
+    """Whether the user was added."""
+
+    created: bool
+
+
+class List(Request, kw_only=True):
+    """Request for the list of users. `hashes` includes the password hashes in RabbitMQ's format."""
+
+    hashes: bool = False
+
+
+class HashPassword(Request, kw_only=True):
+    """Request for a hash in RabbitMQ's format."""
+
+    password: str
+    hashing_algorithm: str = RABBITMQ_SHA256
+
+
+class HashedPassword(Reply, kw_only=True):
+    """A password hash in RabbitMQ's format."""
+
+    password_hash: str
+    hashing_algorithm: str
+
+
+class Authenticate(Named, kw_only=True):
+    """Request to check a login by password. `address` is the client's; an empty one is this machine."""
+
+    password: str
+    address: str = ""
+
+
+class Authenticated(Reply, kw_only=True):
+    """A user who has logged in: tags, the roles that they grant, and the vhosts that the user may access."""
+
+    name: str
+    tags: list[str]
+    roles: list[str]
+    vhosts: list[str]
+
+
 class UserInfo(Reply, kw_only=True):
-    """A user."""
+    """A user. Its hash and the algorithm are empty unless the hash has RabbitMQ's format and the request asks for it."""
 
     name: str
     tags: list[str]
@@ -40,16 +103,25 @@ class UserInfo(Reply, kw_only=True):
     max_channels: int
     scram: bool
     loopback_only: bool
+    password_hash: str
+    hashing_algorithm: str
 
 
-async def _secret(context: Context, request: Add | Change) -> Secret | None:
-    """Hash the password in a thread, because hashing is slow."""
+async def _secret(context: Context, request: Password) -> Secret | None:
+    """Return the stored form of the password. Hashes in a thread, because hashing is slow."""
+    if request.password_hash is not None:
+        if request.password is not None:
+            raise PreconditionFailed("expected either 'password' or 'password_hash', received both")
+        return rabbitmq_secret(request.password_hash, request.hashing_algorithm)
+    if request.hashing_algorithm is not None:
+        raise PreconditionFailed("'hashing_algorithm' without 'password_hash'; a password is hashed with argon2id")
     if request.password is None:
         return None
     return await context.managed.in_thread(partial(context.users.secret, request.name, request.password.encode()))
 
 
-def _describe(context: Context, user: User) -> UserInfo:
+def _describe(context: Context, user: User, hashes: bool) -> UserInfo:
+    is_shown = hashes and bool(user.hashing_algorithm)
     return UserInfo(
         name=user.name,
         tags=list(user.tags),
@@ -59,25 +131,76 @@ def _describe(context: Context, user: User) -> UserInfo:
         max_channels=user.limits.max_channels,
         scram=context.users.has_scram(user),
         loopback_only=user.name in context.users.loopback_users,
+        password_hash=user.password_hash if is_shown else "",
+        hashing_algorithm=user.hashing_algorithm if is_shown else "",
     )
 
 
-def list_users(context: Context, request: Request) -> Iterator[UserInfo]:
+def list_users(context: Context, request: List) -> Iterator[UserInfo]:
     """List users."""
-    return (_describe(context, user) for user in context.users.users())
+    return (_describe(context, user, request.hashes) for user in context.users.users())
+
+
+def _add(context: Context, name: str, secret: Secret | None, tags: Iterable[str], limits: UserLimits) -> None:
+    secret = secret or NO_PASSWORD
+    context.users.add(
+        User(
+            name=name,
+            password_hash=secret.password_hash,
+            hashing_algorithm=secret.hashing_algorithm,
+            scram=secret.scram,
+            tags=tuple(tags),
+            limits=limits,
+        )
+    )
 
 
 async def add(context: Context, request: Add) -> None:
     """Add a user."""
     secret = await _secret(context, request)
-    context.users.add(
-        User(
-            name=request.name,
-            password_hash=secret.password_hash if secret is not None else "",
-            scram=secret.scram if secret is not None else None,
-            tags=tuple(request.tags),
-            limits=UserLimits(request.max_connections, request.max_channels),
+    _add(context, request.name, secret, request.tags, UserLimits(request.max_connections, request.max_channels))
+
+
+async def set_user(context: Context, request: Set) -> SetReply:
+    """Add a user, or replace the password and the tags of an existing one. Its permissions and limits stay."""
+    secret = await _secret(context, request) or NO_PASSWORD
+    tags = parse_tags(request.tags)
+    created = context.users.is_new(request.name)
+    if created:
+        _add(context, request.name, secret, tags, UserLimits())
+    else:
+        context.users.change(request.name, secret=secret, tags=tags)
+    return SetReply(created=created)
+
+
+def hash_password(context: Context, request: HashPassword) -> HashedPassword:
+    """Return a hash in RabbitMQ's format, for definitions and `password_hash`."""
+    if request.hashing_algorithm not in RABBITMQ_ALGORITHMS:
+        raise PreconditionFailed(
+            f"unknown hashing algorithm '{request.hashing_algorithm}'; expected one of {', '.join(RABBITMQ_ALGORITHMS)}"
         )
+    if not request.password:
+        raise PreconditionFailed("the password is empty; expected at least one character")
+    return HashedPassword(
+        password_hash=rabbitmq_hash(request.password.encode(), request.hashing_algorithm),
+        hashing_algorithm=request.hashing_algorithm,
+    )
+
+
+async def authenticate(context: Context, request: Authenticate) -> Authenticated:
+    """Check a login by password, with the limits of AMQP logins.
+
+    A wrong password and an unknown user get the same reply, after the same time.
+    """
+    is_right = await context.managed.authenticate(request.name, request.password.encode(), request.address)
+    user = context.users.get(request.name)
+    if not is_right or user is None:
+        raise AccessRefused(f"login refused for user '{request.name}'")
+    return Authenticated(
+        name=user.name,
+        tags=list(user.tags),
+        roles=sorted(roles_of(user.tags)),
+        vhosts=[name for name in sorted(context.broker.vhosts) if context.users.may_open(user.name, name)],
     )
 
 
@@ -101,8 +224,11 @@ def delete(context: Context, request: Named) -> Closed:
 
 
 OPERATIONS: Operations = {
-    "users.list": Operation(list_users, Request, UserInfo),
+    "users.list": Operation(list_users, List, UserInfo),
     "users.add": Operation(add, Add, changes=True),
+    "users.set": Operation(set_user, Set, SetReply, changes=True),
+    "users.authenticate": Operation(authenticate, Authenticate, Authenticated),
+    "users.hash_password": Operation(hash_password, HashPassword, HashedPassword),
     "users.change": Operation(change, Change, changes=True),
     "users.delete": Operation(delete, Named, Closed, changes=True),
 }
