@@ -70,8 +70,9 @@ def test_the_page_has_the_command_and_its_options(path: str, command: click.Comm
     # `change` has the options of `add`.
     if path == "vhosts change":
         missing -= {"--strict", "--max-queues", "--max-connections", "--qos-global", "--consumer-timeout"}
+        missing -= {"--description", "--tag", "--default-queue-type", "--protected-from-deletion"}
     if path == "vhosts add":
-        missing -= {"--no-strict"}  # as it is anyway
+        missing -= {"--no-strict", "--no-protected-from-deletion"}  # as it is anyway
     assert not missing
 
 

@@ -15,6 +15,7 @@ from leveret.management.descriptions import ChannelInfo, ConnectionInfo, LinkInf
 from leveret.management.json_values import ClientTable, encode_json
 from leveret.management.managed import ManagedBroker
 from leveret.management.operations.operation import Operator
+from leveret.node.composition import maximum
 from leveret.security.patterns import compile_pattern
 from leveret.security.users import UserStore
 from leveret.storage.memory import MemoryLog
@@ -150,7 +151,13 @@ class Harness:
 
     def apply_vhost(self, name: str, vhost: VhostConfig) -> Vhost:
         return self.broker.add_vhost(
-            name, VhostSettings(vhost.compat.strict, vhost.limits.max_queues or -1, vhost.limits.max_connections or -1)
+            name,
+            VhostSettings(
+                vhost.compat.strict,
+                maximum(vhost.limits.max_queues),
+                maximum(vhost.limits.max_connections),
+                vhost.default_queue_type,
+            ),
         )
 
     def facts(self) -> ProcessInfo:

@@ -321,7 +321,14 @@ def test_vhosts(harness: Harness) -> None:
         ("vhosts.add", {"name": "/"}, PreconditionFailed, "already exists"),
         ("vhosts.add", {"name": ""}, PreconditionFailed, "1 to 255 bytes"),
         ("vhosts.add", {"name": "ä" * 128}, PreconditionFailed, "1 to 255 bytes"),
-        ("vhosts.add", {"name": "x", "max_queues": -1}, PreconditionFailed, "0"),
+        ("vhosts.add", {"name": "x", "max_queues": -2}, PreconditionFailed, "0"),
+        (
+            "vhosts.add",
+            {"name": "x", "default_queue_type": "y"},
+            PreconditionFailed,
+            "unknown queue type 'y'; expected one",
+        ),
+        ("users.add", {"name": "x", "max_channels": -2}, PreconditionFailed, "0"),
     ],
 )
 def test_vhosts_that_cannot_be_changed(

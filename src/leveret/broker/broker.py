@@ -16,6 +16,7 @@ from typing import Final
 from mypy_extensions import mypyc_attr
 
 from leveret.broker import metadata
+from leveret.broker.arguments import CLASSIC
 from leveret.broker.bodies import Body
 from leveret.broker.consumer import Output, UnackedOwner
 from leveret.broker.content_policy import DROP_IN_ORDER, ContentPolicy
@@ -118,12 +119,20 @@ class VhostSettings:
     strict           follow the specification where RabbitMQ deviates (`compat.strict`)
     max_queues       maximum number of queues, -1 for no limit
     max_connections  maximum number of connections, -1 for no limit
+    default_queue_type  type of queues that are declared without `x-queue-type`
     """
 
-    def __init__(self, strict: bool = False, max_queues: int = -1, max_connections: int = -1) -> None:
+    def __init__(
+        self,
+        strict: bool = False,
+        max_queues: int = -1,
+        max_connections: int = -1,
+        default_queue_type: str = CLASSIC,
+    ) -> None:
         self.strict = strict
         self.max_queues = max_queues
         self.max_connections = max_connections
+        self.default_queue_type = default_queue_type
 
 
 def _without_patterns(pattern: str) -> Matcher:

@@ -100,9 +100,20 @@ class Parameters:
 
     def limit(self, name: str) -> int:
         """Return a limit of the vhost, -1 if there is none."""
-        limits = self._values.get((VHOST_LIMITS, LIMITS))
-        value: int = -1 if limits is None else limits.get(name, -1)
-        return value
+        return self._limits().get(name, -1)
+
+    def set_limit(self, name: str, value: int) -> None:
+        """Set a limit of the vhost. A negative one means no limit."""
+        self.set(VHOST_LIMITS, LIMITS, {**self._limits(), name: value})
+
+    def clear_limits(self, *names: str) -> None:
+        """Remove limits of the vhost. Missing ones are ignored."""
+        limits = self._limits()
+        kept = {name: value for name, value in limits.items() if name not in names}
+        if kept:
+            self.set(VHOST_LIMITS, LIMITS, kept)
+        elif (VHOST_LIMITS, LIMITS) in self._values:
+            self.delete(VHOST_LIMITS, LIMITS)
 
     def restore(self, component: str, name: str, record: Record) -> None:
         """Restore a parameter from the log."""
@@ -113,6 +124,10 @@ class Parameters:
         """Delete the records of a deleted vhost."""
         for component, name in self._values:
             self.vhost.broker.log.put(metadata.PARAMETER, metadata.make_key(self.vhost.name, component, name), None)
+
+    def _limits(self) -> dict[str, int]:
+        limits: dict[str, int] = self._values.get((VHOST_LIMITS, LIMITS), {})
+        return limits
 
     def _changed(self, component: str, done: Callable[[], None] | None) -> None:
         if component == VHOST_LIMITS:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker import metadata
 from leveret.broker.arguments import (
+    CLASSIC,
     EXCHANGE_ARGUMENTS,
     QueueSettings,
     equivalent,
@@ -43,7 +44,7 @@ from leveret.broker.queues.classic.queue import ClassicQueue
 from leveret.broker.queues.pending_dead_letters import PendingDeadLetters
 from leveret.broker.queues.queue import Queue
 from leveret.broker.queues.queue_list import QueueList
-from leveret.broker.queues.registry import QUEUE_ARGUMENTS, make_queue, parse_queue_arguments
+from leveret.broker.queues.registry import QUEUE_ARGUMENTS, TYPES, make_queue, parse_queue_arguments
 from leveret.broker.queues.requests import RequestQueue
 from leveret.broker.routing import Route, check_keys, depends_on_message, resolve
 from leveret.broker.transactions.branches import Branches
@@ -405,7 +406,9 @@ class Vhost:
         arguments: FieldTable | None = None,
     ) -> Queue:
         """Declare a queue, or check that the one that exists is the same (0-9-1 queue.declare)."""
-        arguments = arguments or {}
+        arguments = self._with_queue_type(
+            name, arguments or {}, durable=durable, exclusive=exclusive, auto_delete=auto_delete
+        )
         settings = parse_queue_arguments(
             arguments, durable=durable, exclusive=exclusive, auto_delete=auto_delete, strict=self.strict
         )
@@ -431,6 +434,25 @@ class Vhost:
         self.broker.check_queue_limit(self)
         self._note_unknown(settings.unknown)
         return self._add_queue(name, durable, owner if exclusive else None, auto_delete, arguments, settings)
+
+    def _with_queue_type(
+        self, name: str, arguments: FieldTable, *, durable: bool, exclusive: bool, auto_delete: bool
+    ) -> FieldTable:
+        """Return the arguments of queue.declare with the type of the existing queue, or the default type of the vhost.
+
+        A change of the default type does not affect existing queues: declaring one again without a type succeeds.
+        """
+        wanted = self.settings.default_queue_type
+        if wanted == CLASSIC or "x-queue-type" in arguments:
+            return arguments
+        existing = self.queues.get(name)
+        if existing is not None:
+            if "x-queue-type" not in existing.arguments:
+                return arguments
+            wanted = existing.settings.type
+        elif TYPES[wanted].durable and (not durable or exclusive or auto_delete):
+            return arguments
+        return {**arguments, "x-queue-type": wanted}
 
     def new_queue_name(self) -> str:
         """Return a new name for a server-named queue. It may be declared once although it is reserved."""

@@ -85,11 +85,13 @@ def users() -> None:
 @click.option("--tag", "tags", multiple=True, help="Tag, such as administrator; repeatable.")
 @click.option(
     "--max-connections",
-    type=click.IntRange(0),
+    type=click.IntRange(-1),
     default=0,
-    help="Maximum number of connections; 0 applies limits.connections_per_user.",
+    help="Maximum number of connections; 0 applies limits.connections_per_user, -1 allows none.",
 )
-@click.option("--max-channels", type=click.IntRange(0), default=0, help="Maximum number of channels; 0 is unlimited.")
+@click.option(
+    "--max-channels", type=click.IntRange(-1), default=0, help="Maximum number of channels; 0 is unlimited, -1 allows none."
+)
 @remote_options
 def add(
     name: str,
@@ -128,10 +130,10 @@ def add(
 @click.option("--no-tags", is_flag=True, help="Remove all tags.")
 @click.option(
     "--max-connections",
-    type=click.IntRange(0),
-    help="Maximum number of connections; 0 applies limits.connections_per_user.",
+    type=click.IntRange(-1),
+    help="Maximum number of connections; 0 applies limits.connections_per_user, -1 allows none.",
 )
-@click.option("--max-channels", type=click.IntRange(0), help="Maximum number of channels; 0 is unlimited.")
+@click.option("--max-channels", type=click.IntRange(-1), help="Maximum number of channels; 0 is unlimited, -1 allows none.")
 @remote_options
 def change(
     name: str,

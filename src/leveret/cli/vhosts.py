@@ -20,6 +20,10 @@ COLUMNS = (
     ("strict", "strict"),
     ("max_queues", "max queues", limit),
     ("max_connections", "max connections", limit),
+    ("default_queue_type", "default queue type"),
+    ("protected_from_deletion", "protected"),
+    ("tags", "tags", ", ".join),
+    ("description", "description"),
 )
 
 
@@ -28,14 +32,30 @@ _settings = together(
         "--strict/--no-strict", default=None, help="Follow the AMQP specification even if RabbitMQ deviates from it."
     ),
     click.option(
-        "--max-queues", type=click.IntRange(0), help="Maximum number of queues; 0 applies limits.queues_per_vhost."
+        "--max-queues",
+        type=click.IntRange(-1),
+        help="Maximum number of queues; 0 applies limits.queues_per_vhost, -1 allows none.",
     ),
-    click.option("--max-connections", type=click.IntRange(0), help="Maximum number of connections; 0 is unlimited."),
+    click.option(
+        "--max-connections", type=click.IntRange(-1), help="Maximum number of connections; 0 is unlimited, -1 allows none."
+    ),
     click.option("--qos-global", type=click.Choice(["rabbitmq", "spec"]), help="Meaning of the global flag in basic.qos."),
     click.option(
         "--consumer-timeout",
         type=click.FloatRange(0),
         help="Seconds in which consumers must settle a delivery; 0 is unlimited.",
+    ),
+    click.option("--description", help="Description for operators."),
+    click.option("--tag", "tags", multiple=True, help="Label for operators; repeatable. New tags replace all old ones."),
+    click.option(
+        "--default-queue-type",
+        metavar="TYPE",
+        help="Type of queues that are declared without x-queue-type: classic, quorum, stream or last-value.",
+    ),
+    click.option(
+        "--protected-from-deletion/--no-protected-from-deletion",
+        default=None,
+        help="Refuse to delete the vhost until the protection is removed.",
     ),
 )
 
@@ -57,6 +77,10 @@ def add(
     max_connections: int | None,
     qos_global: str | None,
     consumer_timeout: float | None,
+    description: str | None,
+    tags: tuple[str, ...],
+    default_queue_type: str | None,
+    protected_from_deletion: bool | None,
 ) -> None:
     """Add a vhost. Users need permissions to access it."""
     current().call(
@@ -67,6 +91,10 @@ def add(
         max_connections=max_connections,
         qos_global=qos_global,
         consumer_timeout=consumer_timeout,
+        description=description,
+        tags=list(tags) or None,
+        default_queue_type=default_queue_type,
+        protected_from_deletion=protected_from_deletion,
     )
     click.echo(f"added vhost '{name}'; set permissions: leveret permissions set USER --vhost '{name}' ...")
 
@@ -82,6 +110,10 @@ def change(
     max_connections: int | None,
     qos_global: str | None,
     consumer_timeout: float | None,
+    description: str | None,
+    tags: tuple[str, ...],
+    default_queue_type: str | None,
+    protected_from_deletion: bool | None,
 ) -> None:
     """Change a vhost. Options that are not given leave their settings unchanged."""
     current().call(
@@ -92,6 +124,10 @@ def change(
         max_connections=max_connections,
         qos_global=qos_global,
         consumer_timeout=consumer_timeout,
+        description=description,
+        tags=list(tags) or None,
+        default_queue_type=default_queue_type,
+        protected_from_deletion=protected_from_deletion,
     )
     click.echo(f"changed vhost '{name}'")
 

@@ -20,6 +20,7 @@ Name = Annotated[str, Meta(min_length=1, max_length=255)]
 QosGlobal = Literal["rabbitmq", "spec"]
 # Names from the registries of other packages, which are passed to the loader as `Choices`.
 Mechanism = Annotated[str, Meta(extra={"choice": "mechanism"})]
+QueueType = Annotated[str, Meta(extra={"choice": "queue_type"})]
 Engine = Annotated[str, Meta(extra={"choice": "engine"})]
 
 
@@ -450,10 +451,12 @@ class UserLimitsConfig(Section, frozen=True, kw_only=True):
     """Limits of one user."""
 
     max_connections: Annotated[
-        int, about("Maximum number of connections of the user; 0 applies `limits.connections_per_user`.", ge=0)
+        int,
+        about("Maximum number of connections of the user; 0 applies `limits.connections_per_user`, -1 allows none.", ge=-1),
     ] = 0
     max_channels: Annotated[
-        int, about("Maximum number of channels in all connections of the user; 0 is unlimited.", ge=0)
+        int,
+        about("Maximum number of channels in all connections of the user; 0 is unlimited, -1 allows none.", ge=-1),
     ] = 0
 
 
@@ -483,8 +486,10 @@ class CompatConfig(Section, frozen=True, kw_only=True):
 class VhostLimitsConfig(Section, frozen=True, kw_only=True):
     """Limits of one vhost."""
 
-    max_queues: Annotated[int, about("Maximum number of queues; 0 applies `limits.queues_per_vhost`.", ge=0)] = 0
-    max_connections: Annotated[int, about("Maximum number of connections; 0 is unlimited.", ge=0)] = 0
+    max_queues: Annotated[
+        int, about("Maximum number of queues; 0 applies `limits.queues_per_vhost`, -1 allows none.", ge=-1)
+    ] = 0
+    max_connections: Annotated[int, about("Maximum number of connections; 0 is unlimited, -1 allows none.", ge=-1)] = 0
 
 
 class RealmConfig(Section, frozen=True, kw_only=True):
@@ -509,6 +514,16 @@ class RealmConfig(Section, frozen=True, kw_only=True):
 class VhostConfig(Section, frozen=True, kw_only=True):
     """A vhost. `/` always exists."""
 
+    description: Annotated[str, about("Description for operators.")] = ""
+    tags: Annotated[list[Name], about("Labels for operators.")] = field(default_factory=list)
+    default_queue_type: Annotated[
+        QueueType,
+        about(
+            "Type of queues that are declared without `x-queue-type`. Queues with properties that the type does not allow, "
+            "such as exclusive ones, stay classic."
+        ),
+    ] = "classic"
+    protected_from_deletion: Annotated[bool, about("Refuse to delete the vhost.")] = False
     compat: Annotated[CompatConfig, about("Compatibility.")] = field(default_factory=CompatConfig)
     qos_global: Annotated[QosGlobal | None, about("Default: `amqp.qos_global`.")] = None
     limits: Annotated[VhostLimitsConfig, about("Limits of the vhost.")] = field(default_factory=VhostLimitsConfig)

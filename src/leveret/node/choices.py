@@ -1,10 +1,11 @@
-"""The choices of the configuration: the names in the registries of storage engines and SASL mechanisms."""
+"""The choices of the configuration: the names in the registries of storage engines, SASL mechanisms and queue types."""
 
 from __future__ import annotations
 
 from typing import Final
 
+from leveret.broker.queues.registry import TYPES
 from leveret.security.mechanisms.registry import MECHANISMS
 from leveret.storage.registry import ENGINES
 
-CHOICES: Final = {"engine": tuple(ENGINES), "mechanism": tuple(MECHANISMS)}
+CHOICES: Final = {"engine": tuple(ENGINES), "mechanism": tuple(MECHANISMS), "queue_type": tuple(TYPES)}

@@ -279,8 +279,12 @@ class Composition:
 
         Existing connections keep their meaning of `global` in `basic.qos` and their consumer timeout.
         """
-        queues = vhost.limits.max_queues or self.config.limits.queues_per_vhost or -1
-        settings = VhostSettings(vhost.compat.strict, queues, vhost.limits.max_connections or -1)
+        settings = VhostSettings(
+            vhost.compat.strict,
+            maximum(vhost.limits.max_queues or self.config.limits.queues_per_vhost),
+            maximum(vhost.limits.max_connections),
+            vhost.default_queue_type,
+        )
         qos_spec = None if vhost.qos_global is None else vhost.qos_global == "spec"
         self.services.vhost_settings[name] = VhostSessionSettings(qos_spec, round(vhost.consumer_timeout * 1000))
         realms = _make_realms(vhost.realms)
@@ -307,6 +311,11 @@ class Composition:
             slow_turns=self.watchdog.slow if self.watchdog is not None else 0,
             longest_turn=round(self.watchdog.longest, 4) if self.watchdog is not None else 0.0,
         )
+
+
+def maximum(limit: int) -> int:
+    """Return a limit of a vhost as in `VhostSettings`, where 0 allows none and -1 is unlimited."""
+    return {0: -1, -1: 0}.get(limit, limit)
 
 
 def _make_logs(config: Config, salvage: Salvage) -> tuple[Log, Log | None]:

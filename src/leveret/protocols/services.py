@@ -201,8 +201,10 @@ class Services:
         limit = self.settings.connections_per_user
         if known is not None and known.limits.max_connections:
             limit = known.limits.max_connections
-        if limit and self.by_user.get(user, 0) >= limit:
-            raise refusal(f"user '{user}' has {limit} connections, the maximum; the setting is limits.connections_per_user")
+        if limit and self.by_user.get(user, 0) >= max(limit, 0):
+            raise refusal(
+                f"user '{user}' has {max(limit, 0)} connections, the maximum; the setting is limits.connections_per_user"
+            )
         limit = self.settings.connections
         if limit and sum(other.connections for other in self.broker.vhosts.values()) >= limit:
             raise ResourceError(f"the broker has {limit} connections, the maximum; the setting is limits.connections")
@@ -221,7 +223,11 @@ class Services:
         return number
 
     def check_channel_limit(self, user: str, limit: int) -> None:
-        """Raise NotAllowed if the user has the maximum number of channels, counting the connections of all protocols."""
+        """Raise NotAllowed if the user has the maximum number of channels, counting the connections of all protocols.
+
+        A negative limit allows none.
+        """
+        limit = max(limit, 0)
         self.broker.work += len(self.sessions) >> SUM_SHIFT
         if sum(session.channel_count() for session in self.sessions if session.user == user) >= limit:
             raise NotAllowed(

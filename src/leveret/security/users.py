@@ -55,7 +55,7 @@ Put = Callable[[str, str, "bytes | None"], None]
 
 
 class UserLimits(msgspec.Struct, frozen=True):
-    """Limits of a user. 0 means that the broker-wide limit applies."""
+    """Limits of a user. 0 means that the broker-wide limit applies, -1 allows none."""
 
     max_connections: int = 0
     max_channels: int = 0
@@ -453,6 +453,7 @@ class UserStore:
             raise PreconditionFailed("expected a user name of 1 to 255 bytes")
         _check_permissions(user.name, user.permissions)
         _check_topic_permissions(user.name, user.topic_permissions)
+        _check_limits(user.limits)
         self._store(user)
 
     def change(
@@ -467,6 +468,8 @@ class UserStore:
         user = self._changeable(name)
         if secret is not None:
             user = _with_secret(user, secret)
+        if limits is not None:
+            _check_limits(limits)
         self._store(
             msgspec.structs.replace(
                 user,
@@ -474,6 +477,10 @@ class UserStore:
                 limits=user.limits if limits is None else limits,
             )
         )
+
+    def change_limits(self, name: str, limits: Mapping[str, int]) -> None:
+        """Change the given limits. Raises NotFound, or NotAllowed if the user is declared in the configuration."""
+        self.change(name, limits=msgspec.structs.replace(self._changeable(name).limits, **limits))
 
     def set_permission(self, name: str, vhost: str, permission: Permission | None) -> None:
         """Set the user's permissions in a vhost, or remove them with None."""
@@ -563,6 +570,11 @@ def _with_secret(user: User, secret: Secret) -> User:
         hashing_algorithm=secret.hashing_algorithm,
         scram=secret.scram,
     )
+
+
+def _check_limits(limits: UserLimits) -> None:
+    if min(limits.max_connections, limits.max_channels) < -1:
+        raise PreconditionFailed("negative limit; expected at least 0, which applies the default, or -1, which allows none")
 
 
 def _read_user(name: str, value: bytes) -> User:

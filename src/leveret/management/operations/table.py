@@ -11,6 +11,7 @@ from leveret.management.operations import (
     definitions,
     exchanges,
     leases,
+    limits,
     links,
     parameters,
     permissions,
@@ -45,6 +46,7 @@ OPERATIONS: Final[Operations] = {
     **permissions.OPERATIONS,
     **policies.OPERATIONS,
     **parameters.OPERATIONS,
+    **limits.OPERATIONS,
 }
 # Client definitions of exchanges, queues and bindings, inside the principal's vhost.
 DEFINITIONS: Final[VhostOperations] = definitions.DEFINITIONS

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from leveret.broker.errors import NotAllowed, NotFound, PreconditionFailed
-from leveret.config import CompatConfig, VhostConfig, VhostLimitsConfig
+from leveret.broker.queues.registry import TYPES
+from leveret.config import CompatConfig, VhostConfig
 from leveret.management.operations.operation import Context, Operation, Operations
 from leveret.management.structs import Named, Reply, Request
+from leveret.security.tags import parse_tags
 
 # Metadata kind of the vhost settings that operators set.
 KIND = "vhost-settings"
@@ -25,6 +27,10 @@ class Change(Named, kw_only=True):
     max_queues: int | None = None
     max_connections: int | None = None
     consumer_timeout: float | None = None
+    description: str | None = None
+    tags: list[str] | str | None = None
+    default_queue_type: str | None = None
+    protected_from_deletion: bool | None = None
 
 
 def stored_vhosts(metadata: Mapping[tuple[str, str], bytes]) -> dict[str, VhostConfig]:
@@ -33,7 +39,7 @@ def stored_vhosts(metadata: Mapping[tuple[str, str], bytes]) -> dict[str, VhostC
 
 
 class VhostInfo(Reply, kw_only=True):
-    """A vhost with the totals of its objects. A limit of 0 means unlimited."""
+    """A vhost with the totals of its objects. A limit of 0 means unlimited, one of -1 that none is allowed."""
 
     name: str
     source: str
@@ -45,6 +51,10 @@ class VhostInfo(Reply, kw_only=True):
     connections: int
     max_queues: int
     max_connections: int
+    description: str
+    tags: list[str]
+    default_queue_type: str
+    protected_from_deletion: bool
 
 
 def list_vhosts(context: Context, request: Request) -> Iterator[VhostInfo | None]:
@@ -55,6 +65,7 @@ def list_vhosts(context: Context, request: Request) -> Iterator[VhostInfo | None
             ready += queue.ready_count
             unacked += queue.unacked
             yield None
+        config = _config_of(context, vhost.name)
         yield VhostInfo(
             name=vhost.name,
             source=_source(context, vhost.name),
@@ -64,9 +75,24 @@ def list_vhosts(context: Context, request: Request) -> Iterator[VhostInfo | None
             ready=ready,
             unacked=unacked,
             connections=vhost.connections,
-            max_queues=max(vhost.settings.max_queues, 0),
-            max_connections=max(vhost.settings.max_connections, 0),
+            max_queues=_shown(vhost.settings.max_queues),
+            max_connections=_shown(vhost.settings.max_connections),
+            description=config.description,
+            tags=list(config.tags),
+            default_queue_type=config.default_queue_type,
+            protected_from_deletion=config.protected_from_deletion,
         )
+
+
+def _shown(limit: int) -> int:
+    """Return a limit of the broker, where -1 is unlimited, as in the configuration, where -1 allows none."""
+    return {-1: 0, 0: -1}.get(limit, limit)
+
+
+def _config_of(context: Context, name: str) -> VhostConfig:
+    """Return the settings of a vhost: those of the configuration, of operators, or the defaults."""
+    managed = context.managed
+    return managed.config.vhosts.get(name) or managed.vhost_settings.get(name) or VhostConfig()
 
 
 def _source(context: Context, name: str) -> str:
@@ -76,6 +102,7 @@ def _source(context: Context, name: str) -> str:
 
 
 def _check_changeable(context: Context, name: str) -> None:
+    """Raise `NotAllowed` if the vhost is declared in the configuration."""
     if name in context.managed.config.vhosts:
         raise NotAllowed(f"vhost '{name}' is declared in {context.managed.config_name}; change it there")
 
@@ -98,18 +125,23 @@ def change(context: Context, request: Change) -> None:
 
 
 def _set(context: Context, request: Change, old: VhostConfig) -> None:
-    limits = old.limits
-    new = VhostConfig(
-        compat=old.compat if request.strict is None else CompatConfig(strict=request.strict),
-        qos_global=request.qos_global or old.qos_global,
-        limits=VhostLimitsConfig(
-            max_queues=limits.max_queues if request.max_queues is None else request.max_queues,
-            max_connections=limits.max_connections if request.max_connections is None else request.max_connections,
-        ),
-        consumer_timeout=old.consumer_timeout if request.consumer_timeout is None else request.consumer_timeout,
-    )
-    if min(new.limits.max_queues, new.limits.max_connections, new.consumer_timeout) < 0:
-        raise PreconditionFailed("negative limit or timeout; expected at least 0, which means none")
+    changes: dict[str, Any] = {
+        name: value
+        for name in ("qos_global", "consumer_timeout", "description", "default_queue_type", "protected_from_deletion")
+        if (value := getattr(request, name)) is not None
+    }
+    limits = {name: value for name in ("max_queues", "max_connections") if (value := getattr(request, name)) is not None}
+    if request.strict is not None:
+        changes["compat"] = CompatConfig(strict=request.strict)
+    if request.tags is not None:
+        changes["tags"] = list(parse_tags(request.tags))
+    new = msgspec.structs.replace(old, limits=msgspec.structs.replace(old.limits, **limits), **changes)
+    if new.consumer_timeout < 0:
+        raise PreconditionFailed("negative timeout; expected at least 0, which means none")
+    if new.default_queue_type not in TYPES:
+        raise PreconditionFailed(f"unknown queue type '{new.default_queue_type}'; expected one of {', '.join(TYPES)}")
+    if min(new.limits.max_queues, new.limits.max_connections) < -1:
+        raise PreconditionFailed("negative limit; expected at least 0, which means none, or -1, which allows none")
     context.managed.vhost_settings[request.name] = new
     context.broker.log.put(KIND, request.name, msgspec.json.encode(new))
     context.managed.apply_vhost(request.name, new)
@@ -123,6 +155,8 @@ def delete(context: Context, request: Named) -> None:
         raise NotAllowed(f"vhost '{DEFAULT_VHOST}' always exists")
     if name not in context.broker.vhosts:
         raise NotFound(f"vhost '{name}' does not exist")
+    if _config_of(context, name).protected_from_deletion:
+        raise PreconditionFailed(f"vhost '{name}' is protected from deletion; remove the protection first")
     for session in list(context.managed.sessions()):
         if session.describe().vhost == name:
             session.shut_down(f"vhost '{name}' was deleted")
