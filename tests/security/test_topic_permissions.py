@@ -94,7 +94,7 @@ def test_refused_changes() -> None:
     store.add(User(name="alice"))
     with pytest.raises(NotAllowed, match="declared in"):
         store.set_topic_permission("declared", "/", "x", TopicPermission())
-    with pytest.raises(NotFound, match="no user 'nobody'"):
+    with pytest.raises(NotFound, match="user 'nobody' does not exist"):
         store.set_topic_permission("nobody", "/", "x", TopicPermission())
     with pytest.raises(PreconditionFailed, match=r"exchange 'x': read topic permission '\('"):
         store.set_topic_permission("alice", "/", "x", TopicPermission("", "("))
@@ -183,6 +183,14 @@ def test_allowed_over_amqp_0_9_1(connection: pika.BlockingConnection, name: str)
     assert channel.is_open
 
 
+def test_copies_are_refused_at_the_publish_in_a_transaction(connection: pika.BlockingConnection) -> None:
+    channel = connection.channel()
+    channel.tx_select()
+    publish("alice.x", CC=["bob.x"])(channel)
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="403"):
+        channel.queue_declare("q", passive=True)
+
+
 def test_a_change_applies_to_open_channels(process: LeveretProcess, connection: pika.BlockingConnection) -> None:
     channel = connection.channel()
     channel.confirm_delivery()
@@ -246,7 +254,7 @@ def test_operations(process: LeveretProcess) -> None:
     ]
     assert call(process.data_dir, "topic_permissions.list", {"vhost": "other"}) == []
     fields = {"user": "alice", "exchange": "x", "write": "", "read": ""}
-    with pytest.raises(CallFailed, match="no vhost 'other'"):
+    with pytest.raises(CallFailed, match="vhost 'other' does not exist"):
         call(process.data_dir, "topic_permissions.set", {**fields, "vhost": "other"})
     call(process.data_dir, "topic_permissions.set", fields)
     call(process.data_dir, "topic_permissions.clear", {"user": "alice", "exchange": "x"})

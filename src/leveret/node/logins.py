@@ -12,7 +12,7 @@ from leveret.protocols.login_queue import LoginQueue, TooManyLogins, Waiter
 from leveret.protocols.peer import Result
 from leveret.security.users import UserStore
 
-log = logging.getLogger("leveret.security")
+logger = logging.getLogger("leveret.security")
 
 
 class Logins:
@@ -44,7 +44,7 @@ class Logins:
                 users.keep_keys(name)
                 self._end_turn()
         if verdict and not users.may_connect_from(name, host):
-            log.warning("user '%s' may log in from the local machine only (auth.loopback_users)", name)
+            logger.warning("user '%s' may log in from the local machine only (auth.loopback_users)", name)
             verdict = False
         return verdict and users.get(name) is not None
 
@@ -62,10 +62,10 @@ class Logins:
         )
         result = await answered
         if isinstance(result, TooManyLogins):
-            log.warning("login of user '%s' from '%s' refused: %s", name, host, result)
+            logger.warning("login of user '%s' from '%s' refused: %s", name, host, result)
             return False
         if isinstance(result, BaseException):
-            log.error("error while checking a login of user '%s': %r", name, result)
+            logger.error("error while checking a login of user '%s': %r", name, result)
             return False
         backoff = self._queue.backoff(host, name) if result is False else 0.0
         if backoff:

@@ -11,6 +11,7 @@ from leveret.protocols.ingress_throttle import IngressThrottle
 from leveret.protocols.peer import Peer
 from leveret.protocols.services import Services
 from leveret.protocols.session import Session
+from leveret.security.tags import IMPERSONATOR
 
 if TYPE_CHECKING:
     from leveret.broker.vhost import Vhost
@@ -162,7 +163,7 @@ class VhostSession(Session):
         self.user = name
         self.user_bytes = name.encode("utf-8", "surrogateescape")
         user = self.services.users.get(name)
-        self.may_impersonate = user is not None and "impersonator" in user.tags
+        self.may_impersonate = user is not None and IMPERSONATOR in user.tags
 
     def may_publish_as(self, user_id: bytes) -> bool:
         """Return whether messages of this connection may have the user-id."""
@@ -190,8 +191,8 @@ class VhostSession(Session):
                 f" refused for user '{self.user}'"
             )
 
-    def check_copies(self, route: Route, routing_keys: list[str]) -> None:
-        """Raise AccessRefused unless the user may write the routing keys in the CC and BCC headers of a message."""
+    def check_topics(self, route: Route, routing_keys: list[str]) -> None:
+        """Raise AccessRefused unless the user may write these routing keys, from the CC and BCC headers of a message."""
         if route.exchange.has_topics:
             for routing_key in routing_keys:
                 self.check_topic("write", route.exchange_name, routing_key)

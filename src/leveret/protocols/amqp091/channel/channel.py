@@ -190,7 +190,9 @@ class Channel(UnackedOwner):
             self.check_pause()
         if self.transacted:
             if command.headers_at >= 0 and b"CC" in header:
-                check_keys(self.broker, [route.routing_key, *content.check_copies(message)])
+                copies = content.check_copies(message)
+                connection.check_topics(route, copies)
+                check_keys(self.broker, [route.routing_key, *copies])
             self.publish_in_transaction(message, route, command.flags, command.size)
             return
         queues = route.queues
@@ -230,12 +232,12 @@ class Channel(UnackedOwner):
         """Return the queues of a message whose headers affect routing (CC, BCC, headers exchanges)."""
         if route.owner:
             # The sink transaction uses them when it is committed.
-            self.connection.check_copies(route, content.check_copies(message))
+            self.connection.check_topics(route, content.check_copies(message))
             return route.queues
         more: list[str] = []
         if message.headers_at >= 0 and b"CC" in message.header:
             more = content.copy_keys(message)
-            self.connection.check_copies(route, more)
+            self.connection.check_topics(route, more)
         if not more and not route.dynamic:
             return route.queues
         return self.vhost.route_message(route, message, more)
