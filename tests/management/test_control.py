@@ -114,14 +114,15 @@ def test_an_internal_error_is_answered_and_logged(
 
 def test_a_long_list_is_sent_in_parts(served: Served) -> None:
     count = 2 * MAX_PART_ITEMS + 1
+    vhost = served.harness.broker.vhosts["/"]
 
     async def fill() -> None:
-        for number in range(count):
-            served.harness.broker.vhosts["/"].declare_queue(f"q{number}", None)
+        for number in range(count - len(vhost.exchanges)):
+            vhost.declare_exchange(f"e{number}", "fanout")
 
     served.run(fill())
-    assert len(control_client.call(served.directory, "queues.list")) == count
-    answers = served.exchange(b'{"v": 1, "call": "queues.list"}\n', 3)
+    assert len(control_client.call(served.directory, "exchanges.list")) == count
+    answers = served.exchange(b'{"v": 1, "call": "exchanges.list"}\n', 3)
     assert [len(answer.get("part") or answer["result"]) for answer in answers] == [MAX_PART_ITEMS, MAX_PART_ITEMS, 1]
 
 

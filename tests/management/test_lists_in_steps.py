@@ -12,7 +12,7 @@ from leveret.broker.broker import VhostSettings
 from leveret.management.operations.operation import Context, Later, Operator, VhostContext
 from leveret.management.operations.streams import Match, StreamNames, match
 from leveret.management.operations.table import OPERATIONS
-from leveret.management.structs import InVhost, Request
+from leveret.management.structs import Request
 from tests.broker.support import Taker, World
 from tests.management.harness import Harness
 
@@ -31,7 +31,7 @@ def harness() -> Iterator[Harness]:
 
 def items(harness: Harness, name: str) -> Iterator[Any]:
     operation = OPERATIONS[name]
-    request = Request() if operation.request is Request else InVhost()
+    request = Request() if operation.request is Request else operation.request()
     found = operation.function(Context(harness.managed, Operator()), request)
     assert isinstance(found, Iterator)
     return found

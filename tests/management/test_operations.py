@@ -16,6 +16,7 @@ from leveret.management.operations.definitions import (
     QUEUE_DELETE,
     QUEUE_SHOW,
     DeclareQueue,
+    DeleteQueue,
     OneQueue,
 )
 from leveret.management.operations.operation import Operator, User, VhostContext, perform_now, read
@@ -90,7 +91,7 @@ def test_the_same_operation_for_an_operator_and_for_users(harness: Harness) -> N
     assert perform_now(QUEUE_DECLARE, operator, DeclareQueue(name="other")).name == "other"
     refused: list[tuple[Any, Request]] = [
         (QUEUE_DECLARE, DeclareQueue(name="other")),
-        (QUEUE_DELETE, OneQueue(name="other")),
+        (QUEUE_DELETE, DeleteQueue(name="other")),
     ]
     for operation, request in refused:
         with pytest.raises(AccessRefused, match="configure access to 'other' in vhost '/' refused for user 'alice'"):
@@ -100,4 +101,4 @@ def test_the_same_operation_for_an_operator_and_for_users(harness: Harness) -> N
     own = perform_now(QUEUE_DECLARE, alice, DeclareQueue(name="mine", exclusive=True))
     assert (own.exclusive, own.durable, own.messages, own.stored) == (True, True, 0, False)
     assert vhost.queues["mine"].lifetime.exclusive_owner is alice.session
-    assert perform_now(QUEUE_DELETE, alice, OneQueue(name="mine")).messages == 0
+    assert perform_now(QUEUE_DELETE, alice, DeleteQueue(name="mine")).messages == 0

@@ -8,8 +8,19 @@ from collections.abc import Awaitable, Iterator
 from leveret.broker.errors import BrokerError, StorageFailed
 from leveret.broker.log import OK, CommitWaiter
 from leveret.management.managed import ManagedBroker
-from leveret.management.operations.operation import Context, Later, Operation, Principal, Q, R, admit, read
-from leveret.management.operations.table import OPERATIONS
+from leveret.management.operations.operation import (
+    Context,
+    Later,
+    Operation,
+    Principal,
+    Q,
+    R,
+    VhostContext,
+    admit,
+    perform,
+    read,
+)
+from leveret.management.operations.table import DEFINITIONS, OPERATIONS
 from leveret.management.structs import Reply
 
 COMMIT_TIMEOUT = 10.0
@@ -50,6 +61,36 @@ class Admin:
             result = operation.function(context, request)
             if isinstance(result, Awaitable):
                 result = await result
+        return await _resolved(result) if isinstance(result, Later) else result
+
+    async def call_in_vhost(self, name: str, fields: object, vhost: str, principal: Principal) -> Reply:
+        """Execute an operation inside a vhost, and return when its changes are on disk. Raises `BrokerError`.
+
+        Args:
+            name: The name of the operation in `DEFINITIONS`.
+            fields: The fields of the request.
+            vhost: The name of the vhost.
+            principal: The caller.
+        """
+        operation = DEFINITIONS.get(name)
+        if operation is None:
+            raise BadCall(f"unknown call '{name}' in a vhost; expected one of {', '.join(sorted(DEFINITIONS))}")
+        try:
+            request = read(name, operation.request, fields)
+        except ValueError as error:
+            raise BadCall(str(error)) from None
+        context = VhostContext(self.managed.vhost(vhost), principal, None)
+        removed = _Done(asyncio.get_running_loop())
+        is_removed = True
+        try:
+            result = perform(operation, context, request)
+            is_removed = not self.managed.broker.jobs.removals.after(removed.call)
+        finally:
+            committed = self._commit()
+        await self._on_disk(committed)
+        if not is_removed:
+            await removed.future
+            await self._on_disk(self._commit())
         return await _resolved(result) if isinstance(result, Later) else result
 
     async def _change(self, operation: Operation[Q, R], context: Context, request: Q) -> R | Later[R] | Iterator[R | None]:

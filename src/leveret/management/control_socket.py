@@ -7,6 +7,10 @@ The mode of the socket file grants access to its owner only. Requests and replie
     {"v": 1, "result": [{...}, ...]}      the rest of the list, or the result
     {"v": 1, "error": {"condition": "not-found", "text": "vhost 'x' does not exist"}}
 
+With `"as": "USER"`, and `"vhost"` for an operation inside a vhost, the broker checks the permissions of that user:
+
+    {"v": 1, "call": "queue.declare", "as": "alice", "vhost": "/", "arguments": {"name": "orders"}}
+
 The broker replies in the order of the requests. It produces a long list in parts and does other work in between.
 """
 
@@ -20,13 +24,14 @@ import socket
 import stat
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from leveret.broker.errors import BrokerError
 from leveret.management.admin import Admin
 from leveret.management.json_values import ReplyValue, encode_json
-from leveret.management.operations.operation import Operator
+from leveret.management.operations.operation import Operator, User
 from leveret.management.socket_path import short_path
 from leveret.management.structs import Reply
 
@@ -86,6 +91,16 @@ class ControlServer:
             self._clients.discard(task)
             writer.close()
 
+    async def _call(self, request: dict[str, Any]) -> Reply | Iterator[Reply | None] | None:
+        name, arguments = request["call"], request.get("arguments") or {}
+        user, vhost = request.get("as"), request.get("vhost")
+        if user is None:
+            return await self._admin.call(name, arguments, Operator())
+        principal = User(str(user), self._admin.managed.users)
+        if vhost is None:
+            return await self._admin.call(name, arguments, principal)
+        return await self._admin.call_in_vhost(name, arguments, str(vhost), principal)
+
     async def _answers(self, line: bytes) -> AsyncIterator[bytes]:
         try:
             request = msgspec.json.decode(line)
@@ -96,7 +111,7 @@ class ControlServer:
             yield _error("bad-request", f'expected {{"v": {VERSION}, "call": "...", "arguments": {{...}}}}')
             return
         try:
-            result = await self._admin.call(request["call"], request.get("arguments") or {}, Operator())
+            result = await self._call(request)
             if not isinstance(result, Iterator):
                 yield _encode({"v": VERSION, "result": result})
                 return

@@ -27,7 +27,7 @@ class ProcessInfo(Reply, kw_only=True):
 
 
 class ConnectionInfo(Reply, kw_only=True):
-    """A connection."""
+    """A connection. `connected_at` is in milliseconds of Unix time."""
 
     number: int
     name: str
@@ -43,6 +43,7 @@ class ConnectionInfo(Reply, kw_only=True):
     frame_max: int
     channel_max: int
     heartbeat: int
+    connected_at: int = 0
 
 
 class ChannelInfo(Reply, kw_only=True):

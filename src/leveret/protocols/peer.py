@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -24,7 +25,11 @@ class Peer:
     # whether a login is waiting for its password check
     checking: bool
 
+    # milliseconds of Unix time
+    connected_at: int
+
     def __init__(self) -> None:
+        self.connected_at = time.time_ns() // 1_000_000
         self.name = ""
         self.host = ""
         self.local = False

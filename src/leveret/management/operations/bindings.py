@@ -9,7 +9,7 @@ from msgspec import field
 
 from leveret.broker.destination import Destination
 from leveret.broker.errors import NotFound
-from leveret.broker.exchanges.base import Binding
+from leveret.broker.exchanges.base import Binding, Exchange
 from leveret.broker.values import freeze
 from leveret.broker.vhost import Vhost
 from leveret.management.json_values import ClientTable, plain
@@ -28,6 +28,14 @@ class OneBinding(Request, kw_only=True):
     arguments: Arguments = field(default_factory=dict)
 
 
+class List(InVhost, kw_only=True):
+    """Request to list bindings, of one source or one destination of a vhost if set."""
+
+    source: str | None = None
+    destination: str | None = None
+    kind: Literal["queue", "exchange"] | None = None
+
+
 class BindingInfo(Reply, kw_only=True):
     """A binding. `kind` is the kind of the destination."""
 
@@ -39,20 +47,43 @@ class BindingInfo(Reply, kw_only=True):
     arguments: ClientTable
 
 
-def list_bindings(context: Context, request: InVhost) -> Iterator[BindingInfo]:
-    """List all bindings except those of the default exchange."""
-    return (
-        BindingInfo(
-            vhost=vhost.name,
-            source=exchange.name,
-            destination=binding.destination.name,
-            kind=binding.destination.kind,
-            routing_key=binding.routing_key,
-            arguments=ClientTable(binding.arguments),
-        )
-        for vhost in context.vhosts(request.vhost)
-        for exchange, binding in vhost.each_binding()
-    )
+def list_bindings(context: Context, request: List) -> Iterator[BindingInfo | None]:
+    """List bindings, except those of the default exchange."""
+    for vhost in context.vhosts(request.vhost):
+        for exchange, binding in _bindings(vhost, request):
+            yield (
+                BindingInfo(
+                    vhost=vhost.name,
+                    source=exchange.name,
+                    destination=binding.destination.name,
+                    kind=binding.destination.kind,
+                    routing_key=binding.routing_key,
+                    arguments=ClientTable(binding.arguments),
+                )
+                if _matches(binding.destination, request)
+                else None
+            )
+
+
+def _bindings(vhost: Vhost, request: List) -> Iterator[tuple[Exchange, Binding]]:
+    """Yield the bindings of the narrowest index that covers the request."""
+    if request.source is not None:
+        exchange = vhost.exchanges.get(request.source)
+        sources = [] if exchange is None else [exchange]
+    elif request.destination is not None and request.kind is not None:
+        sources = list(vhost.sources.get((request.kind, request.destination), {}).values())
+    else:
+        yield from vhost.each_binding()
+        return
+    for exchange in sources:
+        for destination in list(exchange.by_destination):
+            if _matches(destination, request):
+                for binding in list(exchange.by_destination.get(destination, {}).values()):
+                    yield exchange, binding
+
+
+def _matches(destination: Destination, request: List) -> bool:
+    return request.destination in (None, destination.name) and request.kind in (None, destination.kind)
 
 
 def _destination(vhost: Vhost, request: OneBinding) -> Destination:
@@ -93,7 +124,7 @@ def delete(context: Context, request: OneBinding) -> None:
 
 
 OPERATIONS: Operations = {
-    "bindings.list": Operation(list_bindings, InVhost, BindingInfo),
+    "bindings.list": Operation(list_bindings, List, BindingInfo),
     "bindings.add": Operation(add, OneBinding, changes=True),
     "bindings.delete": Operation(delete, OneBinding, changes=True),
 }

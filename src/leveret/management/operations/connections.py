@@ -23,6 +23,12 @@ class CloseUser(Request, kw_only=True):
     reason: str = "closed by the operator"
 
 
+class ListConsumers(InVhost, kw_only=True):
+    """Request to list consumers, of one queue if `queue` is set."""
+
+    queue: str | None = None
+
+
 class ConsumerInfo(Reply, kw_only=True):
     """A consumer. Internal consumers, such as that of direct reply-to, have no `connection`."""
 
@@ -60,9 +66,13 @@ def list_channels(context: Context, request: InVhost) -> Iterator[ChannelInfo | 
         yield None
 
 
-def list_consumers(context: Context, request: InVhost) -> Iterator[ConsumerInfo | None]:
+def list_consumers(context: Context, request: ListConsumers) -> Iterator[ConsumerInfo | None]:
     """List consumers."""
     for vhost in context.vhosts(request.vhost):
+        if request.queue is not None:
+            found = vhost.find_queue(request.queue)
+            yield from (_describe_consumer(consumer) for consumer in list(found.consumers if found is not None else ()))
+            continue
         for queue in vhost.queue_list.walk():
             for consumer in list(queue.consumers):
                 yield _describe_consumer(consumer)
@@ -108,5 +118,5 @@ OPERATIONS: Operations = {
     "connections.close": Operation(close, Close, changes=True),
     "connections.close_user": Operation(close_user, CloseUser, Closed, changes=True),
     "channels.list": Operation(list_channels, InVhost, ChannelInfo),
-    "consumers.list": Operation(list_consumers, InVhost, ConsumerInfo),
+    "consumers.list": Operation(list_consumers, ListConsumers, ConsumerInfo),
 }

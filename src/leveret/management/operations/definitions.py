@@ -164,8 +164,17 @@ class DeclareQueue(OneQueue, kw_only=True):
     arguments: Arguments = field(default_factory=dict)
 
 
+class DeleteQueue(OneQueue, kw_only=True):
+    if_unused: bool = False
+    if_empty: bool = False
+
+
 class OneExchange(Request, kw_only=True):
     name: str
+
+
+class DeleteExchange(OneExchange, kw_only=True):
+    if_unused: bool = False
 
 
 class DeclareExchange(OneExchange, kw_only=True):
@@ -262,11 +271,11 @@ def perform_show_queue(context: VhostContext, request: OneQueue) -> QueueDefinit
     return _describe(queue)
 
 
-def perform_delete_queue(context: VhostContext, request: OneQueue) -> RemovedMessages:
+def perform_delete_queue(context: VhostContext, request: DeleteQueue) -> RemovedMessages:
     """Delete a queue and return its number of ready messages. Deleting a missing queue succeeds."""
     if context.vhost.find_queue(request.name) is None:
         return RemovedMessages(messages=0, stored=False)  # in strict mode too
-    messages, stored = delete_queue(context, request.name)
+    messages, stored = delete_queue(context, request.name, if_unused=request.if_unused, if_empty=request.if_empty)
     return RemovedMessages(messages=messages, stored=stored)
 
 
@@ -290,10 +299,10 @@ def perform_declare_exchange(context: VhostContext, request: DeclareExchange) ->
     return ExchangeDefinition(name=exchange.name, stored=exchange.durable)
 
 
-def perform_delete_exchange(context: VhostContext, request: OneExchange) -> Reply:
+def perform_delete_exchange(context: VhostContext, request: DeleteExchange) -> Reply:
     """Delete an exchange. Deleting a missing exchange succeeds, in strict mode too."""
     if request.name in context.vhost.exchanges or request.name.startswith("amq."):
-        delete_exchange(context, request.name)
+        delete_exchange(context, request.name, if_unused=request.if_unused)
     else:
         context.check("configure", request.name)
     return Reply()
@@ -365,10 +374,10 @@ def _own(vhost: Vhost, request: Bindings) -> dict[tuple[str, Frozen], Binding]:
 
 QUEUE_DECLARE: Final = VhostOperation(perform_declare_queue, DeclareQueue, QueueDefinition, Right("configure", "name"))
 QUEUE_SHOW: Final = VhostOperation(perform_show_queue, OneQueue, QueueDefinition, EACH)
-QUEUE_DELETE: Final = VhostOperation(perform_delete_queue, OneQueue, RemovedMessages, Right("configure", "name"))
+QUEUE_DELETE: Final = VhostOperation(perform_delete_queue, DeleteQueue, RemovedMessages, Right("configure", "name"))
 QUEUE_PURGE: Final = VhostOperation(perform_purge_queue, OneQueue, RemovedMessages, Right("read", "name"))
 EXCHANGE_DECLARE: Final = VhostOperation(perform_declare_exchange, DeclareExchange, ExchangeDefinition, EACH)
-EXCHANGE_DELETE: Final = VhostOperation(perform_delete_exchange, OneExchange, Reply, EACH)
+EXCHANGE_DELETE: Final = VhostOperation(perform_delete_exchange, DeleteExchange, Reply, EACH)
 BINDING_ADD: Final = VhostOperation(perform_bind, OneBinding, Reply, EACH)
 BINDING_DELETE: Final = VhostOperation(perform_unbind, OneBinding, Reply, EACH)
 BINDING_LIST: Final = VhostOperation(perform_list_bindings, Bindings, BindingArguments, EACH)

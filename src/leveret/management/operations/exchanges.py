@@ -66,6 +66,11 @@ def list_exchanges(context: Context, request: InVhost) -> Iterator[ExchangeInfo]
     return (describe(vhost, exchange) for vhost, exchange in found)
 
 
+def show(context: Context, request: NamedInVhost) -> ExchangeInfo:
+    """Return an exchange."""
+    return describe(request.vhost, context.vhost(request.vhost).exchange(request.name))
+
+
 def add(context: Context, request: Add) -> ExchangeInfo:
     """Declare an exchange, as a client does. Succeeds if an equivalent exchange exists."""
     exchange = context.vhost(request.vhost).declare_exchange(
@@ -89,6 +94,7 @@ def delete(context: Context, request: Delete) -> None:
 
 OPERATIONS: Operations = {
     "exchanges.list": Operation(list_exchanges, InVhost, ExchangeInfo),
+    "exchanges.show": Operation(show, NamedInVhost, ExchangeInfo),
     "exchanges.add": Operation(add, Add, ExchangeInfo, changes=True),
     "exchanges.delete": Operation(delete, Delete, changes=True, removes=True),
 }

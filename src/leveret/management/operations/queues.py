@@ -39,7 +39,13 @@ class Describe(Request, kw_only=True):
 
 
 class QueueInfo(Reply, kw_only=True):
-    """A queue with its statistics and the policies that apply to it. Byte counts exclude paged-out bodies."""
+    """A queue with its statistics and the policies that apply to it. Byte counts exclude paged-out bodies.
+
+    Attributes:
+        type: The queue type.
+        owner: The number of the connection that an exclusive queue belongs to.
+        active_consumer: The tag of the single active consumer, "" for none.
+    """
 
     vhost: str
     name: str
@@ -60,6 +66,9 @@ class QueueInfo(Reply, kw_only=True):
     policy: str | None
     operator_policy: str | None
     effective_policy_definition: ClientTable
+    type: str
+    owner: int | None
+    active_consumer: str
 
 
 class QueueType(Reply, kw_only=True):
@@ -73,6 +82,7 @@ class QueueType(Reply, kw_only=True):
 
 def describe(queue: Queue) -> QueueInfo:
     """Return the statistics of a queue."""
+    active = queue.consumers.active_consumer if queue.consumers.single_active else None
     return QueueInfo(
         vhost=queue.vhost.name,
         name=queue.name,
@@ -93,6 +103,9 @@ def describe(queue: Queue) -> QueueInfo:
         policy=name_of(queue.policy),
         operator_policy=name_of(queue.operator_policy),
         effective_policy_definition=ClientTable(effective_definition(queue)),
+        type=queue.settings.type,
+        owner=getattr(queue.lifetime.exclusive_owner, "number", None),
+        active_consumer=active.tag if active is not None else "",
     )
 
 

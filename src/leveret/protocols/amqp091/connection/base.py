@@ -565,6 +565,7 @@ class BaseConnection(VhostSession):
             frame_max=self.engine.frame_max,
             channel_max=self.engine.channel_max,
             heartbeat=self.engine.heartbeat,
+            connected_at=self.peer.connected_at,
         )
 
     def describe_channels(self) -> Iterator[ChannelInfo]:

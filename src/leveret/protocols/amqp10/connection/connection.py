@@ -530,6 +530,7 @@ class Connection(VhostSession):
             frame_max=self.output.max_frame_size,
             channel_max=min(self.own.sessions - 1, self.sessions.channel_max),
             heartbeat=int(self.own.idle_timeout),
+            connected_at=self.peer.connected_at,
         )
 
     def describe_channels(self) -> list[ChannelInfo]:

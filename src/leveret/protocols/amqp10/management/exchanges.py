@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.errors import NotAllowed, PreconditionFailed
-from leveret.management.operations.definitions import EXCHANGE_DECLARE, EXCHANGE_DELETE, DeclareExchange, OneExchange
+from leveret.management.operations.definitions import EXCHANGE_DECLARE, EXCHANGE_DELETE, DeclareExchange, DeleteExchange
 from leveret.management.operations.operation import perform_now
 from leveret.protocols.amqp10.management.messages import (
     Answer,
@@ -39,5 +39,5 @@ def declare(connection: VhostSession, request: Request, quoted: str) -> Answer:
 
 
 def delete(connection: VhostSession, request: Request, quoted: str) -> Answer:
-    perform_now(EXCHANGE_DELETE, context_of(connection), OneExchange(name=name_in(quoted, "an exchange")))
+    perform_now(EXCHANGE_DELETE, context_of(connection), DeleteExchange(name=name_in(quoted, "an exchange")))
     return Answer(204, kept=True, removed=True)

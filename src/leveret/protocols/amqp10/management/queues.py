@@ -18,6 +18,7 @@ from leveret.management.operations.definitions import (
     QUEUE_PURGE,
     QUEUE_SHOW,
     DeclareQueue,
+    DeleteQueue,
     OneQueue,
     QueueDefinition,
 )
@@ -61,7 +62,7 @@ def show(connection: VhostSession, request: Request, quoted: str) -> Answer:
 
 
 def delete(connection: VhostSession, request: Request, quoted: str) -> Answer:
-    wanted = OneQueue(name=name_in(quoted, "a queue"))
+    wanted = DeleteQueue(name=name_in(quoted, "a queue"))
     reply = perform_now(QUEUE_DELETE, context_of(connection), wanted)
     return Answer(200, {"message_count": ULong(reply.messages)}, reply.stored, removed=True)
 
