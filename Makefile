@@ -33,7 +33,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: run compiled test test-rest test-all coverage lint format docs bench bench-clients bench-staged bench-scale proof demo demo-kill build lock clean
 
-run: $(STAMPS)/core $(STAMPS)/segments compiled
+run: $(STAMPS)/core $(STAMPS)/segments $(STAMPS)/management compiled
 	@exec $(PY) -P -m leveret serve $(ARGS)
 
 $(STAMPS)/venv:
@@ -54,7 +54,12 @@ $(STAMPS)/segments: requirements/segments.txt $(STAMPS)/core
 	@$(PIP) -r requirements/segments.txt || echo "cannot install Arrow: streams are not sealed as Parquet files" >&2
 	@touch $@
 
-$(STAMPS)/spark: requirements/spark.txt $(STAMPS)/dev $(STAMPS)/segments
+# Optional: without it, the broker has no HTTP API.
+$(STAMPS)/management: requirements/management.txt $(STAMPS)/core
+	@$(PIP) -r requirements/management.txt || echo "cannot install the HTTP server: there is no HTTP API" >&2
+	@touch $@
+
+$(STAMPS)/spark: requirements/spark.txt $(STAMPS)/dev $(STAMPS)/segments $(STAMPS)/management
 	@echo "Installing Spark into $(VENV)"
 	@$(PIP) -r requirements/spark.txt
 	@touch $@
@@ -126,7 +131,7 @@ test-all:
 	$(MAKE) --no-print-directory test TESTS= && exit $$failed
 
 # Tracing slows tests down, so the timeout is longer. Print the report even if a test fails.
-coverage: $(STAMPS)/dev $(STAMPS)/segments
+coverage: $(STAMPS)/dev $(STAMPS)/segments $(STAMPS)/management
 	@rm -rf build/coverage && mkdir -p build/coverage
 	@failed=0; \
 	LEVERET_PURE=1 $(VENV)/bin/coverage run -m pytest -n 4 --dist loadfile --no-loadscope-reorder --timeout 400 $(PYTEST_OPTIONS) $(or $(TESTS),$(COVERAGE_TESTS)) || failed=$$?; \
@@ -185,7 +190,7 @@ build: $(STAMPS)/dev $(STAMPS)/build compiled
 lock: $(STAMPS)/dev
 	$(VENV)/bin/pip-compile -q --strip-extras --no-emit-find-links --no-emit-index-url --generate-hashes --allow-unsafe --pip-args='--only-binary google-re2' \
 		-o requirements/core.txt pyproject.toml
-	for group in segments build dev demo docs proton spark; do \
+	for group in segments management build dev demo docs proton spark; do \
 		$(VENV)/bin/pip-compile -q --strip-extras --no-emit-find-links --no-emit-index-url --generate-hashes --allow-unsafe \
 			-o requirements/$$group.txt requirements/$$group.in || exit 1; done
 

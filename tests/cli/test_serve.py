@@ -115,6 +115,7 @@ def test_the_ready_file(process: LeveretProcess) -> None:
         "pid": process.pid,
         "control": str(process.data_dir / "control.sock"),
         "listeners": [f"amqp://127.0.0.1:{process.port}"],
+        "management": [],
     }
 
 

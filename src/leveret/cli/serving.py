@@ -20,6 +20,7 @@ import msgspec
 
 from leveret._build import __version__, build_info
 from leveret.broker.errors import BrokerError, StorageFailed
+from leveret.cli.http_process import HttpProcess
 from leveret.cli.logs import set_up_logging
 from leveret.config import Config, ConfigError, load_config
 from leveret.management.control_socket import ControlServer
@@ -76,6 +77,8 @@ class Serving:
         self._end: asyncio.Event | None = None
         self._stopping = False
         self._announced = False
+        # Also serves while the store is reopened.
+        self._http: HttpProcess | None = None
 
     def run(self) -> int:
         """Serve until a signal. Returns the exit code. Raises `ConfigError`, `TlsError`, `StorageFailed`, `StartFailed`."""
@@ -93,20 +96,27 @@ class Serving:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop, signal.Signals(number).name)
         loop.add_signal_handler(signal.SIGHUP, self._reload)
+        try:
+            return await self._serve_until_stopped(self._end)
+        finally:
+            if self._http is not None:
+                await self._http.stop()
+
+    async def _serve_until_stopped(self, end: asyncio.Event) -> int:
         while True:
-            await self._serve_once(self._end)
+            await self._serve_once(end)
             if self._stopping:
                 return 0
             logger.error("reopening the store")
             # The failed store set the event. A signal sets it again and ends the delay.
-            self._end.clear()
+            end.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(REOPEN_DELAY):
-                    await self._end.wait()
+                    await end.wait()
             if self._stopping:
                 logger.info("stopped")
                 return 0
-            self._end.clear()
+            end.clear()
 
     async def _collect(self, composition: Composition) -> None:
         """Check periodically whether a full garbage collection is due."""
@@ -126,6 +136,9 @@ class Serving:
         composition.watchdog = self._watchdog
         control_path = self._config.server.data_path / CONTROL_SOCKET
         control = ControlServer(composition.admin, control_path)
+        if self._http is None:
+            self._http = HttpProcess(self._config, control_path)
+            self._http.listen()
         collecting: asyncio.Task[None] | None = None
         if self._ready_file is not None:
             self._ready_file.unlink(missing_ok=True)
@@ -138,6 +151,7 @@ class Serving:
                 raise StartFailed(f"cannot create control socket {control_path}: {error}") from None
             self._collector.start()  # before clients connect, since it takes longer than a turn
             self._announce(composition, control_path, began)
+            self._http.start()
             composition.services.broker.jobs.stepped = self._collector.examine_young
             self._watchdog.watch(composition.services.describe_turn)
             collecting = asyncio.create_task(self._collect(composition))
@@ -150,7 +164,10 @@ class Serving:
             if self._ready_file is not None:
                 self._ready_file.unlink(missing_ok=True)
             await control.stop()
-            await self._stop_server(composition)
+            if self._stopping:
+                await asyncio.gather(self._stop_server(composition), self._http.stop())
+            else:
+                await self._stop_server(composition)
             self._collector.stop()
         if self._stopping:
             logger.info("stopped")
@@ -168,7 +185,7 @@ class Serving:
         took = time.monotonic() - began if self._announced else running_for()
         if not self._announced:
             self._announced = True
-            for line in _first_lines(composition):
+            for line in _first_lines(composition, self._http_listeners()):
                 click.echo(line)
             sys.stdout.flush()
         logger.info("ready in %.2f s: %s", took, ", ".join(composition.listeners))
@@ -180,11 +197,15 @@ class Serving:
                 "pid": os.getpid(),
                 "control": str(control_path),
                 "listeners": composition.listeners,
+                "management": self._http_listeners(),
             }
             # Replace the file atomically, because readers poll for it.
             temporary = self._ready_file.with_name(self._ready_file.name + ".new")
             temporary.write_text(json.dumps(ready) + "\n", "utf-8")
             temporary.replace(self._ready_file)
+
+    def _http_listeners(self) -> list[str]:
+        return [] if self._http is None else self._http.listeners
 
     # Signals
 
@@ -224,8 +245,8 @@ class Serving:
         logger.info("SIGHUP: reloaded certificates, users, vhosts and limits")
 
 
-def _first_lines(composition: Composition) -> list[str]:
-    """Return the startup banner."""
+def _first_lines(composition: Composition, management: list[str]) -> list[str]:
+    """Return the startup banner. `management` has the addresses of the HTTP API."""
     config = composition.config
     data = str(config.server.data_path) if config.storage.engine != MEMORY else "in memory only, lost on restart"
     return [
@@ -234,6 +255,7 @@ def _first_lines(composition: Composition) -> list[str]:
         f"  data        {data}",
         f"  log in      {_how_to_log_in(composition)}",
         f"  manage      leveret status --data-dir {config.server.data_path}",
+        *([f"  HTTP API    {', '.join(management)}"] if management else []),
     ]
 
 

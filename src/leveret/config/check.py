@@ -18,6 +18,7 @@ def check(config: Config, source: Source, choices: Choices) -> None:
     _check_tls(config, source)
     _check_auth(config, source, choices)
     _check_users(config, source)
+    _check_management(config, source)
 
 
 def _check_tls(config: Config, source: Source) -> None:
@@ -64,6 +65,21 @@ def _check_users(config: Config, source: Source) -> None:
             raise ConfigError(f"{where}.password_hash' is not an argon2id hash; create one with `leveret users hash`")
     for name in config.vhosts:
         _check_name(f"{source(('vhosts', name))}: 'vhosts.{name}'", name)
+
+
+def _check_management(config: Config, source: Source) -> None:
+    management = config.management
+    if management.tls_key is not None and management.tls_cert is None:
+        raise ConfigError(
+            f"{source(('management', 'tls_key'))}: 'management.tls_key' is set without 'management.tls_cert'; expected "
+            "'management.tls_cert' to name the server's certificate"
+        )
+    prefix = management.path_prefix
+    if prefix and (not prefix.startswith("/") or prefix.endswith("/")):
+        raise ConfigError(
+            f"{source(('management', 'path_prefix'))}: 'management.path_prefix' is '{prefix}'; expected an empty string or "
+            "a path that starts with '/' and does not end with '/'"
+        )
 
 
 def _check_name(where: str, name: str) -> None:

@@ -561,6 +561,31 @@ class EventsConfig(Section, frozen=True, kw_only=True):
     ] = 1
 
 
+class ManagementConfig(Section, frozen=True, kw_only=True):
+    """The HTTP API, which `leveret serve` runs in a process of its own. Requires the extra `leveret[management]`."""
+
+    enabled: Annotated[bool, about("Whether to serve the HTTP API if the extra `leveret[management]` is installed.")] = True
+    host: Annotated[
+        str,
+        about(
+            "Address to listen on. `localhost` means both loopback addresses, an empty string all addresses of the machine."
+        ),
+    ] = "localhost"
+    port: Annotated[int, about("Port of the HTTP API; 0 picks a free one.", ge=0, le=65535)] = 15672
+    tls_cert: Annotated[
+        FilePath | None, about("Certificate chain in PEM, the server's certificate first. Enables HTTPS.")
+    ] = None
+    tls_key: Annotated[FilePath | None, about("Private key in PEM. Default: the key in the file of `tls_cert`.")] = None
+    path_prefix: Annotated[str, about("Prefix of all paths, such as `/broker`.")] = ""
+    cors_origins: Annotated[
+        list[Name], about("Origins of pages that may use the API from a browser; `*` means every origin.")
+    ] = field(default_factory=list)
+    rabbitmq_version: Annotated[
+        Name, about("RabbitMQ version to report to clients, which choose their requests by it.")
+    ] = "4.1.0"
+    max_body_size: Annotated[Size, about("Maximum size of a request body in bytes.", ge=1)] = 20000000
+
+
 class Config(Section, frozen=True, kw_only=True):
     """The configuration. `Config()` contains the defaults."""
 
@@ -580,3 +605,4 @@ class Config(Section, frozen=True, kw_only=True):
     vhosts: dict[str, VhostConfig] = field(default_factory=dict)
     events: EventsConfig = field(default_factory=EventsConfig)
     broker: BrokerConfig = field(default_factory=BrokerConfig)
+    management: ManagementConfig = field(default_factory=ManagementConfig)

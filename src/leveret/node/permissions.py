@@ -62,6 +62,7 @@ def _secrets(config: Config) -> Iterator[tuple[str, Path]]:
     named = {
         "tls.key": config.tls.key,
         "tls.key_password_file": config.tls.key_password_file,
+        "management.tls_key": config.management.tls_key,
         "streams.storage_options_file": config.streams.storage_options_file,
         "streams.iceberg_properties_file": config.streams.iceberg_properties_file,
     }

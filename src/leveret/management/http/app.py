@@ -1,0 +1,204 @@
+"""The ASGI application: paths, authentication, errors and headers."""
+
+from __future__ import annotations
+
+import gzip
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+from starlette.responses import Response
+
+from leveret.management.http.control import Control
+from leveret.management.http.errors import (
+    BrokerRefused,
+    BrokerUnavailable,
+    HttpError,
+    as_http_error,
+    bad_request,
+    not_found,
+)
+from leveret.management.http.identity import ANONYMOUS, Authenticator, Identity
+from leveret.management.http.request import Answer, Request
+from leveret.management.http.settings import HttpSettings
+from leveret.management.http.snapshot import Snapshot
+from leveret.management.http.table import Route, find
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+logger = logging.getLogger("leveret.http")
+
+_JSON: Final = "application/json"
+# Smaller bodies are not compressed.
+_MIN_COMPRESSED: Final = 1024
+_COMPRESSION: Final = 1
+_MAX_QUERY: Final = 16384
+_SECURITY: Final = (
+    ("content-security-policy", "default-src 'none'; frame-ancestors 'none'"),
+    ("x-content-type-options", "nosniff"),
+    ("x-frame-options", "DENY"),
+    ("referrer-policy", "no-referrer"),
+    ("cache-control", "no-cache"),
+    ("vary", "accept, accept-encoding, origin"),
+)
+
+
+class Application:
+    """The HTTP API of one broker."""
+
+    def __init__(self, settings: HttpSettings, control: Control) -> None:
+        self._settings = settings
+        self._control = control
+        self._snapshot = Snapshot(control)
+        self._authenticator = Authenticator(control)
+        self._base = f"{settings.path_prefix}/api"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        try:
+            answer = await self._answer(scope, receive, headers)
+        except HttpError as error:
+            answer = _refusal(error)
+        except BrokerRefused as refused:
+            answer = _refusal(as_http_error(refused))
+        except BrokerUnavailable as error:
+            answer = _refusal(HttpError(503, "service_unavailable", str(error)))
+        except _Disconnected:
+            return
+        except Exception:
+            logger.exception("%s %s failed", scope["method"], scope["path"])
+            answer = _refusal(HttpError(500, "internal_server_error", "internal error; see the broker's log"))
+        await self._respond(answer, scope["method"], headers)(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, headers: Mapping[str, str]) -> Answer:
+        parts = self._parts(scope)
+        found = find(parts)
+        if found is None:
+            raise not_found()
+        methods, path = found
+        method = scope["method"]
+        allowed = ", ".join(sorted({*methods, "HEAD", "OPTIONS"} if "GET" in methods else {*methods, "OPTIONS"}))
+        if method == "OPTIONS":
+            return Answer(200, headers=(("allow", allowed), *self._preflight(headers)))
+        route = methods.get("GET" if method == "HEAD" else method)
+        if route is None:
+            raise HttpError(405, "method_not_allowed", f"expected {allowed}", (("allow", allowed),))
+        client = scope.get("client")
+        if route.public:
+            identity = ANONYMOUS
+        else:
+            identity = await self._authenticator.authenticate(headers.get("authorization"), client[0] if client else "")
+        _check_access(route, identity, path)
+        if "vhost" in path and route.scope != "all":
+            await self._check_vhost(path["vhost"])
+        content = await self._read(receive, headers)
+        query = _query(scope["query_string"])
+        return await route.handler(
+            Request(self._settings, self._control, self._snapshot, identity, path, query, headers, content)
+        )
+
+    async def _check_vhost(self, name: str) -> None:
+        """Raise `HttpError` (404) if a vhost does not exist. Every vhost has a default exchange."""
+        try:
+            await self._control.call("exchanges.show", {"vhost": name, "name": ""})
+        except BrokerRefused:
+            raise not_found() from None
+
+    def _parts(self, scope: Scope) -> list[str]:
+        """Return the decoded parts of the path below the base. `%2F` belongs to a part. Raises `HttpError` (404)."""
+        raw = scope["raw_path"].decode("latin-1").partition("?")[0]
+        if not raw.startswith(self._base + "/"):
+            raise not_found()
+        path = raw[len(self._base) + 1 :].removesuffix("/")
+        return [unquote(part, errors="surrogateescape") for part in path.split("/")]
+
+    async def _read(self, receive: Receive, headers: Mapping[str, str]) -> bytes:
+        """Return the body of a request. Raises `HttpError` (400) if it is too large."""
+        limit = self._settings.max_body_size
+        length = headers.get("content-length", "")
+        content = bytearray()
+        more = not (length.isdecimal() and int(length) > limit)
+        too_large = not more
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise _Disconnected
+            content += message.get("body", b"")
+            more = message.get("more_body", False)
+            if len(content) > limit:
+                too_large = True
+                break
+        if too_large:
+            raise bad_request("Exceeded HTTP request body size limit")
+        return bytes(content)
+
+    def _respond(self, answer: Answer, method: str, headers: Mapping[str, str]) -> Response:
+        content = b"" if answer.body is None else encode(answer.body)
+        response = Response(content, answer.status, {**dict(_SECURITY), **dict(answer.headers)})
+        if answer.status == 204:
+            del response.headers["content-length"]
+        elif answer.body is not None:
+            response.headers["content-type"] = _JSON
+            if len(content) >= _MIN_COMPRESSED and "gzip" in headers.get("accept-encoding", ""):
+                response.body = gzip.compress(content, _COMPRESSION, mtime=0)
+                response.headers["content-encoding"] = "gzip"
+                response.headers["content-length"] = str(len(response.body))
+        for name, value in self._allowed_origin(headers):
+            response.headers[name] = value
+        if method == "HEAD":
+            response.body = b""
+        return response
+
+    def _allowed_origin(self, headers: Mapping[str, str]) -> list[tuple[str, str]]:
+        """Return the headers that let a page of a configured origin read the answer."""
+        origin = headers.get("origin")
+        allowed = self._settings.cors_origins
+        if origin is None or not ("*" in allowed or origin in allowed):
+            return []
+        return [("access-control-allow-origin", origin), ("access-control-allow-credentials", "true")]
+
+    def _preflight(self, headers: Mapping[str, str]) -> list[tuple[str, str]]:
+        if not self._allowed_origin(headers):
+            return []
+        wanted = headers.get("access-control-request-headers")
+        return [
+            ("access-control-allow-methods", "HEAD, GET, POST, PUT, DELETE, OPTIONS"),
+            ("access-control-max-age", "1728000"),
+            *([("access-control-allow-headers", wanted)] if wanted else []),
+        ]
+
+
+class _Disconnected(Exception):
+    """The client closed the connection before it sent the body."""
+
+
+def _check_access(route: Route, identity: Identity, path: Mapping[str, str]) -> None:
+    """Raise `HttpError` unless the user may use the route: 401 without the tag, 404 for a vhost that is not visible."""
+    route.access.check(identity)
+    vhost = path.get("vhost")
+    if vhost is None or route.scope == "all" or identity.is_administrator() or vhost in identity.vhosts:
+        return
+    if route.scope == "own" or not identity.sees(vhost):
+        raise not_found()
+
+
+def _query(raw: bytes) -> dict[str, str]:
+    """Return the parameters of a query; the last one of each name."""
+    if len(raw) > _MAX_QUERY:
+        raise bad_request(f"the query has {len(raw)} bytes; expected at most {_MAX_QUERY}")
+    return dict(parse_qsl(raw.decode("latin-1"), keep_blank_values=True))
+
+
+def _refusal(error: HttpError) -> Answer:
+    body = {"error": error.error, "reason": error.reason} if error.error else None
+    return Answer(error.status, body, error.headers)
+
+
+def encode(body: object) -> bytes:
+    """Return a body as JSON."""
+    return msgspec.json.encode(body)

@@ -1,0 +1,108 @@
+"""Calls of the broker's operations over the control socket, from an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from leveret.management.http.errors import BrokerRefused, BrokerUnavailable
+from leveret.management.socket_path import short_path
+
+# A reply, or an item of a list.
+Row: TypeAlias = dict[str, Any]
+
+VERSION: Final = 1
+# Maximum number of concurrent calls. Further calls wait.
+MAX_CONNECTIONS: Final = 16
+# Maximum bytes of one line of a reply. The broker sends long lists in parts of about 32 KiB.
+MAX_LINE: Final = 256 << 20
+TIMEOUT: Final = 60.0
+
+
+class _Connection:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def call(self, request: bytes) -> Any:
+        """Send a request and return its result. Raises `BrokerRefused`, or `ConnectionError` if the broker closes."""
+        self.writer.write(request)
+        await self.writer.drain()
+        parts: list[Any] = []
+        while line := await self.reader.readline():
+            reply = msgspec.json.decode(line)
+            if "error" in reply:
+                raise BrokerRefused(reply["error"]["condition"], reply["error"]["text"])
+            if "part" in reply:
+                parts += reply["part"]
+                continue
+            result = reply["result"]
+            return parts + result if isinstance(result, list) else result
+        raise ConnectionError("the broker closed the control connection")
+
+
+class Control:
+    """A pool of connections to the control socket. Each carries one call at a time, so that a slow one delays no other."""
+
+    def __init__(self, path: Path, max_connections: int = MAX_CONNECTIONS) -> None:
+        self._path = path
+        self._idle: deque[_Connection] = deque()
+        self._slots = asyncio.Semaphore(max_connections)
+
+    async def call(self, name: str, arguments: Row | None = None) -> Any:
+        """Execute an operation on the broker as a whole, and return its result.
+
+        Raises:
+            BrokerRefused: The broker refused the operation.
+            BrokerUnavailable: The broker does not answer.
+        """
+        return await self._send({"v": VERSION, "call": name, "arguments": arguments or {}})
+
+    async def call_as(self, user: str, vhost: str, name: str, arguments: Row) -> Any:
+        """Execute an operation inside a vhost with the permissions of a user, and return its result. Raises as `call`."""
+        return await self._send({"v": VERSION, "call": name, "as": user, "vhost": vhost, "arguments": arguments})
+
+    async def _send(self, request: Row) -> Any:
+        encoded = _encode(request)
+        async with self._connection() as connection:
+            return await connection.call(encoded)
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[_Connection]:
+        async with self._slots:
+            try:
+                async with asyncio.timeout(TIMEOUT):
+                    connection = self._idle.pop() if self._idle else await self._connect()
+                    try:
+                        yield connection
+                    except BrokerRefused:
+                        self._idle.append(connection)
+                        raise
+                    except BaseException:
+                        connection.writer.close()
+                        raise
+                    self._idle.append(connection)
+            except (OSError, ValueError, EOFError) as error:
+                # The other idle connections are probably dead, too: the broker restarts.
+                while self._idle:
+                    self._idle.pop().writer.close()
+                raise BrokerUnavailable(f"the broker does not answer: {error}") from None
+
+    async def _connect(self) -> _Connection:
+        with short_path(self._path) as name:
+            reader, writer = await asyncio.open_unix_connection(name, limit=MAX_LINE)
+        return _Connection(reader, writer)
+
+
+def _encode(request: Row) -> bytes:
+    try:
+        return msgspec.json.encode(request) + b"\n"
+    except UnicodeEncodeError:  # a name with bytes that are not UTF-8
+        return json.dumps(request).encode() + b"\n"

@@ -1,0 +1,68 @@
+"""Errors as HTTP answers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Status and `error` of the answer by the condition of the broker's error, as RabbitMQ answers them.
+_CONDITIONS: Final = {
+    "not-found": (404, "not_found"),
+    "access-refused": (401, "not_authorised"),
+    "not-allowed": (400, "bad_request"),
+    "internal-error": (500, "internal_server_error"),
+}
+_REFUSED: Final = "Access refused."
+
+
+class HttpError(Exception):
+    """An answer other than success.
+
+    Attributes:
+        status: The status code.
+        error: The key `error` of the body; "" for an empty body.
+        reason: The key `reason` of the body: a text, or a list of objects.
+        headers: More headers.
+    """
+
+    def __init__(
+        self, status: int, error: str = "", reason: object = "", headers: tuple[tuple[str, str], ...] = ()
+    ) -> None:
+        super().__init__(f"{status} {error}: {reason}")
+        self.status = status
+        self.error = error
+        self.reason = reason
+        self.headers = headers
+
+
+class BrokerRefused(Exception):
+    """The broker refused an operation.
+
+    Attributes:
+        condition: The condition of the broker's error.
+    """
+
+    def __init__(self, condition: str, text: str) -> None:
+        super().__init__(text)
+        self.condition = condition
+
+
+class BrokerUnavailable(Exception):
+    """The broker does not answer on the control socket."""
+
+
+def bad_request(reason: object) -> HttpError:
+    return HttpError(400, "bad_request", reason)
+
+
+def not_found() -> HttpError:
+    return HttpError(404, "Object Not Found", "Not Found")
+
+
+def not_authorised(reason: str) -> HttpError:
+    return HttpError(401, "not_authorised", reason)
+
+
+def as_http_error(refused: BrokerRefused) -> HttpError:
+    """Return the answer to a request whose operation the broker refused."""
+    status, error = _CONDITIONS.get(refused.condition, (400, "bad_request"))
+    return HttpError(status, error, _REFUSED if error == "not_authorised" else str(refused))

@@ -1,0 +1,165 @@
+"""Requests as handlers see them, and their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from leveret.management.http.control import Control, Row
+from leveret.management.http.errors import BrokerRefused, HttpError, bad_request, not_found
+from leveret.management.http.identity import Identity
+from leveret.management.http.settings import HttpSettings
+from leveret.management.http.snapshot import Snapshot
+
+# The name of the default exchange in paths.
+DEFAULT_EXCHANGE: Final = "amq.default"
+_DOUBLY_ENCODED: Final = "invalid payload: the request body JSON-decoded to a string. Is the input doubly-JSON-encoded?"
+_TRUE: Final = (True, "true")
+_FALSE: Final = (False, "false", None, "")
+
+
+@dataclass(slots=True)
+class Answer:
+    """An answer.
+
+    Attributes:
+        status: The status code.
+        body: A value to encode as JSON; None for an empty body.
+        headers: More headers.
+    """
+
+    status: int = 200
+    body: Any = None
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+NO_CONTENT: Final = Answer(204)
+CREATED: Final = Answer(201)
+
+
+@dataclass(slots=True)
+class Request:
+    """One request of an authenticated user.
+
+    Attributes:
+        settings: The settings of the process.
+        control: The calls of the broker.
+        snapshot: The lists of objects.
+        identity: The user.
+        path: The decoded parts of the path that the route names.
+        query: The parameters of the query.
+        headers: The headers, with names in lower case.
+        content: The body.
+    """
+
+    settings: HttpSettings
+    control: Control
+    snapshot: Snapshot
+    identity: Identity
+    path: Mapping[str, str]
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    content: bytes
+    _body: Row | None = field(default=None)
+
+    @property
+    def vhost(self) -> str:
+        return self.path["vhost"]
+
+    @property
+    def name(self) -> str:
+        return self.path["name"]
+
+    def body(self) -> Row:
+        """Return the body, a JSON object. An empty one stands for an empty object. Raises `HttpError` (400)."""
+        if self._body is None:
+            self._body = _decode(self.content)
+        return self._body
+
+    def required(self, *names: str) -> list[Any]:
+        """Return keys of the body. Raises `HttpError` (400) if one is missing."""
+        body = self.body()
+        missing = [name for name in names if body.get(name) is None]
+        if missing:
+            raise bad_request("[" + ",".join(f"{{key_missing,{name}}}" for name in missing) + "]")
+        return [body[name] for name in names]
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """Return a boolean key of the body, which clients also send as a string. Raises `HttpError` (400)."""
+        value = self.body().get(name, default)
+        if value in _TRUE:
+            return True
+        if value in _FALSE:
+            return False
+        raise bad_request(f"invalid value of '{name}'; expected true or false")
+
+    def arguments(self) -> Row:
+        """Return the key `arguments` of the body. Raises `HttpError` (400) if it is not an object."""
+        found = self.body().get("arguments") or {}
+        if not isinstance(found, dict):
+            raise bad_request("invalid value of 'arguments'; expected an object")
+        return found
+
+    def text(self, name: str, default: str = "") -> str:
+        """Return a key of the body that is a text. Raises `HttpError` (400)."""
+        value = self.body().get(name, default)
+        if not isinstance(value, str):
+            raise bad_request(f"invalid value of '{name}'; expected a string")
+        return value
+
+    def asks_for(self, name: str) -> bool:
+        """Return whether a parameter of the query is true."""
+        return self.query.get(name) in ("true", "1")
+
+    async def change(self, call: str, arguments: Row) -> Any:
+        """Execute an operation that changes the broker as a whole; lists that are read afterwards show the change."""
+        try:
+            return await self.control.call(call, arguments)
+        finally:
+            self.snapshot.expire()
+
+    async def change_in_vhost(self, call: str, arguments: Row) -> Any:
+        """Execute an operation in the vhost of the path with the user's permissions."""
+        try:
+            return await self.control.call_as(self.identity.name, self.vhost, call, arguments)
+        finally:
+            self.snapshot.expire()
+
+    async def find(self, call: str, arguments: Row) -> Row | None:
+        """Return an object, or None if it does not exist."""
+        try:
+            found: Row = await self.control.call(call, arguments)
+        except BrokerRefused as refused:
+            if refused.condition == "not-found":
+                return None
+            raise
+        return found
+
+    async def get(self, call: str, arguments: Row) -> Row:
+        """Return an object. Raises `HttpError` (404) if it does not exist."""
+        found = await self.find(call, arguments)
+        if found is None:
+            raise not_found()
+        return found
+
+
+def exchange_of(name: str) -> str:
+    """Return the name of an exchange in a path."""
+    return "" if name == DEFAULT_EXCHANGE else name
+
+
+def _decode(content: bytes) -> Row:
+    if content.removeprefix(b"\xef\xbb\xbf").strip() in (b"", b"null", b"undefined"):
+        return {}
+    try:
+        value = msgspec.json.decode(content.removeprefix(b"\xef\xbb\xbf"))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise HttpError(400, "bad_request", "not_json") from None
+    if isinstance(value, str):
+        raise bad_request(_DOUBLY_ENCODED)
+    if not isinstance(value, dict):
+        raise bad_request("not_json")
+    return value

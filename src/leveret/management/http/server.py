@@ -1,0 +1,72 @@
+"""The server of the HTTP process: uvicorn on the sockets that the broker's process listens on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import uvicorn
+
+from leveret.management.http.app import Application
+from leveret.management.http.control import Control
+from leveret.management.http.settings import HttpSettings
+
+logger = logging.getLogger("leveret.http")
+
+# Seconds for which an idle connection stays open, and in which open requests may finish when the process stops.
+_KEEP_ALIVE: Final = 75
+_STOP_TIMEOUT: Final = 2
+# Maximum number of connections and requests at a time.
+_MAX_CONCURRENT: Final = 1000
+# Maximum bytes of the head of a request.
+_MAX_HEAD: Final = 64 << 10
+
+
+class _Server(uvicorn.Server):
+    """A server that leaves signals alone: the process ends when the broker closes its standard input."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def serve(settings: HttpSettings, parent: BinaryIO) -> None:
+    """Serve the API until the broker's process closes its end of `parent`."""
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    application = Application(settings, Control(Path(settings.control)))
+    config = uvicorn.Config(
+        application,
+        http="h11",
+        ws="none",
+        lifespan="off",
+        loop="asyncio",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=_KEEP_ALIVE,
+        timeout_graceful_shutdown=_STOP_TIMEOUT,
+        limit_concurrency=_MAX_CONCURRENT,
+        h11_max_incomplete_event_size=_MAX_HEAD,
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
+    )
+    server = _Server(config)
+    sockets = [socket.socket(fileno=number) for number in settings.sockets]
+    ended = asyncio.create_task(_wait_for_end(parent))
+    ended.add_done_callback(lambda _: setattr(server, "should_exit", True))
+    logger.info("HTTP API ready: %s", ", ".join(settings.listeners))
+    await server.serve(sockets)
+    ended.cancel()
+
+
+async def _wait_for_end(parent: BinaryIO) -> None:
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), parent)
+    while await reader.read(4096):
+        pass

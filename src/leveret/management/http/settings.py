@@ -1,0 +1,41 @@
+"""Settings of the HTTP process, which the broker's process sends as JSON."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of the HTTP process.
+
+    Attributes:
+        control: The path of the control socket.
+        sockets: File descriptors of the listening sockets.
+        node: The name of the node in answers.
+        version: Leveret's version.
+        rabbitmq_version: The RabbitMQ version to report.
+        path_prefix: The prefix of all paths.
+        cors_origins: Origins of pages that may use the API from a browser.
+        max_body_size: Maximum size of a request body in bytes.
+        tls_cert: The certificate chain, or None for plain HTTP.
+        tls_key: The private key; None for the key in the file of `tls_cert`.
+        disk_free_limit: `limits.disk_free`.
+        listeners: The addresses of the API, as URLs.
+        log_level: `server.log_level`.
+        log_format: `server.log_format`.
+    """
+
+    control: str
+    sockets: list[int]
+    node: str
+    version: str
+    rabbitmq_version: str
+    path_prefix: str
+    cors_origins: list[str]
+    max_body_size: int
+    tls_cert: str | None
+    tls_key: str | None
+    listeners: list[str]
+    disk_free_limit: int
+    log_level: str
+    log_format: str

@@ -1,0 +1,53 @@
+"""Lists of all objects, at most one second old.
+
+They are read from the broker only while clients ask for them. A change through the API expires them, so that a list is
+never older than the last change of its reader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+from leveret.management.http.control import Control, Row
+
+MAX_AGE: Final = 1.0
+
+
+class _List:
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        # The change before which the rows were read, and the time at which their reading began.
+        self.change = -1
+        self.read_at = 0.0
+        self.lock = asyncio.Lock()
+
+
+class Snapshot:
+    """Cache of the results of list operations."""
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+        self._lists: dict[str, _List] = {}
+        self._change = 0
+
+    def expire(self) -> None:
+        """Have the next reader of each list read it again."""
+        self._change += 1
+
+    async def rows(self, call: str) -> list[Row]:
+        """Return the result of a list operation without arguments. Callers must not modify it."""
+        cached = self._lists.setdefault(call, _List())
+        wanted = self._change
+        if not self._is_fresh(cached, wanted):
+            async with cached.lock:
+                if not self._is_fresh(cached, wanted):
+                    change, began = self._change, time.monotonic()
+                    cached.rows = await self._control.call(call)
+                    cached.change, cached.read_at = change, began
+        return cached.rows
+
+    @staticmethod
+    def _is_fresh(cached: _List, change: int) -> bool:
+        return cached.change >= change and time.monotonic() - cached.read_at < MAX_AGE

@@ -1,0 +1,180 @@
+"""All routes: method, path, handler and access rule."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias
+
+from leveret.management.http import bindings, connections, exchanges, health, overview, queues, users, vhosts
+from leveret.management.http.identity import ADMIN, ANY, MONITOR, Access
+from leveret.management.http.request import Answer, Request
+
+Handler: TypeAlias = Callable[[Request], Awaitable[Answer]]
+# Which vhosts a path may name: those that the user may use, those whose objects the user sees, or all of them.
+Scope: TypeAlias = Literal["own", "visible", "all"]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A method of a path.
+
+    Attributes:
+        handler: Called with the request.
+        access: The tags that the method requires.
+        scope: The vhosts that the path may name. Others do not exist for the user.
+        public: Whether the method requires no credentials.
+    """
+
+    handler: Handler
+    access: Access = ANY
+    scope: Scope = "own"
+    public: bool = False
+
+
+@dataclass(slots=True)
+class Node:
+    """One part of a path: the next parts by their texts, the part that stands for any text, and the methods."""
+
+    children: dict[str, Node] = field(default_factory=dict)
+    variable: str = ""
+    other: Node | None = None
+    methods: dict[str, Route] = field(default_factory=dict)
+
+
+# Paths below `/api`. `{name}` stands for one part of the path.
+ROUTES: Final[dict[str, dict[str, Route]]] = {
+    "/overview": {"GET": Route(overview.overview)},
+    "/whoami": {"GET": Route(overview.whoami)},
+    "/version": {"GET": Route(overview.version)},
+    "/extensions": {"GET": Route(overview.extensions)},
+    "/auth": {"GET": Route(overview.auth, public=True)},
+    "/cluster-name": {"GET": Route(overview.cluster_name), "PUT": Route(overview.set_cluster_name, ADMIN)},
+    "/nodes": {"GET": Route(overview.list_nodes, MONITOR)},
+    "/nodes/{node}": {"GET": Route(overview.show_node, MONITOR)},
+    "/nodes/{node}/memory": {"GET": Route(overview.show_node_memory, MONITOR)},
+    "/vhosts": {"GET": Route(vhosts.list_all)},
+    "/vhosts/{vhost}": {
+        "GET": Route(vhosts.show, ANY, "visible"),
+        "PUT": Route(vhosts.put, ADMIN, "all"),
+        "DELETE": Route(vhosts.delete, ADMIN, "all"),
+    },
+    "/vhosts/{vhost}/permissions": {"GET": Route(users.list_permissions_in_vhost, ADMIN, "all")},
+    "/vhosts/{vhost}/connections": {"GET": Route(connections.list_in_vhost, ANY, "visible")},
+    "/vhosts/{vhost}/channels": {"GET": Route(connections.list_channels_in_vhost, ANY, "visible")},
+    "/users": {"GET": Route(users.list_all, ADMIN)},
+    "/users/bulk-delete": {"POST": Route(users.delete_many, ADMIN)},
+    "/users/without-permissions": {"GET": Route(users.list_without_permissions, ADMIN)},
+    "/users/{user}": {
+        "GET": Route(users.show, ADMIN),
+        "PUT": Route(users.put, ADMIN),
+        "DELETE": Route(users.delete, ADMIN),
+    },
+    "/users/{user}/permissions": {"GET": Route(users.list_permissions_of_user, ADMIN)},
+    "/users/{user}/queues": {"GET": Route(queues.list_of_user, ADMIN)},
+    "/permissions": {"GET": Route(users.list_permissions, ADMIN)},
+    "/permissions/{vhost}/{user}": {
+        "GET": Route(users.show_permission, ADMIN, "all"),
+        "PUT": Route(users.put_permission, ADMIN, "all"),
+        "DELETE": Route(users.delete_permission, ADMIN, "all"),
+    },
+    "/exchanges": {"GET": Route(exchanges.list_all)},
+    "/exchanges/{vhost}": {"GET": Route(exchanges.list_in_vhost, ANY, "visible")},
+    "/exchanges/{vhost}/{name}": {
+        "GET": Route(exchanges.show, ANY, "visible"),
+        "PUT": Route(exchanges.declare),
+        "DELETE": Route(exchanges.delete),
+    },
+    "/exchanges/{vhost}/{name}/bindings/source": {"GET": Route(bindings.list_by_source, ANY, "visible")},
+    "/exchanges/{vhost}/{name}/bindings/destination": {"GET": Route(bindings.list_by_destination, ANY, "visible")},
+    "/queues": {"GET": Route(queues.list_all)},
+    "/queues/detailed": {"GET": Route(queues.list_all)},
+    "/queues/{vhost}": {"GET": Route(queues.list_in_vhost, ANY, "visible")},
+    "/queues/{vhost}/{name}": {
+        "GET": Route(queues.show, ANY, "visible"),
+        "PUT": Route(queues.declare),
+        "DELETE": Route(queues.delete),
+    },
+    "/queues/{vhost}/{name}/bindings": {"GET": Route(bindings.list_of_queue, ANY, "visible")},
+    "/queues/{vhost}/{name}/contents": {"DELETE": Route(queues.purge)},
+    "/queues/{vhost}/{name}/actions": {"POST": Route(queues.act, ADMIN)},
+    "/bindings": {"GET": Route(bindings.list_all)},
+    "/bindings/{vhost}": {"GET": Route(bindings.list_in_vhost, ANY, "visible")},
+    "/bindings/{vhost}/e/{source}/{kind}/{destination}": {
+        "GET": Route(bindings.list_between, ANY, "visible"),
+        "POST": Route(bindings.add),
+    },
+    "/bindings/{vhost}/e/{source}/{kind}/{destination}/{key}": {
+        "GET": Route(bindings.show, ANY, "visible"),
+        "DELETE": Route(bindings.delete),
+    },
+    "/connections": {"GET": Route(connections.list_all)},
+    "/connections/{name}": {"GET": Route(connections.show), "DELETE": Route(connections.close)},
+    "/connections/{name}/channels": {"GET": Route(connections.list_channels_of_connection)},
+    "/connections/username/{user}": {
+        "GET": Route(connections.list_of_user),
+        "DELETE": Route(connections.close_of_user),
+    },
+    "/channels": {"GET": Route(connections.list_channels)},
+    "/channels/{name}": {"GET": Route(connections.show_channel)},
+    "/consumers": {"GET": Route(connections.list_consumers)},
+    "/consumers/{vhost}": {"GET": Route(connections.list_consumers_in_vhost, ANY, "visible")},
+    "/aliveness-test/{vhost}": {"GET": Route(health.running)},
+    "/healthchecks/node": {"GET": Route(health.running)},
+    "/healthchecks/node/{node}": {"GET": Route(health.running)},
+    "/health/checks/alarms": {"GET": Route(health.alarms)},
+    "/health/checks/local-alarms": {"GET": Route(health.alarms)},
+    "/health/checks/port-listener/{port}": {"GET": Route(health.port_listener)},
+    "/health/checks/protocol-listener/{protocol}": {"GET": Route(health.protocol_listener)},
+    "/health/checks/virtual-hosts": {"GET": Route(health.running)},
+    "/health/checks/node-is-mirror-sync-critical": {"GET": Route(health.running)},
+    "/health/checks/node-is-quorum-critical": {"GET": Route(health.running)},
+    "/health/checks/is-in-service": {"GET": Route(health.running)},
+    "/health/checks/ready-to-serve-clients": {"GET": Route(health.running)},
+    "/health/checks/below-node-connection-limit": {"GET": Route(health.running)},
+    "/health/checks/reached-target-cluster-size": {"GET": Route(health.running)},
+    "/health/checks/metadata-store/initialized": {"GET": Route(health.running)},
+    "/health/checks/metadata-store/initialized/with-data": {"GET": Route(health.running)},
+}
+
+
+def _tree() -> Node:
+    root = Node()
+    for path, methods in ROUTES.items():
+        node = root
+        for part in path.strip("/").split("/"):
+            if part.startswith("{"):
+                name = part.strip("{}")
+                if node.other is None:
+                    node.variable, node.other = name, Node()
+                assert node.variable == name, path
+                node = node.other
+            else:
+                node = node.children.setdefault(part, Node())
+        node.methods = methods
+    return root
+
+
+_ROOT: Final = _tree()
+
+
+def find(parts: list[str]) -> tuple[dict[str, Route], dict[str, str]] | None:
+    """Return the methods of a decoded path and its variables, or None for an unknown path. Fixed texts come first."""
+    return _find(_ROOT, parts, 0)
+
+
+def _find(node: Node, parts: list[str], at: int) -> tuple[dict[str, Route], dict[str, str]] | None:
+    if at == len(parts):
+        return (node.methods, {}) if node.methods else None
+    child = node.children.get(parts[at])
+    if child is not None:
+        found = _find(child, parts, at + 1)
+        if found is not None:
+            return found
+    if node.other is None:
+        return None
+    found = _find(node.other, parts, at + 1)
+    if found is None:
+        return None
+    found[1][node.variable] = parts[at]
+    return found

@@ -1,0 +1,74 @@
+"""Parameters of lists."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from leveret.management.http.errors import HttpError
+from leveret.management.http.lists import columns_of, select
+
+ROWS: list[dict[str, Any]] = [
+    {"name": "b", "messages": 2, "message_stats": {"publish": 5, "publish_details": {"rate": 1.0}}},
+    {"name": "A", "messages": 10},
+    {"name": "ab", "messages": None},
+]
+
+
+def names(query: dict[str, str]) -> list[str]:
+    found = select(ROWS, query)
+    rows = found["items"] if isinstance(found, dict) else found
+    return [row["name"] for row in rows]
+
+
+def test_sorting() -> None:
+    assert names({"sort": "name"}) == ["A", "ab", "b"]
+    assert names({"sort": "messages"}) == ["ab", "b", "A"]
+    assert names({"sort": "messages", "sort_reverse": "true"}) == ["A", "b", "ab"]
+    assert names({"sort": "message_stats.publish_details.rate", "sort_reverse": "true"})[0] == "b"
+    assert names({"sort": "missing.deeper"}) == ["b", "A", "ab"]
+    assert [row["name"] for row in ROWS] == ["b", "A", "ab"]
+
+
+def test_filters_apply_to_pages_only() -> None:
+    assert names({"name": "a"}) == ["b", "A", "ab"]
+    assert names({"page": "1", "name": "a"}) == ["A", "ab"]
+    assert names({"page": "1", "name": "^A$", "use_regex": "true"}) == ["A"]
+    assert names({"page": "1", "name": ".", "use_regex": "false"}) == []
+
+
+def test_columns() -> None:
+    assert select(ROWS[:1], {"columns": "name,message_stats.publish"}) == [{"name": "b", "message_stats": {"publish": 5}}]
+    assert columns_of(ROWS[0], {"columns": "message_stats"}) == {"message_stats": ROWS[0]["message_stats"]}
+    assert columns_of(ROWS[0], {}) is ROWS[0]
+    assert columns_of({"a": [{"b": 1, "c": 2}]}, {"columns": "a.b"}) == {"a": [{"b": 1}]}
+
+
+def test_pages() -> None:
+    page = select(ROWS, {"page": "2", "page_size": "2"})
+    assert isinstance(page, dict)
+    assert page["items"] == ROWS[2:]
+    assert (page["total_count"], page["filtered_count"], page["item_count"], page["page_count"]) == (3, 3, 1, 2)
+    empty = select([], {"page": "1"})
+    assert isinstance(empty, dict)
+    assert (empty["items"], empty["page_count"], empty["page_size"]) == ([], 0, 100)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"page": "0"},
+        {"page": "-1"},
+        {"page": "3", "page_size": "2"},
+        {"page": "1", "page_size": "0"},
+        {"page": "1", "page_size": "501"},
+        {"page": "one"},
+        {"page": "1", "name": "(", "use_regex": "true"},
+        {"page": "1", "name": "a" * 2000, "use_regex": "true"},
+    ],
+)
+def test_invalid_parameters(query: dict[str, str]) -> None:
+    with pytest.raises(HttpError) as caught:
+        select(ROWS, query)
+    assert caught.value.status == 400

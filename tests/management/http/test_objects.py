@@ -1,0 +1,347 @@
+"""Objects of the HTTP API: their keys, their types, and what writes do to them."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from leveret import sync
+from leveret.broker.exchanges.registry import TYPES
+from tests.management.http.client import HttpBroker
+
+QUEUE = """
+    arguments auto_delete consumer_capacity consumer_details consumer_utilisation consumers deliveries durable
+    effective_policy_definition exclusive exclusive_consumer_tag garbage_collection head_message_timestamp idle_since
+    incoming memory message_bytes message_bytes_paged_out message_bytes_persistent message_bytes_ram message_bytes_ready
+    message_bytes_unacknowledged message_stats messages messages_details messages_paged_out messages_persistent messages_ram
+    messages_ready messages_ready_details messages_ready_ram messages_unacknowledged messages_unacknowledged_details
+    messages_unacknowledged_ram name node operator_policy policy recoverable_slaves reductions reductions_details
+    single_active_consumer_tag state type vhost
+"""
+EXCHANGE = """
+    arguments auto_delete durable incoming internal message_stats name outgoing policy type user_who_performed_action vhost
+"""
+BINDING = "source vhost destination destination_type routing_key arguments properties_key"
+CONNECTION = """
+    auth_mechanism channel_max channels client_properties connected_at frame_max host port peer_host peer_port name
+    user_provided_name node protocol recv_oct recv_oct_details recv_cnt recv_cnt_details send_oct send_oct_details send_cnt
+    send_cnt_details send_pend ssl ssl_protocol ssl_cipher ssl_hash ssl_key_exchange peer_cert_subject peer_cert_issuer
+    peer_cert_validity state timeout type user vhost user_who_performed_action
+"""
+CHANNEL = """
+    name number connection_details consumer_count prefetch_count global_prefetch_count acks_uncommitted
+    messages_unacknowledged messages_unconfirmed messages_uncommitted confirm transactional state user vhost message_stats
+    consumer_details deliveries publishes
+"""
+CONSUMER = """
+    consumer_tag ack_required active activity_status arguments exclusive prefetch_count queue channel_details
+"""
+OVERVIEW = """
+    management_version rabbitmq_version product_name product_version erlang_version cluster_name node exchange_types
+    listeners contexts rates_mode sample_retention_policies object_totals queue_totals message_stats churn_rates
+    statistics_db_event_queue disable_stats enable_queue_totals default_queue_type cluster_tags node_tags
+"""
+NODE = """
+    name running type uptime mem_used mem_limit mem_alarm disk_free disk_free_limit disk_free_alarm fd_used fd_total
+    sockets_used sockets_total proc_used proc_total run_queue processors os_pid partitions rates_mode applications
+    auth_mechanisms exchange_types enabled_plugins contexts config_files log_files db_dir cluster_links gc_num
+    gc_num_details context_switches context_switches_details io_read_count io_read_count_details msg_store_read_count
+    msg_store_read_count_details queue_index_read_count mnesia_ram_tx_count being_drained maintenance
+"""
+VHOST = """
+    name description tags default_queue_type metadata tracing cluster_state messages messages_details messages_ready
+    messages_unacknowledged message_stats recv_oct send_oct protected_from_deletion
+"""
+MESSAGE_STATS = """
+    ack confirm deliver deliver_get deliver_no_ack drop_unroutable get get_empty get_no_ack publish redeliver
+    return_unroutable disk_reads disk_writes
+"""
+
+
+def check_keys(found: dict[str, Any], keys: str) -> None:
+    missing = set(keys.split()) - found.keys()
+    assert not missing, missing
+
+
+def check_statistics(found: dict[str, Any], names: str) -> None:
+    for name in names.split():
+        assert isinstance(found[name], int), name
+        assert isinstance(found[f"{name}_details"]["rate"], float), name
+
+
+def test_overview(api: HttpBroker) -> None:
+    found = api.get("/overview")
+    check_keys(found, OVERVIEW)
+    check_statistics(found["message_stats"], MESSAGE_STATS)
+    check_statistics(found["queue_totals"], "messages messages_ready messages_unacknowledged")
+    check_statistics(
+        found["churn_rates"], "connection_created connection_closed channel_created channel_closed queue_declared"
+    )
+    assert found["product_name"] == "Leveret"
+    assert found["rabbitmq_version"] == found["management_version"] == api.get("/version")
+    assert found["node"].startswith("rabbit@")
+    assert {listener["protocol"] for listener in found["listeners"]} == {"amqp", "http"}
+    assert {listener["port"] for listener in found["listeners"]} == {api.port, api.process.port}
+    assert set(found["object_totals"]) == {"channels", "connections", "consumers", "exchanges", "queues"}
+    limited = api.get("/overview", user="manager")
+    check_keys(limited, OVERVIEW)
+    assert limited["listeners"] == []
+    assert limited["object_totals"]["exchanges"] < found["object_totals"]["exchanges"]
+
+
+def test_exchange_types(api: HttpBroker) -> None:
+    assert {found["name"] for found in api.get("/overview")["exchange_types"]} == set(TYPES)
+
+
+def test_node(api: HttpBroker) -> None:
+    (found,) = api.get("/nodes")
+    check_keys(found, NODE)
+    assert found["os_pid"] == str(api.process.pid)
+    assert 0 < found["mem_used"] < found["mem_limit"]
+    assert 0 < found["fd_used"] < found["fd_total"]
+    assert found["running"] is True
+    assert api.get(f"/nodes/{found['name']}")["name"] == found["name"]
+    memory = api.get(f"/nodes/{found['name']}?memory=true")["memory"]
+    assert memory["total"]["rss"] == sum(memory[name] for name in ("queue_procs", "other_system", "connection_other"))
+    assert api.get(f"/nodes/{found['name']}/memory")["memory"]["strategy"] == "rss"
+
+
+def test_names(api: HttpBroker) -> None:
+    name = api.get("/cluster-name")["name"]
+    assert name == api.get("/overview")["cluster_name"]
+    assert api("PUT", "/cluster-name", {"name": name}).status == 204
+    assert api("PUT", "/cluster-name", {"name": "other"}).status == 400
+    assert api.get("/extensions") == []
+    assert api("GET", "/auth", user=None).json == {"oauth_enabled": False}
+
+
+def test_a_queue(api: HttpBroker) -> None:
+    path = "/queues/%2F/objects"
+    arguments = {"x-max-length": 10, "x-dead-letter-exchange": "amq.fanout"}
+    assert api("PUT", path, {"durable": True, "arguments": arguments}).status == 201
+    found = api.get(path)  # complete at once
+    check_keys(found, QUEUE)
+    check_statistics(found, "messages messages_ready messages_unacknowledged reductions")
+    check_statistics(found["message_stats"], MESSAGE_STATS)
+    assert found["arguments"] == arguments
+    assert (found["durable"], found["exclusive"], found["auto_delete"]) == (True, False, False)
+    assert (found["type"], found["state"], found["node"]) == ("classic", "running", api.get("/overview")["node"])
+    (listed,) = [row for row in api.get("/queues/%2F") if row["name"] == "objects"]
+    assert listed == {key: found[key] for key in found if key not in ("consumer_details", "deliveries", "incoming")}
+    assert api("PUT", path, {"durable": "true", "arguments": arguments}).status == 204
+    reply = api("PUT", path, {"durable": False, "arguments": arguments})
+    assert reply.status == 400
+    text = "inequivalent arg 'durable' for queue 'objects' in vhost '/': received 'false' but current is 'true'"
+    assert reply.json == {"error": "bad_request", "reason": text}
+    assert api("DELETE", path).status == 204
+    assert api("DELETE", path).status == 404
+    assert "objects" not in [row["name"] for row in api.get("/queues")]  # a list is never behind a write
+
+
+def test_conditions_of_deletes(api: HttpBroker) -> None:
+    assert api("PUT", "/queues/%2F/conditions", {"durable": True}).status == 201
+    with sync.connect(api.process.url()) as connection:
+        channel = connection.channel()
+        channel.publish(b"body", routing_key="conditions")
+        reply = api("DELETE", "/queues/%2F/conditions?if-empty=true")
+        assert (reply.status, reply.json["reason"]) == (400, "queue 'conditions' in vhost '/' is not empty")
+        assert api("DELETE", "/queues/%2F/conditions/contents").status == 204
+        assert api.get("/queues/%2F/conditions")["messages"] == 0
+    assert api("DELETE", "/queues/%2F/conditions?if-empty=true&if-unused=true").status == 204
+    assert api("DELETE", "/queues/%2F/conditions/contents").status == 404
+    assert api("PUT", "/exchanges/%2F/conditions", {"type": "fanout"}).status == 201
+    assert api("POST", "/bindings/%2F/e/conditions/e/amq.topic", {}).status == 201
+    assert api("DELETE", "/exchanges/%2F/conditions?if-unused=true").status == 400
+    assert api("DELETE", "/exchanges/%2F/conditions").status == 204
+
+
+def test_an_exchange(api: HttpBroker) -> None:
+    path = "/exchanges/%2F/objects"
+    body = {"type": "topic", "durable": True, "internal": True, "arguments": {"alternate-exchange": "amq.fanout"}}
+    assert api("PUT", path, body).status == 201
+    assert api("PUT", path, body).status == 204
+    assert api("PUT", path, body | {"type": "direct"}).status == 400
+    assert api("PUT", "/exchanges/%2F/unknown", {"type": "unknown"}).status == 400
+    found = api.get(path)
+    check_keys(found, EXCHANGE)
+    check_statistics(found["message_stats"], "publish_in publish_out")
+    assert {key: found[key] for key in body} == body
+    assert api.get("/exchanges/%2F/amq.default")["name"] == ""
+    assert api("DELETE", "/exchanges/%2F/amq.topic").status == 401
+    assert api("DELETE", path).status == 204
+
+
+def test_bindings(api: HttpBroker) -> None:
+    assert api("PUT", "/queues/%2F/bound", {}).status == 201
+    path = "/bindings/%2F/e/amq.direct/q/bound"
+    cases: list[tuple[dict[str, Any], str | None]] = [
+        ({"routing_key": "routing"}, "routing"),
+        ({}, "~"),
+        ({"routing_key": "a b/ü~", "arguments": {}}, "a+b%2F%C3%BC%7E"),
+        ({"routing_key": "key", "arguments": {"x-match": "all"}}, None),
+    ]
+    for body, key in cases:
+        reply = api("POST", path, body)
+        assert reply.status == 201
+        (found,) = [row for row in api.get(path) if row["properties_key"] == key or row["arguments"] == {"x-match": "all"}]
+        check_keys(found, BINDING)
+        assert key is None or found["properties_key"] == key
+        assert found["routing_key"] == body.get("routing_key", "")
+        shown = quote(found["properties_key"], safe="~")
+        assert reply.headers["location"] == f"bound/{shown}"
+        assert api.get(f"{path}/{shown}") == found
+        assert api.get(f"{path}/{found['properties_key']}") == found
+        assert api("DELETE", f"{path}/{shown}").status == 204
+        assert api("GET", f"{path}/{shown}").status == 404
+    default = {
+        "source": "",
+        "vhost": "/",
+        "destination": "bound",
+        "destination_type": "queue",
+        "routing_key": "bound",
+        "arguments": {},
+        "properties_key": "bound",
+    }
+    assert api.get("/queues/%2F/bound/bindings") == [default]
+    assert default in api.get("/bindings")
+    assert default in api.get("/bindings/%2F")
+    assert default in api.get("/exchanges/%2F/amq.default/bindings/source")
+    assert api.get("/bindings/%2F/e/amq.default/q/bound") == [default]
+    assert api("POST", "/bindings/%2F/e/amq.topic/e/amq.fanout", {"routing_key": "#"}).headers["location"] == (
+        "amq.fanout/%2523"
+    )
+    (found,) = api.get("/exchanges/%2F/amq.fanout/bindings/destination")
+    assert found in api.get("/exchanges/%2F/amq.topic/bindings/source")
+    assert api("DELETE", "/bindings/%2F/e/amq.topic/e/amq.fanout/%2523").status == 204
+    missing = api("POST", "/bindings/%2F/e/amq.topic/q/missing", {})
+    assert (missing.status, missing.json) == (404, {"error": "not_found", "reason": "no queue 'missing' in vhost '/'"})
+    assert api("DELETE", "/queues/%2F/bound").status == 204
+
+
+def test_connections_channels_and_consumers(api: HttpBroker) -> None:
+    with sync.connect(api.process.url(), connection_name="shown") as connection:
+        channel = connection.channel()
+        channel.declare_queue("consumed")
+        channel.consume("consumed", prefetch=7).__enter__()
+        (found,) = [row for row in api.get("/connections") if row["user_provided_name"] == "shown"]
+        check_keys(found, CONNECTION)
+        assert (found["protocol"], found["user"], found["vhost"]) == ("AMQP 0-9-1", "guest", "/")
+        assert (found["peer_host"], found["host"], found["port"]) == ("127.0.0.1", "127.0.0.1", api.process.port)
+        assert found["name"] == f"127.0.0.1:{found['peer_port']} -> 127.0.0.1:{api.process.port}"
+        path = "/connections/" + quote(found["name"], safe="")
+        assert api.get(path)["connected_at"] == found["connected_at"]
+        assert api("GET", path, user="manager").status == 401
+        assert found["name"] in [row["name"] for row in api.get("/vhosts/%2F/connections")]
+        assert found["name"] in [row["name"] for row in api.get("/connections/username/guest")]
+        assert api.get("/connections", user="manager") == []
+        (listed,) = api.get(path + "/channels")
+        one = api.get("/channels/" + quote(listed["name"], safe=""))
+        check_keys(one, CHANNEL)
+        assert one["name"] == f"{found['name']} ({one['number']})"
+        assert one["connection_details"] == {
+            "name": found["name"],
+            "peer_host": "127.0.0.1",
+            "peer_port": found["peer_port"],
+        }
+        (consumer,) = [row for row in api.get("/consumers") if row["queue"]["name"] == "consumed"]
+        check_keys(consumer, CONSUMER)
+        assert consumer["queue"] == {"name": "consumed", "vhost": "/"}
+        assert consumer["channel_details"]["name"] == one["name"]
+        assert one["consumer_details"] == [consumer]
+        assert api.get("/queues/%2F/consumed")["consumer_details"] == [consumer]
+        assert consumer in api.get("/consumers/%2F")
+        assert api("DELETE", path, user="monitor").status == 401
+        assert api("DELETE", path, headers={"X-Reason": "maintenance"}).status == 204
+        with pytest.raises(Exception, match="maintenance"):
+            channel.declare_queue("too late")
+
+
+def test_vhosts(api: HttpBroker) -> None:
+    assert api("PUT", "/vhosts/a%2Fb").status == 201
+    assert api("PUT", "/vhosts/a%2Fb").status == 204
+    found = api.get("/vhosts/a%2Fb")
+    check_keys(found, VHOST)
+    check_statistics(found["message_stats"], MESSAGE_STATS)
+    assert found["name"] == "a/b"
+    assert found["cluster_state"] == {api.get("/overview")["node"]: "running"}
+    assert api.get("/aliveness-test/a%2Fb") == {"status": "ok"}
+    assert api("PUT", "/vhosts/other", user="manager").status == 401
+    assert api("DELETE", "/vhosts/a%2Fb").status == 204
+    assert api("DELETE", "/vhosts/a%2Fb").status == 404
+    assert api("DELETE", "/vhosts/%2F").status == 400
+
+
+def test_users_and_permissions(api: HttpBroker) -> None:
+    assert api("PUT", "/users/alice", {"password": "secret"}).json["reason"] == "tags_not_present"
+    assert api("PUT", "/users/alice", {"password": "secret", "tags": "monitoring, management"}).status == 201
+    assert api.get("/users/alice") == {
+        "name": "alice",
+        "password_hash": "",
+        "hashing_algorithm": "rabbit_password_hashing_sha256",
+        "tags": ["monitoring", "management"],
+        "limits": {},
+    }
+    assert "alice" in [user["name"] for user in api.get("/users/without-permissions")]
+    assert api("GET", "/whoami", user="alice", password="secret").json["tags"] == ["management", "monitoring"]
+    path = "/permissions/%2F/alice"
+    body = {"configure": "^a", "write": ".*", "read": ""}
+    assert api("PUT", path, body).status == 201
+    assert api("PUT", path, body).status == 204
+    assert api("PUT", path, body | {"read": "("}).status == 400
+    expected = {"user": "alice", "vhost": "/", **body}
+    assert api.get(path) == expected
+    assert api.get("/users/alice/permissions") == [expected]
+    assert expected in api.get("/permissions")
+    assert expected in api.get("/vhosts/%2F/permissions")
+    assert api("PUT", "/permissions/%2F/missing", body).status == 404
+    assert api("PUT", "/users/alice", {"password": "other", "tags": []}).status == 204
+    assert api("GET", "/whoami", user="alice", password="secret").status == 401
+    assert api("GET", "/whoami", user="alice", password="other").json["reason"] == "Not management user"
+    assert api("DELETE", path).status == 204
+    assert api("DELETE", path).status == 404
+    assert api("PUT", "/users/bob", {"password": "x", "tags": ["any"]}).status == 201
+    assert api("POST", "/users/bulk-delete", {"users": ["alice", "bob", "missing"]}).status == 204
+    assert api("DELETE", "/users/alice").status == 404
+    assert api("PUT", "/users/guest", {"tags": []}).status == 400  # declared in the configuration
+
+
+def test_health_checks(api: HttpBroker) -> None:
+    for check in (
+        "alarms",
+        "local-alarms",
+        "virtual-hosts",
+        "node-is-quorum-critical",
+        "node-is-mirror-sync-critical",
+        "is-in-service",
+        "ready-to-serve-clients",
+        "below-node-connection-limit",
+        "metadata-store/initialized",
+        f"port-listener/{api.process.port}",
+        "protocol-listener/amqp",
+        "protocol-listener/http",
+    ):
+        reply = api("GET", f"/health/checks/{check}", user="manager")
+        assert (reply.status, reply.json["status"]) == (200, "ok"), check
+        assert "no-cache" in reply.headers["cache-control"]
+    failed = api("GET", "/health/checks/port-listener/1")
+    assert failed.status == 503
+    assert failed.json["reason"] == "No active listener"
+    assert failed.json["missing"] == 1
+    assert api("GET", "/health/checks/protocol-listener/mqtt").status == 503
+    assert api("GET", "/health/checks/port-listener/x").status == 400
+    assert api.get("/healthchecks/node") == {"status": "ok"}
+
+
+def test_pages(api: HttpBroker) -> None:
+    for number in range(5):
+        assert api("PUT", f"/queues/%2F/page-{number}", {"durable": True}).status == 201
+    page = api.get("/queues/%2F?page=2&page_size=2&name=^PAGE-&use_regex=true&pagination=false&sort=name&columns=name")
+    assert page["items"] == [{"name": "page-2"}, {"name": "page-3"}]
+    assert (page["filtered_count"], page["item_count"], page["page_count"], page["page"]) == (5, 2, 3, 2)
+    assert page["total_count"] >= 5
+    for query in ("page=0", "page=9&name=page-", "page=1&page_size=501", "page=x", "page=1&name=(&use_regex=true"):
+        assert api("GET", f"/queues/%2F?{query}").status == 400, query
+    for number in range(5):
+        assert api("DELETE", f"/queues/%2F/page-{number}").status == 204
