@@ -16,6 +16,7 @@ from leveret.management.json_values import ClientTable, encode_json
 from leveret.management.managed import ManagedBroker
 from leveret.management.operations.operation import Operator
 from leveret.node.composition import maximum
+from leveret.protocols.message_codec import MessageCodec
 from leveret.security.patterns import compile_pattern
 from leveret.security.users import UserStore
 from leveret.storage.memory import MemoryLog
@@ -141,6 +142,7 @@ class Harness:
             facts=self.facts,
             alarm=lambda: "",
             links=self.links,
+            codec=MessageCodec(self.broker),
         )
         self.admin = Admin(self.managed)
         for name, vhost in {"/": VhostConfig(), **self.config.vhosts}.items():

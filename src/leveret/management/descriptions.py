@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from leveret.management.json_values import ClientTable
 from leveret.management.structs import Reply
+
+if TYPE_CHECKING:
+    from leveret.broker.bodies import Body
+    from leveret.broker.message import Entry, Message
+    from leveret.broker.values import FieldTable
 
 
 class ProcessInfo(Reply, kw_only=True):
@@ -78,6 +83,19 @@ class LinkInfo(Reply, kw_only=True):
     expiry: str
     timeout: int
     expires_at: int
+
+
+class MessageCodec(Protocol):
+    """Encoder and decoder of messages as management describes them."""
+
+    def encode(self, address: bytes, body: bytes, properties: dict[str, Any], user: str) -> Message:
+        """Return a message with properties of class basic. Raises `PreconditionFailed` if one is invalid."""
+
+    def copy_keys(self, message: Message) -> list[str]:
+        """Return the routing keys of the CC and BCC headers, and remove BCC."""
+
+    def decode(self, entry: Entry) -> tuple[FieldTable, Body]:
+        """Return the properties and the body of an entry."""
 
 
 class ConnectedSession(Protocol):

@@ -11,7 +11,7 @@ from leveret.broker.broker import Broker
 from leveret.broker.errors import NotFound
 from leveret.broker.vhost import Vhost
 from leveret.config import Config, VhostConfig
-from leveret.management.descriptions import ConnectedSession, LinkRegistry, ProcessInfo
+from leveret.management.descriptions import ConnectedSession, LinkRegistry, MessageCodec, ProcessInfo
 from leveret.security.users import UserStore
 
 T = TypeVar("T")
@@ -32,6 +32,7 @@ class ManagedBroker:
         executor: The executor for slow work, such as password hashing.
         vhost_settings: The vhost settings that operators set.
         links: The AMQP 1.0 links.
+        codec: The encoder and decoder of messages.
         authenticate: Checks the password of a user who logs in from an address; by default in the executor, without limits.
     """
 
@@ -49,6 +50,7 @@ class ManagedBroker:
         executor: Executor | None = None,
         vhost_settings: dict[str, VhostConfig] | None = None,
         links: LinkRegistry,
+        codec: MessageCodec,
         authenticate: Callable[[str, bytes, str], Awaitable[bool]] | None = None,
     ) -> None:
         self.broker = broker
@@ -61,6 +63,7 @@ class ManagedBroker:
         self.alarm = alarm
         self.vhost_settings = vhost_settings if vhost_settings is not None else {}
         self.links = links
+        self.codec = codec
         self._executor = executor
         self._authenticate = authenticate
 

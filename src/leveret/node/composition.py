@@ -43,6 +43,7 @@ from leveret.protocols.amqp09.settings import Amqp09Settings
 from leveret.protocols.amqp10.settings import Amqp10Settings
 from leveret.protocols.envelopes import Envelopes
 from leveret.protocols.header_readers import header_readers
+from leveret.protocols.message_codec import MessageCodec
 from leveret.protocols.opening import Protocols
 from leveret.protocols.services import Services, SessionSettings, VhostSessionSettings
 from leveret.security.declared import check_realms, declared_users, read_password
@@ -192,6 +193,7 @@ class Composition:
             executor=self.server.executor,
             vhost_settings=self.vhost_settings,
             links=self.protocols.amqp10.termini,
+            codec=MessageCodec(self.broker),
             authenticate=Logins(users, self.services.logins, self.server.executor, self.broker.end_turn).authenticate,
         )
         self.admin = Admin(self.managed)

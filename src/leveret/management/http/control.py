@@ -56,14 +56,20 @@ class Control:
         self._idle: deque[_Connection] = deque()
         self._slots = asyncio.Semaphore(max_connections)
 
-    async def call(self, name: str, arguments: Row | None = None) -> Any:
+    async def call(self, name: str, arguments: Row | None = None, *, user: str | None = None) -> Any:
         """Execute an operation on the broker as a whole, and return its result.
+
+        Args:
+            name: The name of the operation.
+            arguments: The fields of the request.
+            user: The user whose permissions apply; None for an operator.
 
         Raises:
             BrokerRefused: The broker refused the operation.
             BrokerUnavailable: The broker does not answer.
         """
-        return await self._send({"v": VERSION, "call": name, "arguments": arguments or {}})
+        request = {"v": VERSION, "call": name, "arguments": arguments or {}}
+        return await self._send(request if user is None else request | {"as": user})
 
     async def call_as(self, user: str, vhost: str, name: str, arguments: Row) -> Any:
         """Execute an operation inside a vhost with the permissions of a user, and return its result. Raises as `call`."""

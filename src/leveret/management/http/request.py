@@ -121,6 +121,13 @@ class Request:
         finally:
             self.snapshot.expire()
 
+    async def change_as_user(self, call: str, arguments: Row) -> Any:
+        """Execute an operation in the vhost of the path that checks the user's permissions itself."""
+        try:
+            return await self.control.call(call, {"vhost": self.vhost, **arguments}, user=self.identity.name)
+        finally:
+            self.snapshot.expire()
+
     async def change_in_vhost(self, call: str, arguments: Row) -> Any:
         """Execute an operation in the vhost of the path with the user's permissions."""
         try:

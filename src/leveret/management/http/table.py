@@ -6,7 +6,17 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
-from leveret.management.http import bindings, connections, exchanges, health, overview, queues, users, vhosts
+from leveret.management.http import (
+    bindings,
+    connections,
+    exchanges,
+    health,
+    messages,
+    overview,
+    queues,
+    users,
+    vhosts,
+)
 from leveret.management.http.identity import ADMIN, ANY, MONITOR, Access
 from leveret.management.http.request import Answer, Request
 
@@ -85,6 +95,7 @@ ROUTES: Final[dict[str, dict[str, Route]]] = {
         "PUT": Route(exchanges.declare),
         "DELETE": Route(exchanges.delete),
     },
+    "/exchanges/{vhost}/{name}/publish": {"POST": Route(messages.publish)},
     "/exchanges/{vhost}/{name}/bindings/source": {"GET": Route(bindings.list_by_source, ANY, "visible")},
     "/exchanges/{vhost}/{name}/bindings/destination": {"GET": Route(bindings.list_by_destination, ANY, "visible")},
     "/queues": {"GET": Route(queues.list_all)},
@@ -97,6 +108,7 @@ ROUTES: Final[dict[str, dict[str, Route]]] = {
     },
     "/queues/{vhost}/{name}/bindings": {"GET": Route(bindings.list_of_queue, ANY, "visible")},
     "/queues/{vhost}/{name}/contents": {"DELETE": Route(queues.purge)},
+    "/queues/{vhost}/{name}/get": {"POST": Route(messages.get)},
     "/queues/{vhost}/{name}/actions": {"POST": Route(queues.act, ADMIN)},
     "/bindings": {"GET": Route(bindings.list_all)},
     "/bindings/{vhost}": {"GET": Route(bindings.list_in_vhost, ANY, "visible")},

@@ -13,6 +13,7 @@ from leveret.management.operations import (
     leases,
     limits,
     links,
+    messages,
     parameters,
     permissions,
     policies,
@@ -31,6 +32,7 @@ from leveret.management.operations.operation import Operations, VhostOperations
 OPERATIONS: Final[Operations] = {
     **status.OPERATIONS,
     **queues.OPERATIONS,
+    **messages.OPERATIONS,
     **streams.OPERATIONS,
     **segments.OPERATIONS,
     **leases.OPERATIONS,

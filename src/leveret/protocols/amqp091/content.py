@@ -51,6 +51,20 @@ def _properties(header: bytes) -> ContentProperties:
         return {}
 
 
+def milliseconds_of(expiration: bytes) -> int:
+    """Return the value of an expiration property. Raises `PreconditionFailed` if it is invalid."""
+    try:
+        milliseconds = int(expiration) if expiration.isdigit() else -1
+    except ValueError:
+        milliseconds = -1
+    if milliseconds < 0 or milliseconds > MAX_EXPIRATION:
+        raise PreconditionFailed(
+            f"invalid expiration '{expiration.decode('utf-8', 'replace')}': expected milliseconds"
+            f" in decimal digits, from 0 to {MAX_EXPIRATION}"
+        )
+    return milliseconds
+
+
 def reply_to(header: bytes) -> str | None:
     """Return the reply-to property."""
     value: str | None = _properties(header).get("reply_to")

@@ -327,15 +327,7 @@ class Channel(UnackedOwner):
 
     def expiry(self, expiration: bytes) -> int:
         """Return `Message.expires_at` for an expiration property."""
-        try:
-            milliseconds = int(expiration) if expiration.isdigit() else -1
-        except ValueError:
-            milliseconds = -1
-        if milliseconds < 0 or milliseconds > content.MAX_EXPIRATION:
-            raise PreconditionFailed(
-                f"invalid expiration '{expiration.decode('utf-8', 'replace')}': expected milliseconds"
-                f" in decimal digits, from 0 to {content.MAX_EXPIRATION}"
-            )
+        milliseconds = content.milliseconds_of(expiration)
         return self.broker.timers.now() + milliseconds if milliseconds else AT_ONCE
 
     def check_user(self, user_id: bytes) -> None:

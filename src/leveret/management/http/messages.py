@@ -1,0 +1,63 @@
+"""Publishing messages, and getting them from queues."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from leveret.management.http.errors import bad_request
+from leveret.management.http.request import Answer, Request, exchange_of
+
+_MODES: Final = ("ack_requeue_true", "ack_requeue_false", "reject_requeue_true", "reject_requeue_false")
+
+
+def _number(value: object, name: str) -> int:
+    """Return a number, which clients also send as a string. Raises `HttpError` (400)."""
+    try:
+        return int(value)  # type: ignore[call-overload, no-any-return]
+    except (TypeError, ValueError):
+        raise bad_request(f"invalid value of '{name}'; expected a number") from None
+
+
+async def get(request: Request) -> Answer:
+    """Get messages from a queue: `count`, `ackmode` and `encoding` are required, `truncate` is not."""
+    await request.get("queues.show", {"vhost": request.vhost, "name": request.name})
+    count, mode, encoding = request.required("count", "ackmode", "encoding")
+    if mode not in _MODES:
+        raise bad_request(f"invalid ackmode '{mode}'; expected one of {', '.join(_MODES)}")
+    if encoding not in ("auto", "base64"):
+        raise bad_request(f"invalid encoding '{encoding}'; expected auto or base64")
+    wanted = {"queue": request.name, "count": _number(count, "count"), "mode": mode, "encoding": encoding}
+    truncate = request.body().get("truncate")
+    if truncate is not None:
+        wanted["truncate"] = _number(truncate, "truncate")
+    found = (await request.change_as_user("messages.get", wanted))["messages"]
+    for message in found:
+        # An empty table is a list in RabbitMQ's answers.
+        message["properties"] = message["properties"] or []
+    return Answer(body=found)
+
+
+async def publish(request: Request) -> Answer:
+    """Publish a message: `properties`, `routing_key`, `payload` and `payload_encoding` are required."""
+    name = exchange_of(request.name)
+    await request.get("exchanges.show", {"vhost": request.vhost, "name": name})
+    properties, _, _, encoding = request.required("properties", "routing_key", "payload", "payload_encoding")
+    if encoding not in ("string", "base64"):
+        raise bad_request(f"unsupported encoding '{encoding}'; expected string or base64")
+    message = {
+        "exchange": name,
+        "routing_key": request.text("routing_key"),
+        "payload": request.text("payload"),
+        "payload_encoding": encoding,
+        "properties": _properties(properties),
+    }
+    return Answer(body=await request.change_as_user("messages.publish", message))
+
+
+def _properties(value: object) -> object:
+    """Return message properties. Clients also send an empty list, as in RabbitMQ's answers."""
+    if value == []:
+        return {}
+    if not isinstance(value, dict):
+        raise bad_request("invalid value of 'properties'; expected an object")
+    return value

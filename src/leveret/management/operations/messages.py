@@ -1,0 +1,250 @@
+"""Messages: publish one, get some from the head of a queue."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from msgspec import field
+
+from leveret.broker.bodies import Body, StoredBody, whole
+from leveret.broker.dead_letter import split_address
+from leveret.broker.errors import AccessRefused, PreconditionFailed, ResourceError
+from leveret.broker.message import Entry, make_address
+from leveret.broker.queues.loading import Waiting
+from leveret.broker.routing import check_keys
+from leveret.management.json_values import ClientTable
+from leveret.management.operations.operation import EACH, Context, Operation, Operations
+from leveret.management.structs import Reply, Request
+
+if TYPE_CHECKING:
+    from leveret.broker.queues.queue import Queue
+
+# Maximum number of messages, and bytes of their payloads, in one reply.
+MAX_MESSAGES: Final = 1000
+MAX_BYTES: Final = 8 << 20
+# Messages to get in one turn, and bytes of their payloads.
+STEP: Final = 50
+STEP_BYTES: Final = 1 << 20
+
+Encoding = Literal["auto", "base64"]
+Mode = Literal["ack_requeue_true", "ack_requeue_false", "reject_requeue_true", "reject_requeue_false"]
+
+
+class Publish(Request, kw_only=True):
+    """A message to publish. `properties` are those of class basic, by their names in AMQP 0-9-1 with underscores."""
+
+    vhost: str = "/"
+    exchange: str = ""
+    routing_key: str = ""
+    payload: str = ""
+    payload_encoding: Literal["string", "base64"] = "string"
+    properties: dict[str, Any] = field(default_factory=dict)
+
+
+class Published(Reply, kw_only=True):
+    """Whether the message was routed to a queue."""
+
+    routed: bool
+
+
+class Get(Request, kw_only=True):
+    """Request to get messages.
+
+    Attributes:
+        count: Maximum number of messages.
+        mode: Whether to acknowledge or reject the messages, and whether to requeue them.
+        encoding: Whether payloads that are UTF-8 are returned as text.
+        truncate: Maximum number of bytes of a payload to return.
+    """
+
+    vhost: str = "/"
+    queue: str
+    count: int = 1
+    mode: Mode = "ack_requeue_true"
+    encoding: Encoding = "auto"
+    truncate: int | None = None
+
+
+class GotMessage(Reply, kw_only=True):
+    """A message from a queue. `message_count` is the number of ready messages behind it."""
+
+    exchange: str
+    routing_key: str
+    redelivered: bool
+    message_count: int
+    properties: ClientTable
+    payload: str
+    payload_bytes: int
+    payload_encoding: Literal["string", "base64"]
+
+
+class GotMessages(Reply, kw_only=True):
+    """Messages from a queue."""
+
+    messages: list[GotMessage]
+
+
+class _Loaded(Waiting):
+    def __init__(self) -> None:
+        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def loaded(self) -> None:
+        if not self.future.done():
+            self.future.set_result(None)
+
+
+def _check(context: Context, vhost: str, permission: str, resource: str) -> None:
+    if not context.principal.may(vhost, permission, resource):
+        raise AccessRefused(
+            f"{permission} access to '{resource or 'amq.default'}' in vhost '{vhost}' refused"
+            f" for user '{context.principal.user}'"
+        )
+
+
+def _check_topics(context: Context, vhost: str, exchange: str, routing_keys: list[str]) -> None:
+    for routing_key in routing_keys:
+        if not context.principal.may_topic(vhost, "write", exchange, routing_key):
+            raise AccessRefused(
+                f"write access to topic '{routing_key}' in exchange '{exchange}' in vhost '{vhost}' refused"
+                f" for user '{context.principal.user}'"
+            )
+
+
+def publish(context: Context, request: Publish) -> Published:
+    """Publish a message."""
+    vhost = context.vhost(request.vhost)
+    try:
+        address = make_address(request.exchange, request.routing_key)
+    except ValueError as error:
+        raise PreconditionFailed(str(error)) from None
+    _check(context, request.vhost, "write", request.exchange)
+    route = vhost.route(address)
+    if route.exchange.internal or route.owner or route.request:
+        raise AccessRefused(f"cannot publish to exchange '{request.exchange}' in vhost '{request.vhost}'")
+    alarm = context.managed.alarm()
+    if alarm:
+        raise ResourceError(f"publishers are blocked: {alarm} alarm")
+    codec = context.managed.codec
+    message = codec.encode(address, _payload(request), request.properties, context.principal.user)
+    keys = codec.copy_keys(message)
+    if route.exchange.has_topics:
+        _check_topics(context, request.vhost, request.exchange, [route.routing_key, *keys])
+    queues = route.queues
+    if route.dynamic or keys:
+        check_keys(context.broker, [route.routing_key, *keys])
+        queues = vhost.route_message(route, message, keys)
+    accepted = [queue.push(message) for queue in queues]
+    if not all(accepted):
+        raise ResourceError("a queue refused the message: it is full (x-overflow)")
+    return Published(routed=bool(queues))
+
+
+def _payload(request: Publish) -> bytes:
+    if request.payload_encoding == "string":
+        return request.payload.encode("utf-8", "surrogateescape")
+    try:
+        return base64.b64decode(request.payload, validate=True)
+    except (binascii.Error, ValueError):
+        raise PreconditionFailed("the payload is not base64") from None
+
+
+async def get(context: Context, request: Get) -> GotMessages:
+    """Get messages from the head of a queue, then acknowledge, reject or requeue them."""
+    if request.count < 0 or (request.truncate is not None and request.truncate < 0):
+        raise PreconditionFailed("negative count or truncate; expected at least 0")
+    _check(context, request.vhost, "read", request.queue)
+    vhost = context.vhost(request.vhost)
+    queue = vhost.queue(request.queue, None)
+    if queue.consumers.is_exclusive():
+        raise AccessRefused(f"queue '{request.queue}' in vhost '{request.vhost}' in exclusive use")
+    queue.catch_up()
+    queue.lifetime.touch()
+    entries: list[Entry] = []
+    found: list[GotMessage] = []
+    try:
+        async for entry in _take(queue, min(request.count, MAX_MESSAGES), request.truncate):
+            entries.append(entry)
+            found.append(_describe(context, queue, entry, request))
+    finally:
+        for entry in entries:
+            _settle(queue, entry, request.mode)
+    return GotMessages(messages=found)
+
+
+async def _take(queue: Queue, count: int, truncate: int | None) -> AsyncIterator[Entry]:
+    """Acquire entries. Takes several turns if they are many, large, or paged out."""
+    total = step = 0
+    for number in range(1, count + 1):
+        entry = None
+        while entry is None:
+            entry = queue.get(False)
+            if entry is None:
+                if queue.deleted or not queue.paging.must_load():
+                    return
+                waiting = _Loaded()
+                queue.paging.wait_loaded(waiting)
+                await waiting.future
+        size = entry.message.size if truncate is None else min(entry.message.size, truncate)
+        total += size
+        step += size
+        yield entry
+        if total > MAX_BYTES:
+            return
+        if number % STEP == 0 or step > STEP_BYTES:
+            step = 0
+            await asyncio.sleep(0)
+
+
+def _settle(queue: Queue, entry: Entry, mode: Mode) -> None:
+    if mode == "ack_requeue_true":
+        queue.requeue(entry, False)
+    elif mode == "ack_requeue_false":
+        queue.settle(entry)
+    elif mode == "reject_requeue_true":
+        queue.requeue(entry)
+    else:
+        queue.reject(entry)
+
+
+def _describe(context: Context, queue: Queue, entry: Entry, request: Get) -> GotMessage:
+    properties, body = context.managed.codec.decode(entry)
+    size = body.size if isinstance(body, StoredBody) else len(whole(body))
+    content = _start(body, request.truncate)
+    text = _text(content) if request.encoding == "auto" else None
+    overlay = entry.overlay
+    address = entry.message.address if overlay is None or overlay.address is None else overlay.address
+    exchange, routing_key = split_address(address)
+    return GotMessage(
+        exchange=exchange,
+        routing_key=routing_key,
+        redelivered=entry.acquired_count > 1,
+        message_count=queue.ready_count,
+        properties=ClientTable(properties),
+        payload=base64.b64encode(content).decode() if text is None else text,
+        payload_bytes=size,
+        payload_encoding="base64" if text is None else "string",
+    )
+
+
+def _start(body: Body, length: int | None) -> bytes:
+    if isinstance(body, StoredBody):
+        return body.read(0, MAX_BYTES if length is None else min(length, MAX_BYTES))
+    return whole(body) if length is None else whole(body)[:length]
+
+
+def _text(content: bytes) -> str | None:
+    """Return a payload as text, or None if it is not UTF-8."""
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+OPERATIONS: Operations = {
+    "messages.publish": Operation(publish, Publish, Published, EACH, changes=True),
+    "messages.get": Operation(get, Get, GotMessages, EACH, changes=True),
+}

@@ -1,0 +1,91 @@
+"""Messages as management describes them: properties of class basic by name, and bodies."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from leveret.broker.bodies import Body
+from leveret.broker.broker import Broker
+from leveret.broker.errors import PreconditionFailed
+from leveret.broker.message import AT_ONCE, NOT_BASIC, Entry, Message
+from leveret.broker.values import FieldTable
+from leveret.protocols.amqp091 import content
+from leveret.protocols.convert import to_amqp0
+from leveret.wire.amqp0.commands import Publish
+from leveret.wire.amqp0.dialects import RABBITMQ
+from leveret.wire.amqp0.errors import EncodeError, WireError
+from leveret.wire.amqp0.properties import decode_header, encode_header, scan
+
+BASIC: Final = 60
+_NAMES: Final = (
+    "content_type",
+    "content_encoding",
+    "headers",
+    "delivery_mode",
+    "priority",
+    "correlation_id",
+    "reply_to",
+    "expiration",
+    "message_id",
+    "timestamp",
+    "type",
+    "user_id",
+    "app_id",
+    "cluster_id",
+)
+_PERSISTENT: Final = 2
+
+
+class MessageCodec:
+    """Encodes messages that management publishes, and decodes those of any protocol."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def encode(self, address: bytes, body: bytes, properties: dict[str, Any], user: str) -> Message:
+        """Return a message. Unknown properties are ignored.
+
+        Raises:
+            PreconditionFailed: A property does not fit its field, or `user_id` is not the user.
+        """
+        known = {name: properties[name] for name in _NAMES if properties.get(name) is not None}
+        if known.get("user_id", user) != user:
+            raise PreconditionFailed(f"user_id property set to '{known['user_id']}' but authenticated user was '{user}'")
+        try:
+            header = encode_header(BASIC, len(body), known)
+        except (EncodeError, TypeError, ValueError, AttributeError) as error:
+            raise PreconditionFailed(f"invalid properties: {error}") from None
+        found = Publish(0, address, 0, header, len(body), body, 0, -1, None, None, -1)
+        if not scan(found, header, RABBITMQ):
+            raise PreconditionFailed("invalid properties")
+        expires_at = 0
+        if found.expiration is not None:
+            milliseconds = content.milliseconds_of(found.expiration)
+            expires_at = self._broker.timers.now() + milliseconds if milliseconds else AT_ONCE
+        return Message(
+            address,
+            header,
+            body,
+            len(body),
+            found.delivery_mode == _PERSISTENT,
+            found.priority,
+            expires_at,
+            found.headers_at,
+        )
+
+    def copy_keys(self, message: Message) -> list[str]:
+        """Return the routing keys of the CC and BCC headers, and remove BCC."""
+        return content.copy_keys(message) if message.headers_at >= 0 and b"CC" in message.header else []
+
+    def decode(self, entry: Entry) -> tuple[FieldTable, Body]:
+        """Return the properties and the body of an entry, as a consumer of 0-9-1 receives them."""
+        message = entry.message
+        if message.format & NOT_BASIC:
+            message = to_amqp0.convert(entry)
+            header = message.header
+        else:
+            header = content.header_of(entry)
+        try:
+            return decode_header(header)[2], message.body
+        except WireError:
+            return {}, message.body
