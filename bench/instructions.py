@@ -141,6 +141,8 @@ def count_instructions(checkout: Path, load: Callable[[Address, int], None], cou
             str(ready),
         ]
         environment = {**os.environ, "PYTHONPATH": str(checkout / "src"), "PYTHONHASHSEED": "0"}
+        if (checkout / "src" / "leveret" / "management" / "http").exists():
+            environment["LEVERET_MANAGEMENT__ENABLED"] = "false"
         with (directory / "log").open("wb") as log:
             broker = subprocess.Popen(command, stdout=log, stderr=log, env=environment, cwd=directory)
         try:

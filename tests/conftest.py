@@ -14,6 +14,9 @@ from hypothesis import settings
 settings.register_profile("leveret", deadline=None)
 settings.load_profile("leveret")
 
+# The broker processes of tests, except those of its HTTP API, run without it: it takes half a second of CPU time.
+os.environ.setdefault("LEVERET_MANAGEMENT__ENABLED", "false")
+
 # Files whose tests start Spark applications as processes instead of sharing the session.
 APPLICATIONS = {
     f"tests/spark/{name}.py" for name in ("pipeline/test_run", "sink/test_kills", "test_cluster", "test_examples")

@@ -211,7 +211,7 @@ class LeveretProcess(Broker):
         ]
         environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "PYTHONUNBUFFERED": "1"}
         # Many tests stop the broker while unresponsive clients are connected, which get half of the time.
-        # Only tests of the HTTP API start its process, which takes half a second of CPU time.
+        # The HTTP API takes half a second of CPU time and is tested on its own.
         environment |= {"LEVERET_SERVER__SHUTDOWN_TIMEOUT": "2", "LEVERET_MANAGEMENT__ENABLED": "false"} | self.environment
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(
