@@ -255,7 +255,11 @@ class Lab:
             self.shared = mmap.mmap(file.fileno(), LAYOUT.size)
         (directory / "leveret.toml").write_text(config)
         ready = directory / "ready"
-        environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "LEVERET_MANAGEMENT__ENABLED": "false"}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
+            "LEVERET_MANAGEMENT__ENABLED": "false",
+        }
         with (directory / "log").open("wb") as log:
             self.process = subprocess.Popen(
                 [

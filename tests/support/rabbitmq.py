@@ -30,10 +30,11 @@ class RabbitProcess(Broker):
 
     kind = "rabbitmq"
 
-    def __init__(self, directory: Path, plugins: tuple[str, ...] = ()) -> None:
-        """Start it with `plugins` in addition to the one for all tests."""
+    def __init__(self, directory: Path, plugins: tuple[str, ...] = (), settings: str = "") -> None:
+        """Start it with `plugins` in addition to the one for all tests, and with more lines of `rabbitmq.conf`."""
         super().__init__(port=free_port())
         self.plugins = ("rabbitmq_consistent_hash_exchange", *plugins)
+        self.settings = settings
         self.directory = directory
         self.mapper: subprocess.Popen[bytes] | None = None
         self.process: subprocess.Popen[bytes] | None = None
@@ -64,6 +65,7 @@ class RabbitProcess(Broker):
             f"listeners.tcp.default = 127.0.0.1:{self.port}\n"
             f"load_definitions = {self.directory}/definitions.json\n"
             "log.console = false\nlog.file.level = info\n"
+            f"{self.settings}"
         )
         (self.directory / "enabled_plugins").write_text(f"[{','.join(self.plugins)}].\n")
         if not self.mapper_port:

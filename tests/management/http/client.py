@@ -25,17 +25,14 @@ class Reply:
         return json.loads(self.content)
 
 
-class HttpBroker:
-    """The HTTP API of a broker process."""
+class HttpApi:
+    """The HTTP API of a broker, Leveret or RabbitMQ."""
 
-    def __init__(self, process: LeveretProcess, prefix: str = "") -> None:
-        self.process = process
-        self.prefix = prefix
+    prefix = ""
 
     @property
     def port(self) -> int:
-        ready = json.loads((self.process.directory / "ready.json").read_text("utf-8"))
-        return int(ready["management"][0].rstrip("/").removesuffix(self.prefix).rpartition(":")[2])
+        raise NotImplementedError
 
     def __call__(
         self,
@@ -69,3 +66,27 @@ class HttpBroker:
         reply = self("GET", path, user=user)
         assert reply.status == 200, (path, reply.status, reply.content)
         return reply.json
+
+
+class HttpBroker(HttpApi):
+    """The HTTP API of a Leveret process."""
+
+    def __init__(self, process: LeveretProcess, prefix: str = "") -> None:
+        self.process = process
+        self.prefix = prefix
+
+    @property
+    def port(self) -> int:
+        ready = json.loads((self.process.directory / "ready.json").read_text("utf-8"))
+        return int(ready["management"][0].rstrip("/").removesuffix(self.prefix).rpartition(":")[2])
+
+
+class HttpRabbit(HttpApi):
+    """The HTTP API of a RabbitMQ process on a port."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+
+    @property
+    def port(self) -> int:
+        return self._port

@@ -10,8 +10,6 @@ import pytest
 from tests.management.http.client import HttpBroker
 from tests.support.broker import LeveretProcess, basic_config, leveret_only
 
-pytest.importorskip("uvicorn", reason="the extra leveret[management] is not installed")
-
 USERS = """
 [users.monitor]
 password = "monitor"
@@ -26,6 +24,12 @@ permissions."/" = { configure = "^mine", write = "^mine", read = "^mine" }
 password = "plain"
 permissions."/" = { configure = ".*", write = ".*", read = ".*" }
 """
+
+
+@pytest.fixture(scope="session", autouse=True)
+def installed() -> None:
+    """Skip the tests if there is no HTTP server."""
+    pytest.importorskip("uvicorn", reason="the extra leveret[management] is not installed")
 
 
 @pytest.fixture(scope="session")

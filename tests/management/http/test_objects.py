@@ -113,7 +113,8 @@ def test_names(api: HttpBroker) -> None:
     assert name == api.get("/overview")["cluster_name"]
     assert api("PUT", "/cluster-name", {"name": name}).status == 204
     assert api("PUT", "/cluster-name", {"name": "other"}).status == 400
-    assert api.get("/extensions") == []
+    for path in ("/extensions", "/feature-flags", "/deprecated-features/used", "/shovels", "/federation-links/%2F"):
+        assert api.get(path) == [], path
     assert api("GET", "/auth", user=None).json == {"oauth_enabled": False}
 
 

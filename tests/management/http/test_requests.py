@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
 from tests.management.http.client import HttpBroker
-from tests.support.broker import LeveretProcess
-from tests.support.polling import wait_until
 
 
 def test_missing_credentials(api: HttpBroker) -> None:
@@ -107,6 +102,16 @@ def test_cors(api: HttpBroker) -> None:
     assert "access-control-allow-origin" not in other.headers
 
 
+def test_changes_by_pages_of_other_origins(api: HttpBroker) -> None:
+    for origin in ("https://evil.example", "null", "http://127.0.0.1:1"):
+        reply = api("PUT", "/queues/%2F/origins", {}, headers={"Origin": origin})
+        assert (reply.status, reply.json["error"]) == (401, "not_authorised"), origin
+    own = f"http://127.0.0.1:{api.port}"
+    for origin in (own, "https://console.example"):
+        assert api("PUT", "/queues/%2F/origins", {}, headers={"Origin": origin}).status in (201, 204), origin
+    assert api("DELETE", "/queues/%2F/origins").status == 204
+
+
 def test_security_headers(api: HttpBroker) -> None:
     headers = api("GET", "/overview").headers
     assert headers["content-type"] == "application/json"
@@ -160,44 +165,3 @@ def test_missing_keys(api: HttpBroker) -> None:
     reply = api("PUT", "/permissions/%2F/guest", {"configure": ".*"})
     assert reply.status == 400
     assert reply.json == {"error": "bad_request", "reason": "[{key_missing,write},{key_missing,read}]"}
-
-
-def test_the_process_is_restarted(api: HttpBroker) -> None:
-    line = api.process.wait_for_log("HTTP API ready")
-    assert "leveret.http" in line
-    children = [
-        int(entry)
-        for entry in os.listdir("/proc")
-        if entry.isdigit() and _parent(int(entry)) == api.process.pid and b"http_main" in _command(int(entry))
-    ]
-    assert len(children) == 1
-    seen = len(api.process.log())
-    os.kill(children[0], signal.SIGKILL)
-    api.process.wait_for_log("HTTP API ready", seen)
-    assert api.get("/whoami") == {"name": "guest", "tags": ["administrator"]}
-
-
-def test_the_process_ends_with_a_killed_broker(tmp_path: Path) -> None:
-    process = LeveretProcess(
-        tmp_path, environment={"LEVERET_MANAGEMENT__ENABLED": "true", "LEVERET_MANAGEMENT__PORT": "0"}
-    ).start()
-    process.wait_for_log("HTTP API ready")
-    (child,) = [int(entry) for entry in os.listdir("/proc") if entry.isdigit() and _parent(int(entry)) == process.pid]
-    process.kill()
-    wait_until(lambda: not os.path.exists(f"/proc/{child}") or _command(child) == b"", lambda: "the process did not end")
-
-
-def _parent(pid: int) -> int:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            return int(stat.read().rpartition(b")")[2].split()[1])
-    except (OSError, IndexError):
-        return 0
-
-
-def _command(pid: int) -> bytes:
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as line:
-            return line.read()
-    except OSError:
-        return b""

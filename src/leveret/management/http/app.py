@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import logging
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ from leveret.management.http.errors import (
     HttpError,
     as_http_error,
     bad_request,
+    not_authorised,
     not_found,
 )
 from leveret.management.http.identity import ANONYMOUS, Authenticator, Identity
@@ -36,6 +38,10 @@ _JSON: Final = "application/json"
 _MIN_COMPRESSED: Final = 1024
 _COMPRESSION: Final = 1
 _MAX_QUERY: Final = 16384
+# Methods that change nothing.
+_SAFE: Final = ("GET", "HEAD", "OPTIONS")
+# Seconds for a client to send a body.
+_BODY_TIMEOUT: Final = 60.0
 _SECURITY: Final = (
     ("content-security-policy", "default-src 'none'; frame-ancestors 'none'"),
     ("x-content-type-options", "nosniff"),
@@ -47,13 +53,19 @@ _SECURITY: Final = (
 
 
 class Application:
-    """The HTTP API of one broker."""
+    """The HTTP API of one broker.
 
-    def __init__(self, settings: HttpSettings, control: Control) -> None:
+    Args:
+        settings: The settings of the process.
+        control: The calls of the broker.
+        logins: The same for logins, so that those with wrong passwords do not delay other calls.
+    """
+
+    def __init__(self, settings: HttpSettings, control: Control, logins: Control) -> None:
         self._settings = settings
         self._control = control
         self._snapshot = Snapshot(control)
-        self._authenticator = Authenticator(control)
+        self._authenticator = Authenticator(logins)
         self._base = f"{settings.path_prefix}/api"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -88,6 +100,8 @@ class Application:
         route = methods.get("GET" if method == "HEAD" else method)
         if route is None:
             raise HttpError(405, "method_not_allowed", f"expected {allowed}", (("allow", allowed),))
+        if method not in _SAFE:
+            self._check_origin(headers)
         client = scope.get("client")
         if route.public:
             identity = ANONYMOUS
@@ -122,10 +136,15 @@ class Application:
         limit = self._settings.max_body_size
         length = headers.get("content-length", "")
         content = bytearray()
+        deadline = asyncio.get_running_loop().time() + _BODY_TIMEOUT
         more = not (length.isdecimal() and int(length) > limit)
         too_large = not more
         while more:
-            message = await receive()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    message = await receive()
+            except TimeoutError:
+                raise HttpError(408, "request_timeout", f"no complete body within {_BODY_TIMEOUT:g} seconds") from None
             if message["type"] == "http.disconnect":
                 raise _Disconnected
             content += message.get("body", b"")
@@ -160,7 +179,20 @@ class Application:
         allowed = self._settings.cors_origins
         if origin is None or not ("*" in allowed or origin in allowed):
             return []
+        if origin not in allowed:
+            return [("access-control-allow-origin", "*")]  # without credentials that the browser remembers
         return [("access-control-allow-origin", origin), ("access-control-allow-credentials", "true")]
+
+    def _check_origin(self, headers: Mapping[str, str]) -> None:
+        """Raise `HttpError` (401) for a change that a page of another origin requests.
+
+        Browsers send remembered credentials with forms of any page.
+        """
+        origin = headers.get("origin")
+        if origin is None or self._allowed_origin(headers):
+            return
+        if origin.partition("://")[2] != headers.get("host", ""):
+            raise not_authorised("request of a page of another origin; the setting is management.cors_origins")
 
     def _preflight(self, headers: Mapping[str, str]) -> list[tuple[str, str]]:
         if not self._allowed_origin(headers):

@@ -41,9 +41,9 @@ async def rows(request: Request, vhost: str | None = None) -> list[Row]:
         return vhost in (None, name) and request.identity.sees(name)
 
     queues = await request.snapshot.rows("queues.list")
-    found = await request.snapshot.rows("bindings.list")
+    found = await request.snapshot.shown("bindings.list", binding_row)
     implicit = [_implicit(item["vhost"], item["name"]) for item in queues if wanted(item["vhost"])]
-    return implicit + [binding_row(item) for item in found if wanted(item["vhost"])]
+    return implicit + [row for row in found if wanted(row["vhost"])]
 
 
 async def list_all(request: Request) -> Answer:

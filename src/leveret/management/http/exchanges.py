@@ -32,8 +32,8 @@ def _address(request: Request) -> Row:
 
 async def rows(request: Request) -> list[Row]:
     """Return the exchanges that the user sees."""
-    found = await request.snapshot.rows("exchanges.list")
-    return [exchange_row(item) for item in found if request.identity.sees(item["vhost"])]
+    found = await request.snapshot.shown("exchanges.list", exchange_row)
+    return [row for row in found if request.identity.sees(row["vhost"])]
 
 
 async def list_all(request: Request) -> Answer:

@@ -267,7 +267,8 @@ async def version(request: Request) -> Answer:
     return Answer(body=request.settings.rabbitmq_version)
 
 
-async def extensions(request: Request) -> Answer:
+async def empty(request: Request) -> Answer:
+    """Return the list of a feature that Leveret does not have, such as federation, or that needs no list."""
     return Answer(body=[])
 
 

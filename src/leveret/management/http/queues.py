@@ -68,9 +68,9 @@ def queue_row(item: Row, node: str) -> Row:
 
 async def rows(request: Request) -> list[Row]:
     """Return the queues that the user sees."""
-    node = request.settings.node
-    identity = request.identity
-    return [queue_row(item, node) for item in await request.snapshot.rows("queues.list") if identity.sees(item["vhost"])]
+    node, identity = request.settings.node, request.identity
+    found = await request.snapshot.shown("queues.list", lambda item: queue_row(item, node))
+    return found if identity.is_monitor() else [row for row in found if identity.sees(row["vhost"])]
 
 
 async def list_all(request: Request) -> Answer:

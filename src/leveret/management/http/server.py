@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,8 @@ _KEEP_ALIVE: Final = 75
 _STOP_TIMEOUT: Final = 2
 # Maximum number of connections and requests at a time.
 _MAX_CONCURRENT: Final = 1000
+# Maximum number of pending logins.
+_MAX_LOGINS: Final = 64
 # Maximum bytes of the head of a request.
 _MAX_HEAD: Final = 64 << 10
 
@@ -38,7 +41,8 @@ class _Server(uvicorn.Server):
 async def serve(settings: HttpSettings, parent: BinaryIO) -> None:
     """Serve the API until the broker's process closes its end of `parent`."""
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    application = Application(settings, Control(Path(settings.control)))
+    path = Path(settings.control)
+    application = Application(settings, Control(path), Control(path, _MAX_LOGINS))
     config = uvicorn.Config(
         application,
         http="h11",
@@ -56,6 +60,11 @@ async def serve(settings: HttpSettings, parent: BinaryIO) -> None:
         ssl_certfile=settings.tls_cert,
         ssl_keyfile=settings.tls_key,
     )
+    try:
+        config.load()
+    except (OSError, ssl.SSLError) as error:
+        logger.error("cannot load the certificate of 'management.tls_cert': %s", error)
+        raise SystemExit(1) from None
     server = _Server(config)
     sockets = [socket.socket(fileno=number) for number in settings.sockets]
     ended = asyncio.create_task(_wait_for_end(parent))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Final
 
 from leveret.management.http.control import Control, Row
@@ -18,6 +19,8 @@ MAX_AGE: Final = 1.0
 class _List:
     def __init__(self) -> None:
         self.rows: list[Row] = []
+        # The rows in the form of the API, or None until a reader asks for them.
+        self.shown: list[Row] | None = None
         # The change before which the rows were read, and the time at which their reading began.
         self.change = -1
         self.read_at = 0.0
@@ -38,6 +41,16 @@ class Snapshot:
 
     async def rows(self, call: str) -> list[Row]:
         """Return the result of a list operation without arguments. Callers must not modify it."""
+        return (await self._read(call)).rows
+
+    async def shown(self, call: str, show: Callable[[Row], Row]) -> list[Row]:
+        """Return the result in the form of the API. `show` must be the same function for every call of an operation."""
+        cached = await self._read(call)
+        if cached.shown is None:
+            cached.shown = [show(row) for row in cached.rows]
+        return cached.shown
+
+    async def _read(self, call: str) -> _List:
         cached = self._lists.setdefault(call, _List())
         wanted = self._change
         if not self._is_fresh(cached, wanted):
@@ -45,8 +58,9 @@ class Snapshot:
                 if not self._is_fresh(cached, wanted):
                     change, began = self._change, time.monotonic()
                     cached.rows = await self._control.call(call)
+                    cached.shown = None
                     cached.change, cached.read_at = change, began
-        return cached.rows
+        return cached
 
     @staticmethod
     def _is_fresh(cached: _List, change: int) -> bool:

@@ -21,7 +21,7 @@ from leveret.management.http.identity import ADMIN, ANY, MONITOR, Access
 from leveret.management.http.request import Answer, Request
 
 Handler: TypeAlias = Callable[[Request], Awaitable[Answer]]
-# Which vhosts a path may name: those that the user may use, those whose objects the user sees, or all of them.
+# Vhosts that a path may name: those that the user may use, those whose objects the user sees, or all of them.
 Scope: TypeAlias = Literal["own", "visible", "all"]
 
 
@@ -57,7 +57,7 @@ ROUTES: Final[dict[str, dict[str, Route]]] = {
     "/overview": {"GET": Route(overview.overview)},
     "/whoami": {"GET": Route(overview.whoami)},
     "/version": {"GET": Route(overview.version)},
-    "/extensions": {"GET": Route(overview.extensions)},
+    "/extensions": {"GET": Route(overview.empty)},
     "/auth": {"GET": Route(overview.auth, public=True)},
     "/cluster-name": {"GET": Route(overview.cluster_name), "PUT": Route(overview.set_cluster_name, ADMIN)},
     "/nodes": {"GET": Route(overview.list_nodes, MONITOR)},
@@ -134,6 +134,25 @@ ROUTES: Final[dict[str, dict[str, Route]]] = {
     "/aliveness-test/{vhost}": {"GET": Route(health.running)},
     "/healthchecks/node": {"GET": Route(health.running)},
     "/healthchecks/node/{node}": {"GET": Route(health.running)},
+    "/feature-flags": {"GET": Route(overview.empty, ADMIN)},
+    "/deprecated-features": {"GET": Route(overview.empty)},
+    "/deprecated-features/used": {"GET": Route(overview.empty)},
+    "/auth/attempts/{node}": {"GET": Route(overview.empty, MONITOR)},
+    "/auth/attempts/{node}/source": {"GET": Route(overview.empty, MONITOR)},
+    "/shovels": {"GET": Route(overview.empty, MONITOR)},
+    "/shovels/{vhost}": {"GET": Route(overview.empty, MONITOR, "visible")},
+    "/federation-links": {"GET": Route(overview.empty, MONITOR)},
+    "/federation-links/{vhost}": {"GET": Route(overview.empty, MONITOR, "visible")},
+    "/traces": {"GET": Route(overview.empty, ADMIN)},
+    "/traces/{vhost}": {"GET": Route(overview.empty, ADMIN, "visible")},
+    "/trace-files": {"GET": Route(overview.empty, ADMIN)},
+    "/top/{node}": {"GET": Route(overview.empty, MONITOR)},
+    "/stream/connections": {"GET": Route(overview.empty)},
+    "/stream/connections/{vhost}": {"GET": Route(overview.empty, ANY, "visible")},
+    "/stream/publishers": {"GET": Route(overview.empty)},
+    "/stream/publishers/{vhost}": {"GET": Route(overview.empty, ANY, "visible")},
+    "/stream/consumers": {"GET": Route(overview.empty)},
+    "/stream/consumers/{vhost}": {"GET": Route(overview.empty, ANY, "visible")},
     "/health/checks/alarms": {"GET": Route(health.alarms)},
     "/health/checks/local-alarms": {"GET": Route(health.alarms)},
     "/health/checks/port-listener/{port}": {"GET": Route(health.port_listener)},

@@ -1,0 +1,119 @@
+"""The HTTP process: its settings, and its life beside the broker."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.management.http.client import HttpBroker
+from tests.security.certificates import Authority
+from tests.support.broker import LeveretProcess, basic_config
+from tests.support.polling import wait_until
+
+
+def make(directory: Path, **settings: str) -> LeveretProcess:
+    environment = {f"LEVERET_MANAGEMENT__{name.upper()}": value for name, value in settings.items()}
+    defaults = {"LEVERET_MANAGEMENT__ENABLED": "true", "LEVERET_MANAGEMENT__PORT": "0"}
+    return LeveretProcess(directory, config=basic_config(), environment=defaults | environment)
+
+
+def child_of(process: LeveretProcess) -> int:
+    """Return the process id of the HTTP process."""
+    return wait_until(lambda: next(_children(process.pid), None), lambda: "no HTTP process")
+
+
+def _children(parent: int) -> Iterator[int]:
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and _parent(entry) == parent and b"http_main" in _command(entry):
+            yield int(entry)
+
+
+def _first_url(process: LeveretProcess) -> str:
+    return str(json.loads((process.directory / "ready.json").read_text())["management"][0])
+
+
+def _parent(pid: str) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
+    except (OSError, IndexError):
+        return 0
+
+
+def _command(pid: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def test_a_restart_after_a_kill(tmp_path: Path) -> None:
+    with make(tmp_path).start() as process:
+        api = HttpBroker(process)
+        port = api.port
+        process.wait_for_log("HTTP API ready")
+        seen = len(process.log())
+        os.kill(child_of(process), signal.SIGKILL)
+        assert api.get("/whoami") == {"name": "guest", "tags": ["administrator"]}  # the socket stayed open
+        assert api.port == port
+        process.wait_for_log("the HTTP process ended with code -9; restarting it", seen)
+
+
+def test_the_end_of_a_killed_broker(tmp_path: Path) -> None:
+    process = make(tmp_path).start()
+    process.wait_for_log("HTTP API ready")
+    child = child_of(process)
+    process.kill()
+    wait_until(lambda: b"http_main" not in _command(str(child)), lambda: "the HTTP process did not end")
+
+
+def test_a_clean_stop(tmp_path: Path) -> None:
+    with make(tmp_path).start() as process:
+        process.wait_for_log("HTTP API ready")
+        child = child_of(process)
+    assert b"http_main" not in _command(str(child))
+    process.check_log()
+    assert "restarting" not in process.log()
+
+
+def test_a_path_prefix(tmp_path: Path) -> None:
+    with make(tmp_path, path_prefix="/broker").start() as process:
+        assert HttpBroker(process, "/broker").get("/whoami")["name"] == "guest"
+        assert _first_url(process).endswith("/broker/")
+        assert _first_url(process) in process.log()
+        port = HttpBroker(process, "/broker").port
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/api/whoami")
+
+
+def test_a_port_in_use(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with make(tmp_path, host="127.0.0.1", port=str(port)).start() as process:
+            process.wait_for_log(f"no HTTP API: cannot listen on port {port}: Address already in use")
+            assert json.loads((tmp_path / "ready.json").read_text())["management"] == []
+
+
+def test_tls(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    cert, key = authority.issue("server")
+    with make(tmp_path / "broker", tls_cert=str(cert), tls_key=str(key)).start() as process:
+        port = int(_first_url(process).rstrip("/").rpartition(":")[2])
+        context = ssl.create_default_context(cafile=str(authority.path))
+        with urllib.request.urlopen(f"https://127.0.0.1:{port}/api/auth", context=context) as reply:
+            assert json.load(reply) == {"oauth_enabled": False}
+
+
+def test_a_missing_certificate(tmp_path: Path) -> None:
+    with make(tmp_path, tls_cert=str(tmp_path / "missing.pem")).start() as process:
+        line = process.wait_for_log("cannot load the certificate of 'management.tls_cert'")
+        assert "No such file or directory" in line
+        process.check_log()

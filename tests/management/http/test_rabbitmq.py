@@ -1,0 +1,145 @@
+"""The HTTP API beside that of RabbitMQ: the same requests, and the keys and types of the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from leveret import sync
+from tests.management.http.client import HttpBroker, HttpRabbit, Reply
+from tests.support.broker import free_port
+from tests.support.polling import wait_until
+from tests.support.rabbitmq import RabbitProcess, available
+
+# Keys of RabbitMQ 3.10 that have no meaning in Leveret and that RabbitMQ 4 does not have either, by path.
+OMITTED: dict[str, set[str]] = {
+    "/queues/%2F/compared": {
+        "backing_queue_status",
+        "consumer_utilisation_details",
+        "operator_policy",
+        "slave_nodes",
+        "synchronised_slave_nodes",
+        "storage_version",
+    },
+    "/overview": {"erlang_full_version"},
+}
+# Keys of objects that depend on clients or plugins.
+OPEN = {"client_properties", "arguments", "capabilities", "metadata", "cluster_state", "sample_retention_policies"}
+
+
+@pytest.fixture(scope="module")
+def rabbit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RabbitProcess, HttpRabbit]]:
+    if not available():
+        pytest.skip("rabbitmq-server is not installed")
+    port = free_port()
+    settings = f"management.tcp.port = {port}\nmanagement.tcp.ip = 127.0.0.1\n"
+    process = RabbitProcess(tmp_path_factory.mktemp("rabbit"), ("rabbitmq_management",), settings)
+    with process.start():
+        yield process, HttpRabbit(port)
+
+
+@pytest.mark.slow
+def test_keys_and_types(api: HttpBroker, rabbit: tuple[RabbitProcess, HttpRabbit]) -> None:
+    process, theirs = rabbit
+    with sync.connect(process.url()) as first, sync.connect(api.process.url()) as second:
+        for target, connection in ((theirs, first), (api, second)):
+            channel = connection.channel()
+            channel.declare_queue("compared")
+            channel.publish(b"body", routing_key="compared")
+            channel.consume("compared", prefetch=1).__enter__()
+            assert target("POST", "/bindings/%2F/e/amq.topic/q/compared", {"routing_key": "a.b"}).status == 201
+        # RabbitMQ omits statistics until they are first emitted.
+        wait_until(lambda: "message_stats" in theirs.get("/queues/%2F/compared"), "statistics", within=30)
+        wait_until(lambda: theirs.get("/connections"), "connections", within=30)
+        for path in (
+            "/whoami",
+            "/overview",
+            "/vhosts/%2F",
+            "/users/guest",
+            "/permissions/%2F/guest",
+            "/queues/%2F/compared",
+            "/exchanges/%2F/amq.topic",
+            "/bindings/%2F/e/amq.topic/q/compared/a.b",
+            "/connections",
+            "/channels",
+            "/consumers",
+            "/cluster-name",
+        ):
+            compare(path, api.get(path), theirs.get(path), OMITTED.get(path, set()))
+
+
+def compare(where: str, ours: Any, theirs: Any, omitted: set[str]) -> None:
+    """Check that every key of their answer is in ours with a value of the same type."""
+    if isinstance(theirs, dict) and isinstance(ours, dict):
+        for key, value in theirs.items():
+            if key in omitted:
+                continue
+            assert key in ours, f"{where}: {key}"
+            if key not in OPEN:
+                compare(f"{where}.{key}", ours[key], value, set())
+    elif isinstance(theirs, list) and isinstance(ours, list):
+        if ours and theirs:
+            compare(f"{where}[]", ours[0], theirs[0], omitted)
+    elif ours is not None and theirs not in (None, "", "undefined"):
+        numbers = (int, float)
+        same = isinstance(ours, type(theirs)) or (isinstance(ours, numbers) and isinstance(theirs, numbers))
+        assert same, f"{where}: {ours!r} instead of {theirs!r}"
+
+
+REQUESTS: list[tuple[str, str, Any]] = [
+    ("PUT", "/queues/%2F/same", {"durable": True}),
+    ("PUT", "/queues/%2F/same", {"durable": True}),
+    ("PUT", "/queues/%2F/same", {"durable": False}),
+    ("GET", "/queues/%2F/missing", None),
+    ("GET", "/nothing", None),
+    ("PUT", "/exchanges/%2F/same", {"type": "topic"}),
+    ("PUT", "/exchanges/%2F/same", {"type": "direct"}),
+    ("POST", "/bindings/%2F/e/same/q/same", {"routing_key": "a b/c~", "arguments": {}}),
+    ("POST", "/bindings/%2F/e/same/q/same", {"routing_key": "", "arguments": {"x-match": "all", "n": 1}}),
+    ("GET", "/bindings/%2F/e/same/q/same", None),
+    ("POST", "/bindings/%2F/e/same/q/missing", {}),
+    (
+        "POST",
+        "/exchanges/%2F/same/publish",
+        {"properties": {}, "routing_key": "no", "payload": "", "payload_encoding": "string"},
+    ),
+    (
+        "POST",
+        "/exchanges/%2F/amq.default/publish",
+        {"properties": {"headers": {"a": 1}}, "routing_key": "same", "payload": "b", "payload_encoding": "string"},
+    ),
+    ("POST", "/queues/%2F/same/get", {"count": 1}),
+    ("POST", "/queues/%2F/same/get", {"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto"}),
+    ("POST", "/queues/%2F/same/get", {"count": 1, "ackmode": "ack_requeue_false", "encoding": "base64"}),
+    ("POST", "/queues/%2F/same/get", {"count": 1, "ackmode": "ack_requeue_false", "encoding": "auto"}),
+    ("DELETE", "/queues/%2F/same/contents", None),
+    ("DELETE", "/exchanges/%2F/same?if-unused=true", None),
+    ("DELETE", "/queues/%2F/same?if-empty=true", None),
+    ("DELETE", "/exchanges/%2F/same", None),
+    ("DELETE", "/exchanges/%2F/same", None),
+    ("PUT", "/vhosts/same", {}),
+    ("PUT", "/vhosts/same", {}),
+    ("PUT", "/permissions/same/guest", {"configure": ".*"}),
+    ("DELETE", "/vhosts/same", None),
+    ("GET", "/aliveness-test/%2F", None),
+    ("GET", "/health/checks/alarms", None),
+    ("GET", "/health/checks/port-listener/1", None),
+]
+
+
+@pytest.mark.slow
+def test_answers(api: HttpBroker, rabbit: tuple[RabbitProcess, HttpRabbit]) -> None:
+    _, theirs = rabbit
+    for method, path, body in REQUESTS:
+        ours, expected = api(method, path, body), theirs(method, path, body)
+        assert shown(ours) == shown(expected), (method, path, body)
+
+
+def shown(reply: Reply) -> tuple[int, str | None, Any]:
+    """Return what two brokers must have in common: not the texts of missing objects, nor their ports."""
+    body = reply.json if reply.content else None
+    if isinstance(body, dict):
+        body = {key: value for key, value in body.items() if key not in ("ports", "reason")}
+    return reply.status, reply.headers.get("location"), body
