@@ -444,6 +444,15 @@ class UserStore:
 
     # Changes
 
+    def has_default(self) -> bool:
+        """Return whether the default user exists, because no other does."""
+        return self.get(DEFAULT_USER) is self._default
+
+    def keep_default(self, secret: Secret) -> None:
+        """Store the default user, if it exists, so that it remains when users are added."""
+        if self.has_default():
+            self._store(_with_secret(self._default, secret))
+
     def add(self, user: User) -> None:
         """Add a user. Raises PreconditionFailed if it exists, NotAllowed if it is declared in the configuration."""
         self._refuse_declared(user.name)

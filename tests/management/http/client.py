@@ -51,6 +51,8 @@ class HttpApi:
             token = f"{user}:{user if password is None else password}".encode()
             sent["Authorization"] = "Basic " + base64.b64encode(token).decode()
         content = raw if body is None else json.dumps(body).encode()
+        if body is not None:
+            sent.setdefault("Content-Type", "application/json")  # RabbitMQ 3 requires it
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
             connection.request(method, f"{self.prefix}/api{path}", content, sent)

@@ -20,6 +20,11 @@ password = "manager"
 tags = ["management"]
 permissions."/" = { configure = "^mine", write = "^mine", read = "^mine" }
 
+[users.maker]
+password = "maker"
+tags = ["policymaker"]
+permissions."/" = { configure = "", write = "", read = "" }
+
 [users.plain]
 password = "plain"
 permissions."/" = { configure = ".*", write = ".*", read = ".*" }

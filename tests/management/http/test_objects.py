@@ -268,7 +268,20 @@ def test_vhosts(api: HttpBroker) -> None:
     assert found["name"] == "a/b"
     assert found["cluster_state"] == {api.get("/overview")["node"]: "running"}
     assert api.get("/aliveness-test/a%2Fb") == {"status": "ok"}
+    assert found["metadata"] == {"description": "", "tags": [], "default_queue_type": "classic"}
     assert api("PUT", "/vhosts/other", user="manager").status == 401
+    metadata = {"description": "shop", "tags": ["eu", "prod"], "default_queue_type": "quorum"}
+    assert api("PUT", "/vhosts/a%2Fb", metadata | {"tags": "eu, prod", "tracing": False}).status == 204
+    assert api("PUT", "/vhosts/a%2Fb", {"default_queue_type": "undefined"}).status == 204
+    found = api.get("/vhosts/a%2Fb")
+    assert found["metadata"] == {key: found[key] for key in metadata} == metadata
+    assert api("PUT", "/vhosts/a%2Fb", {"default_queue_type": "fast"}).status == 400
+    assert api("PUT", "/vhosts/interop", {"description": ""}).status == 204
+    assert api("PUT", "/vhosts/interop", {"description": "declared in the configuration"}).status == 400
+    assert api("POST", "/vhosts/a%2Fb/deletion/protection").status == 204
+    refused = api("DELETE", "/vhosts/a%2Fb")
+    assert (refused.status, refused.json["error"]) == (412, "precondition_failed")
+    assert api("DELETE", "/vhosts/a%2Fb/deletion/protection").status == 204
     assert api("DELETE", "/vhosts/a%2Fb").status == 204
     assert api("DELETE", "/vhosts/a%2Fb").status == 404
     assert api("DELETE", "/vhosts/%2F").status == 400
@@ -296,7 +309,8 @@ def test_users_and_permissions(api: HttpBroker) -> None:
     assert api.get("/users/alice/permissions") == [expected]
     assert expected in api.get("/permissions")
     assert expected in api.get("/vhosts/%2F/permissions")
-    assert api("PUT", "/permissions/%2F/missing", body).status == 404
+    for missing in ("/permissions/%2F/missing", "/permissions/missing/alice"):
+        assert api("PUT", missing, body).json == {"error": "bad_request", "reason": "vhost_or_user_not_found"}
     assert api("PUT", "/users/alice", {"password": "other", "tags": []}).status == 204
     assert api("GET", "/whoami", user="alice", password="secret").status == 401
     assert api("GET", "/whoami", user="alice", password="other").json["reason"] == "Not management user"
@@ -306,6 +320,59 @@ def test_users_and_permissions(api: HttpBroker) -> None:
     assert api("POST", "/users/bulk-delete", {"users": ["alice", "bob", "missing"]}).status == 204
     assert api("DELETE", "/users/alice").status == 404
     assert api("PUT", "/users/guest", {"tags": []}).status == 400  # declared in the configuration
+
+
+def test_users_with_hashes(api: HttpBroker) -> None:
+    made = api.get("/auth/hash_password/secret")["ok"]
+    assert api("POST", "/auth/hash_password", {"password": "secret"}).json["ok"] != made  # another salt
+    body = {"password_hash": made, "hashing_algorithm": "rabbit_password_hashing_sha256", "tags": "monitoring"}
+    assert api("PUT", "/users/moved", body).status == 201
+    assert api.get("/users/moved")["password_hash"] == made
+    assert api("GET", "/whoami", user="moved", password="secret").status == 200
+    assert api.get("/users/moved")["password_hash"] == ""  # replaced by the login
+    assert api("PUT", "/users/moved", {"tags": "protected"}).status == 204  # removes the password
+    assert api("GET", "/whoami", user="moved", password="secret").status == 401
+    assert api("PUT", "/users/moved", {"administrator": "true", "password": "x"}).status == 204
+    assert api.get("/users/moved")["tags"] == ["administrator"]
+    assert api("PUT", "/users/moved", {"tags": "protected"}).status == 204
+    assert api("DELETE", "/users/moved").status == 400
+    assert api("POST", "/users/bulk-delete", {"users": ["moved"]}).status == 400
+    assert api("PUT", "/users/moved", {"tags": ""}).status == 204
+    for body in ({"password_hash": "not a hash", "tags": ""}, {"password_hash": made, "password": "x", "tags": ""}):
+        assert api("PUT", "/users/moved", body).status == 400
+    assert api("DELETE", "/users/moved").status == 204
+
+
+def test_topic_permissions(api: HttpBroker) -> None:
+    assert api("PUT", "/users/sensor", {"password": "sensor", "tags": "management"}).status == 201
+    assert api("PUT", "/permissions/%2F/sensor", {"configure": "", "write": ".*", "read": ".*"}).status == 201
+    path = "/topic-permissions/%2F/sensor"
+    body = {"exchange": "amq.topic", "write": "^{username}\\.", "read": "^public\\."}
+    assert api("GET", path).status == 404
+    assert api("PUT", path, body).status == 201
+    assert api("PUT", path, body).status == 204
+    expected = [{"user": "sensor", "vhost": "/", **body}]
+    for shown in (
+        path,
+        f"{path}/amq.topic",
+        "/topic-permissions",
+        "/users/sensor/topic-permissions",
+        "/vhosts/%2F/topic-permissions",
+    ):
+        assert api.get(shown) == expected, shown
+    assert api("GET", f"{path}/amq.direct").status == 404
+    message = {"properties": {}, "routing_key": "sensor.1", "payload": "", "payload_encoding": "string"}
+    publish = "/exchanges/%2F/amq.topic/publish"
+    assert api("POST", publish, message, user="sensor").json == {"routed": False}
+    for refused in ({"routing_key": "other.1"}, {"properties": {"headers": {"CC": ["other.1"]}}}):
+        assert api("POST", publish, message | refused, user="sensor").status == 401
+    assert api("POST", "/bindings/%2F/e/amq.topic/e/amq.fanout", {"routing_key": "#"}, user="sensor").status == 401
+    assert api("PUT", path, body | {"write": "("}).status == 400
+    assert api("PUT", path, {"exchange": "amq.topic"}).json["reason"] == "[{key_missing,write},{key_missing,read}]"
+    assert api("PUT", "/topic-permissions/%2F/missing", body).json["reason"] == "vhost_or_user_not_found"
+    assert api("DELETE", f"{path}/amq.topic").status == 204
+    assert api("DELETE", path).status == 404
+    assert api("DELETE", "/users/sensor").status == 204
 
 
 def test_health_checks(api: HttpBroker) -> None:

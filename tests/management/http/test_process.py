@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from leveret import sync
 from tests.management.http.client import HttpBroker
 from tests.security.certificates import Authority
 from tests.support.broker import LeveretProcess, basic_config
@@ -100,6 +101,19 @@ def test_a_port_in_use(tmp_path: Path) -> None:
         with make(tmp_path, host="127.0.0.1", port=str(port)).start() as process:
             process.wait_for_log(f"no HTTP API: cannot listen on port {port}: Address already in use")
             assert json.loads((tmp_path / "ready.json").read_text())["management"] == []
+
+
+def test_the_default_user(tmp_path: Path) -> None:
+    environment = {"LEVERET_MANAGEMENT__ENABLED": "true", "LEVERET_MANAGEMENT__PORT": "0"}
+    with LeveretProcess(tmp_path, config="", environment=environment).start() as process:
+        api = HttpBroker(process)
+        assert api("PUT", "/vhosts/new").status == 201
+        assert api("PUT", "/queues/new/q", {}).status == 201  # with the permissions in the new vhost
+        assert api("PUT", "/users/alice", {"password": "a", "tags": ""}).status == 201
+        assert [user["name"] for user in api.get("/users")] == ["alice", "guest"]
+        sync.connect(process.url(vhost="new")).close()
+        assert api("DELETE", "/users/guest").status == 204
+        assert api("GET", "/whoami").status == 401
 
 
 def test_tls(tmp_path: Path) -> None:

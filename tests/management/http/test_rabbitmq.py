@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -122,7 +123,53 @@ REQUESTS: list[tuple[str, str, Any]] = [
     ("PUT", "/vhosts/same", {}),
     ("PUT", "/vhosts/same", {}),
     ("PUT", "/permissions/same/guest", {"configure": ".*"}),
+    ("PUT", "/vhost-limits/same/max-queues", {"value": 3}),
+    ("GET", "/vhost-limits/same", None),
+    ("GET", "/vhost-limits", None),
+    ("PUT", "/vhost-limits/same/max-queues", {}),
+    ("PUT", "/vhost-limits/same/max-queues", {"value": "3"}),
+    ("DELETE", "/vhost-limits/same/max-queues", None),
+    ("GET", "/vhost-limits/same", None),
+    ("PUT", "/policies/same/p", {"pattern": "^x", "definition": {"max-length": 2}}),
+    ("PUT", "/policies/same/p", {"pattern": "^x", "definition": {"max-length": 2}, "priority": 1}),
+    ("GET", "/policies/same/p", None),
+    ("GET", "/policies/same", None),
+    ("PUT", "/policies/same/q", {"pattern": "^x"}),
+    ("PUT", "/policies/same/q", {"pattern": "^x", "definition": {"unknown": 2}}),
+    ("PUT", "/policies/same/q", {"pattern": "^x", "definition": {"max-length": "2"}}),
+    ("DELETE", "/policies/same/p", None),
+    ("DELETE", "/policies/same/p", None),
+    ("PUT", "/operator-policies/same/p", {"pattern": "^x", "definition": {"max-length": 2}}),
+    ("GET", "/operator-policies/same/p", None),
+    ("PUT", "/operator-policies/same/q", {"pattern": "^x", "definition": {"dead-letter-exchange": "x"}}),
+    ("GET", "/parameters/operator_policy/same", None),
+    ("DELETE", "/operator-policies/same/p", None),
+    ("PUT", "/parameters/unknown/same/x", {"value": 1}),
+    ("GET", "/parameters/unknown", None),
+    ("PUT", "/global-parameters/same", {"value": {"a": [1]}}),
+    ("GET", "/global-parameters/same", None),
+    ("DELETE", "/global-parameters/same", None),
+    ("PUT", "/users/same", {"password": "x"}),
+    ("PUT", "/users/same", {"password": "x", "tags": "management, other"}),
+    ("PUT", "/permissions/same/same", {"configure": "", "write": "", "read": ".*"}),
+    ("PUT", "/topic-permissions/same/same", {"exchange": "amq.topic", "write": "^a", "read": ""}),
+    ("GET", "/topic-permissions/same/same", None),
+    ("GET", "/topic-permissions/same/same/amq.topic", None),
+    ("DELETE", "/topic-permissions/same/same/amq.topic", None),
+    ("GET", "/topic-permissions/same/same", None),
+    ("PUT", "/topic-permissions/same/missing", {"exchange": "amq.topic", "write": "^a", "read": ""}),
+    ("PUT", "/permissions/missing/guest", {"configure": "", "write": "", "read": ""}),
     ("DELETE", "/vhosts/same", None),
+    ("PUT", "/users/same", {"password_hash": "", "tags": []}),
+    ("PUT", "/users/same", {"password_hash": "bad", "tags": []}),
+    ("GET", "/users/same", None),
+    ("PUT", "/user-limits/same/max-channels", {"value": 3}),
+    ("GET", "/user-limits/same", None),
+    ("GET", "/user-limits/missing", None),
+    ("DELETE", "/user-limits/same/max-channels", None),
+    ("GET", "/user-limits/same", None),
+    ("POST", "/users/bulk-delete", {"users": ["same"]}),
+    ("DELETE", "/users/same", None),
     ("GET", "/aliveness-test/%2F", None),
     ("GET", "/health/checks/alarms", None),
     ("GET", "/health/checks/port-listener/1", None),
@@ -142,4 +189,6 @@ def shown(reply: Reply) -> tuple[int, str | None, Any]:
     body = reply.json if reply.content else None
     if isinstance(body, dict):
         body = {key: value for key, value in body.items() if key not in ("ports", "reason")}
+    elif isinstance(body, list):
+        body.sort(key=lambda item: json.dumps(item, sort_keys=True))
     return reply.status, reply.headers.get("location"), body

@@ -8,7 +8,7 @@ from leveret.management.http.control import Row
 from leveret.management.http.errors import not_authorised, not_found
 from leveret.management.http.lists import columns_of, select
 from leveret.management.http.request import NO_CONTENT, Answer, Request
-from leveret.management.http.statistics import message_stats, with_rates
+from leveret.management.http.statistics import garbage_collection, message_stats, with_rates
 
 _PROTOCOLS: Final = {"AMQP 1.0": "AMQP 1-0"}
 _CHANNEL_STATS: Final = (
@@ -40,7 +40,7 @@ def connection_row(item: Row, node: str) -> Row:
         "client_properties": item["client_properties"],
         "connected_at": item["connected_at"],
         "frame_max": item["frame_max"],
-        "garbage_collection": {},
+        "garbage_collection": garbage_collection(),
         "host": host,
         "name": item["name"],
         "node": node,
@@ -78,7 +78,7 @@ def channel_row(item: Row, connections: dict[int, Row], node: str) -> Row:
         "confirm": item["mode"] == "confirm",
         "connection_details": peer_of(connection),
         "consumer_count": item["consumers"],
-        "garbage_collection": {},
+        "garbage_collection": garbage_collection(),
         "global_prefetch_count": 0,
         "idle_since": None,
         "message_stats": message_stats(_CHANNEL_STATS, publish=item["published"]),

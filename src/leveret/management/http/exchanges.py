@@ -19,7 +19,7 @@ def exchange_row(item: Row) -> Row:
         "internal": item["internal"],
         "message_stats": message_stats(_STATS),
         "name": item["name"],
-        "policy": None,
+        "policy": item["policy"],
         "type": item["type"],
         "user_who_performed_action": "",
         "vhost": item["vhost"],

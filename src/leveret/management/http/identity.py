@@ -69,6 +69,7 @@ class _Tagged(Access):
 ANY: Final = Access()
 ADMIN: Final = _Tagged("Not administrator user", ADMINISTRATOR)
 MONITOR: Final = _Tagged("Not monitor user", ADMINISTRATOR, MONITORING)
+POLICY: Final = _Tagged("User not authorised to access object", ADMINISTRATOR, POLICYMAKER)
 
 
 class Authenticator:

@@ -79,7 +79,7 @@ def _listeners(request: Request, status: Row) -> list[Row]:
             "node": request.settings.node,
             "port": port,
             "protocol": protocol,
-            "socket_opts": {"backlog": 128, "nodelay": True},
+            "socket_opts": {"backlog": 128, "exit_on_close": False, "linger": [True, 0], "nodelay": True},
         }
         for protocol, host, port in endpoints(request, status["listeners"])
     ]

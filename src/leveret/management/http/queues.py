@@ -7,7 +7,7 @@ from leveret.management.http.control import Row
 from leveret.management.http.errors import bad_request, not_found
 from leveret.management.http.lists import columns_of, select
 from leveret.management.http.request import CREATED, NO_CONTENT, Answer, Request
-from leveret.management.http.statistics import message_stats, rate, with_rates
+from leveret.management.http.statistics import garbage_collection, message_stats, rate, with_rates
 
 
 def queue_row(item: Row, node: str) -> Row:
@@ -22,10 +22,10 @@ def queue_row(item: Row, node: str) -> Row:
         "consumer_utilisation": 1.0 if item["consumers"] and not ready else 0,
         "consumers": item["consumers"],
         "durable": item["durable"],
-        "effective_policy_definition": {},
+        "effective_policy_definition": item["effective_policy_definition"],
         "exclusive": item["exclusive"],
         "exclusive_consumer_tag": None,
-        "garbage_collection": {},
+        "garbage_collection": garbage_collection(),
         "head_message_timestamp": None,
         "idle_since": None,
         "leader": node,
@@ -54,8 +54,8 @@ def queue_row(item: Row, node: str) -> Row:
         "name": item["name"],
         "node": node,
         "online": [node],
-        "operator_policy": None,
-        "policy": None,
+        "operator_policy": item["operator_policy"],
+        "policy": item["policy"],
         "recoverable_slaves": None,
         "reductions": 0,
         "reductions_details": rate(),

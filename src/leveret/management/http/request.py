@@ -103,6 +103,13 @@ class Request:
             raise bad_request("invalid value of 'arguments'; expected an object")
         return found
 
+    def integer(self, name: str, default: int = 0) -> int:
+        """Return a key of the body that is an integer. Raises `HttpError` (400)."""
+        value = self.body().get(name, default)
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise bad_request(f"invalid value of '{name}'; expected an integer")
+        return value
+
     def text(self, name: str, default: str = "") -> str:
         """Return a key of the body that is a text. Raises `HttpError` (400)."""
         value = self.body().get(name, default)
@@ -120,6 +127,11 @@ class Request:
             return await self.control.call(call, arguments)
         finally:
             self.snapshot.expire()
+
+    async def change_users(self, call: str, arguments: Row) -> Any:
+        """Execute an operation that changes users or permissions. The default user becomes a user like any other."""
+        await self.control.call("users.keep_default")
+        return await self.change(call, arguments)
 
     async def change_as_user(self, call: str, arguments: Row) -> Any:
         """Execute an operation in the vhost of the path that checks the user's permissions itself."""

@@ -23,6 +23,13 @@ MESSAGE_STATS: Final = (
     "redeliver",
     "return_unroutable",
 )
+# Statistics of Erlang's garbage collection, which are always 0.
+_GARBAGE_COLLECTION: Final = ("fullsweep_after", "max_heap_size", "min_bin_vheap_size", "min_heap_size", "minor_gcs")
+
+
+def garbage_collection() -> Row:
+    """Return `garbage_collection` of a queue, connection or channel."""
+    return dict.fromkeys(_GARBAGE_COLLECTION, 0)
 
 
 def rate(value: float = 0.0) -> Row:

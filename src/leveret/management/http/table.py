@@ -11,13 +11,16 @@ from leveret.management.http import (
     connections,
     exchanges,
     health,
+    limits,
     messages,
     overview,
+    parameters,
     queues,
     users,
     vhosts,
 )
-from leveret.management.http.identity import ADMIN, ANY, MONITOR, Access
+from leveret.management.http.identity import ADMIN, ANY, MONITOR, POLICY, Access
+from leveret.management.http.policies import OPERATOR_POLICIES, POLICIES
 from leveret.management.http.request import Answer, Request
 
 Handler: TypeAlias = Callable[[Request], Awaitable[Answer]]
@@ -69,7 +72,12 @@ ROUTES: Final[dict[str, dict[str, Route]]] = {
         "PUT": Route(vhosts.put, ADMIN, "all"),
         "DELETE": Route(vhosts.delete, ADMIN, "all"),
     },
+    "/vhosts/{vhost}/deletion/protection": {
+        "POST": Route(vhosts.protect, ADMIN, "all"),
+        "DELETE": Route(vhosts.unprotect, ADMIN, "all"),
+    },
     "/vhosts/{vhost}/permissions": {"GET": Route(users.list_permissions_in_vhost, ADMIN, "all")},
+    "/vhosts/{vhost}/topic-permissions": {"GET": Route(users.list_topic_permissions_in_vhost, ADMIN, "all")},
     "/vhosts/{vhost}/connections": {"GET": Route(connections.list_in_vhost, ANY, "visible")},
     "/vhosts/{vhost}/channels": {"GET": Route(connections.list_channels_in_vhost, ANY, "visible")},
     "/users": {"GET": Route(users.list_all, ADMIN)},
@@ -81,12 +89,64 @@ ROUTES: Final[dict[str, dict[str, Route]]] = {
         "DELETE": Route(users.delete, ADMIN),
     },
     "/users/{user}/permissions": {"GET": Route(users.list_permissions_of_user, ADMIN)},
+    "/users/{user}/topic-permissions": {"GET": Route(users.list_topic_permissions_of_user, ADMIN)},
     "/users/{user}/queues": {"GET": Route(queues.list_of_user, ADMIN)},
     "/permissions": {"GET": Route(users.list_permissions, ADMIN)},
     "/permissions/{vhost}/{user}": {
         "GET": Route(users.show_permission, ADMIN, "all"),
         "PUT": Route(users.put_permission, ADMIN, "all"),
         "DELETE": Route(users.delete_permission, ADMIN, "all"),
+    },
+    "/topic-permissions": {"GET": Route(users.list_topic_permissions, ADMIN)},
+    "/topic-permissions/{vhost}/{user}": {
+        "GET": Route(users.show_topic_permissions, ADMIN, "all"),
+        "PUT": Route(users.put_topic_permission, ADMIN, "all"),
+        "DELETE": Route(users.delete_topic_permissions, ADMIN, "all"),
+    },
+    "/topic-permissions/{vhost}/{user}/{exchange}": {
+        "GET": Route(users.show_topic_permissions, ADMIN, "all"),
+        "PUT": Route(users.put_topic_permission, ADMIN, "all"),
+        "DELETE": Route(users.delete_topic_permissions, ADMIN, "all"),
+    },
+    "/vhost-limits": {"GET": Route(limits.list_of_vhosts)},
+    "/vhost-limits/{vhost}": {"GET": Route(limits.list_of_vhost, ANY, "visible")},
+    "/vhost-limits/{vhost}/{name}": {
+        "PUT": Route(limits.put_of_vhost, ADMIN),
+        "DELETE": Route(limits.delete_of_vhost, ADMIN),
+    },
+    "/user-limits": {"GET": Route(limits.list_of_users, ADMIN)},
+    "/user-limits/{user}": {"GET": Route(limits.list_of_user, ADMIN)},
+    "/user-limits/{user}/{name}": {
+        "PUT": Route(limits.put_of_user, ADMIN),
+        "DELETE": Route(limits.delete_of_user, ADMIN),
+    },
+    "/policies": {"GET": Route(POLICIES.list_all)},
+    "/policies/{vhost}": {"GET": Route(POLICIES.list_in_vhost, ANY, "visible")},
+    "/policies/{vhost}/{name}": {
+        "GET": Route(POLICIES.show, ANY, "visible"),
+        "PUT": Route(POLICIES.put, POLICY),
+        "DELETE": Route(POLICIES.delete, POLICY),
+    },
+    "/operator-policies": {"GET": Route(OPERATOR_POLICIES.list_all)},
+    "/operator-policies/{vhost}": {"GET": Route(OPERATOR_POLICIES.list_in_vhost, ANY, "visible")},
+    "/operator-policies/{vhost}/{name}": {
+        "GET": Route(OPERATOR_POLICIES.show, ANY, "visible"),
+        "PUT": Route(OPERATOR_POLICIES.put, ADMIN),
+        "DELETE": Route(OPERATOR_POLICIES.delete, ADMIN),
+    },
+    "/parameters": {"GET": Route(parameters.list_all, POLICY)},
+    "/parameters/{component}": {"GET": Route(parameters.list_of_component, POLICY)},
+    "/parameters/{component}/{vhost}": {"GET": Route(parameters.list_in_vhost, POLICY)},
+    "/parameters/{component}/{vhost}/{name}": {
+        "GET": Route(parameters.show, POLICY),
+        "PUT": Route(parameters.put, POLICY),
+        "DELETE": Route(parameters.delete, POLICY),
+    },
+    "/global-parameters": {"GET": Route(parameters.list_global, POLICY)},
+    "/global-parameters/{name}": {
+        "GET": Route(parameters.show_global, POLICY),
+        "PUT": Route(parameters.put_global, POLICY),
+        "DELETE": Route(parameters.delete_global, POLICY),
     },
     "/exchanges": {"GET": Route(exchanges.list_all)},
     "/exchanges/{vhost}": {"GET": Route(exchanges.list_in_vhost, ANY, "visible")},
@@ -137,6 +197,8 @@ ROUTES: Final[dict[str, dict[str, Route]]] = {
     "/feature-flags": {"GET": Route(overview.empty, ADMIN)},
     "/deprecated-features": {"GET": Route(overview.empty)},
     "/deprecated-features/used": {"GET": Route(overview.empty)},
+    "/auth/hash_password": {"POST": Route(users.hash_password, ADMIN)},
+    "/auth/hash_password/{password}": {"GET": Route(users.hash_password, ADMIN)},
     "/auth/attempts/{node}": {"GET": Route(overview.empty, MONITOR)},
     "/auth/attempts/{node}/source": {"GET": Route(overview.empty, MONITOR)},
     "/shovels": {"GET": Route(overview.empty, MONITOR)},

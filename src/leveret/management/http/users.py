@@ -1,41 +1,51 @@
-"""Users and their permissions."""
+"""Users, their permissions and their topic permissions."""
 
 from __future__ import annotations
 
+from typing import Final
+
 from leveret.management.http.control import Row
-from leveret.management.http.errors import BrokerRefused, bad_request, not_found
+from leveret.management.http.errors import BrokerRefused, HttpError, bad_request, not_found
+from leveret.management.http.identity import ADMINISTRATOR
 from leveret.management.http.lists import columns_of, select
-from leveret.management.http.request import CREATED, NO_CONTENT, Answer, Request
+from leveret.management.http.request import CREATED, NO_CONTENT, Answer, Request, exchange_of
+
+_SHA256: Final = "rabbit_password_hashing_sha256"
+# The tag of users that the API does not delete.
+_PROTECTED: Final = "protected"
 
 
 def user_row(item: Row) -> Row:
-    """Return a user. Hashes of Leveret's own format are not shown."""
+    """Return a user. The hash is empty unless it has RabbitMQ's format."""
     limits = {
-        name: value
+        name: max(value, 0)  # a negative setting allows none
         for name, value in (("max-connections", item["max_connections"]), ("max-channels", item["max_channels"]))
         if value
     }
     return {
-        "hashing_algorithm": item.get("hashing_algorithm") or "rabbit_password_hashing_sha256",
+        "hashing_algorithm": item["hashing_algorithm"] or _SHA256,
         "limits": limits,
         "name": item["name"],
-        "password_hash": item.get("password_hash") or "",
+        "password_hash": item["password_hash"],
         "tags": item["tags"],
     }
 
 
+async def _users(request: Request) -> list[Row]:
+    found: list[Row] = await request.control.call("users.list", {"hashes": True})
+    return found
+
+
 async def _find(request: Request, name: str) -> Row | None:
-    found: list[Row] = await request.control.call("users.list")
-    return next((item for item in found if item["name"] == name), None)
+    return next((item for item in await _users(request) if item["name"] == name), None)
 
 
 async def list_all(request: Request) -> Answer:
-    found = [user_row(item) for item in await request.control.call("users.list")]
-    return Answer(body=select(found, request.query))
+    return Answer(body=select([user_row(item) for item in await _users(request)], request.query))
 
 
 async def list_without_permissions(request: Request) -> Answer:
-    found = [user_row(item) for item in await request.control.call("users.list") if not item["vhosts"]]
+    found = [user_row(item) for item in await _users(request) if not item["vhosts"]]
     return Answer(body=select(found, request.query))
 
 
@@ -47,36 +57,40 @@ async def show(request: Request) -> Answer:
 
 
 async def put(request: Request) -> Answer:
-    """Add or change a user. `tags` is required; without a password, a new user cannot log in with one."""
+    """Add a user, or replace the password and the tags. `tags` is required.
+
+    The password is `password`, or `password_hash` in RabbitMQ's format. A user without either, or with an empty hash,
+    cannot log in by password.
+    """
     body = request.body()
-    tags = body.get("tags", body.get("administrator"))
-    if tags is None:
+    if body.get("tags") is not None:
+        tags = _tags(body["tags"])
+    elif body.get("administrator") is not None:
+        tags = [ADMINISTRATOR] if request.flag("administrator") else []
+    else:
         raise bad_request("tags_not_present")
-    change: Row = {"name": request.path["user"], "tags": _tags(tags)}
+    change: Row = {"name": request.path["user"], "tags": tags}
+    if body.get("password") is not None and body.get("password_hash") is not None:
+        raise bad_request("both_password_and_password_hash_are_provided")
     if body.get("password") is not None:
         change["password"] = request.text("password")
-    elif body.get("password_hash"):
+    elif body.get("password_hash") is not None:
         change["password_hash"] = request.text("password_hash")
         if body.get("hashing_algorithm") is not None:
             change["hashing_algorithm"] = request.text("hashing_algorithm")
-    if await _find(request, request.path["user"]) is None:
-        await request.change("users.add", change)
-        return CREATED
-    await request.change("users.change", change)
-    return NO_CONTENT
+    stored = await request.change_users("users.set", change)
+    return CREATED if stored["created"] else NO_CONTENT
 
 
-def _tags(value: object) -> list[str]:
-    """Return tags from a list, or from a text with commas."""
-    if isinstance(value, str):
-        return [tag.strip() for tag in value.split(",") if tag.strip()]
-    if isinstance(value, list) and all(isinstance(tag, str) for tag in value):
+def _tags(value: object) -> object:
+    """Return tags: a list, or a text with commas. Raises `HttpError` (400)."""
+    if isinstance(value, str) or (isinstance(value, list) and all(isinstance(tag, str) for tag in value)):
         return value
     raise bad_request("invalid value of 'tags'; expected a list of strings")
 
 
 async def delete(request: Request) -> Answer:
-    await request.change("users.delete", {"name": request.path["user"]})
+    await _delete(request, request.path["user"])
     return NO_CONTENT
 
 
@@ -87,11 +101,30 @@ async def delete_many(request: Request) -> Answer:
         raise bad_request("invalid value of 'users'; expected a list of strings")
     for name in names:
         try:
-            await request.change("users.delete", {"name": name})
-        except BrokerRefused as refused:
-            if refused.condition != "not-found":
+            await _delete(request, name)
+        except HttpError as error:
+            if error.status != 404:
                 raise
     return NO_CONTENT
+
+
+async def _delete(request: Request, name: str) -> None:
+    item = await _find(request, name)
+    if item is None:
+        raise not_found()
+    if _PROTECTED in item["tags"]:
+        raise bad_request(f"user '{name}' is protected from deletion by its tag '{_PROTECTED}'")
+    await request.change_users("users.delete", {"name": name})
+
+
+async def hash_password(request: Request) -> Answer:
+    """Return the hash of a password in RabbitMQ's format, from the path or the key `password`."""
+    if "password" in request.path:
+        password = request.path["password"]
+    else:
+        request.required("password")
+        password = request.text("password")
+    return Answer(body={"ok": (await request.control.call("users.hash_password", {"password": password}))["password_hash"]})
 
 
 def permission_row(item: Row) -> Row:
@@ -108,16 +141,35 @@ async def list_permissions(request: Request) -> Answer:
 
 
 async def list_permissions_of_user(request: Request) -> Answer:
-    user = request.path["user"]
-    if await _find(request, user) is None:
-        raise not_found()
+    user = await _existing_user(request)
     return Answer(body=select(await _permissions(request, user=user), request.query))
 
 
 async def list_permissions_in_vhost(request: Request) -> Answer:
-    if request.vhost not in [item["name"] for item in await request.control.call("vhosts.list")]:
-        raise not_found()
+    await _check_vhost(request)
     return Answer(body=select(await _permissions(request, vhost=request.vhost), request.query))
+
+
+async def _existing_user(request: Request) -> str:
+    """Return the user in the path. Raises `HttpError` (404) if it does not exist."""
+    if await _find(request, request.path["user"]) is None:
+        raise not_found()
+    return request.path["user"]
+
+
+async def _check_vhost(request: Request) -> None:
+    """Raise `HttpError` (404) if the vhost in the path does not exist. Every vhost has a default exchange."""
+    await request.get("exchanges.show", {"vhost": request.vhost, "name": ""})
+
+
+async def _set(request: Request, call: str, change: Row) -> None:
+    """Set permissions of the user and vhost in the path. Raises `HttpError` (400) if one of them does not exist."""
+    try:
+        await request.change_users(call, {"user": request.path["user"], "vhost": request.vhost, **change})
+    except BrokerRefused as refused:
+        if refused.condition == "not-found":
+            raise bad_request("vhost_or_user_not_found") from None
+        raise
 
 
 async def show_permission(request: Request) -> Answer:
@@ -129,22 +181,69 @@ async def show_permission(request: Request) -> Answer:
 
 async def put_permission(request: Request) -> Answer:
     """Set the permissions of a user in a vhost: `configure`, `write` and `read`, all required."""
-    user, vhost = request.path["user"], request.vhost
     request.required("configure", "write", "read")
-    existing = await _permissions(request, vhost=vhost, user=user)
-    await request.change(
-        "permissions.set",
-        {
-            "user": user,
-            "vhost": vhost,
-            "configure": request.text("configure"),
-            "write": request.text("write"),
-            "read": request.text("read"),
-        },
-    )
+    existing = await _permissions(request, vhost=request.vhost, user=request.path["user"])
+    change = {name: request.text(name) for name in ("configure", "write", "read")}
+    await _set(request, "permissions.set", change)
     return NO_CONTENT if existing else CREATED
 
 
 async def delete_permission(request: Request) -> Answer:
-    await request.change("permissions.delete", {"user": request.path["user"], "vhost": request.vhost})
+    if not await _permissions(request, vhost=request.vhost, user=request.path["user"]):
+        raise not_found()
+    await request.change_users("permissions.delete", {"user": request.path["user"], "vhost": request.vhost})
+    return NO_CONTENT
+
+
+async def _topic_permissions(request: Request, **filters: str) -> list[Row]:
+    found = await request.control.call("topic_permissions.list", filters)
+    return [{name: item[name] for name in ("user", "vhost", "exchange", "write", "read")} for item in found]
+
+
+async def _topic_permissions_in_path(request: Request) -> list[Row]:
+    found = await _topic_permissions(request, vhost=request.vhost, user=request.path["user"])
+    exchange = request.path.get("exchange")
+    return [item for item in found if exchange is None or item["exchange"] == exchange_of(exchange)]
+
+
+async def list_topic_permissions(request: Request) -> Answer:
+    return Answer(body=select(await _topic_permissions(request), request.query))
+
+
+async def list_topic_permissions_of_user(request: Request) -> Answer:
+    user = await _existing_user(request)
+    return Answer(body=select(await _topic_permissions(request, user=user), request.query))
+
+
+async def list_topic_permissions_in_vhost(request: Request) -> Answer:
+    await _check_vhost(request)
+    return Answer(body=select(await _topic_permissions(request, vhost=request.vhost), request.query))
+
+
+async def show_topic_permissions(request: Request) -> Answer:
+    """Return the topic permissions of a user in a vhost, of all exchanges or of the one in the path."""
+    found = await _topic_permissions_in_path(request)
+    if not found:
+        raise not_found()
+    return Answer(body=select(found, request.query))
+
+
+async def put_topic_permission(request: Request) -> Answer:
+    """Set the topic permissions of a user for an exchange: `exchange`, `write` and `read`, all required."""
+    request.required("exchange", "write", "read")
+    existing = await _topic_permissions_in_path(request)
+    change = {name: request.text(name) for name in ("exchange", "write", "read")}
+    await _set(request, "topic_permissions.set", change)
+    return NO_CONTENT if existing else CREATED
+
+
+async def delete_topic_permissions(request: Request) -> Answer:
+    """Delete the topic permissions of a user in a vhost, of all exchanges or of the one in the path."""
+    found = await _topic_permissions_in_path(request)
+    if not found:
+        raise not_found()
+    change: Row = {"user": request.path["user"], "vhost": request.vhost}
+    if "exchange" in request.path:
+        change["exchange"] = found[0]["exchange"]
+    await request.change_users("topic_permissions.clear", change)
     return NO_CONTENT

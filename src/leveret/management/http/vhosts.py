@@ -3,33 +3,32 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Final
 
 from leveret.management.http.control import Row
-from leveret.management.http.errors import BrokerRefused, not_found
+from leveret.management.http.errors import BrokerRefused, HttpError, not_found
 from leveret.management.http.lists import columns_of, select
 from leveret.management.http.request import CREATED, NO_CONTENT, Answer, Request
 from leveret.management.http.statistics import message_stats, queue_totals, with_rates
 
-DEFAULT_QUEUE_TYPE = "classic"
+# Keys of a vhost that operators set.
+_METADATA: Final = ("default_queue_type", "description", "tags")
+# Default queue types that stand for the current one.
+_UNDEFINED: Final = (None, "", "undefined")
 
 
 def vhost_row(item: Row, node: str) -> Row:
     """Return a vhost."""
+    metadata = {name: item[name] for name in _METADATA}
     return {
         "cluster_state": {node: "running"},
-        "default_queue_type": item.get("default_queue_type") or DEFAULT_QUEUE_TYPE,
-        "description": item.get("description", ""),
         "message_stats": message_stats(),
         **queue_totals(item["ready"], item["unacked"]),
-        "metadata": {
-            "default_queue_type": item.get("default_queue_type") or DEFAULT_QUEUE_TYPE,
-            "description": item.get("description", ""),
-            "tags": item.get("tags", []),
-        },
+        **metadata,
+        "metadata": metadata,
         "name": item["name"],
-        "protected_from_deletion": item.get("protected_from_deletion", False),
+        "protected_from_deletion": item["protected_from_deletion"],
         **with_rates({"recv_oct": 0, "send_oct": 0}),
-        "tags": item.get("tags", []),
         "tracing": False,
     }
 
@@ -52,18 +51,63 @@ async def show(request: Request) -> Answer:
 
 
 async def put(request: Request) -> Answer:
-    """Add a vhost, in which the user gets all permissions. An existing vhost stays unchanged."""
-    request.body()
-    names = [item["name"] for item in await request.control.call("vhosts.list")]
-    if request.vhost in names:
+    """Add or change a vhost. The user gets all permissions in a new one. Omitted keys of an existing one stay unchanged."""
+    change = _metadata(request)
+    item = await _find(request)
+    if item is not None:
+        if any(item[name] != value for name, value in change.items()):
+            await request.change("vhosts.change", {"name": request.vhost, **change})
         return NO_CONTENT
-    await request.change("vhosts.add", {"name": request.vhost})
+    await request.change("vhosts.add", {"name": request.vhost, **change})
     grant = {"user": request.identity.name, "vhost": request.vhost, "configure": ".*", "write": ".*", "read": ".*"}
-    with suppress(BrokerRefused):  # the user is declared in the configuration, or is the default user
-        await request.change("permissions.set", grant)
+    with suppress(BrokerRefused):  # the user is declared in the configuration
+        await request.change_users("permissions.set", grant)
     return CREATED
 
 
+def _metadata(request: Request) -> Row:
+    body = request.body()
+    found: Row = {}
+    if body.get("description") is not None:
+        found["description"] = request.text("description")
+    tags = body.get("tags")
+    if isinstance(tags, str):
+        tags = [tag.strip() for tag in tags.split(",") if tag.strip()]
+    if tags is not None:
+        found["tags"] = tags
+    if body.get("default_queue_type") not in _UNDEFINED:
+        found["default_queue_type"] = request.text("default_queue_type")
+    if body.get("protected_from_deletion") is not None:
+        found["protected_from_deletion"] = request.flag("protected_from_deletion")
+    return found
+
+
+async def _find(request: Request) -> Row | None:
+    found: list[Row] = await request.control.call("vhosts.list")
+    return next((item for item in found if item["name"] == request.vhost), None)
+
+
 async def delete(request: Request) -> Answer:
+    item = await _find(request)
+    if item is None:
+        raise not_found()
+    if item["protected_from_deletion"]:
+        reason = f"Refusing to delete virtual host '{request.vhost}' because it is protected from deletion"
+        raise HttpError(412, "precondition_failed", reason)
     await request.change("vhosts.delete", {"name": request.vhost})
+    return NO_CONTENT
+
+
+async def protect(request: Request) -> Answer:
+    return await _set_protection(request, True)
+
+
+async def unprotect(request: Request) -> Answer:
+    return await _set_protection(request, False)
+
+
+async def _set_protection(request: Request, protected: bool) -> Answer:
+    if await _find(request) is None:
+        raise not_found()
+    await request.change("vhosts.change", {"name": request.vhost, "protected_from_deletion": protected})
     return NO_CONTENT

@@ -11,7 +11,15 @@ from leveret.management.operations.operation import Context, Operation, Operatio
 from leveret.management.structs import Named, Reply, Request
 from leveret.security.passwords import RABBITMQ_ALGORITHMS, RABBITMQ_SHA256, rabbitmq_hash
 from leveret.security.tags import parse_tags, roles_of
-from leveret.security.users import NO_PASSWORD, Secret, User, UserLimits, rabbitmq_secret
+from leveret.security.users import (
+    DEFAULT_PASSWORD,
+    DEFAULT_USER,
+    NO_PASSWORD,
+    Secret,
+    User,
+    UserLimits,
+    rabbitmq_secret,
+)
 
 
 class Password(Named, kw_only=True):
@@ -173,6 +181,13 @@ async def set_user(context: Context, request: Set) -> SetReply:
     return SetReply(created=created)
 
 
+async def keep_default(context: Context, request: Request) -> None:
+    """Store the default user, if it exists, so that it remains when users are added. It becomes a user like any other."""
+    users = context.users
+    if users.has_default():
+        users.keep_default(await context.managed.in_thread(partial(users.secret, DEFAULT_USER, DEFAULT_PASSWORD)))
+
+
 def hash_password(context: Context, request: HashPassword) -> HashedPassword:
     """Return a hash in RabbitMQ's format, for definitions and `password_hash`."""
     if request.hashing_algorithm not in RABBITMQ_ALGORITHMS:
@@ -229,6 +244,7 @@ OPERATIONS: Operations = {
     "users.set": Operation(set_user, Set, SetReply, changes=True),
     "users.authenticate": Operation(authenticate, Authenticate, Authenticated),
     "users.hash_password": Operation(hash_password, HashPassword, HashedPassword),
+    "users.keep_default": Operation(keep_default, Request, changes=True),
     "users.change": Operation(change, Change, changes=True),
     "users.delete": Operation(delete, Named, Closed, changes=True),
 }
