@@ -145,6 +145,7 @@ lint: $(STAMPS)/spark
 	$(VENV)/bin/codespell
 	$(PY) tools/check_vocabulary.py
 	$(PY) tools/unasync.py --check
+	$(PY) tools/vendor_console.py --check
 
 format: $(STAMPS)/dev
 	$(VENV)/bin/ruff check --fix .

@@ -14,6 +14,7 @@ from typing import BinaryIO, Final
 import uvicorn
 
 from leveret.management.http.app import Application
+from leveret.management.http.console import Console
 from leveret.management.http.control import Control
 from leveret.management.http.settings import HttpSettings
 
@@ -44,7 +45,7 @@ async def serve(settings: HttpSettings, parent: BinaryIO) -> None:
     path = Path(settings.control)
     application = Application(settings, Control(path), Control(path, _MAX_LOGINS))
     config = uvicorn.Config(
-        application,
+        Console(settings, application),
         http="h11",
         ws="none",
         lifespan="off",

@@ -1,0 +1,522 @@
+// Dialogs that change the broker.
+
+import { call, get, path, withQuery } from "./api.js";
+import { count, exchangeName, exchangePath, plural } from "./format.js";
+import { html, useEffect, useState } from "./html.js";
+import { go, route } from "./route.js";
+import { ChangeForm, confirmChange, openDialog } from "./ui/dialog.js";
+import { Area, Check, Choice, parseObject, Text, useFields } from "./ui/form.js";
+import { VhostChoice } from "./ui/list.js";
+import { toast } from "./ui/parts.js";
+
+const currentVhost = () => route.value.query.vhost || "/";
+
+const VhostField = ({ state: [values, set] }) => html`
+  <label class="field">
+    <span>Vhost</span>
+    <${VhostChoice} required value=${values.vhost} onChange=${(name) => set("vhost", name)} />
+  </label>
+`;
+
+const ARGUMENTS_HINT = 'JSON, for example {"x-max-length": 100000, "x-dead-letter-exchange": "dead"}';
+
+// Queues
+
+export const queuePath = ({ vhost, name }) => path("queues", vhost, name);
+
+function DeclareQueue({ type }) {
+  const state = useFields({ vhost: currentVhost(), name: "", type, durable: true, auto_delete: false, arguments: "" });
+  const [values] = state;
+  async function submit() {
+    const given = parseObject(values.arguments, "Arguments");
+    const body = {
+      durable: values.durable,
+      auto_delete: values.auto_delete,
+      arguments: values.type === "classic" ? given : { "x-queue-type": values.type, ...given },
+    };
+    await call("PUT", queuePath(values), body);
+    return `Declared queue '${values.name}'`;
+  }
+  return html`
+    <${ChangeForm} label="Declare queue" submit=${submit}>
+      <div class="pair">
+        <${VhostField} state=${state} />
+        <${Choice} label="Type" name="type" state=${state} options=${["classic", "stream"]} />
+      </div>
+      <${Text} label="Name" name="name" state=${state} required maxlength="255" />
+      <div class="row">
+        <${Check} label="Durable" name="durable" state=${state} />
+        <${Check} label="Auto-delete" name="auto_delete" state=${state} />
+      </div>
+      <${Area} label="Arguments" name="arguments" state=${state} hint=${ARGUMENTS_HINT} />
+    <//>
+  `;
+}
+
+/** Declares a queue; `type` is the type that the form begins with. */
+export const declareQueue = (type) => openDialog(`Declare a ${type === "stream" ? "stream" : "queue"}`, () => html`<${DeclareQueue} type=${type} />`);
+
+/** Returns a queue as it is now, which may differ from what the view shows. Shows the reason if it cannot be read. */
+async function current(queue) {
+  try {
+    return await get(withQuery(queuePath(queue), { columns: "vhost,name,messages,messages_ready,consumers" }));
+  } catch (error) {
+    toast(error.message, "bad");
+    return null;
+  }
+}
+
+export async function purgeQueue({ vhost, name }) {
+  const queue = await current({ vhost, name });
+  if (!queue) {
+    return;
+  }
+  confirmChange({
+    title: "Purge queue",
+    text: html`Removes ${plural(queue.messages_ready, "ready message")} from <b>${queue.name}</b>. Unacked messages stay. The queue itself stays.`,
+    label: "Purge messages",
+    change: () => call("DELETE", `${queuePath(queue)}/contents`),
+    done: `Purged queue '${queue.name}'`,
+  });
+}
+
+export async function deleteQueue({ vhost, name }) {
+  const queue = await current({ vhost, name });
+  if (!queue) {
+    return;
+  }
+  confirmChange({
+    title: "Delete queue",
+    text: html`
+      Deletes <b>${queue.name}</b> with its ${plural(queue.messages, "message")} and its bindings.
+      ${queue.consumers > 0 && html` Its ${plural(queue.consumers, "consumer")} will be cancelled.`}
+    `,
+    label: "Delete queue",
+    change: async () => {
+      await call("DELETE", queuePath(queue));
+      if (route.value.parts.length > 1) {
+        go(["queues"], { vhost: route.value.query.vhost });
+      }
+    },
+    done: `Deleted queue '${queue.name}'`,
+  });
+}
+
+// Number of requests at a time of a bulk change.
+const PARALLEL = 4;
+const MAX_LISTED = 200;
+
+/** Lists the queues that a deletion would remove, and removes them if the user confirms. */
+export function deleteQueues(read) {
+  openDialog("Delete queues", () => html`<${BulkDelete} read=${read} />`);
+}
+
+function BulkDelete({ read }) {
+  const state = useFields({ empty: true, unused: true });
+  const [values] = state;
+  const [queues, setQueues] = useState(null);
+  const [progress, setProgress] = useState(null);
+  useEffect(() => {
+    read().then(setQueues, (error) => setProgress({ failures: [error.message] }));
+  }, []);
+  const kept = (queue) => queue.exclusive || (values.empty && queue.messages > 0) || (values.unused && queue.consumers > 0);
+  const chosen = (queues ?? []).filter((queue) => !kept(queue));
+  const messages = chosen.reduce((sum, queue) => sum + queue.messages, 0);
+
+  async function remove() {
+    const waiting = [...chosen];
+    const failures = [];
+    let done = 0;
+    async function work() {
+      for (let queue = waiting.shift(); queue; queue = waiting.shift()) {
+        try {
+          const query = { "if-empty": values.empty, "if-unused": values.unused };
+          await call("DELETE", withQuery(queuePath(queue), query));
+          done += 1;
+        } catch (error) {
+          failures.push(`${queue.name}: ${error.message}`);
+        }
+        setProgress({ done, failures: [...failures] });
+      }
+    }
+    await Promise.all(Array.from({ length: PARALLEL }, work));
+    if (failures.length) {
+      setQueues(await read());
+      throw new Error(`Deleted ${plural(done, "queue")}; ${plural(failures.length, "failure")}: ${failures.slice(0, 5).join("; ")}`);
+    }
+    return `Deleted ${plural(done, "queue")}`;
+  }
+  if (queues === null) {
+    return html`<p role="status">${progress?.failures[0] ?? "Reading the list…"}</p>`;
+  }
+  return html`
+    <${ChangeForm} label=${`Delete ${plural(chosen.length, "queue")}`} tone="danger" submit=${remove}>
+      <p>
+        Dry run: <b>${plural(chosen.length, "queue")}</b> of ${count(queues.length)} would be deleted,
+        with <b>${plural(messages, "message")}</b>.
+      </p>
+      <div class="row">
+        <${Check} label="Keep queues with messages" name="empty" state=${state} />
+        <${Check} label="Keep queues with consumers" name="unused" state=${state} />
+      </div>
+      <pre class="payload" tabindex="0" aria-label="Queues that would be deleted">${chosen
+        .slice(0, MAX_LISTED)
+        .map((queue) => `${queue.vhost}  ${queue.name}  ${plural(queue.messages, "message")}`)
+        .join("\n")}${chosen.length > MAX_LISTED ? `\n… and ${count(chosen.length - MAX_LISTED)} more` : ""}</pre>
+      ${progress && html`<p role="status">Deleted ${count(progress.done)} of ${count(chosen.length)}</p>`}
+    <//>
+  `;
+}
+
+// Exchanges and bindings
+
+const EXCHANGE_TYPES = ["direct", "fanout", "topic", "headers", "x-consistent-hash"];
+
+function DeclareExchange() {
+  const state = useFields({ vhost: currentVhost(), name: "", type: "direct", durable: true, auto_delete: false, internal: false, arguments: "" });
+  const [values] = state;
+  async function submit() {
+    const { vhost, name, type, durable, auto_delete, internal } = values;
+    const body = { type, durable, auto_delete, internal, arguments: parseObject(values.arguments, "Arguments") };
+    await call("PUT", path("exchanges", vhost, name), body);
+    return `Declared exchange '${name}'`;
+  }
+  return html`
+    <${ChangeForm} label="Declare exchange" submit=${submit}>
+      <div class="pair">
+        <${VhostField} state=${state} />
+        <${Choice} label="Type" name="type" state=${state} options=${EXCHANGE_TYPES} />
+      </div>
+      <${Text} label="Name" name="name" state=${state} required maxlength="255" />
+      <div class="row">
+        <${Check} label="Durable" name="durable" state=${state} />
+        <${Check} label="Auto-delete" name="auto_delete" state=${state} />
+        <${Check} label="Internal" name="internal" state=${state} />
+      </div>
+      <${Area} label="Arguments" name="arguments" state=${state} hint='JSON, for example {"alternate-exchange": "unrouted"}' />
+    <//>
+  `;
+}
+
+export const declareExchange = () => openDialog("Declare an exchange", DeclareExchange);
+
+export function deleteExchange({ vhost, name }) {
+  confirmChange({
+    title: "Delete exchange",
+    text: html`Deletes <b>${name}</b> and its bindings. Publishing to it then fails.`,
+    label: "Delete exchange",
+    change: async () => {
+      await call("DELETE", path("exchanges", vhost, name));
+      go(["exchanges"], {});
+    },
+    done: `Deleted exchange '${name}'`,
+  });
+}
+
+/** Adds a binding; `fixed` has what the view knows: `{vhost, source}` or `{vhost, destination}`. */
+export function addBinding(fixed) {
+  openDialog("Add a binding", () => html`<${AddBinding} ...${fixed} />`);
+}
+
+function AddBinding({ vhost, source, destination }) {
+  const state = useFields({ source: source ?? "", kind: "q", destination: destination ?? "", routing_key: "", arguments: "" });
+  const [values] = state;
+  async function submit() {
+    const target = path("bindings", vhost, "e", values.source, values.kind, values.destination);
+    await call("POST", target, { routing_key: values.routing_key, arguments: parseObject(values.arguments, "Arguments") });
+    return `Bound '${values.destination}' to '${values.source}'`;
+  }
+  return html`
+    <${ChangeForm} label="Add binding" submit=${submit}>
+      ${source === undefined && html`<${Text} label="From exchange" name="source" state=${state} required />`}
+      ${destination === undefined &&
+      html`
+        <div class="pair">
+          <${Choice} label="To" name="kind" state=${state} options=${[["q", "queue"], ["e", "exchange"]]} />
+          <${Text} label="Name" name="destination" state=${state} required />
+        </div>
+      `}
+      <${Text} label="Routing key" name="routing_key" state=${state} />
+      <${Area} label="Arguments" name="arguments" state=${state} rows="2" hint='JSON, for a headers exchange for example {"x-match": "all", "format": "pdf"}' />
+    <//>
+  `;
+}
+
+export function removeBinding(binding) {
+  const kind = binding.destination_type === "queue" ? "q" : "e";
+  confirmChange({
+    title: "Remove binding",
+    text: html`Messages with the routing key <code>${binding.routing_key || "(empty)"}</code> no longer go from <b>${exchangeName(binding.source)}</b> to <b>${binding.destination}</b>.`,
+    label: "Remove binding",
+    change: () =>
+      call("DELETE", path("bindings", binding.vhost, "e", exchangePath(binding.source), kind, binding.destination, binding.properties_key)),
+    done: "Removed the binding",
+  });
+}
+
+// Connections
+
+export function closeConnection(connection) {
+  openDialog("Close connection", () => html`<${CloseConnection} connection=${connection} />`);
+}
+
+function CloseConnection({ connection }) {
+  const state = useFields({ reason: "" });
+  async function submit() {
+    const reason = state[0].reason.trim();
+    await call("DELETE", path("connections", connection.name), undefined, { headers: reason ? { "x-reason": reason } : {} });
+    if (route.value.parts.length > 1) {
+      go(["connections"], {});
+    }
+    return "Closed the connection";
+  }
+  return html`
+    <${ChangeForm} label="Close connection" tone="danger" submit=${submit}>
+      <p>Closes <b>${connection.user_provided_name || connection.name}</b>. Its unacked messages are requeued; clients usually reconnect.</p>
+      <${Text} label="Reason, which the client receives" name="reason" state=${state} pattern="[\\x20-\\x7e]*" maxlength="200" />
+    <//>
+  `;
+}
+
+// Vhosts, users, permissions
+
+function AddVhost() {
+  const state = useFields({ name: "", description: "" });
+  const [{ name, description }] = state;
+  async function submit() {
+    await call("PUT", path("vhosts", name), { description });
+    return `Added vhost '${name}'`;
+  }
+  return html`
+    <${ChangeForm} label="Add vhost" submit=${submit}>
+      <${Text} label="Name" name="name" state=${state} required />
+      <${Text} label="Description" name="description" state=${state} />
+    <//>
+  `;
+}
+
+export const addVhost = () => openDialog("Add a vhost", AddVhost);
+
+export function deleteVhost({ name }) {
+  openDialog("Delete vhost", () => html`<${DeleteVhost} name=${name} />`);
+}
+
+function DeleteVhost({ name }) {
+  const state = useFields({ repeat: "" });
+  async function submit() {
+    if (state[0].repeat !== name) {
+      throw new Error(`The name differs; expected '${name}'`);
+    }
+    await call("DELETE", path("vhosts", name));
+    return `Deleted vhost '${name}'`;
+  }
+  return html`
+    <${ChangeForm} label="Delete vhost" tone="danger" submit=${submit}>
+      <p>Deletes <b>${name}</b> with all of its queues, exchanges and messages, and closes its connections.</p>
+      <${Text} label="Repeat the name" name="repeat" state=${state} required />
+    <//>
+  `;
+}
+
+export const TAGS = ["administrator", "monitoring", "policymaker", "management"];
+
+/** Adds a user, or changes tags and password of an existing one. */
+export function editUser(user) {
+  openDialog(user ? `Change user '${user.name}'` : "Add a user", () => html`<${EditUser} user=${user} />`);
+}
+
+function EditUser({ user }) {
+  const state = useFields({ name: user?.name ?? "", password: "", tags: (user?.tags ?? []).join(", ") });
+  const [values] = state;
+  async function submit() {
+    const body = { tags: values.tags.split(",").map((tag) => tag.trim()).filter(Boolean) };
+    if (values.password) {
+      body.password = values.password;
+    }
+    await call("PUT", path("users", values.name), body);
+    return user ? `Changed user '${values.name}'` : `Added user '${values.name}'`;
+  }
+  return html`
+    <${ChangeForm} label=${user ? "Change user" : "Add user"} submit=${submit}>
+      ${!user && html`<${Text} label="Name" name="name" state=${state} required />`}
+      <${Text} label=${user ? "New password (empty: unchanged)" : "Password"} name="password" type="password" autocomplete="new-password" state=${state} />
+      <${Text} label="Tags" name="tags" state=${state} hint=${`Separated by commas: ${TAGS.join(", ")}`} />
+    <//>
+  `;
+}
+
+export function deleteUser({ name }) {
+  confirmChange({
+    title: "Delete user",
+    text: html`Deletes <b>${name}</b> with its permissions.`,
+    label: "Delete user",
+    change: async () => {
+      await call("DELETE", path("users", name));
+      go(["users"], {});
+    },
+    done: `Deleted user '${name}'`,
+  });
+}
+
+/** Sets the permissions of a user in a vhost; `known` has the current ones or a part of the address. */
+export function editPermission(known = {}) {
+  openDialog("Set permissions", () => html`<${EditPermission} known=${known} />`);
+}
+
+function EditPermission({ known }) {
+  const state = useFields({ user: "", vhost: "/", configure: ".*", write: ".*", read: ".*", ...known });
+  const [{ user, vhost, configure, write, read }] = state;
+  async function submit() {
+    await call("PUT", path("permissions", vhost, user), { configure, write, read });
+    return `Set the permissions of '${user}' in '${vhost}'`;
+  }
+  return html`
+    <${ChangeForm} label="Set permissions" submit=${submit}>
+      <div class="pair">
+        <${Text} label="User" name="user" state=${state} required />
+        <${VhostField} state=${state} />
+      </div>
+      <${Text} label="Configure: names that the user may declare and delete" name="configure" state=${state} />
+      <${Text} label="Write: names that the user may publish to" name="write" state=${state} />
+      <${Text} label="Read: names that the user may consume from" name="read" state=${state} />
+      <p class="small muted">RE2 expressions. An empty one matches no name; <code>.*</code> matches all.</p>
+    <//>
+  `;
+}
+
+export function clearPermission({ user, vhost }) {
+  confirmChange({
+    title: "Clear permissions",
+    text: html`<b>${user}</b> can no longer connect to <b>${vhost}</b>.`,
+    label: "Clear permissions",
+    change: () => call("DELETE", path("permissions", vhost, user)),
+    done: `Cleared the permissions of '${user}' in '${vhost}'`,
+  });
+}
+
+// Limits
+
+const LIMITS = { user: ["max-connections", "max-channels"], vhost: ["max-connections", "max-queues"] };
+
+/** Sets or clears a limit of a user or a vhost; `kind` is "user" or "vhost". */
+export function editLimit(kind, name) {
+  openDialog(`Set a limit of '${name}'`, () => html`<${EditLimit} ...${{ kind, name }} />`);
+}
+
+function EditLimit({ kind, name }) {
+  const state = useFields({ limit: LIMITS[kind][0], value: "" });
+  const [{ limit, value }] = state;
+  async function submit() {
+    const target = path(`${kind}-limits`, name, limit);
+    if (value === "") {
+      await call("DELETE", target);
+      return `Cleared the limit '${limit}' of '${name}'`;
+    }
+    await call("PUT", target, { value: Number(value) });
+    return `Set the limit '${limit}' of '${name}'`;
+  }
+  return html`
+    <${ChangeForm} label="Set limit" submit=${submit}>
+      <div class="pair">
+        <${Choice} label="Limit" name="limit" state=${state} options=${LIMITS[kind]} />
+        <${Text} label="Value (empty: no limit)" name="value" type="number" min="0" state=${state} />
+      </div>
+    <//>
+  `;
+}
+
+// Policies
+
+const APPLY_TO = ["queues", "classic_queues", "quorum_queues", "streams", "exchanges", "all"];
+const POLICY_EXAMPLES = [
+  ["Limit length", { "max-length": 100000, overflow: "reject-publish" }],
+  ["Expire messages", { "message-ttl": 86400000 }],
+  ["Dead letters", { "dead-letter-exchange": "dead" }],
+  ["Delete unused queues", { expires: 3600000 }],
+];
+
+/** Adds or changes a policy; `collection` is "policies" or "operator-policies". */
+export function editPolicy(collection, policy) {
+  openDialog(policy ? `Change policy '${policy.name}'` : "Add a policy", () => html`<${EditPolicy} ...${{ collection, policy }} />`);
+}
+
+function EditPolicy({ collection, policy }) {
+  const state = useFields({
+    vhost: policy?.vhost ?? currentVhost(),
+    name: policy?.name ?? "",
+    pattern: policy?.pattern ?? "",
+    "apply-to": policy?.["apply-to"] ?? "queues",
+    priority: String(policy?.priority ?? 0),
+    definition: JSON.stringify(policy?.definition ?? {}, null, 2),
+  });
+  const [values, set] = state;
+  const [matching, setMatching] = useState(null);
+  useEffect(() => {
+    setMatching(null);
+    if (!values.pattern || values["apply-to"] === "exchanges") {
+      return undefined;
+    }
+    const timer = setTimeout(async () => {
+      try {
+        const query = { page: 1, page_size: 1, name: values.pattern, use_regex: "true", columns: "name" };
+        setMatching((await get(withQuery(path("queues", values.vhost), query))).filtered_count);
+      } catch {
+        setMatching(null);
+      }
+    }, 300);
+    return () => clearTimeout(timer);
+  }, [values.pattern, values.vhost, values["apply-to"]]);
+  async function submit() {
+    const body = {
+      pattern: values.pattern,
+      "apply-to": values["apply-to"],
+      priority: Number(values.priority),
+      definition: parseObject(values.definition, "Definition"),
+    };
+    await call("PUT", path(collection, values.vhost, values.name), body);
+    return `Set policy '${values.name}'`;
+  }
+  return html`
+    <${ChangeForm} label="Set policy" submit=${submit}>
+      ${!policy && html`<div class="pair"><${VhostField} state=${state} /><${Text} label="Name" name="name" state=${state} required /></div>`}
+      <${Text} label="Pattern of names" name="pattern" state=${state} required hint=${matching === null ? "An RE2 expression" : `Matches ${plural(matching, "queue")} now`} />
+      <div class="pair">
+        <${Choice} label="Applies to" name="apply-to" state=${state} options=${APPLY_TO} />
+        <${Text} label="Priority" name="priority" type="number" state=${state} required />
+      </div>
+      <${Area} label="Definition" name="definition" rows="5" state=${state} />
+      <div class="row">
+        ${POLICY_EXAMPLES.map(
+          ([title, example]) => html`
+            <button
+              type="button"
+              class="link small"
+              onClick=${() => {
+                let known = {};
+                try {
+                  known = parseObject(values.definition, "Definition");
+                } catch {
+                  // Replaced by the example.
+                }
+                set("definition", JSON.stringify({ ...known, ...example }, null, 2));
+              }}
+            >
+              ${title}
+            </button>
+          `,
+        )}
+      </div>
+    <//>
+  `;
+}
+
+export function deletePolicy(collection, { vhost, name }) {
+  confirmChange({
+    title: "Delete policy",
+    text: html`Deletes <b>${name}</b>. Queues and exchanges that it applied to use the next matching policy, or none.`,
+    label: "Delete policy",
+    change: () => call("DELETE", path(collection, vhost, name)),
+    done: `Deleted policy '${name}'`,
+  });
+}
+

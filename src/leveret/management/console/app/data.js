@@ -1,0 +1,153 @@
+// Data of views: objects and pages of lists, read again with every pulse.
+
+import { get, withQuery } from "./api.js";
+import { useEffect, useRef, useState } from "./html.js";
+import { changes, pulse } from "./live.js";
+
+export const PAGE_SIZE = 100;
+// Milliseconds between reads of what rarely changes.
+const SLOW_INTERVAL = 30000;
+
+/**
+ * Reads an object of the API and keeps it current.
+ *
+ * Returns `{value, error, reload}`. While a changed path is read, `value` is undefined; when a later read fails, the last
+ * value stays beside the error. A null path reads nothing. `slow` is for large or rarely changing answers: they are read again
+ * after a change of this user, and twice a minute.
+ */
+export function useResource(target, { slow = false } = {}) {
+  const [state, setState] = useState({ target, value: undefined, error: null });
+  const busy = useRef(null);
+  const count = slow ? `${changes.value} ${pulse.value && Math.floor(Date.now() / SLOW_INTERVAL)}` : pulse.value;
+
+  function read(signal) {
+    busy.current = target;
+    return get(target, { signal }).then(
+      (value) => setState({ target, value, error: null }),
+      (error) => {
+        if (error.name !== "AbortError") {
+          setState((old) => ({ target, value: old.target === target ? old.value : undefined, error }));
+        }
+      },
+    );
+  }
+
+  const controller = useRef(null);
+  useEffect(() => {
+    controller.current?.abort();
+    controller.current = new AbortController();
+    busy.current = null;
+    return () => controller.current.abort();
+  }, [target]);
+  useEffect(() => {
+    // A slow answer is not asked for twice.
+    if (target !== null && busy.current !== target) {
+      read(controller.current.signal).finally(() => {
+        busy.current = null;
+      });
+    }
+  }, [target, count]);
+
+  const current = state.target === target ? state : { value: undefined, error: null };
+  return { value: current.value, error: current.error, reload: () => read(controller.current.signal) };
+}
+
+/**
+ * Reads the pages of a list that are visible.
+ *
+ * Returns `{total, row(index), show(first, last), error}`. `show` says which rows are visible; their pages are read when they
+ * are missing, and again with every pulse.
+ */
+export function usePages(target, parameters) {
+  const source = withQuery(target, parameters);
+  const [, render] = useState(0);
+  const list = useRef(null);
+  if (list.current?.source !== source) {
+    const old = list.current;
+    old?.controller.abort();
+    // Rows of the old list stay visible until the first page of the new one arrives.
+    list.current = new Pages(source, old, () => render((value) => value + 1));
+  }
+  const count = pulse.value;
+  useEffect(() => {
+    list.current.refresh();
+  }, [source, count]);
+  useEffect(() => () => list.current.controller.abort(), []);
+  return list.current;
+}
+
+class Pages {
+  constructor(source, old, changed) {
+    this.source = source;
+    this.controller = new AbortController();
+    this.error = null;
+    this.total = old?.total ?? 0;
+    this.loaded = false;
+    this.pages = old?.pages ?? new Map();
+    this.stale = true;
+    this.wanted = [1, 1];
+    this.busy = new Set();
+    this.changed = changed;
+  }
+
+  row(index) {
+    return this.pages.get(Math.floor(index / PAGE_SIZE) + 1)?.[index % PAGE_SIZE];
+  }
+
+  show(first, last) {
+    if (!this.loaded) {
+      return; // the rows on screen are those of another list
+    }
+    this.wanted = [Math.floor(first / PAGE_SIZE) + 1, Math.floor(Math.max(first, last - 1) / PAGE_SIZE) + 1];
+    for (let page = this.wanted[0]; page <= this.wanted[1]; page += 1) {
+      if (!this.pages.has(page)) {
+        this.read(page);
+      }
+    }
+  }
+
+  refresh() {
+    for (let page = this.wanted[0]; page <= this.wanted[1]; page += 1) {
+      this.read(page);
+    }
+  }
+
+  async read(page) {
+    if (this.busy.has(page)) {
+      return;
+    }
+    this.busy.add(page);
+    try {
+      const parameters = { page, page_size: PAGE_SIZE };
+      const answer = await get(withQuery(this.source, parameters), { signal: this.controller.signal });
+      if (this.stale || answer.filtered_count !== this.total) {
+        // Rows moved: pages that are not visible are read when they become visible.
+        this.pages = new Map([...this.pages].filter(([key]) => !this.stale && this.isWanted(key)));
+        this.stale = false;
+      }
+      this.pages.set(page, answer.items);
+      this.total = answer.filtered_count;
+      this.error = null;
+      this.loaded = true;
+    } catch (error) {
+      if (error.name === "AbortError") {
+        return;
+      }
+      if (page > 1 && error.status === 400) {
+        this.wanted = [1, 1]; // the list became shorter
+        this.busy.delete(1);
+        this.read(1);
+      } else {
+        this.error = error;
+        this.loaded = true;
+      }
+    } finally {
+      this.busy.delete(page);
+    }
+    this.changed();
+  }
+
+  isWanted(page) {
+    return page >= this.wanted[0] && page <= this.wanted[1];
+  }
+}

@@ -1,0 +1,165 @@
+// Live updates: the one place that decides when the visible view reads the API again.
+//
+// With server-sent events, one tab of the browser (the holder of a lock) receives them and passes them to the others. Without
+// them, or while they are interrupted, a tab reads every five seconds while it is visible.
+
+import { has, send } from "./api.js";
+import { signal } from "./html.js";
+
+const POLL_INTERVAL = 5000;
+// Minimum milliseconds between two refreshes that events cause.
+const EVENT_INTERVAL = 1000;
+// The receiver of events says that often that they flow; the others poll after missing it twice.
+const ALIVE_INTERVAL = 5000;
+const MAX_RETRY_DELAY = 30000;
+
+/** Counts refreshes. Views that read it render again with current data. */
+export const pulse = signal(0);
+/** Counts refreshes that the user causes: by a change, or by asking for one. */
+export const changes = signal(0);
+/** The source of updates: "events", "polling" or "paused". */
+export const source = signal("polling");
+
+const EVENTS = "/leveret/events";
+
+let paused = false;
+let timer = 0;
+let refreshed = 0;
+let aliveUntil = 0;
+let stopping = new AbortController();
+let channel = null;
+
+function beat() {
+  refreshed = Date.now();
+  pulse.value += 1;
+}
+
+/** Has every visible view read the API now. */
+export function refresh() {
+  changes.value += 1;
+  beat();
+}
+
+/** Pauses or resumes updates. */
+export function setPaused(value) {
+  paused = value;
+  describe();
+  if (!paused) {
+    refresh();
+  }
+}
+
+export const isPaused = () => paused;
+
+/** Starts updates for a user; tabs of one user share the events. */
+export function start(name) {
+  stop();
+  stopping = new AbortController();
+  timer = setInterval(tick, 500);
+  if (has(EVENTS)) {
+    channel = new BroadcastChannel(`leveret-live ${location.pathname} ${name}`);
+    channel.addEventListener("message", ({ data }) => receive(data));
+    receiveInTurn(channel.name, stopping.signal);
+  }
+  refresh();
+}
+
+/** Stops updates. */
+export function stop() {
+  clearInterval(timer);
+  stopping.abort();
+  channel?.close();
+  channel = null;
+  aliveUntil = 0;
+}
+
+document.addEventListener("visibilitychange", () => {
+  if (document.visibilityState === "visible" && timer && Date.now() - refreshed > EVENT_INTERVAL) {
+    tick();
+  }
+});
+
+let changed = false;
+
+function tick() {
+  describe();
+  if (paused || document.visibilityState !== "visible") {
+    return;
+  }
+  const age = Date.now() - refreshed;
+  const due = source.value === "events" ? changed && age >= EVENT_INTERVAL : age >= POLL_INTERVAL;
+  if (due) {
+    changed = false;
+    beat();
+  }
+}
+
+function describe() {
+  source.value = paused ? "paused" : Date.now() < aliveUntil ? "events" : "polling";
+}
+
+function receive(message) {
+  aliveUntil = Date.now() + 2 * ALIVE_INTERVAL;
+  changed ||= message.kind === "event";
+}
+
+function publish(message) {
+  receive(message);
+  channel?.postMessage(message);
+}
+
+async function receiveInTurn(name, signal) {
+  try {
+    if (navigator.locks) {
+      await navigator.locks.request(name, { signal }, () => receiveEvents(signal));
+    } else {
+      // Plain HTTP from another machine: the browser has no locks, so that each tab receives the events itself.
+      await receiveEvents(signal);
+    }
+  } catch (error) {
+    if (error.name !== "AbortError") {
+      throw error;
+    }
+  }
+}
+
+async function receiveEvents(signal) {
+  let delay = 1000;
+  while (!signal.aborted) {
+    try {
+      const response = await send("GET", EVENTS, { signal, headers: { accept: "text/event-stream" } });
+      delay = 1000;
+      const alive = setInterval(() => publish({ kind: "alive" }), ALIVE_INTERVAL);
+      publish({ kind: "alive" });
+      try {
+        await readEvents(response.body);
+      } finally {
+        clearInterval(alive);
+      }
+    } catch (error) {
+      if (signal.aborted || error.missing || error.status === 401) {
+        return;
+      }
+    }
+    aliveUntil = 0;
+    await new Promise((resolve) => setTimeout(resolve, delay));
+    delay = Math.min(2 * delay, MAX_RETRY_DELAY);
+  }
+}
+
+/** Reads a stream of server-sent events. Any event with data means that something changed; comments keep it alive. */
+async function readEvents(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) {
+      return;
+    }
+    const lines = (rest + value).split("\n");
+    rest = lines.pop();
+    if (lines.some((line) => line.startsWith("data:"))) {
+      publish({ kind: "event" });
+    }
+  }
+}

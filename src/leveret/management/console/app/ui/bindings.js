@@ -1,0 +1,46 @@
+// Tables of bindings.
+
+import { removeBinding } from "../actions.js";
+import { plain } from "../format.js";
+import { html } from "../html.js";
+import { ExchangeLink, QueueLink } from "./parts.js";
+import { SmallTable } from "./table.js";
+
+const FROM = { id: "source", title: "From exchange", cell: (row) => html`<${ExchangeLink} vhost=${row.vhost} name=${row.source} />` };
+const TO = {
+  id: "destination",
+  title: "To",
+  cell: (row) =>
+    row.destination_type === "queue"
+      ? html`<${QueueLink} vhost=${row.vhost} name=${row.destination} />`
+      : html`<${ExchangeLink} vhost=${row.vhost} name=${row.destination} />`,
+};
+const REST = [
+  { id: "destination_type", title: "Kind", width: 90, rank: 2 },
+  { id: "routing_key", title: "Routing key", cell: (row) => html`<code title=${row.routing_key}>${row.routing_key}</code>` },
+  { id: "arguments", title: "Arguments", rank: 1, cell: (row) => (Object.keys(row.arguments).length ? html`<code>${plain(row.arguments)}</code>` : "") },
+];
+
+/** Bindings with their sources (`from`) or their destinations. */
+export function BindingTable({ bindings, from }) {
+  const remove = {
+    id: "remove",
+    title: "",
+    header: html`<span class="visually-hidden">Remove</span>`,
+    width: 92,
+    num: true,
+    sortable: false,
+    cell: (row) => row.source !== "" && html`<button class="link" onClick=${() => removeBinding(row)}>Remove…</button>`,
+  };
+  return html`
+    <${SmallTable}
+      label="Bindings"
+      rows=${bindings ?? []}
+      columns=${[from ? FROM : TO, ...(from ? REST.slice(1) : REST), remove]}
+      keyOf=${(row) => [row.source, row.destination_type, row.destination, row.properties_key].join("\n")}
+      initial=${from ? "source" : "destination"}
+      loading=${bindings === undefined}
+      empty="No bindings."
+    />
+  `;
+}

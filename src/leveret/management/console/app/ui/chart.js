@@ -1,0 +1,237 @@
+// Charts of statistics over time.
+//
+// Points come from the history that the API keeps: in its answers for the last hour, and in a list of its own for longer ranges.
+// While it has none, the console shows the values that it has seen itself since the page was opened.
+
+import uPlot from "../../vendor/uplot.js";
+import { has, withQuery } from "../api.js";
+import { useResource } from "../data.js";
+import { at } from "../format.js";
+import { html, useEffect, useMemo, useRef } from "../html.js";
+import { route, setQuery } from "../route.js";
+import { theme } from "../theme.js";
+
+/** Ranges of history: seconds, seconds between points, and the text. */
+export const RANGES = [
+  [60, 1, "1 min"],
+  [600, 5, "10 min"],
+  [3600, 60, "1 h"],
+  [28800, 600, "8 h"],
+  [86400, 1800, "24 h"],
+  [2592000, 43200, "30 d"],
+];
+const DEFAULT_RANGE = 600;
+
+// Points that the console keeps of each object that it has shown.
+const MAX_SEEN = 720;
+const MAX_OBJECTS = 50;
+const seen = new Map();
+
+/** Returns the range that the URL asks for. */
+export function useRange() {
+  const wanted = Number(route.value.query.range ?? DEFAULT_RANGE);
+  return RANGES.find(([seconds]) => seconds === wanted) ?? RANGES[1];
+}
+
+/** Returns the parameters that ask the API for history. */
+export function historyParameters([age, step]) {
+  return {
+    lengths_age: age, lengths_incr: step,
+    msg_rates_age: age, msg_rates_incr: step,
+    data_rates_age: age, data_rates_incr: step,
+  };
+}
+
+const HISTORY = "/leveret/history";
+const HOUR = 3600;
+const DAY = 24 * HOUR;
+
+/** Returns the history of a subject for ranges of more than an hour: `{vhost, queue}`, or `{}` for the broker; null for none. */
+export function useKept(subject, [age]) {
+  const wanted = age > HOUR && subject && has(HISTORY);
+  const step = age > DAY ? "hour" : "minute";
+  return useResource(wanted ? withQuery(HISTORY, { ...subject, step, age }) : null, { slow: true }).value;
+}
+
+export function RangeChoice() {
+  const [current] = useRange();
+  return html`
+    <label class="check small muted">
+      Range
+      <select value=${String(current)} onChange=${(event) => setQuery({ range: event.target.value })}>
+        ${RANGES.map(([seconds, , text]) => html`<option value=${String(seconds)} selected=${seconds === current}>${text}</option>`)}
+      </select>
+    </label>
+  `;
+}
+
+/**
+ * Returns the points of an object's statistics: `[times in seconds, values, values...]`.
+ *
+ * Each series is `{key, kind, kept}`: a gauge shows its values, a rate the change of its counter per second. `kept` has its names
+ * in the history.
+ */
+function points(id, object, series, [age], kept) {
+  if (kept?.samples.length > 1) {
+    return fromKept(kept, series);
+  }
+  const details = series.map(({ key }) => at(object, `${key}_details`));
+  if (details.every((found) => found?.samples?.length > 1)) {
+    return fromSamples(details, series);
+  }
+  return fromSeen(id, object, series, details, age);
+}
+
+function fromKept({ samples, step }, series) {
+  const valueOf = (sample, { kind, kept }) => {
+    const sum = kept.reduce((total, name) => total + sample[name], 0);
+    return kind === "gauge" ? sum : sum / step;
+  };
+  return [samples.map(({ timestamp }) => timestamp / 1000), ...series.map((item) => samples.map((sample) => valueOf(sample, item)))];
+}
+
+function fromSamples(details, series) {
+  // The API sends the newest sample first.
+  const samples = details.map((found) => [...found.samples].reverse());
+  const times = samples[0].map(({ timestamp }) => timestamp / 1000);
+  const columns = series.map(({ kind }, index) =>
+    times.map((_, at) => {
+      const sample = samples[index][at];
+      if (kind === "gauge" || !sample) {
+        return sample?.sample ?? null;
+      }
+      const before = samples[index][at - 1];
+      return before ? Math.max(0, (1000 * (sample.sample - before.sample)) / (sample.timestamp - before.timestamp)) : null;
+    }),
+  );
+  return [times, ...columns];
+}
+
+function fromSeen(id, object, series, details, age) {
+  const now = Date.now() / 1000;
+  let rows = seen.get(id) ?? [];
+  if (object && rows.at(-1)?.object !== object) {
+    const values = series.map(({ key, kind }, index) => (kind === "gauge" ? at(object, key) : details[index]?.rate) ?? null);
+    rows = [...rows, { time: now, object, values }].slice(-MAX_SEEN);
+    seen.delete(id);
+    seen.set(id, rows);
+    if (seen.size > MAX_OBJECTS) {
+      seen.delete(seen.keys().next().value);
+    }
+  }
+  const shown = rows.filter(({ time }) => time > now - age);
+  return [shown.map(({ time }) => time), ...series.map((_, index) => shown.map(({ values }) => values[index]))];
+}
+
+/**
+ * A chart with its legend.
+ *
+ * Args (as properties):
+ *   id: The identity of the object and of the chart.
+ *   object: The current answer of the API.
+ *   kept: The history from `useKept`, if any.
+ *   series: `{key, label, color, kind, kept}` each; `color` names a custom property of the style sheet.
+ *   format(value): The text of a value.
+ */
+export function Chart({ id, label, object, series, format, kept }) {
+  const range = useRange();
+  const data = useMemo(() => points(id, object, series, range, kept), [id, object, range, kept]);
+  const latest = data.slice(1).map((values) => values.at(-1));
+  return html`
+    <figure class="chart">
+      <${Plot} ...${{ data, series, format, label, range }} />
+      <figcaption class="legend">
+        ${series.map(
+          ({ label: text, color }, index) => html`
+            <span key=${text}><i class="swatch ${color}" aria-hidden="true"></i>${text} <b>${format(latest[index] ?? NaN)}</b></span>
+          `,
+        )}
+      </figcaption>
+    </figure>
+  `;
+}
+
+function Plot({ data, series, format, label, range }) {
+  const element = useRef(null);
+  const plot = useRef(null);
+  const dark = theme.value;
+
+  useEffect(() => {
+    const style = getComputedStyle(document.documentElement);
+    const color = (name) => style.getPropertyValue(`--${name}`).trim();
+    const axis = { stroke: color("muted"), grid: { stroke: color("line"), width: 1 }, ticks: { show: false }, font: `11px ${color("sans")}` };
+    const box = element.current;
+    plot.current = new uPlot(
+      {
+        width: box.clientWidth || 300,
+        height: 168,
+        legend: { show: false },
+        cursor: { y: false, points: { size: 6 } },
+        scales: {
+          x: { time: true, range: (plot) => lastPart(plot.data[0], range[0]) },
+          y: { range: (_, low, high) => [0, Math.max(high * 1.1, 1)] },
+        },
+        axes: [
+          { ...axis, size: 28, space: 72, values: (_, ticks) => ticks.map((tick) => clock(tick, range[0])) },
+          { ...axis, size: 58, values: (_, ticks) => ticks.map((tick) => format(tick)) },
+        ],
+        series: [
+          {},
+          ...series.map((item) => ({
+            label: item.label,
+            stroke: color(item.color),
+            width: 1.6,
+            fill: item.fill ? `${color(item.color)}1f` : undefined,
+            // A line needs two points.
+            points: { show: (plot) => plot.data[0].length < 2 },
+          })),
+        ],
+      },
+      data,
+      box,
+    );
+    const observer = new ResizeObserver(() => plot.current.setSize({ width: Math.max(box.clientWidth, 120), height: 168 }));
+    observer.observe(box);
+    return () => {
+      observer.disconnect();
+      plot.current.destroy();
+      plot.current = null;
+    };
+  }, [dark, range, label]);
+
+  useEffect(() => {
+    plot.current?.setData(data);
+  }, [data]);
+
+  return html`<div class="plot" ref=${element} role="img" aria-label=${label}></div>`;
+}
+
+// Seconds that a chart shows at least.
+const MIN_SHOWN = 60;
+
+/** Returns the scale of the time axis: up to the latest point, and no longer than there are points. */
+function lastPart(times, age) {
+  const end = times?.at(-1) ?? Date.now() / 1000;
+  return [Math.max(end - age, Math.min(times?.[0] ?? end, end - MIN_SHOWN)), end];
+}
+
+function clock(seconds, range) {
+  const date = new Date(seconds * 1000);
+  const pad = (value) => String(value).padStart(2, "0");
+  if (range > 2 * 86400) {
+    return `${pad(date.getMonth() + 1)}-${pad(date.getDate())}`;
+  }
+  const minutes = `${pad(date.getHours())}:${pad(date.getMinutes())}`;
+  return range <= 600 ? `${minutes}:${pad(date.getSeconds())}` : minutes;
+}
+
+export const MESSAGE_SERIES = [
+  { key: "messages_ready", label: "Ready", color: "ready", kind: "gauge", fill: true, kept: ["ready"] },
+  { key: "messages_unacknowledged", label: "Unacked", color: "unacked", kind: "gauge", kept: ["unacked"] },
+];
+
+export const RATE_SERIES = [
+  { key: "message_stats.publish", label: "Publish", color: "publish", kind: "rate", kept: ["publish"] },
+  { key: "message_stats.deliver_get", label: "Deliver", color: "deliver", kind: "rate", kept: ["deliver", "deliver_no_ack", "get"] },
+  { key: "message_stats.ack", label: "Ack", color: "ack", kind: "rate", kept: ["ack"] },
+];

@@ -1,0 +1,98 @@
+// Dialogs: one at a time, above the view.
+
+import { html, signal, useEffect, useRef, useState } from "../html.js";
+import { refresh } from "../live.js";
+import { Note, toast } from "./parts.js";
+
+const current = signal(null);
+
+/** Opens a dialog with the content that `content()` renders. */
+export function openDialog(title, content, options = {}) {
+  current.value = { title, content, ...options };
+}
+
+export function closeDialog() {
+  current.value = null;
+}
+
+export const isDialogOpen = () => current.value !== null;
+
+/** The place of the dialog in the page. */
+export function DialogHost() {
+  const opened = current.value;
+  return opened && html`<${Modal} key=${opened} opened=${opened} />`;
+}
+
+function Modal({ opened }) {
+  const element = useRef(null);
+  useEffect(() => {
+    const dialog = element.current;
+    dialog.showModal();
+    dialog.querySelector("[autofocus], input, select, textarea, .end button")?.focus();
+    return () => dialog.close();
+  }, []);
+  const { title, content: Content, bare, className = "" } = opened;
+  return html`
+    <dialog ref=${element} class=${className} aria-label=${title} onCancel=${closeDialog} onClick=${(event) => event.target === element.current && closeDialog()}>
+      ${!bare && html`<header><h2>${title}</h2></header>`}
+      ${bare ? html`<${Content} />` : html`<div class="body"><${Content} /></div>`}
+    </dialog>
+  `;
+}
+
+/**
+ * A form in a dialog that executes a change. It keeps its input if the change fails, and shows the reason.
+ *
+ * `submit` returns the message for the user; `children` are the fields.
+ */
+export function ChangeForm({ label, tone = "primary", submit, stay, children }) {
+  const [error, setError] = useState(null);
+  const [busy, setBusy] = useState(false);
+  async function send(event) {
+    event.preventDefault();
+    setBusy(true);
+    setError(null);
+    try {
+      const message = await submit();
+      if (message) {
+        toast(message);
+      }
+      refresh();
+      if (!stay) {
+        closeDialog();
+      }
+    } catch (failure) {
+      setError(failure);
+    }
+    setBusy(false);
+  }
+  return html`
+    <form class="form" onSubmit=${send}>
+      ${children}
+      ${error && html`<${Note} tone="bad">${error.message}<//>`}
+      <div class="end">
+        ${!stay && html`<button type="button" onClick=${closeDialog}>Cancel</button>`}
+        <button class=${tone} disabled=${busy}>${label}</button>
+      </div>
+    </form>
+  `;
+}
+
+/** Asks before a change that cannot be undone. */
+export function confirmChange({ title, text, label, change, done }) {
+  openDialog(
+    title,
+    () => html`
+      <${ChangeForm}
+        label=${label}
+        tone="danger"
+        submit=${async () => {
+          await change();
+          return done;
+        }}
+      >
+        <p>${text}</p>
+      <//>
+    `,
+  );
+}

@@ -1,0 +1,240 @@
+// The message browser of a queue: a list, and the chosen message as text, JSON or bytes.
+
+import { call } from "../api.js";
+import { queuePath } from "../actions.js";
+import { save } from "../csv.js";
+import { bytes, count, plain } from "../format.js";
+import { html, useEffect, useState } from "../html.js";
+import { refresh } from "../live.js";
+import { openDialog } from "./dialog.js";
+import { Choice, Text, useFields } from "./form.js";
+import { Badge, Entries, Facts, Failure, Panel } from "./parts.js";
+import { PublishForm } from "./publish.js";
+
+const MODES = [
+  ["ack_requeue_true", "Look: messages stay in the queue"],
+  ["ack_requeue_false", "Take: messages are removed"],
+  ["reject_requeue_false", "Reject: messages are removed or dead-lettered"],
+];
+const MAX_COUNT = 1000;
+
+export function MessageBrowser({ queue }) {
+  const state = useFields({ count: "20", mode: MODES[0][0] });
+  const [values] = state;
+  const [messages, setMessages] = useState(null);
+  const [chosen, setChosen] = useState(0);
+  const [error, setError] = useState(null);
+  const [busy, setBusy] = useState(false);
+
+  async function read(event) {
+    event?.preventDefault();
+    setBusy(true);
+    setError(null);
+    try {
+      const wanted = { count: Number(values.count), ackmode: values.mode, encoding: "auto" };
+      setMessages(await call("POST", `${queuePath(queue)}/get`, wanted));
+      setChosen(0);
+      refresh();
+    } catch (failure) {
+      setError(failure);
+    }
+    setBusy(false);
+  }
+  const removes = values.mode !== MODES[0][0];
+  return html`
+    <${Panel} title="Get messages from the head of the queue">
+      <form class="form" onSubmit=${read}>
+        <div class="pair">
+          <${Choice} label="Mode" name="mode" state=${state} options=${MODES} />
+          <${Text} label="Number of messages" name="count" type="number" min="1" max=${String(MAX_COUNT)} required state=${state} />
+        </div>
+        <div class="row">
+          <button class=${removes ? "danger" : "primary"} disabled=${busy}>${removes ? "Take messages" : "Get messages"}</button>
+          <span class="muted small">${removes ? "This cannot be undone." : "They count as redelivered afterwards."}</span>
+        </div>
+      </form>
+    <//>
+    <${Failure} error=${error} />
+    ${messages?.length === 0 && html`<p class="muted" role="status">The queue has no ready message.</p>`}
+    ${messages?.length > 0 &&
+    html`
+      <div class="messages">
+        <${MessageList} ...${{ messages, chosen, setChosen }} />
+        <${Message} key=${chosen} message=${messages[chosen]} queue=${queue} />
+      </div>
+    `}
+  `;
+}
+
+const MessageList = ({ messages, chosen, setChosen }) => html`
+  <ul class="list" aria-label="Messages">
+    ${messages.map(
+      (message, index) => html`
+        <li key=${index}>
+          <button aria-pressed=${index === chosen} onClick=${() => setChosen(index)}>
+            <span class="muted num">${index + 1}</span>
+            <span class="clip">${message.routing_key || "(no routing key)"}</span>
+            <span class="muted small">${bytes(message.payload_bytes)}</span>
+            <span class="preview clip">${message.payload_encoding === "string" ? message.payload.slice(0, 120) : "(binary)"}</span>
+          </button>
+        </li>
+      `,
+    )}
+  </ul>
+`;
+
+function Message({ message, queue }) {
+  const properties = Array.isArray(message.properties) ? {} : message.properties;
+  const { headers = {}, ...rest } = properties;
+  const resend = () =>
+    openDialog("Edit and publish", () => html`
+      <${PublishForm} vhost=${queue.vhost} exchange=${message.exchange} routingKey=${message.routing_key} message=${{ ...message, properties }} />
+    `);
+  return html`
+    <${Panel} title="Message" actions=${html`<button onClick=${resend}>Edit and publish…</button>`}>
+      <div class="form">
+        <${Facts}
+          items=${[
+            ["Exchange", message.exchange || "(default exchange)"],
+            ["Routing key", html`<code>${message.routing_key}</code>`],
+            ["Redelivered", message.redelivered ? "yes" : "no"],
+            ["Size", bytes(message.payload_bytes)],
+            ["Messages behind it", count(message.message_count)],
+            ...Object.entries(rest).map(([key, value]) => [key.replaceAll("_", " "), html`<code>${plain(value)}</code>`]),
+          ]}
+        />
+        <h3>Headers</h3>
+        <${Entries} object=${headers} />
+        <${Deaths} deaths=${headers["x-death"]} />
+        <${Payload} message=${message} properties=${properties} />
+      </div>
+    <//>
+  `;
+}
+
+/** The way of a dead-lettered message, the latest event first. */
+const Deaths = ({ deaths }) =>
+  Array.isArray(deaths) &&
+  html`
+    <h3>Dead-lettered</h3>
+    <ol>
+      ${deaths.map(
+        (death) => html`<li>${death.reason} in <b>${plain(death.queue)}</b>, ${plain(death.count)} × from exchange ${plain(death.exchange) || "(default)"}</li>`,
+      )}
+    </ol>
+  `;
+
+const VIEWS = [
+  ["text", "Text"],
+  ["json", "JSON"],
+  ["hex", "Hex"],
+];
+// Bytes shown as hex.
+const MAX_HEX = 64 << 10;
+
+function Payload({ message, properties }) {
+  const [raw] = useState(() => toBytes(message));
+  const [content, setContent] = useState({ data: raw, note: "" });
+  const encoding = properties.content_encoding;
+  useEffect(() => {
+    decompress(raw, encoding).then(setContent);
+  }, [raw, encoding]);
+  const { data, note } = content;
+  const text = decodeText(data);
+  const json = text === null ? null : prettyJson(text);
+  const [view, setView] = useState(null);
+  const shown = view ?? (text === null ? "hex" : json !== null ? "json" : "text");
+  return html`
+    <div class="toolbar">
+      <h3>Payload</h3>
+      <div role="group" aria-label="View of the payload">
+        ${VIEWS.map(
+          ([id, title]) => html`
+            <button
+              type="button"
+              class="quiet"
+              aria-pressed=${shown === id}
+              disabled=${(id === "json" && json === null) || (id === "text" && text === null)}
+              onClick=${() => setView(id)}
+            >
+              ${title}
+            </button>
+          `,
+        )}
+      </div>
+      ${note && html`<${Badge}>${note}<//>`}
+      <span class="grow"></span>
+      <button type="button" onClick=${() => save("payload.bin", raw, "application/octet-stream")}>Download</button>
+    </div>
+    <pre class="payload ${shown}" tabindex="0" aria-label="Payload">${shown === "hex" ? hexDump(data) : shown === "json" ? json : text}</pre>
+  `;
+}
+
+function toBytes({ payload, payload_encoding: encoding }) {
+  return encoding === "base64"
+    ? Uint8Array.from(atob(payload), (character) => character.charCodeAt(0))
+    : new TextEncoder().encode(payload);
+}
+
+const FORMATS = { gzip: "gzip", "x-gzip": "gzip", deflate: "deflate" };
+const MAX_DECOMPRESSED = 16 << 20;
+
+/** Returns the content of a compressed payload. One that is damaged or expands beyond a limit is shown as it is. */
+async function decompress(data, encoding) {
+  const format = FORMATS[String(encoding).toLowerCase()];
+  if (!format) {
+    return { data, note: "" };
+  }
+  try {
+    const reader = new Blob([data]).stream().pipeThrough(new DecompressionStream(format)).getReader();
+    const chunks = [];
+    let size = 0;
+    for (let part = await reader.read(); !part.done; part = await reader.read()) {
+      size += part.value.length;
+      if (size > MAX_DECOMPRESSED) {
+        await reader.cancel();
+        return { data, note: `${encoding}: expands to over ${bytes(MAX_DECOMPRESSED)}` };
+      }
+      chunks.push(part.value);
+    }
+    return { data: new Uint8Array(await new Blob(chunks).arrayBuffer()), note: `${encoding}, decompressed` };
+  } catch {
+    return { data, note: `not valid ${encoding}` };
+  }
+}
+
+function decodeText(data) {
+  try {
+    return new TextDecoder("utf-8", { fatal: true }).decode(data);
+  } catch {
+    return null;
+  }
+}
+
+function prettyJson(text) {
+  if (!/^\s*[[{]/.test(text)) {
+    return null;
+  }
+  try {
+    return JSON.stringify(JSON.parse(text), null, 2);
+  } catch {
+    return null;
+  }
+}
+
+/** Returns bytes as lines of offset, 16 bytes in hex, and their ASCII characters. */
+function hexDump(data) {
+  const lines = [];
+  for (let offset = 0; offset < Math.min(data.length, MAX_HEX); offset += 16) {
+    const part = [...data.subarray(offset, offset + 16)];
+    const hex = part.map((byte) => byte.toString(16).padStart(2, "0"));
+    const left = hex.slice(0, 8).join(" ").padEnd(23);
+    const right = hex.slice(8).join(" ").padEnd(23);
+    const ascii = part.map((byte) => (byte >= 32 && byte < 127 ? String.fromCharCode(byte) : ".")).join("");
+    lines.push(`${offset.toString(16).padStart(8, "0")}  ${left}  ${right}  ${ascii}`);
+  }
+  if (data.length > MAX_HEX) {
+    lines.push(`… ${bytes(data.length - MAX_HEX)} more`);
+  }
+  return lines.join("\n");
+}

@@ -1,0 +1,57 @@
+// The form that publishes a message.
+
+import { call, path } from "../api.js";
+import { exchangePath } from "../format.js";
+import { html, useState } from "../html.js";
+import { ChangeForm } from "./dialog.js";
+import { Area, Check, parseObject, Text, useFields } from "./form.js";
+import { Note } from "./parts.js";
+
+const PROPERTIES_HINT = 'JSON, for example {"content_type": "application/json", "headers": {"tenant": "a"}}';
+
+/**
+ * Args (as properties):
+ *   vhost, exchange: The exchange; "" is the default one.
+ *   routingKey: The initial routing key. onRoutingKey(key) follows it.
+ *   message: A message to start from: `{payload, payload_encoding, properties}`.
+ */
+export function PublishForm({ vhost, exchange, routingKey = "", message, onRoutingKey }) {
+  const state = useFields({
+    routing_key: routingKey,
+    payload: message?.payload ?? "",
+    base64: message?.payload_encoding === "base64",
+    persistent: message ? message.properties?.delivery_mode === 2 : true,
+    properties: message ? JSON.stringify(message.properties ?? {}, null, 2) : "",
+  });
+  const [outcome, setOutcome] = useState(null);
+  const [values, set] = state;
+  const followed = onRoutingKey
+    ? [values, (name, value) => { set(name, value); if (name === "routing_key") { onRoutingKey(value); } }]
+    : state;
+
+  async function submit() {
+    setOutcome(null);
+    const properties = { ...parseObject(values.properties, "Properties"), delivery_mode: values.persistent ? 2 : 1 };
+    const { routed } = await call("POST", `${path("exchanges", vhost, exchangePath(exchange))}/publish`, {
+      routing_key: values.routing_key,
+      payload: values.payload,
+      payload_encoding: values.base64 ? "base64" : "string",
+      properties,
+    });
+    setOutcome(routed);
+    return "";
+  }
+  return html`
+    <${ChangeForm} label="Publish message" stay submit=${submit}>
+      <${Text} label="Routing key" name="routing_key" state=${followed} maxlength="255" />
+      <${Area} label="Payload" name="payload" rows="5" state=${state} />
+      <div class="row">
+        <${Check} label="Persistent" name="persistent" state=${state} />
+        <${Check} label="Payload is base64" name="base64" state=${state} />
+      </div>
+      <${Area} label="Properties" name="properties" rows="2" state=${state} hint=${PROPERTIES_HINT} />
+      ${outcome === true && html`<${Note}>Published: the message reached at least one queue.<//>`}
+      ${outcome === false && html`<${Note} tone="warn">Published, but no binding matches: the message reached no queue.<//>`}
+    <//>
+  `;
+}

@@ -1,0 +1,72 @@
+// All views by the first part of their location.
+
+import { has } from "./api.js";
+import { html } from "./html.js";
+import { link } from "./route.js";
+import { isAdministrator } from "./session.js";
+import { Note, Title } from "./ui/parts.js";
+import { ChannelView, ChannelsView } from "./views/channels.js";
+import { ConnectionView, ConnectionsView } from "./views/connections.js";
+import { ConsumersView } from "./views/consumers.js";
+import { DefinitionsView } from "./views/definitions.js";
+import { ExchangeView, ExchangesView } from "./views/exchanges.js";
+import { MapView } from "./views/map.js";
+import { OverviewView } from "./views/overview.js";
+import { PoliciesView } from "./views/policies.js";
+import { QueueView } from "./views/queue.js";
+import { QueuesView, StreamsView } from "./views/queues.js";
+import { PermissionsView, UserView, UsersView } from "./views/users.js";
+import { VhostsView } from "./views/vhosts.js";
+
+const always = () => true;
+
+/** `key` follows `g`; `parts` is the number of parts of the location of one object. */
+export const GROUPS = [
+  { title: "", views: [{ id: "overview", name: "Overview", key: "o", list: OverviewView, shown: always }] },
+  {
+    title: "Messaging",
+    views: [
+      { id: "queues", name: "Queues", key: "q", list: QueuesView, one: QueueView, parts: 3, vhosts: true, shown: always },
+      { id: "streams", name: "Streams", key: "s", list: StreamsView, vhosts: true, shown: always },
+      { id: "exchanges", name: "Exchanges", key: "e", list: ExchangesView, one: ExchangeView, parts: 3, vhosts: true, shown: always },
+      { id: "map", name: "Topology", key: "m", list: MapView, vhosts: true, shown: always },
+    ],
+  },
+  {
+    title: "Clients",
+    views: [
+      { id: "connections", name: "Connections", key: "c", list: ConnectionsView, one: ConnectionView, parts: 2, vhosts: true, shown: always },
+      { id: "channels", name: "Channels", key: "h", list: ChannelsView, one: ChannelView, parts: 2, vhosts: true, shown: always },
+      { id: "consumers", name: "Consumers", key: "n", list: ConsumersView, vhosts: true, shown: always },
+    ],
+  },
+  {
+    title: "Administration",
+    views: [
+      { id: "vhosts", name: "Vhosts", key: "v", list: VhostsView, shown: always },
+      { id: "users", name: "Users", key: "u", list: UsersView, one: UserView, parts: 2, shown: isAdministrator },
+      { id: "permissions", name: "Permissions", key: "r", list: PermissionsView, shown: isAdministrator },
+      { id: "policies", name: "Policies", key: "p", list: PoliciesView, vhosts: true, shown: () => has("/policies") },
+      { id: "definitions", name: "Definitions", key: "d", list: DefinitionsView, shown: () => has("/definitions") && isAdministrator() },
+    ],
+  },
+];
+
+export const VIEWS = GROUPS.flatMap(({ views }) => views);
+
+/** Returns the component and the title of a location. */
+export function viewOf(parts) {
+  const view = VIEWS.find(({ id, shown }) => id === parts[0] && shown());
+  if (view && parts.length === 1) {
+    return { component: view.list, title: view.name };
+  }
+  if (view?.one && parts.length === view.parts) {
+    return { component: view.one, title: `${parts.at(-1)} · ${view.name}` };
+  }
+  return { component: Missing, title: "Not found" };
+}
+
+const Missing = () => html`
+  <${Title} title="Not found" />
+  <${Note}>This location does not exist, or your user may not see it. <a href=${link(["overview"])}>Overview</a><//>
+`;

@@ -1,0 +1,140 @@
+// Connections.
+
+import { closeConnection } from "../actions.js";
+import { has, path, withQuery } from "../api.js";
+import { useResource } from "../data.js";
+import { bytes, count, plain, time } from "../format.js";
+import { html } from "../html.js";
+import { link } from "../route.js";
+import { Chart, historyParameters, RangeChoice, useRange } from "../ui/chart.js";
+import { ListView } from "../ui/list.js";
+import { Badge, ConnectionLink, Entries, Facts, Failure, Panel, Stats, Title, UserLink } from "../ui/parts.js";
+import { SmallTable } from "../ui/table.js";
+import { isAdministrator } from "../session.js";
+import { CHANNEL_COLUMNS } from "./channels.js";
+
+const nameOf = (row) => row.user_provided_name || row.client_properties?.connection_name || "";
+
+export const ConnectionState = ({ state }) => html`
+  <${Badge} tone=${state === "running" ? "good" : ["blocked", "blocking", "flow"].includes(state) ? "warn" : ""}>${state}<//>
+`;
+
+const COLUMNS = [
+  { id: "name", title: "Connection", min: 250, cell: (row) => html`<${ConnectionLink} name=${row.name} />` },
+  { id: "user_provided_name", title: "Name", width: 160, rank: 3, value: nameOf },
+  { id: "user", title: "User", width: 110, rank: 2 },
+  { id: "vhost", title: "Vhost", width: 110, rank: 5 },
+  { id: "protocol", title: "Protocol", width: 110, rank: 4 },
+  { id: "state", title: "State", width: 92, cell: (row) => html`<${ConnectionState} ...${row} />` },
+  { id: "ssl", title: "TLS", width: 60, rank: 7, value: (row) => (row.ssl ? "yes" : "") },
+  { id: "channels", title: "Channels", width: 90, num: true, rank: 3, cell: (row) => count(row.channels) },
+  { id: "recv_oct_details.rate", title: "From client", width: 110, num: true, rank: 2, cell: (row) => `${bytes(row.recv_oct_details?.rate)}/s` },
+  { id: "send_oct_details.rate", title: "To client", width: 110, num: true, rank: 2, cell: (row) => `${bytes(row.send_oct_details?.rate)}/s` },
+  { id: "connected_at", title: "Connected", width: 160, rank: 6, cell: (row) => time(row.connected_at) },
+];
+
+export const ConnectionsView = () => html`
+  <${ListView}
+    title="Connections"
+    kind="connections"
+    noun="connection"
+    vhosts=${false}
+    columns=${COLUMNS}
+    keyOf=${(row) => row.name}
+    empty="No connection matches."
+  />
+`;
+
+const BYTE_SERIES = [
+  { key: "recv_oct", label: "From client", color: "publish", kind: "rate" },
+  { key: "send_oct", label: "To client", color: "deliver", kind: "rate" },
+];
+
+export function ConnectionView({ parts }) {
+  const [, name] = parts;
+  const target = path("connections", name);
+  const range = useRange();
+  const { value: connection, error } = useResource(withQuery(target, historyParameters(range)));
+  const { value: channels } = useResource(`${target}/channels`);
+  const crumb = html`<a href=${link(["connections"])}>Connections</a>`;
+  if (!connection) {
+    return html`<${Title} crumb=${crumb} title=${name} /><${Failure} error=${error} />`;
+  }
+  const { connection_name: given, capabilities, ...client } = connection.client_properties ?? {};
+  return html`
+    <${Title}
+      crumb=${crumb}
+      title=${connection.user_provided_name || given || name}
+      badges=${html`
+        <${ConnectionState} state=${connection.state} />
+        <${Badge}>${connection.protocol}<//>
+        ${connection.ssl && html`<${Badge}>TLS<//>`}
+      `}
+      actions=${html`<button class="danger" onClick=${() => closeConnection(connection)}>Close…</button>`}
+    />
+    <${Failure} error=${error} />
+    <${Stats}
+      items=${[
+        ["Channels", count(connection.channels)],
+        ["From client", `${bytes(connection.recv_oct_details?.rate)}/s`, bytes(connection.recv_oct)],
+        ["To client", `${bytes(connection.send_oct_details?.rate)}/s`, bytes(connection.send_oct)],
+      ]}
+    />
+    <div class="grid">
+      <${Panel} title="Bytes per second" actions=${html`<${RangeChoice} />`}>
+        <${Chart} id=${`${name}\nbytes`} label="Bytes per second over time" object=${connection} series=${BYTE_SERIES} format=${bytes} />
+      <//>
+      <${Panel} title="Connection">
+        <${Facts}
+          items=${[
+            ["Address", connection.name],
+            ["User", isAdministrator() ? html`<${UserLink} name=${connection.user} />` : connection.user],
+            ["Vhost", connection.vhost],
+            ["Connected", time(connection.connected_at)],
+            ["Mechanism", connection.auth_mechanism],
+            ["Heartbeat", connection.timeout ? `${connection.timeout} s` : "off"],
+            ["Frame limit", bytes(connection.frame_max)],
+            ["Channel limit", count(connection.channel_max)],
+            ["TLS", connection.ssl && [connection.ssl_protocol, connection.ssl_cipher].filter(Boolean).join(" ")],
+            ["Certificate", connection.peer_cert_subject],
+          ]}
+        />
+      <//>
+    </div>
+    <${Sessions} target=${target} protocol=${connection.protocol} />
+    <${Panel} title="Channels" flush>
+      <${SmallTable} label="Channels" rows=${channels ?? []} columns=${CHANNEL_COLUMNS.filter(({ id }) => id !== "user" && id !== "vhost")} keyOf=${(row) => row.name} initial="number" empty="No channels." />
+    <//>
+    <div class="grid">
+      <${Panel} title="Client properties"><${Entries} object=${client} /><//>
+      ${capabilities && html`<${Panel} title="Capabilities"><${Entries} object=${capabilities} /><//>`}
+    </div>
+  `;
+}
+
+const LINK_COLUMNS = [
+  { id: "name", title: "Link" },
+  { id: "direction", title: "Direction", width: 100 },
+  { id: "address", title: "Address", value: (row) => row.target_address ?? row.source_address },
+  { id: "credit", title: "Credit", width: 90, num: true, value: (row) => row.credit ?? row.link_credit },
+  { id: "delivery_count", title: "Deliveries", width: 110, num: true, value: (row) => row.delivery_count },
+];
+
+/** Sessions and links of an AMQP 1.0 connection. */
+function Sessions({ target, protocol }) {
+  const shown = protocol === "AMQP 1-0" && has("/connections/{name}/sessions");
+  const { value } = useResource(shown ? `${target}/sessions` : null);
+  if (!value) {
+    return null;
+  }
+  const links = value.flatMap((session) => [
+    ...(session.incoming_links ?? []).map((item) => ({ ...item, name: item.link_name ?? item.name, direction: "from client" })),
+    ...(session.outgoing_links ?? []).map((item) => ({ ...item, name: item.link_name ?? item.name, direction: "to client" })),
+  ]);
+  return html`
+    <${Panel} title=${`AMQP 1.0 links in ${value.length} sessions`} flush>
+      <${SmallTable} label="Links" rows=${links} columns=${LINK_COLUMNS} keyOf=${(row) => `${row.direction} ${plain(row.name)} ${plain(row.handle)}`} initial="name" empty="No links." />
+    <//>
+  `;
+}
+

@@ -1,0 +1,117 @@
+// Exchanges.
+
+import { addBinding, declareExchange, deleteExchange } from "../actions.js";
+import { path } from "../api.js";
+import { useResource } from "../data.js";
+import { exchangeName, exchangePath, rate } from "../format.js";
+import { html, useState } from "../html.js";
+import { link, route } from "../route.js";
+import { routed } from "../routing.js";
+import { BindingTable } from "../ui/bindings.js";
+import { ListView } from "../ui/list.js";
+import { Badge, Entries, ExchangeLink, Failure, Features, Note, Panel, QueueLink, Stats, Tabs, Title } from "../ui/parts.js";
+import { PublishForm } from "../ui/publish.js";
+
+const stats = (row, key) => row.message_stats?.[`${key}_details`]?.rate;
+
+const COLUMNS = [
+  { id: "name", title: "Name", cell: (row) => html`<${ExchangeLink} ...${row} />` },
+  { id: "vhost", title: "Vhost", width: 120, rank: 3 },
+  { id: "type", title: "Type", width: 130 },
+  { id: "features", title: "Features", width: 160, rank: 4, sortable: false, csv: false, cell: (row) => html`<span class="badges"><${Features} object=${row} /></span>` },
+  { id: "policy", title: "Policy", width: 120, rank: 5 },
+  { id: "message_stats.publish_in_details.rate", title: "In", width: 90, num: true, rank: 1, cell: (row) => rate(stats(row, "publish_in")) },
+  { id: "message_stats.publish_out_details.rate", title: "Out", width: 90, num: true, rank: 2, cell: (row) => rate(stats(row, "publish_out")) },
+];
+
+export const ExchangesView = () => html`
+  <${ListView}
+    title="Exchanges"
+    kind="exchanges"
+    noun="exchange"
+    columns=${COLUMNS}
+    keyOf=${(row) => `${row.vhost}\n${row.name}`}
+    empty="No exchange matches."
+    actions=${html`<button class="primary" onClick=${declareExchange}>Declare exchange</button>`}
+  />
+`;
+
+const TABS = [
+  ["bindings", "Bindings"],
+  ["publish", "Publish"],
+];
+
+export function ExchangeView({ parts }) {
+  const [, vhost, name] = parts;
+  const { tab = "bindings" } = route.value.query;
+  const target = path("exchanges", vhost, name);
+  const { value: exchange, error } = useResource(target);
+  const crumb = html`<a href=${link(["exchanges"])}>Exchanges</a> › <a href=${link(["exchanges"], { vhost })}>${vhost}</a>`;
+  if (!exchange) {
+    return html`<${Title} crumb=${crumb} title=${name} /><${Failure} error=${error} />`;
+  }
+  const own = exchange.name !== "" && !exchange.name.startsWith("amq.");
+  return html`
+    <${Title}
+      crumb=${crumb}
+      title=${exchangeName(exchange.name)}
+      badges=${html`<${Badge}>${exchange.type}<//><${Features} object=${exchange} />${exchange.policy && html`<${Badge}>policy ${exchange.policy}<//>`}`}
+      actions=${html`
+        <a class="button" href=${link(["map"], { vhost, name: exchange.name })}>Topology</a>
+        ${own && html`<button class="danger" onClick=${() => deleteExchange(exchange)}>Delete…</button>`}
+      `}
+    />
+    <${Failure} error=${error} />
+    <${Tabs} label="Parts of the exchange" parts=${parts} items=${TABS} current=${tab} />
+    ${tab === "publish" ? html`<${Publish} exchange=${exchange} />` : html`<${Bindings} exchange=${exchange} target=${target} />`}
+  `;
+}
+
+function Bindings({ exchange, target }) {
+  const { value: outgoing, error } = useResource(`${target}/bindings/source`, { slow: true });
+  const { value: incoming } = useResource(`${target}/bindings/destination`, { slow: true });
+  const { vhost, name } = exchange;
+  return html`
+    <${Stats} items=${[["Messages in", rate(stats(exchange, "publish_in"))], ["Messages out", rate(stats(exchange, "publish_out"))]]} />
+    <${Failure} error=${error} />
+    <${Panel}
+      title="Bindings from this exchange"
+      actions=${name !== "" && html`<button onClick=${() => addBinding({ vhost, source: exchangePath(name) })}>Add binding</button>`}
+      flush
+    >
+      <${BindingTable} bindings=${outgoing} />
+    <//>
+    ${incoming?.length > 0 && html`<${Panel} title="Bindings to this exchange" flush><${BindingTable} bindings=${incoming} from /><//>`}
+    <${Panel} title="Arguments"><${Entries} object=${exchange.arguments} /><//>
+  `;
+}
+
+function Publish({ exchange }) {
+  const [key, setKey] = useState("");
+  const { value: exchanges } = useResource(path("exchanges", exchange.vhost), { slow: true });
+  const { value: bindings } = useResource(path("bindings", exchange.vhost), { slow: true });
+  const found = exchanges && bindings && routed(exchange.name, key, {}, exchanges, bindings);
+  return html`
+    <div class="grid">
+      <${Panel} title="Publish a message">
+        <${PublishForm} vhost=${exchange.vhost} exchange=${exchange.name} onRoutingKey=${setKey} />
+      <//>
+      <${Panel} title="Destinations of this routing key"><${Destinations} found=${found} vhost=${exchange.vhost} /><//>
+    </div>
+  `;
+}
+
+/** The queues that a message reaches, as `routed` predicts. */
+export function Destinations({ found, vhost }) {
+  if (!found) {
+    return html`<p class="muted">Reading bindings…</p>`;
+  }
+  return html`
+    <div class="form">
+      ${found.queues.length === 0
+        ? html`<${Note} tone="warn">No queue.<//>`
+        : html`<ul>${found.queues.slice(0, 100).map((name) => html`<li key=${name}><${QueueLink} vhost=${vhost} name=${name} /></li>`)}</ul>`}
+      ${found.uncertain && html`<p class="small muted">Exchanges of other types than direct, fanout, topic and headers choose among their bindings by themselves.</p>`}
+    </div>
+  `;
+}

@@ -1,0 +1,314 @@
+// The topology map: exchanges, their bindings and queues, and the way of a message through them.
+
+import { Graph, layout } from "../../vendor/dagre.js";
+import { get, path, withQuery } from "../api.js";
+import { useResource } from "../data.js";
+import { count, exchangeName, exchangePath, growth, plural, rate } from "../format.js";
+import { html, useEffect, useMemo, useRef, useState } from "../html.js";
+import { link, route, setQuery } from "../route.js";
+import { routed } from "../routing.js";
+import { VhostChoice } from "../ui/list.js";
+import { Badge, Facts, Failure, Note, Panel, Title } from "../ui/parts.js";
+import { PublishForm } from "../ui/publish.js";
+import { Destinations } from "./exchanges.js";
+
+// Nodes that the map shows at most; a filter selects others.
+const MAX_NODES = 250;
+const WIDTH = 190;
+const HEIGHT = 42;
+const MIN_SCALE = 0.1;
+const MAX_SCALE = 3;
+
+const idOf = (kind, name) => `${kind === "queue" ? "q" : "e"}:${name}`;
+
+/** Returns nodes and edges: what the filter matches with its neighbours, and without one all that has a binding. */
+function select(exchanges, queues, bindings, text, chosen) {
+  const edges = new Map();
+  for (const binding of bindings) {
+    if (binding.source === "" && chosen !== "e:") {
+      continue; // the default exchange reaches every queue
+    }
+    const [from, to] = [idOf("exchange", binding.source), idOf(binding.destination_type, binding.destination)];
+    const key = `${from}\n${to}`;
+    const edge = edges.get(key) ?? { key, from, to, keys: [] };
+    edge.keys.push(binding.routing_key);
+    edges.set(key, edge);
+  }
+  const all = new Map([
+    ...exchanges.map((item) => [idOf("exchange", item.name), { kind: "exchange", item }]),
+    ...queues.map((item) => [idOf("queue", item.name), { kind: "queue", item }]),
+  ]);
+  const wanted = text.toLowerCase();
+  const matches = (id) => id.slice(2).toLowerCase().includes(wanted);
+  const connected = new Set();
+  for (const { from, to } of edges.values()) {
+    if (matches(from) || matches(to)) {
+      connected.add(from).add(to);
+    }
+  }
+  const candidates = [...all.keys()].filter((id) => connected.has(id) || id === chosen || (wanted && matches(id)) || (!wanted && id.startsWith("q:")));
+  const order = (id) => (id === chosen ? 0 : connected.has(id) ? 1 : 2);
+  candidates.sort((one, other) => order(one) - order(other));
+  const nodes = new Map(candidates.slice(0, MAX_NODES).map((id) => [id, all.get(id)]));
+  const shown = [...edges.values()].filter(({ from, to }) => nodes.has(from) && nodes.has(to));
+  return { nodes, edges: shown, omitted: candidates.length - nodes.size };
+}
+
+function arrange({ nodes, edges }) {
+  const graph = new Graph();
+  graph.setGraph({ rankdir: "LR", nodesep: 12, ranksep: 110, marginx: 16, marginy: 16 });
+  graph.setDefaultEdgeLabel(() => ({}));
+  for (const id of nodes.keys()) {
+    graph.setNode(id, { width: WIDTH, height: HEIGHT });
+  }
+  for (const { from, to } of edges) {
+    graph.setEdge(from, to);
+  }
+  layout(graph);
+  const { width, height } = graph.graph();
+  return {
+    width: width || 1,
+    height: height || 1,
+    places: new Map([...nodes.keys()].map((id) => [id, graph.node(id)])),
+    lines: new Map(edges.map(({ key, from, to }) => [key, between(graph.node(from), graph.node(to), graph.edge(from, to).points)])),
+  };
+}
+
+/** Returns the points of an edge: from the right side of a node to the left side of the other one. */
+function between(from, to, points) {
+  if (from.x >= to.x) {
+    return points; // back to an earlier exchange
+  }
+  return [{ x: from.x + WIDTH / 2, y: from.y }, ...points.slice(1, -1).slice(1, -1), { x: to.x - WIDTH / 2, y: to.y }];
+}
+
+/** Returns a smooth path through points, which leaves and arrives horizontally. */
+function curve(points) {
+  let text = `M${points[0].x},${points[0].y}`;
+  for (let index = 1; index < points.length; index += 1) {
+    const [one, next] = [points[index - 1], points[index]];
+    const middle = (one.x + next.x) / 2;
+    text += ` C${middle},${one.y} ${middle},${next.y} ${next.x},${next.y}`;
+  }
+  return text;
+}
+
+const cut = (text, length) => (text.length > length ? `${text.slice(0, length - 1)}…` : text);
+
+export function MapView() {
+  const { vhost = "/", name = "", node: chosen = "" } = route.value.query;
+  const { value: exchanges, error } = useResource(path("exchanges", vhost), { slow: true });
+  const { value: bindings } = useResource(path("bindings", vhost), { slow: true });
+  const { value: page } = useResource(
+    withQuery(path("queues", vhost), {
+      page: 1, page_size: 500, name,
+      columns: "name,vhost,messages,messages_ready,messages_unacknowledged,consumers,messages_details.rate,message_stats.publish_details.rate",
+    }),
+  );
+  const [key, setKey] = useState("");
+  const missing = useMissingQueues(vhost, bindings, page, name);
+  const queues = useMemo(() => [...(page?.items ?? []), ...missing], [page, missing]);
+  const ready = exchanges && bindings && page;
+  const graph = useMemo(
+    () => (ready ? select(exchanges, queues, bindings, name, chosen) : null),
+    [exchanges, queues, bindings, name, chosen],
+  );
+  const shape = graph && [...graph.nodes.keys(), ...graph.edges.map((edge) => edge.key)].join("\n\n");
+  const arranged = useMemo(() => graph && arrange(graph), [shape]);
+  const isExchange = chosen.startsWith("e:");
+  const found = ready && isExchange ? routed(chosen.slice(2), key, {}, exchanges, bindings) : null;
+  const lit = useMemo(() => {
+    const ids = new Set(found ? [...found.exchanges.map((item) => `e:${item}`), ...found.queues.map((item) => `q:${item}`)] : [chosen]);
+    const lines = new Set(found?.bindings.map((item) => `${idOf("exchange", item.source)}\n${idOf(item.destination_type, item.destination)}`));
+    return { ids, lines };
+  }, [found, chosen]);
+
+  return html`
+    <${Title} title="Topology" />
+    <div class="toolbar" role="search">
+      <input class="filter" type="search" data-filter aria-label="Filter topology" placeholder="Filter  ( / )" value=${name} maxlength="1000" onInput=${(event) => setQuery({ name: event.target.value })} />
+      <${VhostChoice} required value=${vhost} onChange=${(value) => setQuery({ vhost: value, node: "" })} />
+      <button onClick=${() => setQuery({ node: "e:" })}>Default exchange</button>
+      ${graph && html`<span class="muted" role="status">${plural(graph.nodes.size, "object")}${graph.omitted > 0 ? `, ${count(graph.omitted)} more: filter by name` : ""}</span>`}
+    </div>
+    <${Failure} error=${error} />
+    <div class="split">
+      ${arranged && graph.nodes.size > 0 && html`<${Drawing} key=${vhost} ...${{ graph, arranged, lit, chosen }} />`}
+      ${graph?.nodes.size === 0 && html`<${Note}>${name ? "Nothing matches." : "This vhost has no bindings and no queues yet."}<//>`}
+      ${chosen && html`<div class="side"><${Side} ...${{ chosen, vhost, queues, exchanges, found, setKey }} /></div>`}
+    </div>
+  `;
+}
+
+const NONE = [];
+
+/** Returns the queues that bindings of the filtered exchanges name, although the filter of queues does not match them. */
+function useMissingQueues(vhost, bindings, page, text) {
+  const [missing, setMissing] = useState(NONE);
+  const wanted = text.toLowerCase();
+  const known = new Set(page?.items.map((item) => item.name));
+  const names = !bindings || !page || !text
+    ? []
+    : [...new Set(bindings.filter((item) => item.source.toLowerCase().includes(wanted) && item.destination_type === "queue").map((item) => item.destination))]
+        .filter((queue) => !known.has(queue))
+        .slice(0, 50);
+  const list = names.join("\n");
+  useEffect(() => {
+    let current = true;
+    Promise.allSettled(names.map((queue) => get(path("queues", vhost, queue)))).then((results) => {
+      if (current) {
+        const found = results.filter((result) => result.status === "fulfilled").map((result) => result.value);
+        setMissing(found.length ? found : NONE);
+      }
+    });
+    return () => {
+      current = false;
+    };
+  }, [vhost, list]);
+  return missing;
+}
+
+function Drawing({ graph, arranged, lit, chosen }) {
+  const box = useRef(null);
+  const [view, setView] = useState(null);
+  const drag = useRef(null);
+
+  function fit() {
+    const { clientWidth: width, clientHeight: height } = box.current;
+    const scale = Math.max(MIN_SCALE, Math.min(1, width / arranged.width, height / arranged.height));
+    setView({ scale, x: (width - arranged.width * scale) / 2, y: Math.max(0, (height - arranged.height * scale) / 2) });
+  }
+  function zoom(factor, x = box.current.clientWidth / 2, y = box.current.clientHeight / 2) {
+    setView((old) => {
+      const scale = Math.max(MIN_SCALE, Math.min(MAX_SCALE, old.scale * factor));
+      const part = scale / old.scale;
+      return { scale, x: x - (x - old.x) * part, y: y - (y - old.y) * part };
+    });
+  }
+  useEffect(fit, [arranged]);
+  useEffect(() => {
+    const element = box.current;
+    const onWheel = (event) => {
+      event.preventDefault();
+      const { left, top } = element.getBoundingClientRect();
+      zoom(Math.exp(-event.deltaY / 400), event.clientX - left, event.clientY - top);
+    };
+    element.addEventListener("wheel", onWheel, { passive: false });
+    return () => element.removeEventListener("wheel", onWheel);
+  }, []);
+
+  const move = (event) => {
+    if (drag.current) {
+      const { x, y } = drag.current;
+      drag.current = { x: event.clientX, y: event.clientY };
+      setView((old) => ({ ...old, x: old.x + event.clientX - x, y: old.y + event.clientY - y }));
+    }
+  };
+  const { scale, x, y } = view ?? { scale: 1, x: 0, y: 0 };
+  return html`
+    <div class="map" ref=${box}>
+      <svg
+        role="group"
+        aria-label="Exchanges, bindings and queues"
+        onPointerDown=${(event) => { drag.current = { x: event.clientX, y: event.clientY }; }}
+        onPointerMove=${move}
+        onPointerUp=${() => { drag.current = null; }}
+        onPointerLeave=${() => { drag.current = null; }}
+      >
+        <defs>
+          <marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="9" markerHeight="9" markerUnits="userSpaceOnUse" orient="auto">
+            <path d="M0,0 L8,4 L0,8 z" fill="currentColor" opacity="0.5" />
+          </marker>
+        </defs>
+        <g transform=${`translate(${x},${y}) scale(${scale})`}>
+          ${graph.edges.map((edge) => html`<${Edge} key=${edge.key} edge=${edge} points=${arranged.lines.get(edge.key)} on=${lit.lines.has(edge.key)} />`)}
+          ${[...graph.nodes].map(([id, node]) => html`<${Node} key=${id} ...${{ id, node, place: arranged.places.get(id), on: lit.ids.has(id), chosen: id === chosen }} />`)}
+        </g>
+      </svg>
+      <div class="zoom">
+        <button onClick=${() => zoom(1.3)} aria-label="Zoom in">+</button>
+        <button onClick=${() => zoom(1 / 1.3)} aria-label="Zoom out">−</button>
+        <button onClick=${fit}>Fit</button>
+      </div>
+    </div>
+  `;
+}
+
+function Edge({ edge, points, on }) {
+  if (!points) {
+    return null;
+  }
+  const [one, next] = points.slice(-2);
+  const middle = { x: one.x + 0.62 * (next.x - one.x), y: one.y + 0.7 * (next.y - one.y) };
+  const text = edge.keys.length === 1 ? edge.keys[0] : plural(edge.keys.length, "key");
+  return html`
+    <path class="edge ${on ? "on" : ""}" d=${curve(points)} marker-end="url(#arrow)"><title>${edge.keys.slice(0, 50).join("\n")}</title></path>
+    ${text && html`<text class="label" x=${middle.x} y=${middle.y - 4} text-anchor="middle">${cut(text, 18)}</text>`}
+  `;
+}
+
+function Node({ id, node, place, on, chosen }) {
+  if (!place) {
+    return null;
+  }
+  const { kind, item } = node;
+  const name = kind === "queue" ? item.name : exchangeName(item.name);
+  const detail = kind === "queue"
+    ? `${count(item.messages)} messages, ${count(item.consumers)} consumers`
+    : `${item.type}  ${rate(item.message_stats?.publish_in_details?.rate)}`;
+  const shown = cut(name, 23);
+  const choose = () => setQuery({ node: id });
+  return html`
+    <g
+      class="node ${kind} ${on ? "on" : ""}"
+      transform=${`translate(${place.x - WIDTH / 2},${place.y - HEIGHT / 2})`}
+      role="button"
+      tabindex="0"
+      aria-pressed=${chosen}
+      onClick=${choose}
+      onKeyDown=${(event) => (event.key === "Enter" || event.key === " ") && (event.preventDefault(), choose())}
+    >
+      <rect width=${WIDTH} height=${HEIGHT} rx=${kind === "queue" ? 4 : HEIGHT / 2}><title>${name}</title></rect>
+      <text x=${kind === "queue" ? 10 : 18} y="18">${shown}</text>
+      <text class="sub" x=${kind === "queue" ? 10 : 18} y="33">${detail}</text>
+    </g>
+  `;
+}
+
+function Side({ chosen, vhost, queues, exchanges, found, setKey }) {
+  const name = chosen.slice(2);
+  const close = html`<button class="quiet" onClick=${() => setQuery({ node: "" })} aria-label="Close">×</button>`;
+  if (chosen.startsWith("q:")) {
+    const queue = queues.find((item) => item.name === name);
+    return html`
+      <${Panel} title=${name} actions=${close}>
+        ${queue &&
+        html`
+          <${Facts}
+            items=${[
+              ["Ready", count(queue.messages_ready)],
+              ["Unacked", count(queue.messages_unacknowledged)],
+              ["Growth", growth(queue.messages_details?.rate)],
+              ["Publish", rate(queue.message_stats?.publish_details?.rate)],
+              ["Consumers", count(queue.consumers)],
+            ]}
+          />
+        `}
+        <p><a href=${link(["queues", vhost, name])}>Open queue</a></p>
+      <//>
+    `;
+  }
+  const exchange = exchanges?.find((item) => item.name === name);
+  return html`
+    <${Panel} title=${exchangeName(name)} actions=${close}>
+      <div class="form">
+        <div class="badges">${exchange && html`<${Badge}>${exchange.type}<//>`}<a href=${link(["exchanges", vhost, exchangePath(name)])}>Open exchange</a></div>
+        <h3>Test message</h3>
+        <p class="small muted">The map shows where the routing key leads before you publish.</p>
+        <${PublishForm} key=${chosen} vhost=${vhost} exchange=${name} onRoutingKey=${setKey} />
+        <h3>Destinations</h3>
+        <${Destinations} found=${found} vhost=${vhost} />
+      </div>
+    <//>
+  `;
+}

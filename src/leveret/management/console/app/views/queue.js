@@ -1,0 +1,139 @@
+// One queue: charts, a diagnosis, consumers, bindings and messages.
+
+import { addBinding, deleteQueue, purgeQueue, queuePath } from "../actions.js";
+import { withQuery } from "../api.js";
+import { useResource } from "../data.js";
+import { bytes, count, growth, rate, short, time } from "../format.js";
+import { html } from "../html.js";
+import { link, route } from "../route.js";
+import { BindingTable } from "../ui/bindings.js";
+import { Chart, historyParameters, MESSAGE_SERIES, RangeChoice, RATE_SERIES, useKept, useRange } from "../ui/chart.js";
+import { diagnose } from "../diagnosis.js";
+import { MessageBrowser } from "../ui/messages.js";
+import { Badge, Entries, Facts, Failure, Features, Note, Panel, Stats, Tabs, Title } from "../ui/parts.js";
+import { PublishForm } from "../ui/publish.js";
+import { SmallTable } from "../ui/table.js";
+import { CONSUMER_COLUMNS, consumerKey } from "./consumers.js";
+import { State } from "./queues.js";
+
+const TABS = [
+  ["state", "State"],
+  ["messages", "Messages"],
+  ["publish", "Publish"],
+  ["bindings", "Bindings"],
+  ["consumers", "Consumers"],
+];
+
+export function QueueView({ parts }) {
+  const [, vhost, name] = parts;
+  const { tab = "state" } = route.value.query;
+  const range = useRange();
+  const { value: queue, error } = useResource(withQuery(queuePath({ vhost, name }), historyParameters(range)));
+  const crumb = html`<a href=${link(["queues"])}>Queues</a> › <a href=${link(["queues"], { vhost })}>${vhost}</a>`;
+  if (!queue) {
+    return html`<${Title} crumb=${crumb} title=${name} /><${Failure} error=${error} />`;
+  }
+  const Tab = { messages: Messages, publish: Publish, bindings: Bindings, consumers: Consumers }[tab] ?? StateTab;
+  return html`
+    <${Title}
+      crumb=${crumb}
+      title=${name}
+      badges=${html`
+        <${State} queue=${queue} />
+        <${Badge}>${queue.type}<//>
+        <${Features} object=${queue} />
+        ${queue.policy && html`<${Badge}>policy ${queue.policy}<//>`}
+      `}
+      actions=${html`
+        <button onClick=${() => purgeQueue(queue)} disabled=${queue.type === "stream"}>Purge…</button>
+        <button class="danger" onClick=${() => deleteQueue(queue)}>Delete…</button>
+      `}
+    />
+    <${Failure} error=${error} />
+    <${Tabs} label="Parts of the queue" parts=${parts} items=${TABS} current=${tab} />
+    <${Tab} queue=${queue} />
+  `;
+}
+
+function StateTab({ queue }) {
+  const id = `${queue.vhost}\n${queue.name}`;
+  const kept = useKept({ vhost: queue.vhost, queue: queue.name }, useRange());
+  const findings = diagnose(queue);
+  return html`
+    ${findings.length > 0 && html`<${Note} tone="warn">${findings.map((text) => html`<p key=${text}>${text}</p>`)}<//>`}
+    <${Stats}
+      items=${[
+        ["Ready", count(queue.messages_ready)],
+        ["Unacked", count(queue.messages_unacknowledged)],
+        ["Messages", count(queue.messages), queue.messages_details?.rate ? growth(queue.messages_details.rate) : ""],
+        ["Consumers", count(queue.consumers)],
+        ["Publish", rate(queue.message_stats?.publish_details?.rate)],
+        ["Deliver", rate(queue.message_stats?.deliver_get_details?.rate)],
+        ["Ack", rate(queue.message_stats?.ack_details?.rate)],
+      ]}
+    />
+    <div class="grid">
+      <${Panel} title="Messages" actions=${html`<${RangeChoice} />`}>
+        <${Chart} id=${`${id}\nmessages`} label="Messages of the queue over time" object=${queue} kept=${kept} series=${MESSAGE_SERIES} format=${short} />
+      <//>
+      <${Panel} title="Message rates">
+        <${Chart} id=${`${id}\nrates`} label="Message rates of the queue over time" object=${queue} kept=${kept} series=${RATE_SERIES} format=${rate} />
+      <//>
+    </div>
+    <div class="grid">
+      <${Panel} title="Properties">
+        <${Facts}
+          items=${[
+            ["Vhost", queue.vhost],
+            ["Type", queue.type],
+            ["Memory", bytes(queue.memory)],
+            ["Message bytes", bytes(queue.message_bytes)],
+            ["Idle since", queue.idle_since],
+            ["Oldest message", queue.head_message_timestamp && time(1000 * queue.head_message_timestamp)],
+            ["Single active consumer", queue.single_active_consumer_tag],
+            ["Owner", queue.owner_pid_details?.name && html`<a href=${link(["connections", queue.owner_pid_details.name])}>${queue.owner_pid_details.name}</a>`],
+            ["Policy", queue.policy],
+            ["Operator policy", queue.operator_policy],
+            ["Published in total", count(queue.message_stats?.publish)],
+            ["Acked in total", count(queue.message_stats?.ack)],
+          ]}
+        />
+      <//>
+      <${Panel} title="Arguments"><${Entries} object=${queue.arguments} /><//>
+      ${Object.keys(queue.effective_policy_definition ?? {}).length > 0 &&
+      html`<${Panel} title="Effective policy"><${Entries} object=${queue.effective_policy_definition} /><//>`}
+    </div>
+  `;
+}
+
+function Bindings({ queue }) {
+  const { value, error } = useResource(`${queuePath(queue)}/bindings`);
+  const add = html`<button onClick=${() => addBinding({ vhost: queue.vhost, destination: queue.name })}>Add binding</button>`;
+  return html`
+    <${Failure} error=${error} />
+    <${Panel} title="Bindings to this queue" actions=${add} flush>
+      <${BindingTable} bindings=${value} from />
+    <//>
+  `;
+}
+
+const Consumers = ({ queue }) => html`
+  <${Panel} title="Consumers" flush>
+    <${SmallTable}
+      label="Consumers"
+      rows=${queue.consumer_details ?? []}
+      columns=${CONSUMER_COLUMNS.filter(({ id }) => id !== "queue.name" && id !== "queue.vhost")}
+      keyOf=${consumerKey}
+      initial="consumer_tag"
+      empty="No consumers."
+    />
+  <//>
+`;
+
+const Publish = ({ queue }) => html`
+  <${Panel} title="Publish to this queue">
+    <${PublishForm} vhost=${queue.vhost} exchange="" routingKey=${queue.name} />
+  <//>
+`;
+
+const Messages = ({ queue }) => html`<${MessageBrowser} queue=${queue} />`;

@@ -1,0 +1,102 @@
+// Users and their permissions.
+
+import { clearPermission, deleteUser, editLimit, editPermission, editUser } from "../actions.js";
+import { has, path } from "../api.js";
+import { useResource } from "../data.js";
+import { html } from "../html.js";
+import { link } from "../route.js";
+import { user as signedIn } from "../session.js";
+import { ListView } from "../ui/list.js";
+import { Badge, Entries, Failure, Panel, Title, UserLink } from "../ui/parts.js";
+import { SmallTable } from "../ui/table.js";
+
+const Tags = ({ tags }) => html`
+  <span class="badges">${tags.map((tag) => html`<${Badge} key=${tag} tone=${tag === "administrator" ? "warn" : ""}>${tag}<//>`)}</span>
+`;
+
+const COLUMNS = [
+  { id: "name", title: "Name", cell: (row) => html`<${UserLink} name=${row.name} />` },
+  { id: "tags", title: "Tags", value: (row) => row.tags.join(" "), cell: (row) => html`<${Tags} tags=${row.tags} />` },
+  { id: "limits", title: "Limits", rank: 1, value: (row) => Object.entries(row.limits ?? {}).map(([name, value]) => `${name} ${value}`).join(", ") },
+];
+
+export const UsersView = () => html`
+  <${ListView}
+    title="Users"
+    kind="users"
+    noun="user"
+    vhosts=${false}
+    paged=${false}
+    columns=${COLUMNS}
+    keyOf=${(row) => row.name}
+    actions=${html`<button class="primary" onClick=${() => editUser(null)}>Add user</button>`}
+  />
+`;
+
+const pattern = (id, title) => ({ id, title, cell: (row) => html`<code title=${row[id]}>${row[id]}</code>` });
+
+const VHOST = { id: "vhost", title: "Vhost" };
+const PATTERNS = [pattern("configure", "Configure"), pattern("write", "Write"), pattern("read", "Read")];
+const CHANGE = {
+  id: "change",
+  title: "",
+  header: html`<span class="visually-hidden">Change</span>`,
+  width: 168,
+  num: true,
+  sortable: false,
+  csv: false,
+  cell: (row) => html`
+    <button class="link" onClick=${() => editPermission(row)}>Change…</button>${" "}
+    <button class="link" onClick=${() => clearPermission(row)}>Clear…</button>
+  `,
+};
+const permissionKey = (row) => `${row.vhost}\n${row.user}`;
+
+export const PermissionsView = () => html`
+  <${ListView}
+    title="Permissions"
+    kind="permissions"
+    noun="permission"
+    vhosts=${false}
+    paged=${false}
+    sort="user"
+    columns=${[{ id: "user", title: "User", cell: (row) => html`<${UserLink} name=${row.user} />` }, VHOST, ...PATTERNS, CHANGE]}
+    keyOf=${permissionKey}
+    actions=${html`<button class="primary" onClick=${() => editPermission()}>Set permissions</button>`}
+  />
+`;
+
+export function UserView({ parts }) {
+  const [, name] = parts;
+  const target = path("users", name);
+  const { value: user, error } = useResource(target);
+  const { value: permissions } = useResource(`${target}/permissions`);
+  const { value: topics } = useResource(has("/users/{user}/topic-permissions") ? `${target}/topic-permissions` : null);
+  const crumb = html`<a href=${link(["users"])}>Users</a>`;
+  if (!user) {
+    return html`<${Title} crumb=${crumb} title=${name} /><${Failure} error=${error} />`;
+  }
+  return html`
+    <${Title}
+      crumb=${crumb}
+      title=${name}
+      badges=${html`<${Tags} tags=${user.tags} />`}
+      actions=${html`
+        <button onClick=${() => editUser(user)}>Change…</button>
+        ${has("/user-limits/{user}/{name}", "PUT") && html`<button onClick=${() => editLimit("user", name)}>Limits…</button>`}
+        <button class="danger" disabled=${name === signedIn.value.name} onClick=${() => deleteUser(user)}>Delete…</button>
+      `}
+    />
+    <${Failure} error=${error} />
+    <${Panel} title="Permissions" actions=${html`<button onClick=${() => editPermission({ user: name })}>Set permissions</button>`} flush>
+      <${SmallTable} label="Permissions" rows=${permissions ?? []} columns=${[VHOST, ...PATTERNS, CHANGE]} keyOf=${permissionKey} initial="vhost" empty="No permissions: the user cannot connect to any vhost." />
+    <//>
+    ${topics?.length > 0 &&
+    html`
+      <${Panel} title="Topic permissions" flush>
+        <${SmallTable} label="Topic permissions" rows=${topics} columns=${[VHOST, { id: "exchange", title: "Exchange" }, ...PATTERNS.slice(1)]} keyOf=${(row) => `${row.vhost}\n${row.exchange}`} initial="vhost" />
+      <//>
+    `}
+    ${Object.keys(user.limits ?? {}).length > 0 && html`<${Panel} title="Limits"><${Entries} object=${user.limits} /><//>`}
+  `;
+}

@@ -1,0 +1,55 @@
+// Vhosts.
+
+import { addVhost, deleteVhost, editLimit } from "../actions.js";
+import { has } from "../api.js";
+import { count } from "../format.js";
+import { html } from "../html.js";
+import { link } from "../route.js";
+import { isAdministrator } from "../session.js";
+import { ListView } from "../ui/list.js";
+
+const COLUMNS = [
+  { id: "name", title: "Name", cell: (row) => html`<a href=${link(["queues"], { vhost: row.name })} title=${row.name} data-row>${row.name}</a>` },
+  { id: "description", title: "Description", rank: 2 },
+  { id: "default_queue_type", title: "Queue type", width: 110, rank: 3 },
+  { id: "messages_ready", title: "Ready", width: 110, num: true, cell: (row) => count(row.messages_ready) },
+  { id: "messages_unacknowledged", title: "Unacked", width: 110, num: true, rank: 1, cell: (row) => count(row.messages_unacknowledged) },
+  {
+    id: "places",
+    title: "Objects",
+    width: 190,
+    rank: 4,
+    sortable: false,
+    csv: false,
+    cell: ({ name: vhost }) => html`
+      <a href=${link(["queues"], { vhost })}>queues</a> · <a href=${link(["exchanges"], { vhost })}>exchanges</a> · <a href=${link(["map"], { vhost })}>map</a>
+    `,
+  },
+];
+
+const CHANGE = {
+  id: "change",
+  title: "",
+  header: html`<span class="visually-hidden">Change</span>`,
+  width: 168,
+  num: true,
+  sortable: false,
+  csv: false,
+  cell: (row) => html`
+    ${has("/vhost-limits/{vhost}/{name}", "PUT") && html`<button class="link" onClick=${() => editLimit("vhost", row.name)}>Limits…</button>`}${" "}
+    <button class="link" onClick=${() => deleteVhost(row)}>Delete…</button>
+  `,
+};
+
+export const VhostsView = () => html`
+  <${ListView}
+    title="Vhosts"
+    kind="vhosts"
+    noun="vhost"
+    vhosts=${false}
+    paged=${false}
+    columns=${isAdministrator() ? [...COLUMNS, CHANGE] : COLUMNS}
+    keyOf=${(row) => row.name}
+    actions=${isAdministrator() && html`<button class="primary" onClick=${addVhost}>Add vhost</button>`}
+  />
+`;

@@ -1,0 +1,111 @@
+"""Fixtures of tests of the web console in a real browser.
+
+With LEVERET_SCREENSHOTS=docs/images, the tests write the pictures of the documentation there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import pytest
+
+from tests.management.http.client import HttpBroker
+from tests.management.http.conftest import USERS
+from tests.support.broker import ROOT, LeveretProcess, basic_config, leveret_only
+
+if TYPE_CHECKING:
+    from selenium.webdriver import Chrome
+
+    from tests.management.console.browser import Console
+
+SOURCES = Path(__file__).parent
+# Takes the name of a picture.
+Screenshot: TypeAlias = Callable[[str], None]
+
+
+@pytest.fixture(scope="session")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpBroker]:
+    """The API of the broker whose console the tests use."""
+    pytest.importorskip("uvicorn", reason="the extra leveret[management] is not installed")
+    leveret_only("the web console")
+    directory = tmp_path_factory.mktemp("console")
+    process = LeveretProcess(
+        directory,
+        config=basic_config() + USERS + "[management]\nport = 0\n",
+        environment={"LEVERET_MANAGEMENT__ENABLED": "true"},
+    )
+    with process.start():
+        yield HttpBroker(process)
+        process.check_log()
+
+
+@pytest.fixture(scope="session")
+def downloads(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("downloads")
+
+
+@pytest.fixture(scope="session")
+def driver(downloads: Path) -> Iterator[Chrome]:
+    pytest.importorskip("selenium", reason="selenium is not installed")
+    from tests.management.console.browser import open_driver
+
+    opened = open_driver(downloads)
+    yield opened
+    opened.quit()
+
+
+@pytest.fixture
+def console(driver: Chrome, api: HttpBroker) -> Iterator[Console]:
+    """The console in a new window. The test fails if the browser reports an error."""
+    from tests.management.console.browser import Console
+
+    first = driver.current_window_handle
+    driver.switch_to.new_window("window")
+    opened = Console(driver, f"http://127.0.0.1:{api.port}/")
+    opened.prefer("light")
+    opened.problems()
+    yield opened
+    problems = opened.problems()
+    driver.get(opened.url + "console/routes.json")  # the origin, without the console
+    driver.execute_script("localStorage.clear(); sessionStorage.clear()")
+    driver.close()
+    driver.switch_to.window(first)
+    assert problems == []
+
+
+@pytest.fixture
+def screenshot(console: Console) -> Screenshot:
+    """Write a picture for the documentation, if the environment asks for it."""
+    directory = os.environ.get("LEVERET_SCREENSHOTS")
+
+    def write(name: str) -> None:
+        if directory:
+            console.driver.save_screenshot(str(ROOT / directory / f"console-{name}.png"))
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def axe() -> str:
+    """The source of axe-core, an npm package that checks accessibility."""
+    if shutil.which("npm") is None:
+        pytest.skip("npm is not installed")
+    lock = (SOURCES / "package-lock.json").read_bytes()
+    directory = ROOT / "build" / "console" / f"axe-{hashlib.sha256(lock).hexdigest()[:16]}"
+    done = directory / "installed"
+    if not done.exists():
+        directory.mkdir(parents=True, exist_ok=True)
+        for file in ("package.json", "package-lock.json"):
+            shutil.copy(SOURCES / file, directory / file)
+        command = ["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
+        ran = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=300, check=False)
+        if ran.returncode:
+            pytest.skip(f"npm cannot install axe-core: {ran.stderr[-500:]}")
+        done.touch()
+    return (directory / "node_modules/axe-core/axe.min.js").read_text("utf-8")

@@ -1,0 +1,655 @@
+"""The web console in a real browser, by what a person does."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import pika
+import pytest
+
+from tests.management.console.conftest import Screenshot
+from tests.management.http.client import HttpBroker
+from tests.support.polling import wait_until
+
+if TYPE_CHECKING:
+    from tests.management.console.browser import Console
+
+pytestmark = pytest.mark.timeout(280)
+
+SCRIPT = "<script>window.attacked = true</script>"
+IMAGE = "<img src=x onerror='window.attacked = true'>"
+
+
+def declare(api: HttpBroker, name: str, vhost: str = "/", **arguments: Any) -> None:
+    path = f"/queues/{quote(vhost, safe='')}/{quote(name, safe='')}"
+    assert api("PUT", path, {"durable": True, "arguments": arguments}).status in (201, 204)
+
+
+def delete(api: HttpBroker, name: str, vhost: str = "/") -> None:
+    assert api("DELETE", f"/queues/{quote(vhost, safe='')}/{quote(name, safe='')}").status in (204, 404)
+
+
+def publish(api: HttpBroker, key: str, payload: str, exchange: str = "amq.default", **properties: Any) -> None:
+    body = {"routing_key": key, "payload": payload, "payload_encoding": "string", "properties": properties}
+    assert api("POST", f"/exchanges/%2F/{quote(exchange, safe='')}/publish", body).status == 200
+
+
+def queue(api: HttpBroker, name: str) -> Any:
+    return api.get(f"/queues/%2F/{quote(name, safe='')}")
+
+
+@pytest.fixture(scope="module")
+def shop(api: HttpBroker) -> Iterator[HttpBroker]:
+    """Queues and exchanges of a shop, with messages."""
+    for name, kind in (("orders", "topic"), ("audit", "fanout"), ("dead", "direct")):
+        assert api("PUT", f"/exchanges/%2F/{name}", {"type": kind, "durable": True}).status == 201
+    names = ("orders.new", "orders.paid", "billing", "audit.log", "dead.letters")
+    for name in names:
+        declare(api, name, **({"x-dead-letter-exchange": "dead"} if name.startswith("orders") else {}))
+    declare(api, "order-events", **{"x-queue-type": "stream"})
+    for source, kind, destination, key in (
+        ("orders", "q", "orders.new", "order.*.new"),
+        ("orders", "q", "orders.paid", "order.*.paid"),
+        ("orders", "q", "billing", "order.*.paid"),
+        ("orders", "e", "audit", "#"),
+        ("audit", "q", "audit.log", ""),
+        ("audit", "q", "order-events", ""),
+        ("dead", "q", "dead.letters", "orders.new"),
+    ):
+        assert api("POST", f"/bindings/%2F/e/{source}/{kind}/{destination}", {"routing_key": key}).status == 201
+    for number in range(60):
+        body = json.dumps({"order": number, "items": [{"sku": f"A-{number}", "count": 2}], "total": 19.9})
+        key = f"order.{number % 7}.{'paid' if number % 4 == 0 else 'new'}"
+        headers = {"tenant": "acme", "attempt": number % 3}
+        publish(api, key, body, "orders", delivery_mode=2, content_type="application/json", headers=headers)
+    yield api
+    for name in (*names, "order-events"):
+        delete(api, name)
+    for name in ("orders", "audit", "dead"):
+        api("DELETE", f"/exchanges/%2F/{name}")
+
+
+@contextmanager
+def clients(api: HttpBroker) -> Iterator[pika.BlockingConnection]:
+    """A consumer that stalls with unacked messages."""
+    parameters = pika.ConnectionParameters(
+        "127.0.0.1", api.process.port, client_properties={"connection_name": "billing-service"}
+    )
+    connection = pika.BlockingConnection(parameters)
+    channel = connection.channel()
+    channel.basic_qos(prefetch_count=5)
+    channel.basic_consume("billing", lambda *_: None)
+    connection.process_data_events(0.2)
+    yield connection
+    with suppress(pika.exceptions.AMQPError):  # closed by the test
+        connection.close()
+
+
+def test_sign_in_and_out(console: Console) -> None:
+    console.open("queues")
+    console.sign_in("guest", "wrong")
+    console.see("Login failed")
+    assert all("401" in message for message in console.problems())
+    console.sign_in()
+    console.see_heading("Queues")
+    console.driver.refresh()
+    console.see_heading("Queues")
+    console.click("Sign out")
+    console.field("User name")
+    assert console.script("return sessionStorage.length") == 0
+    console.driver.refresh()
+    console.field("User name")
+
+
+def test_a_user_without_a_tag(console: Console) -> None:
+    console.open()
+    console.sign_in("plain")
+    console.see("Not management user")
+    console.problems()
+
+
+def test_a_user_who_is_not_an_administrator(console: Console) -> None:
+    console.open()
+    console.sign_in("manager")
+    console.see_heading("Overview")
+    assert "Connections" in console.text()
+    assert "Users" not in console.text() and "Permissions" not in console.text()
+    console.open("users")
+    console.see("your user may not see it")
+
+
+def test_from_a_growing_queue_to_its_end(console: Console, api: HttpBroker) -> None:
+    declare(api, "growing")
+    declare(api, "quiet")
+    for number in range(25):
+        publish(api, "growing", json.dumps({"number": number}), headers={"tenant": "acme"})
+    console.enter()
+    console.click("Queues")
+    console.see_heading("Queues")
+    console.click("Messages", "th button")
+    rows = console.wait_for_rows(lambda found: bool(found) and found[0][0] == "growing")
+    assert "25" in rows[0]
+    console.click("growing")
+    console.see("25 messages wait, and the queue has no consumer.")
+
+    console.click("Publish")
+    console.fill("Payload", '{"number": 99}')
+    console.click("Publish message")
+    console.see("the message reached at least one queue")
+    assert queue(api, "growing")["messages"] == 26
+
+    console.click("Messages")
+    console.fill("Number of messages", "3")
+    console.click("Get messages")
+    console.see('"number": 0')
+    console.see("tenant")
+    console.click("Hex")
+    console.see("7b 22 6e 75 6d 62 65 72")
+    assert queue(api, "growing")["messages"] == 26
+
+    console.choose("Mode", "Take")
+    console.click("Take messages")
+    wait_until(lambda: queue(api, "growing")["messages"] == 23, "the messages to be removed")
+
+    console.click("Purge…")
+    console.see("Removes 23 ready messages")
+    console.click("Purge messages")
+    wait_until(lambda: queue(api, "growing")["messages"] == 0, "the purge")
+
+    console.click("Delete…")
+    console.click("Delete queue")
+    console.see_heading("Queues")
+    assert api("GET", "/queues/%2F/growing").status == 404
+    delete(api, "quiet")
+
+
+def test_declare_and_bind(console: Console, api: HttpBroker) -> None:
+    console.enter("queues")
+    console.click("Declare queue")
+    console.fill("Name", "made by hand")
+    console.fill("Arguments", "{broken")
+    console.click("Declare queue", "dialog button")
+    console.see("Arguments is not valid JSON")
+    console.fill("Arguments", '{"x-max-length": 7}')
+    console.click("Declare queue", "dialog button")
+    console.see("Declared queue 'made by hand'")
+    assert queue(api, "made by hand")["arguments"] == {"x-max-length": 7}
+    console.click("made by hand")
+    console.click("Bindings")
+    console.click("Add binding")
+    console.fill("From exchange", "amq.topic")
+    console.fill("Routing key", "a.*")
+    console.click("Add binding", "dialog button")
+    console.see("a.*")
+    console.click("Remove…")
+    console.click("Remove binding")
+    wait_until(lambda: len(api.get("/queues/%2F/made%20by%20hand/bindings")) == 1, "the binding to be removed")
+    console.see_no("a.*")
+    delete(api, "made by hand")
+
+
+def test_an_error_of_the_api_is_shown_as_it_is(console: Console, api: HttpBroker) -> None:
+    declare(api, "fixed")
+    console.enter("queues")
+    console.click("Declare queue")
+    console.fill("Name", "fixed")
+    console.field("Durable").click()
+    console.click("Declare queue", "dialog button")
+    console.see("inequivalent arg 'durable' for queue 'fixed' in vhost '/'")
+    assert console.field("Name").get_property("value") == "fixed"
+    console.problems()
+    delete(api, "fixed")
+
+
+def test_users_and_permissions(console: Console, api: HttpBroker) -> None:
+    console.enter("users")
+    console.click("Add user")
+    console.fill("Name", "carla")
+    console.fill("Password", "secret")
+    console.fill("Tags", "monitoring, management")
+    console.click("Add user", "dialog button")
+    console.see("Added user 'carla'")
+    console.click("carla")
+    console.click("Set permissions")
+    console.fill("Write", "^carla")
+    console.click("Set permissions", "dialog button")
+    console.see("^carla")
+    [permission] = api.get("/users/carla/permissions")
+    assert (permission["configure"], permission["write"]) == (".*", "^carla")
+    assert set(api.get("/users/carla")["tags"]) == {"monitoring", "management"}
+    console.click("Delete…")
+    console.click("Delete user")
+    console.see_heading("Users")
+    assert api("GET", "/users/carla").status == 404
+
+
+def test_a_vhost(console: Console, api: HttpBroker) -> None:
+    console.enter("vhosts")
+    console.click("Add vhost")
+    console.fill("Name", "team a/b")
+    console.click("Add vhost", "dialog button")
+    console.see("Added vhost 'team a/b'")
+    row = console.find("main tr", "team a/b", exact=False)
+    row.find_element("xpath", ".//button[contains(., 'Delete')]").click()
+    console.fill("Repeat the name", "another")
+    console.click("Delete vhost", "dialog button")
+    console.see("expected 'team a/b'")
+    console.fill("Repeat the name", "team a/b")
+    console.click("Delete vhost", "dialog button")
+    console.see("Deleted vhost 'team a/b'")
+    assert "team a/b" not in [item["name"] for item in api.get("/vhosts")]
+
+
+def test_a_policy(console: Console, api: HttpBroker) -> None:
+    if api("GET", "/policies").status == 404:
+        pytest.skip("the API has no policies")
+    declare(api, "limited by policy")
+    console.enter("policies")
+    console.click("Add policy")
+    console.fill("Name", "limit")
+    console.fill("Pattern", "^limited by")
+    console.see("Matches 1 queue now")
+    console.fill("Definition", '{"max-length": 3}')
+    console.click("Set policy", "dialog button")
+    console.see("Set policy 'limit'")
+    for number in range(5):
+        publish(api, "limited by policy", str(number))
+    console.open("queues", "/", "limited by policy")
+    console.see("policy limit")
+    console.see("The length limit of 3 is reached")
+    assert api("DELETE", "/policies/%2F/limit").status == 204
+    delete(api, "limited by policy")
+
+
+def test_a_stalled_consumer_and_its_connection(console: Console, shop: HttpBroker) -> None:
+    with clients(shop):
+        console.enter("queues", "/", "billing")
+        console.see("5 are unacked")
+        console.click("Consumers", ".tabs a")
+        console.see("manual")
+        console.click("Connections", "nav a")
+        console.wait_for_rows(lambda found: any("billing-service" in row for row in found))
+        name = shop.get("/connections?columns=name")[0]["name"]
+        console.click(name)
+        console.see_heading("billing-service")
+        console.see("AMQP 0-9-1")
+        console.click("Close…")
+        console.fill("Reason", "closed by a test")
+        console.click("Close connection", "dialog button")
+        wait_until(lambda: shop.get("/connections") == [], "the connection to be closed")
+
+
+def test_a_deep_link(console: Console, api: HttpBroker) -> None:
+    for name in ("deep-1", "deep-2", "other"):
+        declare(api, name, "interop")
+    console.enter("queues", name="^deep-.$", regex="1", vhost="interop", sort="name", desc="1")
+    rows = console.wait_for_rows(lambda found: len(found) == 2)
+    assert [row[0] for row in rows] == ["deep-2", "deep-1"]
+    assert console.field("Filter queues").get_property("value") == "^deep-.$"
+    console.fill("Filter queues", "deep-1")
+    console.wait_for_rows(lambda found: [row[0] for row in found] == ["deep-1"])
+    assert "name=deep-1" in console.driver.current_url
+    for name in ("deep-1", "deep-2", "other"):
+        delete(api, name, "interop")
+
+
+def test_a_missing_object(console: Console) -> None:
+    console.open("queues", "/", "no such queue")
+    console.sign_in()
+    console.see("Not Found")
+    assert all("404" in message for message in console.problems())
+    console.open("nonsense", "a", "b")
+    console.see("This location does not exist")
+
+
+def test_names_that_a_browser_cannot_address(console: Console, api: HttpBroker) -> None:
+    declare(api, "bystander")
+    console.open("queues", "/", "..")
+    console.sign_in()
+    console.see("a browser cannot address an object named '..'")
+    assert queue(api, "bystander")["name"] == "bystander"
+    console.problems()
+    delete(api, "bystander")
+
+
+def test_stored_scripts_are_inert(console: Console, api: HttpBroker) -> None:
+    for name in (SCRIPT, IMAGE, "javascript:window.attacked=true"):
+        declare(api, name)
+        path = f"/exchanges/%2F/{quote(name, safe='')}"
+        assert api("PUT", path, {"type": "topic", "durable": True}).status in (201, 204)
+        body = {"routing_key": name, "arguments": {IMAGE: SCRIPT}}
+        binding = f"/bindings/%2F/e/{quote(name, safe='')}/q/{quote(name, safe='')}"
+        assert api("POST", binding, body).status == 201
+        publish(api, name, SCRIPT, content_type=IMAGE, message_id=SCRIPT, headers={IMAGE: {SCRIPT: [IMAGE]}})
+    assert api("PUT", f"/users/{quote(IMAGE, safe='')}", {"password": "x", "tags": f"{SCRIPT},management"}).status == 201
+    permission = {"configure": ".*", "write": "", "read": ""}
+    assert api("PUT", f"/permissions/%2F/{quote(IMAGE, safe='')}", permission).status == 201
+    attributes = {"connection_name": IMAGE, "product": SCRIPT}
+    parameters = pika.ConnectionParameters("127.0.0.1", api.process.port, client_properties=attributes)
+    connection = pika.BlockingConnection(parameters)
+    channel = connection.channel()
+    channel.basic_qos(prefetch_count=1)
+    channel.basic_consume(IMAGE, lambda *_: None, consumer_tag=SCRIPT)
+    connection.process_data_events(0.1)
+
+    console.enter()
+    for name in (SCRIPT, IMAGE):
+        for tab in ("state", "bindings", "consumers", "publish"):
+            console.open("queues", "/", name, tab=tab)
+            console.see_heading(name)
+        console.open("exchanges", "/", name)
+        console.see_heading(name)
+    console.open("queues", "/", SCRIPT, tab="messages")
+    console.click("Get messages")
+    for text in (SCRIPT, IMAGE):
+        console.see(text)
+    console.click("Edit and publish…")
+    for view in ("queues", "exchanges", "consumers", "users", "permissions", "connections"):
+        console.open(view)
+        console.see("<img src=x")
+    console.open("connections", api.get("/connections")[0]["name"])
+    console.see_heading(IMAGE)
+    console.open("map", vhost="/", node=f"e:{SCRIPT}")
+    console.see("Test message")
+    console.press("/")
+    assert console.script("return window.attacked") is None
+    assert console.script("return document.querySelectorAll('main img, body script').length") == 0
+
+    connection.close()
+    for name in (SCRIPT, IMAGE, "javascript:window.attacked=true"):
+        delete(api, name)
+        api("DELETE", f"/exchanges/%2F/{quote(name, safe='')}")
+    api("DELETE", f"/users/{quote(IMAGE, safe='')}")
+
+
+def test_ten_thousand_queues(console: Console, api: HttpBroker) -> None:
+    parameters = pika.ConnectionParameters("127.0.0.1", api.process.port, virtual_host="interop")
+    with pika.BlockingConnection(parameters) as connection:
+        channel = connection.channel()
+        for number in range(10_000):
+            channel.queue_declare(f"many-{number:05}", exclusive=True)
+        console.enter("queues", vhost="interop")
+        console.see("10,000 queues")
+        rows = console.wait_for_rows(lambda found: bool(found) and found[0][0] == "many-00000")
+        assert len(rows) < 100
+        console.script("const table = document.querySelector('.table'); table.scrollTop = table.scrollHeight")
+        rows = console.wait_for_rows(lambda found: bool(found) and found[-1][0] == "many-09999")
+        assert len(rows) < 100
+        console.script("document.querySelector('.table').scrollTop = 5000 * 32")
+        console.wait_for_rows(lambda found: ["many-05000"] in [row[:1] for row in found])
+        console.fill("Filter queues", "09123")
+        console.wait_for_rows(lambda found: [row[0] for row in found] == ["many-09123"])
+
+
+def test_bulk_delete(console: Console, api: HttpBroker) -> None:
+    for name in ("bulk-1", "bulk-2", "bulk-full", "spared"):
+        declare(api, name)
+    publish(api, "bulk-full", "kept")
+    console.enter("queues", name="bulk-")
+    console.see("3 queues")
+    console.click("Delete listed…")
+    console.see("2 queues of 3 would be deleted")
+    console.field("Keep queues with messages").click()
+    console.see("3 queues of 3 would be deleted")
+    console.field("Keep queues with messages").click()
+    console.click("Delete 2 queues")
+    console.see("Deleted 2 queues")
+    left = [item["name"] for item in api.get("/queues/%2F?columns=name")]
+    assert "bulk-full" in left and "spared" in left and "bulk-1" not in left
+    delete(api, "bulk-full")
+    delete(api, "spared")
+
+
+def test_export(console: Console, api: HttpBroker, downloads: Path) -> None:
+    for name in ("=1+1", 'export "quoted", with comma', "plain export"):
+        declare(api, name)
+    console.enter("queues", vhost="/", sort="name")
+    console.see("plain export")
+    console.click("Export CSV")
+    path = downloads / "queues.csv"
+    wait_until(path.exists, "the file")
+    rows = wait_until(lambda: list(csv.DictReader(path.open(newline="", encoding="utf-8"))), "its rows")
+    names = [row["Name"] for row in rows]
+    assert "'=1+1" in names and 'export "quoted", with comma' in names
+    assert {row["Vhost"] for row in rows} == {"/"}
+    for name in ("=1+1", 'export "quoted", with comma', "plain export"):
+        delete(api, name)
+
+
+def test_the_keyboard(console: Console, api: HttpBroker) -> None:
+    declare(api, "keyed-1")
+    declare(api, "keyed-2")
+    console.enter()
+    console.press("?")
+    console.see("Next and previous row")
+    console.press("\ue00c")  # Escape
+    console.see_no("Next and previous row")
+    console.press("g", "q")
+    console.see_heading("Queues")
+    console.see("keyed-1")
+    console.press("/")
+    console.press("keyed-")
+    console.wait_for_rows(lambda found: len(found) == 2)
+    console.press("\ue00c")
+    console.press("j", "j", "\ue007")  # Enter
+    console.see_heading("keyed-2")
+    console.script("document.dispatchEvent(new KeyboardEvent('keydown', {key: 'k', ctrlKey: true, bubbles: true}))")
+    console.field("Go to")
+    console.press("keyed-1")
+    console.find("dialog li", "keyed-1", exact=False)
+    console.press("\ue007")
+    console.see_heading("keyed-1")
+    delete(api, "keyed-1")
+    delete(api, "keyed-2")
+
+
+def test_light_and_dark(console: Console) -> None:
+    def background() -> str:
+        return str(console.script("return getComputedStyle(document.documentElement).backgroundColor"))
+
+    console.enter()
+    light = background()
+    console.prefer("dark")
+    wait_until(lambda: background() != light, "the dark theme of the system")
+    dark = background()
+    console.click("Light")
+    wait_until(lambda: background() == light, "the light theme")
+    console.driver.refresh()
+    console.see_heading("Overview")
+    assert background() == light
+    console.click("Dark")
+    wait_until(lambda: background() == dark, "the dark theme")
+
+
+VIEWS = (
+    ("overview",),
+    ("queues",),
+    ("queues", "/", "orders.new"),
+    ("exchanges",),
+    ("exchanges", "/", "orders"),
+    ("map",),
+    ("streams",),
+    ("connections",),
+    ("channels",),
+    ("consumers",),
+    ("vhosts",),
+    ("users",),
+    ("users", "guest"),
+    ("permissions",),
+)
+
+
+def test_a_phone(console: Console, shop: HttpBroker, screenshot: Screenshot) -> None:
+    console.use_phone()
+    console.enter()
+    for view in VIEWS:
+        console.open(*view)
+        console.see_heading()
+        assert not console.overflows(), view
+    console.open("queues", "/", "orders.new", tab="messages")
+    console.click("Get messages")
+    console.see("Headers")
+    assert not console.overflows()
+    console.click("Menu")
+    console.click("Exchanges", "nav a")
+    console.see_heading("Exchanges")
+    console.open("queues", "/", "orders.new")
+    console.see("messages wait")
+    screenshot("phone")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_accessibility(console: Console, shop: HttpBroker, axe: str, scheme: str) -> None:
+    console.prefer(scheme)
+    console.open()
+    console.script(axe)
+    console.field("User name")
+    assert _serious(console) == []
+    console.sign_in()
+    console.see_heading()
+    with clients(shop):
+        for view in VIEWS:
+            console.open(*view)
+            console.see_heading()
+            console.script(axe)
+            assert _serious(console) == [], view
+        console.open("queues", "/", "orders.new", tab="messages")
+        console.click("Get messages")
+        console.see("Headers")
+        console.script(axe)
+        assert _serious(console) == []
+        for button in ("Edit and publish…", "Purge…", "Delete…"):
+            console.click(button)
+            console.see_dialog()
+            assert _serious(console) == [], button
+            console.press("\ue00c")
+            console.see_dialog(False)
+        console.open("map", vhost="/", node="e:orders")
+        console.see("Test message")
+        console.script(axe)
+        assert _serious(console) == []
+
+
+def _serious(console: Console) -> list[str]:
+    """Return serious and critical findings of axe-core."""
+    findings = console.driver.execute_async_script(
+        "const [done] = arguments;"
+        "axe.run(document, {resultTypes: ['violations']}).then(({ violations }) => done(violations));"
+    )
+    return [
+        f"{finding['id']}: {node['html'][:200]} {node['failureSummary']}"
+        for finding in findings
+        for node in finding["nodes"]
+        if finding["impact"] in ("serious", "critical")
+    ]
+
+
+def test_the_topology_map(console: Console, shop: HttpBroker) -> None:
+    console.enter("map", vhost="/")
+    console.find(".node.queue", "orders.new", exact=False)
+    console.find(".node.exchange", "orders", exact=False).click()
+    console.see("Test message")
+    before = queue(shop, "billing")["messages"]
+    console.fill("Routing key", "order.7.paid")
+    lit = "return [...document.querySelectorAll('.map .node.on title')].map((title) => title.textContent).sort()"
+    expected = ["audit", "audit.log", "billing", "order-events", "orders", "orders.paid"]
+    wait_until(lambda: console.script(lit) == expected, lambda: console.script(lit))
+    console.click("Publish message")
+    console.see("reached at least one queue")
+    assert queue(shop, "billing")["messages"] == before + 1
+    console.fill("Filter topology", "dead")
+    wait_until(lambda: "dead.letters" in (found := console.script(lit.replace(".on", ""))) and "billing" not in found)
+
+
+def test_live_updates(console: Console, api: HttpBroker) -> None:
+    declare(api, "live")
+    console.enter("queues", name="live")
+    console.wait_for_rows(lambda found: bool(found) and found[0][0] == "live")
+    publish(api, "live", "new")
+    console.wait_for_rows(lambda found: "1" in found[0])
+    console.click("Every 5 s" if "Every 5 s" in console.text() else "Live")
+    console.see("Paused")
+    publish(api, "live", "unseen")
+    console.press("r")
+    console.wait_for_rows(lambda found: "2" in found[0])
+    delete(api, "live")
+
+
+def test_routing_in_the_browser(console: Console) -> None:
+    """The prediction of destinations agrees with the broker's rules."""
+    console.enter()
+    topics = [
+        ("#", "", True),
+        ("#", "a.b", True),
+        ("a.#", "a", True),
+        ("a.#.b", "a.b", True),
+        ("a.#.b", "a.x.y.b", True),
+        ("a.*.b", "a.b", False),
+        ("*", "a", True),
+        ("*", "a.b", False),
+        ("#.#", "a", True),
+        ("a.b", "a.b", True),
+        ("a.b", "a.c", False),
+        ("*.#", "", True),
+    ]
+    headers = [
+        ({"x-match": "all", "a": 1, "b": None}, {"a": 1, "b": 2}, True),
+        ({"a": 1, "x-other": 2}, {"a": 1}, True),
+        ({"x-match": "any", "a": 1, "b": 2}, {"b": 2}, True),
+        ({"x-match": "any", "a": 1}, {}, False),
+        ({"x-match": "all-with-x", "x-other": 2}, {}, False),
+    ]
+    for function, cases in (("matchesTopic", topics), ("matchesHeaders", headers)):
+        found = console.driver.execute_async_script(_CALL, function, cases)
+        assert found == [expected for *_, expected in cases], function
+
+
+# Calls a function of the module that predicts destinations, for each case.
+_CALL = """
+const [name, cases, done] = arguments;
+const url = document.querySelector("script[type=module]").src.replace("main.js", "routing.js");
+import(url).then((module) => done(cases.map(([one, other]) => module[name](one, other))));
+"""
+
+
+def test_a_binary_message(console: Console, api: HttpBroker) -> None:
+    declare(api, "binary")
+    payload = base64.b64encode(bytes(range(256))).decode()
+    body = {"routing_key": "binary", "payload": payload, "payload_encoding": "base64", "properties": {}}
+    assert api("POST", "/exchanges/%2F/amq.default/publish", body).status == 200
+    console.enter("queues", "/", "binary", tab="messages")
+    console.click("Get messages")
+    console.see("00000010  10 11 12 13")
+    delete(api, "binary")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_screens(console: Console, shop: HttpBroker, screenshot: Screenshot, scheme: str) -> None:
+    """Every view that the documentation shows renders."""
+    console.prefer(scheme)
+    console.enter()
+    with clients(shop):
+        console.see("Top queues")
+        console.see("orders.new")
+        screenshot(f"overview-{scheme}")
+        console.open("queues", vhost="/", sort="messages", desc="1")
+        console.see("audit.log")
+        screenshot(f"queues-{scheme}")
+        console.open("queues", "/", "billing")
+        console.see("are unacked")
+        screenshot(f"queue-{scheme}")
+        console.open("queues", "/", "orders.new", tab="messages")
+        console.click("Get messages")
+        console.see("Headers")
+        screenshot(f"messages-{scheme}")
+        console.open("map", vhost="/", node="e:orders")
+        console.fill("Routing key", "order.7.paid")
+        console.see("billing")
+        screenshot(f"map-{scheme}")
