@@ -153,6 +153,19 @@ def test_limits(world: World) -> None:
     assert dropping.ready_count == 2
 
 
+def test_a_visible_message_counts_only_once_for_the_limits(world: World) -> None:
+    """A message that has become visible is ready, and no longer delayed."""
+    queue = world.queue(max_length=2, max_length_bytes=6, overflow="reject-publish")
+    assert delay(world, queue, "aaa", 1000)
+    world.sleep(1000)
+    assert world.push(queue, "bbb")
+    assert world.contents(queue) == ["aaa", "bbb"]
+    for _ in range(3):
+        assert delay(world, queue, "cccccc", 1000)
+        world.sleep(1000)
+        assert world.contents(queue) == ["cccccc"]
+
+
 @pytest.mark.parametrize("paged", [False, True])
 def test_a_purge_removes_them_too(paged: bool) -> None:
     world = World(page_above=10_000 if paged else 1 << 20, overflow=True)

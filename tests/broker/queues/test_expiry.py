@@ -49,6 +49,20 @@ class TestMessages:
         assert queue.ready_count == 1
         assert world.contents(queue) == ["never"]
 
+    def test_after_a_get_the_next_head_expires_on_time(self, world: World) -> None:
+        """The next entry may expire before the one that the get took."""
+        queue = world.queue()
+        world.push(queue, "long", ttl=1000)
+        world.push(queue, "short", ttl=10)
+        world.run()
+        entry = queue.get(False)
+        assert entry is not None
+        world.run()
+        world.sleep(9)
+        assert figures(queue) == (1, 5, 1)
+        world.sleep(1)
+        assert figures(queue) == (0, 0, 1)
+
     def test_expired_messages_are_never_delivered(self, world: World) -> None:
         queue = world.queue()
         world.push(queue, "never")
