@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 
 import pytest
 
@@ -164,6 +165,26 @@ def test_a_visible_message_counts_only_once_for_the_limits(world: World) -> None
         assert delay(world, queue, "cccccc", 1000)
         world.sleep(1000)
         assert world.contents(queue) == ["cccccc"]
+
+
+def test_the_memory_of_a_visible_message_is_used_again(world: World) -> None:
+    queue = world.queue()
+
+    def delay_some(count: int) -> None:
+        for _ in range(count):
+            delay(world, queue, "a", 10)
+            world.sleep(10)
+            assert world.contents(queue) == ["a"]
+
+    tracemalloc.start()
+    try:
+        delay_some(100)
+        before, _ = tracemalloc.get_traced_memory()
+        delay_some(2000)
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 20_000
 
 
 @pytest.mark.parametrize("paged", [False, True])
