@@ -128,6 +128,12 @@ class TestAlternate:
         world.vhost.bind(world.queue("one"), "amq.fanout", "", {})
         assert world.route("a", "k") == ["one"]
 
+    def test_a_headers_exchange_makes_the_route_depend_on_the_message(self, world: World) -> None:
+        world.vhost.declare_exchange("a", "direct", arguments={"alternate-exchange": "amq.headers"})
+        world.vhost.bind(world.queue("one"), "amq.headers", "", {"colour": "red"})
+        assert world.publish("a", "k", headers={"colour": "blue"}) == []
+        assert world.publish("a", "k", headers={"colour": "red"}) == ["one"]
+
     def test_two_that_name_each_other(self, world: World) -> None:
         world.vhost.declare_exchange("a", "direct", arguments={"alternate-exchange": "b"})
         world.vhost.declare_exchange("b", "direct", arguments={"alternate-exchange": "a"})
