@@ -135,6 +135,17 @@ def test_times_are_those_of_chunks() -> None:
     assert last.bodies() == ["3a", "3b"]
 
 
+def test_a_start_time_includes_messages_of_this_time() -> None:
+    world = World()
+    queue = stream(world)
+    for hour in range(4):
+        append(world, queue, f"{hour}a", f"{hour}b")
+        world.clock.time += 3_600_000
+    reader = Reading(queue, "2h")
+    world.broker.end_turn()
+    assert reader.bodies() == ["2a", "2b", "3a", "3b"]
+
+
 @pytest.mark.parametrize("start", ["soon", -1, 1.5, True, "1w", ["first"]], ids=str)
 def test_other_places_are_refused(start: Any) -> None:
     queue = stream(World())
