@@ -201,6 +201,8 @@ def test_a_purge_removes_them_too(paged: bool) -> None:
     world.sleep(5000)
     assert queue.ready_count == 0
     assert not world.held_log.kept
+    assert world.overflow is not None
+    assert world.overflow.rows == {}
     delay(world, queue, "again", 1000)
     world.sleep(1000)
     assert world.contents(queue) == ["again"]
