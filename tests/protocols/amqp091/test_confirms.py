@@ -56,6 +56,15 @@ def test_a_refused_publish_is_nacked_and_multiple_ends_before_it() -> None:
     ]
 
 
+def test_an_ack_before_a_nack_covers_both_publishes() -> None:
+    channel = confirming(Site())
+    channel.declare(arguments={"x-max-length": 2, "x-overflow": "reject-publish"})
+    for _ in range(3):
+        channel.publish()
+    channel.run()
+    assert channel.confirms() == [("ack", 2, True), ("nack", 3, False)]
+
+
 def test_the_first_and_the_last_publish_are_refused() -> None:
     channel = confirming(Site())
     channel.declare(arguments={"x-max-length": 0, "x-overflow": "reject-publish"})
