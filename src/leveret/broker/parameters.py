@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from leveret.broker import metadata
 from leveret.broker.errors import NotFound, PreconditionFailed
-from leveret.broker.policies import QUEUES, Policy
+from leveret.broker.policies import QUEUES, Definition, Policy
 
 if TYPE_CHECKING:
     from leveret.broker.log import Log
@@ -53,22 +53,35 @@ class Parameters:
         Raises:
             PreconditionFailed: The component is unknown, or the value is invalid.
         """
-        if component not in COMPONENTS:
-            raise PreconditionFailed(f"component '{component}' does not exist; expected one of {', '.join(COMPONENTS)}")
+        self.check(component, name, value)
         if component == OPERATOR_POLICY:
-            return self._set_operator_policy(name, value, done)
-        _check_name(self.vhost, name)
-        if component == VHOST_LIMITS:
-            _check_limits(name, value)
-        elif not isinstance(value, list if component == UPSTREAM_SET else dict):
-            expected = "a list" if component == UPSTREAM_SET else "an object"
-            raise PreconditionFailed(f"parameter '{name}' of component '{component}' is not {expected}")
+            policies = self.vhost.policies
+            pattern, definition, apply_to, priority = _policy_fields(name, value)
+            return policies.set(
+                policies.operator, name, pattern, definition, apply_to=apply_to, priority=priority, done=done
+            )
         record = _pack(name, value)
         is_new = (component, name) not in self._values
         self._values[component, name] = value
         self.vhost.broker.log.put(metadata.PARAMETER, metadata.make_key(self.vhost.name, component, name), record)
         self._changed(component, done)
         return is_new
+
+    def check(self, component: str, name: str, value: Value) -> None:
+        """Raise PreconditionFailed if a component is unknown or the value of a parameter is invalid."""
+        if component not in COMPONENTS:
+            raise PreconditionFailed(f"component '{component}' does not exist; expected one of {', '.join(COMPONENTS)}")
+        if component == OPERATOR_POLICY:
+            pattern, definition, apply_to, priority = _policy_fields(name, value)
+            self.vhost.policies.operator.make(self.vhost.broker, name, pattern, definition, apply_to, priority)
+            return
+        _check_name(self.vhost, name)
+        if component == VHOST_LIMITS:
+            _check_limits(name, value)
+        elif not isinstance(value, list if component == UPSTREAM_SET else dict):
+            expected = "a list" if component == UPSTREAM_SET else "an object"
+            raise PreconditionFailed(f"parameter '{name}' of component '{component}' is not {expected}")
+        _pack(name, value)
 
     def delete(self, component: str, name: str, done: Callable[[], None] | None = None) -> None:
         """Delete a parameter, and call `done` once that is applied. Raises NotFound."""
@@ -135,20 +148,6 @@ class Parameters:
         if done is not None:
             done()
 
-    def _set_operator_policy(self, name: str, value: Value, done: Callable[[], None] | None) -> bool:
-        if not isinstance(value, dict):
-            raise PreconditionFailed(f"parameter '{name}' of component '{OPERATOR_POLICY}' is not an object")
-        pattern = value.get("pattern")
-        definition = value.get("definition")
-        priority = value.get("priority", 0)
-        apply_to = value.get("apply-to", QUEUES)
-        if not isinstance(pattern, str) or not isinstance(apply_to, str):
-            raise PreconditionFailed(f"operator policy '{name}': 'pattern' and 'apply-to' must be strings")
-        if not isinstance(definition, dict) or not isinstance(priority, int) or isinstance(priority, bool):
-            raise PreconditionFailed(f"operator policy '{name}': 'definition' must be an object and 'priority' an integer")
-        policies = self.vhost.policies
-        return policies.set(policies.operator, name, pattern, definition, apply_to=apply_to, priority=priority, done=done)
-
 
 class GlobalParameters:
     """The parameters of the broker as a whole, by name."""
@@ -188,6 +187,21 @@ def _check_name(vhost: Vhost, name: str) -> None:
     vhost.broker.check_name("parameter", name)
     if not name:
         raise PreconditionFailed("the name of the parameter is empty; expected 1 to 255 bytes")
+
+
+def _policy_fields(name: str, value: Value) -> tuple[str, Definition, str, int]:
+    """Return pattern, definition, target and priority of a parameter of OPERATOR_POLICY. Raises PreconditionFailed."""
+    if not isinstance(value, dict):
+        raise PreconditionFailed(f"parameter '{name}' of component '{OPERATOR_POLICY}' is not an object")
+    pattern = value.get("pattern")
+    definition = value.get("definition")
+    priority = value.get("priority", 0)
+    apply_to = value.get("apply-to", QUEUES)
+    if not isinstance(pattern, str) or not isinstance(apply_to, str):
+        raise PreconditionFailed(f"operator policy '{name}': 'pattern' and 'apply-to' must be strings")
+    if not isinstance(definition, dict) or not isinstance(priority, int) or isinstance(priority, bool):
+        raise PreconditionFailed(f"operator policy '{name}': 'definition' must be an object and 'priority' an integer")
+    return pattern, definition, apply_to, priority
 
 
 def _check_limits(name: str, value: Value) -> None:

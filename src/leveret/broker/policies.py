@@ -31,6 +31,7 @@ from leveret.broker.queues.registry import QUEUE_ARGUMENTS, TYPES
 from leveret.broker.values import interval_of
 
 if TYPE_CHECKING:
+    from leveret.broker.broker import Broker
     from leveret.broker.metadata import Record
     from leveret.broker.vhost import Vhost
 
@@ -231,6 +232,29 @@ class PolicyTable:
                 return policy
         return None
 
+    def make(self, broker: Broker, name: str, pattern: str, definition: Definition, apply_to: str, priority: int) -> Policy:
+        """Return a new policy, without adding it.
+
+        Raises PreconditionFailed if a value is invalid, a key is unknown, or RE2 does not support the pattern.
+        """
+        broker.check_name(self.noun, name)
+        if not name:
+            raise PreconditionFailed(f"the name of the {self.noun} is empty; expected 1 to 255 bytes")
+        if apply_to not in TARGETS:
+            raise PreconditionFailed(
+                f"{self.noun} '{name}': apply-to is '{apply_to[:60]}'; expected one of {', '.join(TARGETS)}"
+            )
+        if not MIN_PRIORITY <= priority <= MAX_PRIORITY:
+            raise PreconditionFailed(
+                f"{self.noun} '{name}': priority is {priority}; expected {MIN_PRIORITY} to {MAX_PRIORITY}"
+            )
+        checked = self.check(name, definition)
+        try:
+            matches = broker.compile_pattern(pattern)
+        except ValueError as error:
+            raise PreconditionFailed(f"{self.noun} '{name}': pattern '{pattern[:60]}' {error}") from None
+        return Policy(name, pattern, apply_to, checked, priority, matches)
+
     def check(self, name: str, definition: Definition) -> Definition:
         """Validate a definition. Raises PreconditionFailed."""
         what = f"{self.noun} '{name}'"
@@ -276,27 +300,8 @@ class Policies:
             PreconditionFailed: A value is invalid, a key is unknown, or RE2 does not support the pattern.
         """
         broker = self.vhost.broker
-        broker.check_name(table.noun, name)
-        if not name:
-            raise PreconditionFailed(f"the name of the {table.noun} is empty; expected 1 to 255 bytes")
-        if apply_to not in TARGETS:
-            raise PreconditionFailed(
-                f"{table.noun} '{name}': apply-to is '{apply_to[:60]}'; expected one of {', '.join(TARGETS)}"
-            )
-        if not MIN_PRIORITY <= priority <= MAX_PRIORITY:
-            raise PreconditionFailed(
-                f"{table.noun} '{name}': priority is {priority}; expected {MIN_PRIORITY} to {MAX_PRIORITY}"
-            )
-        checked = table.check(name, definition)
-        try:
-            matches = broker.compile_pattern(pattern)
-        except ValueError as error:
-            raise PreconditionFailed(f"{table.noun} '{name}': pattern '{pattern[:60]}' {error}") from None
-        policy = Policy(name, pattern, apply_to, checked, priority, matches)
-        try:
-            record = metadata.pack(_record(policy))
-        except (OverflowError, ValueError, TypeError):
-            raise PreconditionFailed(f"{table.noun} '{name}': the definition has a value that cannot be stored") from None
+        policy = table.make(broker, name, pattern, definition, apply_to, priority)
+        record = _pack(table, policy)
         is_new = name not in table.by_name
         table.put(policy)
         broker.log.put(table.kind, metadata.make_key(self.vhost.name, name), record)
@@ -449,14 +454,21 @@ def merge_settings(declared: QueueSettings, definition: Definition) -> QueueSett
     return QueueSettings(known, declared.unknown, declared.defaults)
 
 
-def _record(policy: Policy) -> Record:
-    return {
+def _pack(table: PolicyTable, policy: Policy) -> bytes:
+    """Return the record of a policy for the log. Raises PreconditionFailed."""
+    record = {
         "version": VERSION,
         "pattern": policy.pattern,
         "apply_to": policy.apply_to,
         "definition": policy.definition,
         "priority": policy.priority,
     }
+    try:
+        return metadata.pack(record)
+    except (OverflowError, ValueError, TypeError):
+        raise PreconditionFailed(
+            f"{table.noun} '{policy.name}': the definition has a value that cannot be stored"
+        ) from None
 
 
 def _matches_nothing(name: str) -> bool:

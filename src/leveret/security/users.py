@@ -377,6 +377,10 @@ class UserStore:
         keys = self.keyring.make(name, password) if self.keyring.mechanisms else None
         return Secret(password_hash=self._hasher.hash(password), scram=keys)
 
+    def has_password(self, user: User) -> bool:
+        """Return whether the user has a password: a hash, or one in clear text."""
+        return bool(user.password_hash) or user.name in self._digests or user is self._default
+
     # SCRAM
 
     def scram_keys(self, name: str, mechanism: str) -> ScramKeys:

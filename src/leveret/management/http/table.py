@@ -9,6 +9,7 @@ from typing import Final, Literal, TypeAlias
 from leveret.management.http import (
     bindings,
     connections,
+    definitions,
     exchanges,
     health,
     limits,
@@ -55,6 +56,10 @@ class Node:
     methods: dict[str, Route] = field(default_factory=dict)
 
 
+_DEFINITIONS: Final = {
+    "GET": Route(definitions.download, ADMIN, "all"),
+    "POST": Route(definitions.upload, ADMIN, "all"),
+}
 # Paths below `/api`. `{name}` stands for one part of the path.
 ROUTES: Final[dict[str, dict[str, Route]]] = {
     "/overview": {"GET": Route(overview.overview)},
@@ -66,6 +71,9 @@ ROUTES: Final[dict[str, dict[str, Route]]] = {
     "/nodes": {"GET": Route(overview.list_nodes, MONITOR)},
     "/nodes/{node}": {"GET": Route(overview.show_node, MONITOR)},
     "/nodes/{node}/memory": {"GET": Route(overview.show_node_memory, MONITOR)},
+    "/definitions": _DEFINITIONS,
+    "/definitions/{vhost}": _DEFINITIONS,
+    "/all-configuration": _DEFINITIONS,
     "/vhosts": {"GET": Route(vhosts.list_all)},
     "/vhosts/{vhost}": {
         "GET": Route(vhosts.show, ANY, "visible"),

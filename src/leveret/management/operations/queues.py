@@ -45,6 +45,7 @@ class QueueInfo(Reply, kw_only=True):
         type: The queue type.
         owner: The number of the connection that an exclusive queue belongs to.
         active_consumer: The tag of the single active consumer, "" for none.
+        temporary: Whether it ends with its connection, its last consumer or its AMQP 1.0 link.
     """
 
     vhost: str
@@ -69,6 +70,7 @@ class QueueInfo(Reply, kw_only=True):
     type: str
     owner: int | None
     active_consumer: str
+    temporary: bool
 
 
 class QueueType(Reply, kw_only=True):
@@ -106,6 +108,7 @@ def describe(queue: Queue) -> QueueInfo:
         type=queue.settings.type,
         owner=getattr(queue.lifetime.exclusive_owner, "number", None),
         active_consumer=active.tag if active is not None else "",
+        temporary=queue.lifetime.temporary,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from leveret.management.operations import (
+    batches,
     bindings,
     branches,
     connections,
@@ -49,6 +50,7 @@ OPERATIONS: Final[Operations] = {
     **policies.OPERATIONS,
     **parameters.OPERATIONS,
     **limits.OPERATIONS,
+    **batches.OPERATIONS,
 }
 # Client definitions of exchanges, queues and bindings, inside the principal's vhost.
 DEFINITIONS: Final[VhostOperations] = definitions.DEFINITIONS

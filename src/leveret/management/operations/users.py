@@ -101,7 +101,10 @@ class Authenticated(Reply, kw_only=True):
 
 
 class UserInfo(Reply, kw_only=True):
-    """A user. Its hash and the algorithm are empty unless the hash has RabbitMQ's format and the request asks for it."""
+    """A user. Its hash and the algorithm are empty unless the hash has RabbitMQ's format and the request asks for it.
+
+    `has_password` tells whether the user has a password in any form.
+    """
 
     name: str
     tags: list[str]
@@ -111,6 +114,7 @@ class UserInfo(Reply, kw_only=True):
     max_channels: int
     scram: bool
     loopback_only: bool
+    has_password: bool
     password_hash: str
     hashing_algorithm: str
 
@@ -139,6 +143,7 @@ def _describe(context: Context, user: User, hashes: bool) -> UserInfo:
         max_channels=user.limits.max_channels,
         scram=context.users.has_scram(user),
         loopback_only=user.name in context.users.loopback_users,
+        has_password=context.users.has_password(user),
         password_hash=user.password_hash if is_shown else "",
         hashing_algorithm=user.hashing_algorithm if is_shown else "",
     )

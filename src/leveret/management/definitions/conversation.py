@@ -1,0 +1,47 @@
+"""Conversations: generators that yield calls of operations and receive the results."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+T = TypeVar("T")
+
+# A reply, an item of a list, or the fields of a request.
+Row: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of an operation: its name and the fields of the request."""
+
+    name: str
+    arguments: Row
+
+
+Conversation: TypeAlias = Generator[Call, Any, T]
+
+
+def conduct(conversation: Conversation[T], call: Callable[[str, Row], Any]) -> T:
+    """Conduct a conversation with a blocking `call`, and return its result. Raises what `call` raises."""
+    result: Any = None
+    while True:
+        try:
+            wanted = conversation.send(result)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+        result = call(wanted.name, wanted.arguments)
+
+
+async def conduct_async(conversation: Conversation[T], call: Callable[[str, Row], Awaitable[Any]]) -> T:
+    """Conduct a conversation with an asynchronous `call`, and return its result. Raises what `call` raises."""
+    result: Any = None
+    while True:
+        try:
+            wanted = conversation.send(result)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+        result = await call(wanted.name, wanted.arguments)

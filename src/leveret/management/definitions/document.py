@@ -1,0 +1,102 @@
+"""Reading of definitions files, and the head of written ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from leveret.management.definitions.sections import SECTIONS
+
+CLUSTER: Final = "cluster"
+SINGLE_VHOST: Final = "single_virtual_host"
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+
+
+class InvalidDocument(Exception):
+    """A file is not a definitions file. The message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The broker that a file comes from.
+
+    Attributes:
+        rabbitmq_version: The RabbitMQ version to report.
+        product_version: Leveret's version.
+        cluster_name: The name of the broker.
+    """
+
+    rabbitmq_version: str
+    product_version: str
+    cluster_name: str
+
+    def head(self, vhost: str | None) -> dict[str, Any]:
+        """Return the keys before the sections."""
+        versions = {
+            "rabbit_version": self.rabbitmq_version,
+            "rabbitmq_version": self.rabbitmq_version,
+            "product_name": "Leveret",
+            "product_version": self.product_version,
+        }
+        if vhost is not None:
+            return {
+                **versions,
+                "rabbitmq_definition_format": SINGLE_VHOST,
+                "original_vhost_name": vhost,
+                "explanation": f"Definitions of virtual host '{vhost}'",
+            }
+        return {
+            **versions,
+            "rabbitmq_definition_format": CLUSTER,
+            "original_cluster_name": self.cluster_name,
+            "explanation": f"Definitions of cluster '{self.cluster_name}'",
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """The contents of a definitions file: the objects of each section, as decoded from JSON."""
+
+    sections: dict[str, list[object]] = field(default_factory=dict)
+
+    def of(self, section: str) -> list[object]:
+        return self.sections.get(section, [])
+
+
+def read_document(content: bytes, vhost: str | None) -> Document:
+    """Read a definitions file.
+
+    Args:
+        content: The file.
+        vhost: The only vhost to import into; None for files of a cluster.
+
+    Raises:
+        InvalidDocument: The file is not JSON, a section is not a list, or the file is of a single vhost.
+    """
+    content = content.removeprefix(_BYTE_ORDER_MARK)
+    if not content.strip():
+        return Document()
+    try:
+        found = msgspec.json.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidDocument(f"invalid JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise InvalidDocument(f"expected a JSON object, received {_kind(found)}")
+    if vhost is None and found.get("rabbitmq_definition_format") == SINGLE_VHOST:
+        raise InvalidDocument("the file has the definitions of a single vhost; name the vhost to import them into")
+    sections: dict[str, list[object]] = {}
+    for section in SECTIONS:
+        items = found.get(section.name)
+        if items is None or (vhost is not None and not section.in_vhost_file):
+            continue
+        if not isinstance(items, list):
+            raise InvalidDocument(f"'{section.name}' is {_kind(items)}; expected a list")
+        sections[section.name] = items
+    return Document(sections)
+
+
+def _kind(value: object) -> str:
+    kinds = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
+    return kinds.get(type(value), "a number")

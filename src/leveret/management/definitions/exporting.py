@@ -1,0 +1,99 @@
+"""Export of definitions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from leveret.management.definitions.conversation import Call, Conversation, Row
+from leveret.management.definitions.document import Origin
+from leveret.management.definitions.sections import (
+    BINDINGS,
+    EXCHANGES,
+    QUEUES,
+    RESERVED,
+    SECTIONS,
+    USERS,
+    VHOSTS,
+    Entry,
+    Key,
+)
+
+# The password of the default user, which every broker without users has.
+_DEFAULT_PASSWORD: Final = "guest"
+
+
+class NoSuchVhost(Exception):
+    """The vhost to export or to import into does not exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """Exported definitions.
+
+    Attributes:
+        document: The contents of the file.
+        omitted_hashes: The users whose password hash the file does not have, because it is not in RabbitMQ's format.
+    """
+
+    document: dict[str, Any]
+    omitted_hashes: list[str]
+
+
+def export(origin: Origin, vhost: str | None = None) -> Conversation[Export]:
+    """Export the definitions of a vhost, or of the broker as a whole, sorted. Raises `NoSuchVhost`."""
+    document = origin.head(vhost)
+    omitted: list[str] = []
+    exported: dict[str, set[Key]] = {}
+    if vhost is not None:
+        document |= yield from _properties(vhost)
+    for section in SECTIONS:
+        if vhost is not None and not section.in_vhost_file:
+            continue
+        rows: list[Row] = yield Call(section.list_call, section.list_arguments(vhost))
+        if section is USERS:
+            yield from _add_default_hash(rows)
+            omitted = [row["name"] for row in rows if section.existing(row).has_unknown_hash]
+        entries = [section.entry_of(row) for row in rows if section.is_exported(row)]
+        if section is BINDINGS:
+            entries = [entry for entry in entries if _has_destination(entry, exported)]
+        elif section in (QUEUES, EXCHANGES):
+            exported[section.name] = {section.key(entry) for entry in entries}
+        entries.sort(key=section.key)
+        document[section.name] = entries if vhost is None else [_without_vhost(entry) for entry in entries]
+    return Export(document, omitted)
+
+
+def _add_default_hash(rows: list[Row]) -> Conversation[None]:
+    """Give the default user a hash in RabbitMQ's format, which makes it a user like any other in the file."""
+    for row in rows:
+        if row["source"] == "default":
+            row |= yield Call("users.hash_password", {"password": _DEFAULT_PASSWORD})
+
+
+def _has_destination(binding: Entry, exported: dict[str, set[Key]]) -> bool:
+    """Return whether the destination of a binding is exported or predeclared."""
+    vhost, name = binding["vhost"], binding["destination"]
+    if binding["destination_type"] == "queue":
+        return (vhost, name) in exported[QUEUES.name]
+    return name.startswith(RESERVED) or (vhost, name) in exported[EXCHANGES.name]
+
+
+def _without_vhost(entry: Entry) -> Entry:
+    return {name: value for name, value in entry.items() if name != "vhost"}
+
+
+def _properties(vhost: str) -> Conversation[Entry]:
+    """Return the properties of a vhost in the file of that vhost."""
+    rows: list[Row] = yield Call(VHOSTS.list_call, {})
+    found = next((row for row in rows if row["name"] == vhost), None)
+    if found is None:
+        raise NoSuchVhost(f"vhost '{vhost}' does not exist")
+    entry = VHOSTS.entry_of(found)
+    limits: list[Row] = yield Call("vhost_limits.list", {"vhost": vhost})
+    return {
+        "metadata": entry["metadata"],
+        "description": entry["description"],
+        "default_queue_type": entry["default_queue_type"],
+        "limits": limits[0]["value"] if limits else {},
+    }

@@ -1,0 +1,368 @@
+"""Export and import of definitions over the HTTP API of a broker process."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pika
+import pytest
+
+from tests.management.http.client import HttpApi, HttpBroker
+from tests.support.broker import LeveretProcess, leveret_only
+
+EVERYTHING: dict[str, Any] = {
+    "rabbit_version": "3.13.7",
+    "unknown": {"ignored": True},
+    "users": [
+        {"name": "mover", "password_hash": "", "hashing_algorithm": None, "tags": "management, monitoring", "extra": 1},
+        {"name": "limited", "password_hash": "", "tags": [], "limits": {"max-connections": 0, "max-channels": 7}},
+    ],
+    "vhosts": [
+        {"name": "old"},
+        {"name": "new", "metadata": {"description": "moved", "tags": ["a", "b"], "default_queue_type": "classic"}},
+    ],
+    "permissions": [{"user": "mover", "vhost": "old", "configure": "^a", "write": ".*", "read": ""}],
+    "topic_permissions": [{"user": "mover", "vhost": "old", "exchange": "amq.topic", "write": "^x", "read": ".*"}],
+    "parameters": [
+        {"vhost": "old", "component": "vhost-limits", "name": "limits", "value": {"max-queues": 50}},
+        {
+            "vhost": "old",
+            "component": "operator_policy",
+            "name": "cap",
+            "value": {"pattern": "^q", "definition": {"max-length": 9}, "priority": 1, "apply-to": "queues"},
+        },
+    ],
+    "global_parameters": [{"name": "moved-from", "value": {"cluster": ["a", 1]}}],
+    "policies": [
+        {"vhost": "old", "name": "p", "pattern": "^q", "apply-to": "queues", "definition": {"max-length": 5}, "priority": 2}
+    ],
+    "exchanges": [
+        {"vhost": "old", "name": "x", "type": "topic", "durable": True, "auto_delete": False, "arguments": []},
+        {"vhost": "old", "name": "inner", "type": "fanout", "durable": True, "auto_delete": False, "internal": True},
+        {"vhost": "old", "name": "amq.topic", "type": "topic", "durable": True},
+    ],
+    "queues": [
+        {"vhost": "old", "name": "q1", "durable": True, "auto_delete": False, "arguments": {"x-max-priority": 3}},
+        {"vhost": "old", "name": "s1", "type": "stream", "durable": True, "auto_delete": False, "arguments": {}},
+        {"vhost": "old", "name": "amq.gen-x", "durable": True, "auto_delete": False, "arguments": {}},
+    ],
+    "bindings": [
+        {"vhost": "old", "source": "x", "destination": "q1", "destination_type": "queue", "routing_key": "a.#"},
+        {
+            "vhost": "old",
+            "source": "amq.headers",
+            "destination": "q1",
+            "destination_type": "queue",
+            "routing_key": "",
+            "arguments": {"x-match": "all", "n": 1},
+        },
+        {"vhost": "old", "source": "x", "destination": "inner", "destination_type": "exchange", "routing_key": "b"},
+        {"vhost": "old", "source": "", "destination": "q1", "destination_type": "queue", "routing_key": "q1"},
+        {"vhost": "old", "source": "x", "destination": "amq.gen-x", "destination_type": "queue", "routing_key": "c"},
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpBroker]:
+    """A broker with the default user only."""
+    leveret_only("the HTTP API")
+    process = LeveretProcess(
+        tmp_path_factory.mktemp("definitions"),
+        config="[management]\nport = 0\nmax_body_size = 100000\n",
+        environment={"LEVERET_MANAGEMENT__ENABLED": "true"},
+    )
+    with process.start():
+        yield HttpBroker(process)
+        process.check_log()
+
+
+def by_name(rows: list[Any], name: str) -> Any:
+    return next(row for row in rows if row["name"] == name)
+
+
+def dry_run(api: HttpApi, document: Any, path: str = "/definitions") -> Any:
+    reply = api("POST", f"{path}?dry_run=true", document)
+    assert reply.status == 200, reply.content
+    return reply.json
+
+
+def test_import_and_export(broker: HttpBroker) -> None:
+    report = dry_run(broker, EVERYTHING)
+    assert (len(report["added"]), report["unchanged"], report["refused"]) == (17, 0, [])
+    assert [item["label"] for item in report["skipped"]] == [
+        "exchange 'amq.topic' in vhost 'old'",
+        "queue 'amq.gen-x' in vhost 'old'",
+        "binding 'q1' of queue 'q1' to exchange '' in vhost 'old'",
+        "binding 'c' of queue 'amq.gen-x' to exchange 'x' in vhost 'old'",
+    ]
+    assert broker("GET", "/vhosts/old").status == 404
+    assert broker("POST", "/definitions", EVERYTHING).status == 204
+    report = dry_run(broker, EVERYTHING)
+    assert (report["added"], report["changed"], report["unchanged"], report["refused"]) == ([], [], 17, [])
+    found = broker.get("/definitions")
+    assert found["rabbitmq_definition_format"] == "cluster"
+    assert found["product_name"] == "Leveret"
+    assert by_name(found["users"], "mover") == {
+        "name": "mover",
+        "password_hash": "",
+        "hashing_algorithm": "rabbit_password_hashing_sha256",
+        "tags": ["management", "monitoring"],
+        "limits": {},
+    }
+    assert by_name(found["users"], "limited")["limits"] == {"max-connections": 0, "max-channels": 7}
+    assert by_name(found["vhosts"], "new") == {
+        "name": "new",
+        "description": "moved",
+        "tags": ["a", "b"],
+        "default_queue_type": "classic",
+        "metadata": {"description": "moved", "tags": ["a", "b"], "default_queue_type": "classic"},
+    }
+    assert {item["user"] for item in found["permissions"]} == {"guest", "mover"}
+    for section in ("topic_permissions", "parameters", "global_parameters", "policies"):
+        assert sorted(found[section], key=str) == sorted(EVERYTHING[section], key=str), section
+    assert [item["name"] for item in found["exchanges"]] == ["inner", "x"]
+    assert by_name(found["exchanges"], "inner")["internal"] is True
+    assert {item["name"]: item["type"] for item in found["queues"]} == {"q1": "classic", "s1": "stream"}
+    assert len(found["bindings"]) == 3
+    # The exported file imports without a change; `guest` has got a hash of its own, which the file does not have.
+    report = dry_run(broker, found)
+    assert report["added"] == report["changed"] == report["skipped"] == report["refused"] == []
+
+
+def test_the_definitions_of_one_vhost(broker: HttpBroker) -> None:
+    assert broker("POST", "/definitions", EVERYTHING).status == 204
+    found = broker.get("/definitions/old")
+    assert (found["rabbitmq_definition_format"], found["original_vhost_name"]) == ("single_virtual_host", "old")
+    assert found["limits"] == {"max-queues": 50}
+    assert not {"users", "vhosts", "permissions", "topic_permissions", "global_parameters"} & found.keys()
+    for section in ("parameters", "policies", "exchanges", "queues", "bindings"):
+        assert found[section], section
+        assert all("vhost" not in item for item in found[section])
+    assert broker("POST", "/definitions", found).status == 400
+    assert broker("PUT", "/vhosts/copy", {}).status == 201
+    assert broker("POST", "/definitions/copy", found).status == 204
+    copied = broker.get("/definitions/copy")
+    for section in ("parameters", "policies", "exchanges", "queues", "bindings"):
+        assert copied[section] == found[section], section
+    assert broker("POST", "/definitions/missing", found).status == 404
+    assert broker("GET", "/definitions/missing").status == 400
+
+
+def test_differences(broker: HttpBroker) -> None:
+    first = {
+        "vhosts": [{"name": "differs"}],
+        "queues": [{"vhost": "differs", "name": "q", "durable": True, "auto_delete": False, "arguments": {}}],
+        "policies": [{"vhost": "differs", "name": "p", "pattern": "^q", "definition": {"max-length": 5}}],
+    }
+    assert broker("POST", "/definitions", first).status == 204
+    second = {
+        "vhosts": [{"name": "differs", "description": "other"}],
+        "queues": [{"vhost": "differs", "name": "q", "durable": False, "auto_delete": False, "arguments": {}}],
+        "policies": [{"vhost": "differs", "name": "p", "pattern": "^r", "definition": {"max-length": 5}}],
+    }
+    report = dry_run(broker, second)
+    assert [(item["label"], item["before"], item["after"]) for item in report["changed"]] == [
+        ("vhost 'differs'", {"description": ""}, {"description": "other"}),
+        ("policy 'p' in vhost 'differs'", {"pattern": "^q"}, {"pattern": "^r"}),
+    ]
+    assert report["skipped"] == [
+        {
+            "kind": "queue",
+            "label": "queue 'q' in vhost 'differs'",
+            "identity": {"vhost": "differs", "name": "q"},
+            "before": {"durable": True},
+            "after": {"durable": False},
+            "reason": "it exists with other properties, which cannot be changed",
+        }
+    ]
+    assert broker("POST", "/definitions", second).status == 204
+    assert broker.get("/queues/differs/q")["durable"] is True
+    assert broker.get("/policies/differs/p")["pattern"] == "^r"
+
+
+REFUSED: list[tuple[str, Any, str]] = [
+    ("queues", {"vhost": "/", "name": "y" * 256, "durable": True}, "at most 255 are allowed"),
+    ("queues", {"vhost": "/", "name": "", "durable": True}, "the queue name is empty"),
+    ("queues", {"vhost": "/", "name": "y", "arguments": {"x-max-length": "many"}}, "x-max-length"),
+    ("queues", {"vhost": "/", "name": "y", "arguments": {"x-queue-type": "none"}}, "x-queue-type"),
+    ("queues", {"vhost": "/", "name": "y", "arguments": ["x"]}, "invalid value of 'arguments'; expected an object"),
+    ("queues", {"vhost": "/", "name": "y", "durable": "yes"}, "Expected `bool | null`, got `str` - at `$.durable`"),
+    ("queues", {"name": "y", "durable": True}, "the key 'vhost' is missing"),
+    ("queues", {"vhost": "missing", "name": "y"}, "vhost 'missing' does not exist, and the file does not have it"),
+    ("queues", 7, "expected an object"),
+    ("exchanges", {"vhost": "/", "name": "y", "type": "none"}, "unknown exchange type 'none'"),
+    ("exchanges", {"vhost": "/", "name": "y"}, "missing required field `type`"),
+    ("policies", {"vhost": "/", "name": "y", "pattern": "(?<=a)b", "definition": {"max-length": 1}}, "pattern '(?<=a)b'"),
+    ("policies", {"vhost": "/", "name": "y", "pattern": "", "definition": {"none": 1}}, "key 'none' is unknown"),
+    ("policies", {"vhost": "/", "name": "y", "pattern": "", "definition": {"max-length": "x"}}, "max-length"),
+    ("parameters", {"vhost": "/", "component": "none", "name": "y", "value": {}}, "component 'none' does not exist"),
+    ("parameters", {"vhost": "/", "component": "vhost-limits", "name": "limits", "value": {"a": 1}}, "limit 'a'"),
+    ("permissions", {"vhost": "/", "user": "missing", "configure": "", "write": "", "read": ""}, "user 'missing'"),
+    ("permissions", {"vhost": "/", "user": "guest", "configure": "(", "write": "", "read": ""}, "configure permission"),
+    ("users", {"name": "y", "password_hash": "bad", "tags": []}, "password hash"),
+    ("users", {"name": "y", "tags": 7}, "Expected `str | array | null`, got `int` - at `$.tags`"),
+    ("users", {"name": "y", "limits": {"max-connections": "2"}}, "invalid limit 'max-connections'"),
+    ("vhosts", {"name": "y", "default_queue_type": "none"}, "unknown queue type 'none'"),
+    ("global_parameters", {"name": "y"}, "missing required field `value`"),
+    ("bindings", {"vhost": "/", "source": "x", "destination": "y", "destination_type": "none"}, "destination_type"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("section", "item", "reason"), REFUSED)
+def test_a_refused_object_does_not_prevent_the_others(broker: HttpBroker, section: str, item: Any, reason: str) -> None:
+    good = {"name": "good-parameter", "value": f"{section}{reason}"}
+    document = {section: [item], **({"global_parameters": [item, good]} if section == "global_parameters" else {})}
+    document.setdefault("global_parameters", [good])
+    if section == "queues" and isinstance(item, dict) and item.get("name") != "":
+        [shown] = dry_run(broker, document)["refused"]
+        assert reason in shown["reason"]
+    reply = broker("POST", "/definitions", document)
+    assert reply.status == 400, reply.content
+    assert reply.json["error"] == "bad_request"
+    assert reply.json["reason"].startswith("1 of 2 definitions refused: ")
+    [refused] = reply.json["refused"]
+    assert reason in refused["reason"], refused
+    assert broker.get("/global-parameters/good-parameter")["value"] == good["value"]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"{", "invalid JSON"),
+        (b"[]", "expected a JSON object, received a list"),
+        (b'"{}"', "expected a JSON object, received a string"),
+        (b'{"queues": {}}', "'queues' is an object; expected a list"),
+        (b'{"queues": "x"}', "'queues' is a string; expected a list"),
+        (b'{"a": ' + b"[" * 5000 + b"]" * 5000 + b"}", "invalid JSON"),
+        (b'{"a": "\xff"}', "invalid JSON"),
+        (b" " * 100001, "Exceeded HTTP request body size limit"),
+    ],
+)
+def test_invalid_files(broker: HttpBroker, content: bytes, reason: str) -> None:
+    reply = broker("POST", "/definitions", raw=content)
+    assert (reply.status, reply.json["error"]) == (400, "bad_request")
+    assert reason in reply.json["reason"]
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b'\xef\xbb\xbf{"queues": null}'])
+def test_empty_files(broker: HttpBroker, content: bytes) -> None:
+    assert broker("POST", "/definitions", raw=content, headers={"Content-Type": "text/plain"}).status == 204
+
+
+def form(**fields: bytes) -> tuple[bytes, dict[str, str]]:
+    parts = [
+        b'--limit\r\nContent-Disposition: form-data; name="%s"; filename="x.json"\r\nContent-Type: text/plain\r\n\r\n%s\r\n'
+        % (name.encode(), value)
+        for name, value in fields.items()
+    ]
+    return b"".join(parts) + b"--limit--\r\n", {"Content-Type": "multipart/form-data; boundary=limit"}
+
+
+def test_the_upload_form(broker: HttpBroker) -> None:
+    document = json.dumps({"global_parameters": [{"name": "uploaded", "value": "a\r\n--b"}]}).encode()
+    content, headers = form(file=document)
+    assert broker("POST", "/definitions", raw=content, headers=headers).status == 204
+    assert broker.get("/global-parameters/uploaded")["value"] == "a\r\n--b"
+    content, headers = form(redirect=b"../#/import-succeeded", file=document)
+    reply = broker("POST", "/definitions", raw=content, headers=headers)
+    assert (reply.status, reply.headers["location"]) == (303, "../#/import-succeeded")
+    for target in (b"https://example.com/", b"//example.com", b"/\\example.com", b"javascript:alert(1)", b"/a\r\nb"):
+        content, headers = form(redirect=target, file=document)
+        assert broker("POST", "/definitions", raw=content, headers=headers).status == 400, target
+    content, headers = form(other=document)
+    assert "without the field 'file'" in broker("POST", "/definitions", raw=content, headers=headers).json["reason"]
+    content, headers = form(file=document)
+    for broken in (b"", content[:-4], content.replace(b"name=", b"n="), b"--limit\r\n\r\n\r\n--limit--", content * 20):
+        assert broker("POST", "/definitions", raw=broken, headers=headers).status == 400, broken
+    assert broker("POST", "/definitions", raw=content, headers={"Content-Type": "multipart/form-data"}).status == 400
+
+
+def test_the_name_of_a_download(broker: HttpBroker) -> None:
+    reply = broker("GET", "/definitions?download=rabbit_vm_2026-11-24.json")
+    assert reply.headers["content-disposition"] == "attachment; filename=rabbit_vm_2026-11-24.json"
+    assert broker("GET", "/definitions?download=a%0D%0Ab").status == 400
+    assert broker("HEAD", "/definitions").status == 200
+    assert broker.get("/all-configuration").keys() == broker.get("/definitions").keys()
+
+
+def test_only_administrators(api: HttpBroker) -> None:
+    for user in ("monitor", "manager", "maker"):
+        assert api("GET", "/definitions", user=user).status == 401
+        assert api("POST", "/definitions/%2F", {}, user=user).status == 401
+    assert api("GET", "/definitions", user="plain").status == 401
+
+
+def test_a_hash_of_rabbitmq_works_until_it_is_replaced(broker: HttpBroker) -> None:
+    salt = b"\x90\x8d\xc6\x0a"
+    hashed = base64.b64encode(salt + hashlib.sha256(salt + b"secret").digest()).decode()
+    user = {"name": "hashed", "password_hash": hashed, "hashing_algorithm": "rabbit_password_hashing_sha256", "tags": ""}
+    document = {
+        "users": [user],
+        "permissions": [{"user": "hashed", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}],
+    }
+    assert broker("POST", "/definitions", document).status == 204
+    assert by_name(broker.get("/definitions")["users"], "hashed")["password_hash"] == hashed
+    before = int(broker("GET", "/definitions").headers.get("x-leveret-omitted-hashes", "0"))
+    pika.BlockingConnection(pika.URLParameters(broker.process.url(user="hashed", password="secret"))).close()
+    reply = broker("GET", "/definitions")
+    assert by_name(reply.json["users"], "hashed") == {"name": "hashed", "tags": [], "limits": {}}
+    assert int(reply.headers["x-leveret-omitted-hashes"]) == before + 1
+    # The export leaves the password alone, and the first file resets it.
+    assert dry_run(broker, reply.json)["changed"] == []
+    [changed] = dry_run(broker, document)["changed"]
+    assert (changed["before"], changed["after"]) == ({"password": "***"}, {"password": "***"})
+
+
+def test_users_and_vhosts_of_the_configuration_are_left_alone(api: HttpBroker) -> None:
+    document = {
+        "users": [{"name": "monitor", "password_hash": "", "tags": []}],
+        "vhosts": [{"name": "interop", "description": "other"}, {"name": "/"}],
+        "permissions": [
+            {"user": "guest", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"},
+            {"user": "manager", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"},
+        ],
+    }
+    report = dry_run(api, document)
+    assert [item["label"] for item in report["skipped"]] == [
+        "user 'monitor'",
+        "vhost 'interop'",
+        "permissions of user 'manager' in vhost '/'",
+    ]
+    assert {item["reason"] for item in report["skipped"]} == {"it is declared in the configuration; change it there"}
+    assert (report["unchanged"], report["refused"]) == (2, [])
+    assert api("POST", "/definitions", document).status == 204
+
+
+def test_exclusive_queues_are_not_exported(broker: HttpBroker) -> None:
+    connection = pika.BlockingConnection(pika.URLParameters(broker.process.url()))
+    channel = connection.channel()
+    channel.queue_declare("mine", exclusive=True)
+    channel.queue_bind("mine", "amq.fanout")
+    channel.queue_declare("shared", auto_delete=True)
+    found = broker.get("/definitions/%2F")
+    names = [queue["name"] for queue in found["queues"]]
+    assert "mine" not in names
+    assert "shared" in names
+    assert not [binding for binding in found["bindings"] if binding["destination"] == "mine"]
+    connection.close()
+
+
+def test_after_a_restart(tmp_path: Path) -> None:
+    leveret_only("the HTTP API")
+    process = LeveretProcess(
+        tmp_path, config="[management]\nport = 0\n", environment={"LEVERET_MANAGEMENT__ENABLED": "true"}
+    )
+    with process.start():
+        api = HttpBroker(process)
+        assert api("POST", "/definitions", EVERYTHING).status == 204
+        before = api.get("/definitions")
+        process.kill()
+        process.start()
+        assert HttpBroker(process).get("/definitions") == before
+        process.check_log()
