@@ -46,6 +46,7 @@ COMMANDS = {
     "operator-policies": ("leveret.cli.policies:operator_policies", "List, set and delete operator policies."),
     "parameters": ("leveret.cli.parameters:parameters", "List, set and delete parameters of vhosts."),
     "global-parameters": ("leveret.cli.parameters:global_parameters", "List, set and delete global parameters."),
+    "definitions": ("leveret.cli.definitions:definitions", "Export, import and compare definitions."),
     "permissions": ("leveret.cli.permissions:permissions", "List, set and delete permissions."),
     "topic-permissions": (
         "leveret.cli.topic_permissions:topic_permissions",

@@ -16,7 +16,7 @@ import msgspec
 from leveret._build import __version__
 from leveret._isolation import python_command
 from leveret.config import Config
-from leveret.management.http.settings import HttpSettings
+from leveret.management.http.settings import HttpSettings, node_name
 from leveret.node.errors import StartFailed
 from leveret.node.listening import addresses_of, bracketed
 
@@ -122,7 +122,7 @@ class HttpProcess:
         return HttpSettings(
             control=str(self._control),
             sockets=[opened.fileno() for opened in self._sockets],
-            node=f"rabbit@{socket.gethostname().partition('.')[0]}",
+            node=node_name(),
             version=__version__,
             rabbitmq_version=management.rabbitmq_version,
             path_prefix=management.path_prefix,

@@ -28,6 +28,7 @@ from leveret.management.socket_path import CONTROL_SOCKET
 from leveret.node.choices import CHOICES
 from leveret.node.composition import Composition, make_data_directory, tls_settings
 from leveret.node.errors import StartFailed
+from leveret.node.loading import load_definitions
 from leveret.security.declared import check_realms, declared_users
 from leveret.security.tls import TlsError
 from leveret.security.users import FROM_DEFAULT
@@ -144,6 +145,8 @@ class Serving:
             self._ready_file.unlink(missing_ok=True)
         try:
             await composition.server.start()
+            if not self._announced:
+                await load_definitions(composition)
             await composition.listen(self._ports)
             try:
                 await control.start()

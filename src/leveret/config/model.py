@@ -562,7 +562,10 @@ class EventsConfig(Section, frozen=True, kw_only=True):
 
 
 class ManagementConfig(Section, frozen=True, kw_only=True):
-    """The HTTP API, which `leveret serve` runs in a process of its own. Requires the extra `leveret[management]`."""
+    """The HTTP API, which `leveret serve` runs in a process of its own. Requires the extra `leveret[management]`.
+
+    `load_definitions` works without the extra.
+    """
 
     enabled: Annotated[bool, about("Whether to serve the HTTP API if the extra `leveret[management]` is installed.")] = True
     host: Annotated[
@@ -584,6 +587,10 @@ class ManagementConfig(Section, frozen=True, kw_only=True):
         Name, about("RabbitMQ version to report to clients, which choose their requests by it.")
     ] = "4.1.0"
     max_body_size: Annotated[Size, about("Maximum size of a request body in bytes.", ge=1)] = 20000000
+    load_definitions: Annotated[
+        FilePath | None,
+        about("File with [definitions](definitions.md) to import at the start, before clients can connect."),
+    ] = None
 
 
 class Config(Section, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from leveret.management.operations.operation import Operator
 from leveret.management.structs import Reply
 from leveret.node.composition import Composition
 from leveret.node.errors import CallRefused, StartFailed
+from leveret.node.loading import load_definitions
 from leveret.security.tls import TlsError
 from leveret.storage.salvage import NOTHING_LOST, Salvage
 
@@ -40,7 +41,7 @@ class Node:
     async def start(self) -> None:
         """Open the store and listen. Raises `StartFailed`."""
         try:
-            await self._open(self._salvage)
+            await self._open(self._salvage, first=True)
         except (ConfigError, TlsError, StorageFailed) as error:
             raise StartFailed(str(error)) from error
 
@@ -64,10 +65,12 @@ class Node:
             raise CallRefused(str(error), error.condition) from None
         return (item for item in result if item is not None) if isinstance(result, Iterator) else result
 
-    async def _open(self, salvage: Salvage) -> None:
+    async def _open(self, salvage: Salvage, *, first: bool = False) -> None:
         composition = Composition(self.config, self._config_name, self._store_failed, self._owner, salvage=salvage)
         try:
             await composition.server.start()
+            if first:
+                await load_definitions(composition)
             await composition.listen(self._ports)
         except BaseException:
             await _close(composition, "the broker does not start")

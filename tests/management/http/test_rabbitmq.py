@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from leveret import sync
 from tests.management.http.client import HttpBroker, HttpRabbit, Reply
-from tests.support.broker import free_port
+from tests.support.broker import LeveretProcess, free_port
 from tests.support.polling import wait_until
 from tests.support.rabbitmq import RabbitProcess, available
 
@@ -192,3 +193,144 @@ def shown(reply: Reply) -> tuple[int, str | None, Any]:
     elif isinstance(body, list):
         body.sort(key=lambda item: json.dumps(item, sort_keys=True))
     return reply.status, reply.headers.get("location"), body
+
+
+# Keys of exported objects that RabbitMQ 3.10 does not have, by section.
+NEWER: dict[str, set[str]] = {"queues": {"type"}, "vhosts": {"description", "tags", "default_queue_type"}}
+
+
+@pytest.mark.slow
+def test_definitions(tmp_path: Path, rabbit: tuple[RabbitProcess, HttpRabbit]) -> None:
+    """Definitions of RabbitMQ, imported into Leveret and exported again, are equal, and RabbitMQ imports them."""
+    _, theirs = rabbit
+    document = {
+        "users": [
+            {"name": "defined", "password": "secret", "tags": ["monitoring", "other"]},
+            {"name": "silent", "password_hash": "", "tags": ""},
+        ],
+        "vhosts": [{"name": "defined", "metadata": {"description": "for a test", "tags": ["a"]}}],
+        **IN_A_VHOST,
+    }
+    assert theirs("POST", "/definitions", document).status == 204
+    assert theirs("PUT", "/user-limits/defined/max-channels", {"value": 3}).status == 201
+    original = theirs.get("/definitions")
+    process = LeveretProcess(
+        tmp_path, config="[management]\nport = 0\n", environment={"LEVERET_MANAGEMENT__ENABLED": "true"}
+    )
+    with process.start():
+        ours = HttpBroker(process)
+        reply = ours("POST", "/definitions", original)
+        assert reply.status == 204, reply.content
+        copied = ours.get("/definitions")
+        assert shown_definitions(copied) == shown_definitions(original)
+        report = ours("POST", "/definitions?dry_run=true", original).json
+        assert report["added"] == report["changed"] == report["skipped"] == report["refused"] == []
+        single = theirs.get("/definitions/defined")
+        assert shown_definitions(ours.get("/definitions/defined")) == shown_definitions(single)
+        assert theirs("POST", "/definitions", copied).status == 204
+        assert shown_definitions(theirs.get("/definitions")) == shown_definitions(original)
+        # Users of RabbitMQ log in with their passwords.
+        assert ours("GET", "/whoami", user="defined", password="secret").status == 200
+        assert ours("GET", "/whoami", user="defined", password="wrong").status == 401
+        process.check_log()
+
+
+def shown_definitions(document: dict[str, Any]) -> dict[str, list[Any]]:
+    """Return the sections that two brokers must have in common."""
+    found = {}
+    for section, items in document.items():
+        if isinstance(items, list):
+            newer = NEWER.get(section, set())
+            kept = [{key: value for key, value in item.items() if key not in newer} for item in items]
+            if section == "vhosts":
+                kept = [{"name": item["name"]} for item in kept]
+            elif section == "global_parameters":
+                kept = [item for item in kept if not item["name"].startswith("internal")]
+            found[section] = sorted(kept, key=lambda item: json.dumps(item, sort_keys=True))
+    return found
+
+
+IN_A_VHOST: dict[str, list[Any]] = {
+    "permissions": [
+        {"user": "defined", "vhost": "defined", "configure": "^a", "write": ".*", "read": ""},
+        {"user": "guest", "vhost": "defined", "configure": ".*", "write": ".*", "read": ".*"},
+    ],
+    "topic_permissions": [
+        {"user": "defined", "vhost": "defined", "exchange": "amq.topic", "write": "^{username}", "read": ".*"}
+    ],
+    "parameters": [
+        {"vhost": "defined", "component": "vhost-limits", "name": "limits", "value": {"max-queues": 50}},
+        {
+            "vhost": "defined",
+            "component": "operator_policy",
+            "name": "cap",
+            "value": {"pattern": "^q", "definition": {"max-length": 9}, "priority": 1, "apply-to": "queues"},
+        },
+    ],
+    "global_parameters": [{"name": "defined", "value": {"list": ["a", 1]}}],
+    "policies": [
+        {
+            "vhost": "defined",
+            "name": "p",
+            "pattern": "^q",
+            "apply-to": "queues",
+            "definition": {"max-length": 5, "dead-letter-exchange": "x"},
+            "priority": 2,
+        }
+    ],
+    "exchanges": [
+        {"vhost": "defined", "name": "x", "type": "topic", "durable": True, "auto_delete": False, "arguments": {}},
+        {
+            "vhost": "defined",
+            "name": "inner",
+            "type": "fanout",
+            "durable": True,
+            "auto_delete": True,
+            "internal": True,
+            "arguments": {"alternate-exchange": "x"},
+        },
+    ],
+    "queues": [
+        {
+            "vhost": "defined",
+            "name": "q1",
+            "durable": True,
+            "auto_delete": False,
+            "arguments": {"x-max-priority": 3, "x-message-ttl": 60000},
+        },
+        {
+            "vhost": "defined",
+            "name": "s1",
+            "durable": True,
+            "auto_delete": False,
+            "arguments": {"x-queue-type": "stream"},
+        },
+        {"vhost": "defined", "name": "brief", "durable": False, "auto_delete": True, "arguments": {}},
+    ],
+    "bindings": [
+        {
+            "vhost": "defined",
+            "source": "x",
+            "destination": "q1",
+            "destination_type": "queue",
+            "routing_key": "a.#",
+            "arguments": {},
+        },
+        {
+            "vhost": "defined",
+            "source": "amq.headers",
+            "destination": "q1",
+            "destination_type": "queue",
+            "routing_key": "",
+            "arguments": {"x-match": "all", "n": 1},
+        },
+        {
+            "vhost": "defined",
+            "source": "x",
+            "destination": "inner",
+            "destination_type": "exchange",
+            "routing_key": "b",
+            "arguments": {},
+        },
+    ],
+}

@@ -7,7 +7,7 @@ the changes in batches (`operations/batches.py`), each of which takes bounded tu
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
@@ -46,14 +46,14 @@ class Options:
         dry_run: Whether to report the differences without changing anything.
         keep_default: Whether the default user remains when users are imported.
         keep_passwords: Whether a user whose hash Leveret has replaced keeps its password.
-        progress: Called with the number of processed objects and the total.
+        progress: Called with the number of processed objects and the total after each batch, if any.
     """
 
     vhost: str | None = None
     dry_run: bool = False
     keep_default: bool = False
     keep_passwords: bool = False
-    progress: Callable[[int, int], None] = field(default=lambda done, total: None)
+    progress: Callable[[int, int], None] | None = None
 
 
 def import_document(document: Document, options: Options) -> Conversation[Report]:
@@ -203,4 +203,5 @@ class _Import:
                 if not change.refused:
                     kind = self._report.added if change.existing is None else self._report.changed
                     kind.append(change.describe())
-        self._options.progress(self._done, self._report.total)
+        if self._options.progress is not None:
+            self._options.progress(self._done, self._report.total)

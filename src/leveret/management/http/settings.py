@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import msgspec
 
 
@@ -39,3 +41,8 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
     disk_free_limit: int
     log_level: str
     log_format: str
+
+
+def node_name() -> str:
+    """Return the name of the node in answers and files, which clients expect in RabbitMQ's form."""
+    return f"rabbit@{socket.gethostname().partition('.')[0]}"
