@@ -221,6 +221,7 @@ def test_users(harness: Harness) -> None:
             "max_channels": 0,
             "scram": False,
             "loopback_only": False,
+            "has_password": True,
             "password_hash": "",
             "hashing_algorithm": "",
         }

@@ -74,7 +74,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpBroker]:
     leveret_only("the HTTP API")
     process = LeveretProcess(
         tmp_path_factory.mktemp("definitions"),
-        config="[management]\nport = 0\nmax_body_size = 100000\n",
+        config="[management]\nport = 0\nmax_body_size = 3000000\n",
         environment={"LEVERET_MANAGEMENT__ENABLED": "true"},
     )
     with process.start():
@@ -241,7 +241,8 @@ def test_a_refused_object_does_not_prevent_the_others(broker: HttpBroker, sectio
         (b'{"queues": "x"}', "'queues' is a string; expected a list"),
         (b'{"a": ' + b"[" * 5000 + b"]" * 5000 + b"}", "invalid JSON"),
         (b'{"a": "\xff"}', "invalid JSON"),
-        (b" " * 100001, "Exceeded HTTP request body size limit"),
+        (b'{"queues": [{"vhost": "/", "name": "\\ud800"}]}', "invalid JSON"),
+        (b" " * 3000001, "Exceeded HTTP request body size limit"),
     ],
 )
 def test_invalid_files(broker: HttpBroker, content: bytes, reason: str) -> None:
@@ -253,6 +254,28 @@ def test_invalid_files(broker: HttpBroker, content: bytes, reason: str) -> None:
 @pytest.mark.parametrize("content", [b"", b"{}", b'\xef\xbb\xbf{"queues": null}'])
 def test_empty_files(broker: HttpBroker, content: bytes) -> None:
     assert broker("POST", "/definitions", raw=content, headers={"Content-Type": "text/plain"}).status == 204
+
+
+def test_many_and_large_objects(broker: HttpBroker) -> None:
+    """Batches are bounded by their number of changes and by their size."""
+    large = [
+        {"vhost": "many", "component": "shovel", "name": f"s{number}", "value": {"x": "y" * 200000}} for number in range(4)
+    ]
+    queues = [{"vhost": "many", "name": f"q{number}", "durable": True} for number in range(450)]
+    document = {"vhosts": [{"name": "many"}], "parameters": large, "queues": queues * 2}
+    assert broker("POST", "/definitions", document).status == 204
+    assert len(broker.get("/queues/many?columns=name")) == 450
+    assert broker.get("/parameters/shovel/many") == large
+    report = dry_run(broker, document)
+    assert (report["unchanged"], report["added"], report["total"]) == (905, [], 905)
+    huge = {"global_parameters": [{"name": "huge", "value": "y" * 1000000}]}
+    assert "expected at most 983040" in broker("POST", "/definitions", huge).json["reason"]
+
+
+def test_pages_of_other_origins(broker: HttpBroker) -> None:
+    content, headers = form(file=b"{}")
+    headers["Origin"] = "https://example.com"
+    assert broker("POST", "/definitions", raw=content, headers=headers).status == 401
 
 
 def form(**fields: bytes) -> tuple[bytes, dict[str, str]]:
