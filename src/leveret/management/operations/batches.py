@@ -41,7 +41,7 @@ logger = logging.getLogger("leveret.control")
 
 MAX_CHANGES: Final = 1000
 # Seconds of a turn after which the rest of a batch waits for the next one.
-TURN: Final = 0.004
+TURN: Final = 0.002
 
 
 class Change(Request, kw_only=True):
