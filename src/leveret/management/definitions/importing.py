@@ -137,8 +137,8 @@ class _Import:
             if section.name in wanted:
                 rows: list[Row] = yield Call(section.list_call, section.list_arguments(vhost))
                 self._known.objects[section.name] = self._objects(section, rows)
-        if vhost is not None and self._known.find(VHOSTS.name, vhost) is None:
-            raise NoSuchVhost(f"vhost '{vhost}' does not exist")
+            if section is VHOSTS and vhost is not None and self._known.find(VHOSTS.name, vhost) is None:
+                raise NoSuchVhost(f"vhost '{vhost}' does not exist")
 
     def _objects(self, section: Section[Any], rows: list[Row]) -> dict[Key, Existing]:
         """Return objects by key. The default user does not count unless it remains: the first new user removes it."""
