@@ -34,9 +34,21 @@ class Route:
     watch     records events of the messages
     owner     the only user who may publish with it (to a sink transaction, whatever the routing key); "" for all users
     request   whether messages are requests to the broker, which alarms do not block, since they may end the alarm
+    published  messages published to `queues` since the last `VhostStatistics.fold`
     """
 
-    __slots__ = ("depends", "dynamic", "exchange", "exchange_name", "owner", "queues", "request", "routing_key", "watch")
+    __slots__ = (
+        "depends",
+        "dynamic",
+        "exchange",
+        "exchange_name",
+        "owner",
+        "published",
+        "queues",
+        "request",
+        "routing_key",
+        "watch",
+    )
 
     def __init__(
         self,
@@ -57,6 +69,13 @@ class Route:
         self.owner = owner
         self.request = exchange_name == CONTROL
         self.dynamic = depends or watch is not None
+        self.published = 0
+
+    def take_published(self) -> int:
+        """Return the number of messages since the last call."""
+        count = self.published
+        self.published = 0
+        return count
 
 
 def check_keys(broker: Broker, routing_keys: list[str]) -> list[str]:

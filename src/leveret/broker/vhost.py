@@ -47,6 +47,7 @@ from leveret.broker.queues.queue_list import QueueList
 from leveret.broker.queues.registry import QUEUE_ARGUMENTS, TYPES, make_queue, parse_queue_arguments
 from leveret.broker.queues.requests import RequestQueue
 from leveret.broker.routing import Route, check_keys, depends_on_message, resolve
+from leveret.broker.statistics import VhostStatistics
 from leveret.broker.transactions.branches import Branches
 from leveret.broker.transactions.sink_transactions import SinkTransactions
 from leveret.broker.values import FieldTable, Frozen
@@ -81,6 +82,8 @@ OTHER_CLASSES: Final = b"mixed"
 DEAD_QUEUE: Final = "amq.dead"
 # Maximum number of names of unknown arguments that are remembered as logged.
 MAX_NOTED: Final = 1000
+# Maximum number of routes whose counters are folded in one turn.
+MAX_FOLDED_AT_ONCE: Final = 1000
 
 
 class Vhost:
@@ -102,6 +105,7 @@ class Vhost:
         # Cache: whether routes of an exchange depend on more than the address.
         self.depending: dict[str, bool] = {}
         self.topology = 0
+        self.statistics = VhostStatistics()
         self.dead_letters = DeadLetters(self)
         # Exchanges with bindings to a destination, by its kind and name.
         self.sources: dict[tuple[str, str], dict[str, Exchange]] = {}
@@ -213,13 +217,16 @@ class Vhost:
         queues = [] if depends else resolve(self, exchange, [routing_key], {}, None)
         route = Route(exchange, exchange_name, routing_key, queues, depends, self.events.of_exchange(exchange_name))
         if len(self.routes) >= MAX_ROUTES:
-            self.routes.clear()
+            # Connections drop them, too: what they publish next is counted in the routes of this cache.
+            self.topology += 1
+            self._drop_routes()
         self.routes[address] = route
         return route
 
     def route_message(self, route: Route, message: Message, more_keys: list[str]) -> list[Queue]:
         """Return the queues of one message whose route is `dynamic` or that has CC or BCC headers."""
         queues = self.queues_of(route, message, more_keys)
+        self.statistics.count(route.exchange, len(queues))
         if route.watch is not None:
             route.watch.published(message, queues)
         return queues
@@ -236,9 +243,25 @@ class Vhost:
 
     def topology_changed(self) -> None:
         self.topology += 1
-        self.routes.clear()
+        if self.routes:
+            self._drop_routes()
         self.depending.clear()
         self.events.rebind()
+
+    def _drop_routes(self) -> None:
+        """Empty the cache of routes; their counters are folded in steps if there are many."""
+        routes = list(self.routes.values())
+        self.routes.clear()
+        if len(routes) <= MAX_FOLDED_AT_ONCE:
+            for route in routes:
+                self.statistics.fold(route)
+        else:
+            self.broker.jobs.run_steps(self._folding(routes))
+
+    def _folding(self, routes: list[Route]) -> Iterator[int]:
+        while routes:
+            self.statistics.fold(routes.pop())
+            yield 1
 
     def published_to(self, name: str) -> Exchange | None:
         """Return the exchange that a publish refers to, also through a sink transaction; None if it does not exist.
@@ -521,6 +544,7 @@ class Vhost:
             return 0
         del self.queues[queue.name]
         self.queue_list.discard(queue)
+        self.statistics.retire_queue(queue)
         if self.broker.definitions_left >= 0:
             self.broker.definitions_left += 1
         if queue.stored:

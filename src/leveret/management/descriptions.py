@@ -32,7 +32,7 @@ class ProcessInfo(Reply, kw_only=True):
 
 
 class ConnectionInfo(Reply, kw_only=True):
-    """A connection. `connected_at` is in milliseconds of Unix time."""
+    """A connection. `connected_at` is in milliseconds of Unix time; `reads` and `writes` count those of the socket."""
 
     number: int
     name: str
@@ -49,10 +49,17 @@ class ConnectionInfo(Reply, kw_only=True):
     channel_max: int
     heartbeat: int
     connected_at: int = 0
+    reads: int = 0
+    writes: int = 0
 
 
 class ChannelInfo(Reply, kw_only=True):
-    """A channel, or an AMQP 1.0 session."""
+    """A channel, or an AMQP 1.0 session.
+
+    Attributes:
+        delivered: Deliveries and replies to basic.get.
+        returned: Messages without a queue that were returned; `dropped` counts the others.
+    """
 
     connection: int
     vhost: str
@@ -65,6 +72,16 @@ class ChannelInfo(Reply, kw_only=True):
     unconfirmed: int
     mode: str
     state: str
+    confirmed: int = 0
+    delivered: int = 0
+    delivered_no_ack: int = 0
+    got: int = 0
+    got_no_ack: int = 0
+    got_empty: int = 0
+    redelivered: int = 0
+    acked: int = 0
+    returned: int = 0
+    dropped: int = 0
 
 
 class LinkInfo(Reply, kw_only=True):

@@ -51,6 +51,8 @@ class VhostSession(Session):
         self.lost = False
         self.dirty = False
         self.bytes_in = 0
+        # Number of reads of the socket.
+        self.reads = 0
         self.ingress = IngressThrottle(self)
         self.routes: dict[bytes, Route] = {}
         self.topology = -1
@@ -62,6 +64,7 @@ class VhostSession(Session):
     def count_input(self, size: int) -> None:
         """Count the bytes of one read, and begin to process them."""
         self.bytes_in += size
+        self.reads += 1
         self.broker.inputs += 1
         self.operation = ""
         self.services.served.append(self.number)
@@ -121,6 +124,7 @@ class VhostSession(Session):
         vhost = self.vhost
         self.vhost = None
         vhost.connections -= 1
+        vhost.statistics.retire_connection(self.bytes_in, self.sent_bytes())
         by_user = self.services.by_user
         count = by_user.get(self.user, 0) - 1
         if count > 0:
@@ -128,6 +132,10 @@ class VhostSession(Session):
         else:
             by_user.pop(self.user, None)
         vhost.remove_exclusive(self, done)
+
+    def sent_bytes(self) -> int:
+        """Return the number of bytes sent."""
+        raise NotImplementedError
 
     def close_forced(self, reason: str) -> None:
         """Send a close at an operator's request."""

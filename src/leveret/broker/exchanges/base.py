@@ -105,6 +105,14 @@ class Exchange(Destination):
         self.by_destination: dict[Destination, dict[tuple[str, Frozen], Binding]] = {}
         # The destinations that are exchanges.
         self.targets: dict[Exchange, None] = {}
+        # Statistics: messages published to the exchange by clients, and copies of these that were routed to queues.
+        self.publish_in = 0
+        self.publish_out = 0
+
+    def count(self, published: int, copies: int) -> None:
+        """Count published messages and their copies in queues."""
+        self.publish_in += published
+        self.publish_out += copies
 
     # As a destination
 

@@ -121,10 +121,17 @@ class Queue(Destination):
         self.leases: Leases | None = None
         # Watch on events of the queue; usually None.
         self.watch: Watch | None = None
-        # Statistics
+        # Statistics: deliveries include those that need no acknowledgement, and gets.
         self.published = 0
         self.delivered = 0
-        self.settled = 0
+        self.redelivered = 0
+        self.gets = 0
+        self.gets_no_ack = 0
+        self.gets_empty = 0
+        # Settled entries: accepted ones, those whose deliveries needed no acknowledgement, and all others.
+        self.acked = 0
+        self.settled_unacked = 0
+        self.removed = 0
 
     def __str__(self) -> str:
         return f"queue '{self.name}' in vhost '{self.vhost.name}'"
@@ -159,6 +166,37 @@ class Queue(Destination):
         self.watch = watch
 
     # Statistics
+
+    @property
+    def settled(self) -> int:
+        """Entries that were settled."""
+        return self.acked + self.settled_unacked + self.removed
+
+    def counters(self) -> tuple[int, ...]:
+        """Return the counters of `QUEUE_COUNTERS`."""
+        return (
+            self.published,
+            self.delivered,
+            self.settled_unacked - self.gets_no_ack,
+            self.gets - self.gets_no_ack,
+            self.gets_no_ack,
+            self.gets_empty,
+            self.redelivered,
+            self.acked,
+        )
+
+    def sample(self) -> tuple[int, ...]:
+        """Return the counters, then the entries that are ready, delayed, unacked and leased, and the size of the ready ones."""
+        return (
+            *self.counters(),
+            self.ready_count,
+            self.delayed_count,
+            self.unacked,
+            self.leased_count,
+            self.ready_bytes,
+            self.paging.memory(),
+            len(self.consumers),
+        )
 
     @property
     @abstractmethod
@@ -220,11 +258,39 @@ class Queue(Destination):
         self.active = False
         self.drain()
 
-    def count_deliveries(self, delivered: int, unacked: int, settled: int) -> None:
-        """Add deliveries by a part of the queue, and entries that are now acquired or settled; undoing subtracts."""
+    def count_deliveries(self, delivered: int, unacked: int, settled: int, redelivered: int = 0) -> None:
+        """Add deliveries by a part of the queue, and entries that are now acquired, or settled without acknowledgement."""
         self.delivered += delivered
         self.unacked += unacked
-        self.settled += settled
+        self.settled_unacked += settled
+        self.redelivered += redelivered
+
+    def count_get(self, no_ack: bool, redelivered: bool) -> None:
+        """Count an entry that `get` acquired."""
+        self.delivered += 1
+        self.gets += 1
+        if no_ack:
+            self.gets_no_ack += 1
+        else:
+            self.unacked += 1
+        if redelivered:
+            self.redelivered += 1
+
+    def count_restored(self, count: int) -> None:
+        """Count entries that are acquired again: they were before the broker stopped, or before a failed settlement."""
+        self.unacked += count
+
+    def count_undone(self, accepted: bool) -> None:
+        """Count an entry that is acquired again because its settlement was undone."""
+        self.unacked += 1
+        if accepted:
+            self.acked -= 1
+        else:
+            self.removed -= 1
+
+    def count_empty_get(self) -> None:
+        """Count a `get` that found no entry."""
+        self.gets_empty += 1
 
     @abstractmethod
     def drain(self) -> None:

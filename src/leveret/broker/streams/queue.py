@@ -706,7 +706,10 @@ class StreamQueue(Queue):
                 self._forget_reader(holder)
         self.unacked -= 1
         settlement.archive(entry)
-        self.settled += 1
+        if outcome == ACCEPTED:
+            self.acked += 1
+        else:
+            self.removed += 1
 
     def requeue(self, entry: Entry, failed: bool = True) -> None:
         self._returned(entry, RELEASED)

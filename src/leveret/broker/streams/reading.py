@@ -119,7 +119,7 @@ class Reader:
                     consumer.deliver(entry)
         finally:
             self.next = seq
-            stream.count_deliveries(delivered, unacked, 0)
+            stream.count_deliveries(delivered, unacked, delivered - unacked)
             stream.broker.work += delivered
         return True
 

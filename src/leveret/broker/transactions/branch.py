@@ -389,7 +389,7 @@ class Branch:
                 continue
             queue.hidden.discard(item.seq)
             settlement.restore(entry)
-            queue.count_deliveries(0, 1, 0)
+            queue.count_restored(1)
             self.settlements.append((entry, outcome))
         self._read()
 

@@ -117,7 +117,7 @@ class Transaction(CommitWaiter):
             self.settling = False
             entry = left[0][0]
             settlement.undo(entry)
-            entry.queue.count_deliveries(0, self.unacked - entry.queue.unacked, 0)
+            entry.queue.count_restored(self.unacked - entry.queue.unacked)
             settlement.restore_counts(entry, entry.acquired_count, self.attempts.get(entry, entry.delivery_count))
         while settlements:
             yield from logged(self._restoring(settlements, left))
@@ -130,7 +130,7 @@ class Transaction(CommitWaiter):
             entry, outcome = settlements.pop()
             left.append((entry, outcome))
             if entry.state == ARCHIVED:
-                _restore_settled(entry)
+                _restore_settled(entry, outcome)
                 settlement.restore_counts(entry, entry.acquired_count, self.attempts.get(entry, entry.delivery_count))
             yield 2
 
@@ -283,7 +283,7 @@ class Transaction(CommitWaiter):
             done()
 
 
-def _restore_settled(entry: Entry) -> None:
+def _restore_settled(entry: Entry, outcome: int) -> None:
     """Undo the settlement of an entry: it is acquired again and stored in the log."""
     queue = entry.queue
     row = entry.row
@@ -292,7 +292,7 @@ def _restore_settled(entry: Entry) -> None:
         if not queue.deleted:
             row.log.store(entry)
     settlement.undo(entry)
-    queue.count_deliveries(0, 1, -1)
+    queue.count_undone(outcome == ACCEPT)
 
 
 def _retracting(prepared: list[Entry]) -> Iterator[int]:

@@ -137,6 +137,8 @@ def publish(context: Context, request: Publish) -> Published:
     if route.dynamic or keys:
         check_keys(context.broker, [route.routing_key, *keys])
         queues = vhost.route_message(route, message, keys)
+    else:
+        route.published += 1
     accepted = [queue.push(message) for queue in queues]
     if not all(accepted):
         raise ResourceError("a queue refused the message: it is full (x-overflow)")

@@ -147,7 +147,7 @@ class Dispatcher(Rings):
         """Deliver the entries of one level, which every consumer accepts, until they or the credit run out."""
         head = backlog.head
         ring = self.ring
-        delivered = unacked = settled = 0
+        delivered = unacked = settled = redelivered = 0
         refused = 0
         freed = 0
         broker = queue.broker
@@ -178,10 +178,14 @@ class Dispatcher(Rings):
                                 return
                         continue
                 consumer = ring[0]
-                if entry.acquired_count and entry.holder is consumer and len(ring) > 1:
-                    ring.rotate(-1)  # a requeued message prefers another consumer
-                    consumer = ring[0]
+                if entry.acquired_count:
+                    redelivered += 1
+                    if entry.holder is consumer and len(ring) > 1:
+                        ring.rotate(-1)  # a requeued message prefers another consumer
+                        consumer = ring[0]
                 if consumer.left or not consumer.has_credit_for(message.size):
+                    if entry.acquired_count:
+                        redelivered -= 1  # it counts when a consumer takes it
                     self.step_out(ring)
                     ring = self.ring
                     refused += 1
@@ -206,7 +210,7 @@ class Dispatcher(Rings):
                     settled += 1
         finally:
             queue.ready.release(freed)
-            queue.count_deliveries(delivered, unacked, settled)
+            queue.count_deliveries(delivered, unacked, settled, redelivered)
             broker.work += delivered + (refused >> 1)
         if backlog.chunks and not backlog.loading:
             queue.ready.load_more(queue, backlog)
@@ -407,7 +411,7 @@ class Dispatcher(Rings):
                 if backlog.chunks and not backlog.loading:
                     queue.ready.load_more(queue, backlog)
                 queue.ready.count_out(entry)
-                queue.count_deliveries(1, 0 if no_ack else 1, 0)
+                queue.count_get(no_ack, entry.acquired_count > 0)
                 settlement.acquire(entry, None)
                 watch = queue.watch
                 if watch is not None:
@@ -421,7 +425,7 @@ class Dispatcher(Rings):
                         pass  # so it is not counted as remaining
                     queue.activate()  # the next one may expire sooner
                 if no_ack:
-                    queue.archive(entry)
+                    queue.settle_got(entry)
                     if watch is not None:
                         watch.settled(entry, ACCEPTED, GET_PROTOCOL)
                 return entry

@@ -331,6 +331,8 @@ class ClassicQueue(Queue):
         """Acquire an entry, which was removed from its backlog, for a consumer."""
         self.ready.count_out(entry)
         self.delivered += 1
+        if entry.acquired_count:
+            self.redelivered += 1
         no_ack = consumer.no_ack
         if no_ack:
             settlement.acquire(entry, consumer)
@@ -343,7 +345,8 @@ class ClassicQueue(Queue):
         consumer.deliver(entry)
         if no_ack:
             settlement.forget_holder(entry)
-            self.archive(entry)
+            settlement.settle(entry)
+            self.settled_unacked += 1
             if watch is not None:
                 watch.settled(entry, ACCEPTED, consumer.protocol())
 
@@ -374,11 +377,17 @@ class ClassicQueue(Queue):
             self.watch.settled(entry, ACCEPTED, protocol_of(entry.holder))
         self.unacked -= 1
         settlement.settle_unacked(entry)
-        self.settled += 1
+        self.acked += 1
+
+    def settle_got(self, entry: Entry) -> None:
+        """Settle an entry that was got without acknowledgement."""
+        settlement.settle(entry)
+        self.settled_unacked += 1
 
     def archive(self, entry: Entry) -> None:
+        """Settle an entry that no consumer has accepted."""
         settlement.settle(entry)
-        self.settled += 1
+        self.removed += 1
 
     def requeue(self, entry: Entry, failed: bool = True) -> None:
         if self.watch is not None:
@@ -527,7 +536,7 @@ class ClassicQueue(Queue):
 
     def note_committed(self, count: int) -> None:
         """Note that `count` leased entries were settled."""
-        self.settled += count
+        self.acked += count
         if self.watch is not None:
             self.watch.committed(count)
 

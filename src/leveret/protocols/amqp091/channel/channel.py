@@ -148,6 +148,14 @@ class Channel(UnackedOwner):
         self.backlog = CommandBacklog()
         # Statistics
         self.publish_count = 0
+        self.ack_count = 0
+        self.get_count = 0
+        self.get_no_ack_count = 0
+        self.get_empty_count = 0
+        self.redelivered = 0
+        # Messages without a queue that were returned and dropped.
+        self.returned = 0
+        self.dropped = 0
         # Whether the last publish was a request to the broker.
         self.requested = False
 
@@ -198,6 +206,8 @@ class Channel(UnackedOwner):
         queues = route.queues
         if route.dynamic or (command.headers_at >= 0 and b"CC" in header):
             queues = self.route_message(route, message)
+        else:
+            route.published += 1
         flags = command.flags
         if flags or not queues:
             queues = self.return_undeliverable(message, queues, flags)
@@ -239,6 +249,7 @@ class Channel(UnackedOwner):
             more = content.copy_keys(message)
             self.connection.check_topics(route, more)
         if not more and not route.dynamic:
+            self.vhost.statistics.count(route.exchange, len(route.queues))
             return route.queues
         return self.vhost.route_message(route, message, more)
 
@@ -249,7 +260,11 @@ class Channel(UnackedOwner):
             The queues that get the message.
         """
         if not queues:
-            if flags & (MANDATORY | IMMEDIATE):
+            if not flags & (MANDATORY | IMMEDIATE):
+                self.dropped += 1
+            else:
+                self.returned += 1
+                self.vhost.statistics.count_returned()
                 self.send_return(
                     message,
                     NO_ROUTE if flags & MANDATORY else NO_CONSUMERS,
@@ -262,6 +277,22 @@ class Channel(UnackedOwner):
                 self.send_return(message, NO_CONSUMERS, "NO_CONSUMERS")
             return ready
         return queues
+
+    def count_get(self, entry: Entry | None, no_ack: bool) -> None:
+        """Count the reply to basic.get."""
+        if entry is None:
+            self.get_empty_count += 1
+            return
+        if no_ack:
+            self.get_no_ack_count += 1
+        else:
+            self.get_count += 1
+        if entry.acquired_count > 1:
+            self.redelivered += 1
+
+    def count_acks(self, count: int) -> None:
+        """Count acknowledgements of a committed transaction."""
+        self.ack_count += count
 
     def count_publish(self, route: Route) -> None:
         """Count a publish of a class other than basic (0-9)."""
@@ -444,6 +475,7 @@ class Channel(UnackedOwner):
                 if unacked.tracked or outcome != ACCEPT:
                     unacked.uncount(tag, entry)
                 if outcome == ACCEPT:
+                    self.ack_count += 1
                     entry.queue.settle(entry)
                 elif outcome == REJECT:
                     entry.queue.reject(entry)
@@ -501,6 +533,7 @@ class Channel(UnackedOwner):
             holder = entry.holder
             if unacked.tracked:
                 unacked.uncount(tag, entry)
+            self.ack_count += 1
             entry.queue.settle(entry)
             if self.counted:
                 self.wake()
@@ -511,7 +544,9 @@ class Channel(UnackedOwner):
             self.transaction.settle(unacked.take(tag, multiple), ACCEPT)
             return
         last: Consumer | None = None
-        for entry in unacked.take_up_to(tag):
+        taken = unacked.take_up_to(tag)
+        self.ack_count += len(taken)
+        for entry in taken:
             holder = entry.holder
             entry.queue.settle(entry)
             if holder is not last:

@@ -9,6 +9,7 @@ from leveret.broker.log import CommitWaiter
 from leveret.broker.message import Message
 
 if TYPE_CHECKING:
+    from leveret.broker.statistics import VhostStatistics
     from leveret.protocols.amqp091.connection.base import BaseConnection
 
 
@@ -23,6 +24,7 @@ class PublisherConfirms(CommitWaiter):
     def __init__(self, connection: BaseConnection, number: int) -> None:
         self._connection = connection
         self._log = connection.broker.log
+        self._statistics: VhostStatistics = connection.vhost.statistics
         self._number = number
         self.published = 0
         self.confirmed = 0
@@ -83,6 +85,7 @@ class PublisherConfirms(CommitWaiter):
             confirmed = nacked
         if upto > confirmed:
             engine.send_ack(number, upto, upto - 1 > confirmed)
+        self._statistics.count_confirms(upto - self.confirmed)
         self.confirmed = upto
 
     def close(self) -> None:

@@ -109,6 +109,9 @@ class ChannelConsumer(Consumer):
         overlay = entry.overlay
         address = message.address
         header = message.header
+        redelivered = entry.acquired_count > 1
+        if redelivered:
+            channel.redelivered += 1
         if message.format & NOT_BASIC:
             message = to_amqp0.convert(entry)
             header = message.header
@@ -118,7 +121,7 @@ class ChannelConsumer(Consumer):
             address = overlay.address
         if message.size > connection.max_encoded:
             connection.engine.send_deliver(
-                channel.number, self.tag_bytes, tag, entry.acquired_count > 1, address, header, [], message.size
+                channel.number, self.tag_bytes, tag, redelivered, address, header, [], message.size
             )
             connection.send_body(channel.number, message)
             return
@@ -126,7 +129,7 @@ class ChannelConsumer(Consumer):
             channel.number,
             self.tag_bytes,
             tag,
-            entry.acquired_count > 1,
+            redelivered,
             address,
             header,
             message.body,  # type: ignore[arg-type]  # StoredBody is larger

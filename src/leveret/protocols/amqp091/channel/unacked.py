@@ -29,6 +29,8 @@ class UnackedDeliveries:
         # Lower bound of the tags in `entries`.
         self._low_tag = 1
         self.entries: dict[int, Entry] = {}
+        # Number of deliveries that need no acknowledgement, and of all replies to basic.get.
+        self.untracked = 0
         self.gets = 0
         self.sized = False
         self.size = 0
@@ -43,10 +45,15 @@ class UnackedDeliveries:
     # Deliveries
 
     def new_tag(self) -> int:
-        """Return the delivery tag of the next delivery."""
+        """Return the delivery tag of a delivery that is not added, or added by `put`."""
         tag = self._next_tag
         self._next_tag = tag + 1
+        self.untracked += 1
         return tag
+
+    def delivered(self) -> int:
+        """Return the number of deliveries and replies to basic.get."""
+        return self._next_tag - 1
 
     def any_delivered(self) -> bool:
         """Return whether the channel has delivered anything."""

@@ -549,6 +549,9 @@ class BaseConnection(VhostSession):
 
     # Statistics
 
+    def sent_bytes(self) -> int:
+        return self.output.bytes
+
     def describe(self) -> ConnectionInfo:
         return ConnectionInfo(
             number=self.number,
@@ -561,6 +564,8 @@ class BaseConnection(VhostSession):
             tls=self.peer.tls,
             octets_in=self.bytes_in,
             octets_out=self.output.bytes,
+            reads=self.reads,
+            writes=self.output.writes,
             client_properties=ClientTable(self.handshake.client.properties),
             frame_max=self.engine.frame_max,
             channel_max=self.engine.channel_max,
@@ -579,7 +584,17 @@ class BaseConnection(VhostSession):
                 unacked=len(channel.unacked),
                 prefetch=channel.window.prefetch,
                 published=channel.publish_count,
+                confirmed=0 if channel.confirms is None else channel.confirms.confirmed,
                 unconfirmed=0 if channel.confirms is None else channel.confirms.published - channel.confirms.confirmed,
+                delivered=channel.unacked.delivered(),
+                delivered_no_ack=channel.unacked.untracked - channel.get_count - channel.get_no_ack_count,
+                got=channel.get_count,
+                got_no_ack=channel.get_no_ack_count,
+                got_empty=channel.get_empty_count,
+                redelivered=channel.redelivered,
+                acked=channel.ack_count,
+                returned=channel.returned,
+                dropped=channel.dropped,
                 mode="tx" if channel.transacted else "" if channel.confirms is None else "confirm",
                 state="running" if channel.active else "flow off",
             )

@@ -72,6 +72,7 @@ class ConnectionOutput:
     Attributes:
         paused: whether deliveries stop because the socket's buffer is full or a large content is being sent.
         bytes: bytes of output so far.
+        writes: number of pieces of output so far.
     """
 
     def __init__(self, connection: BaseConnection) -> None:
@@ -82,6 +83,7 @@ class ConnectionOutput:
         self._ingress = connection.ingress
         self.paused = False
         self.bytes = 0
+        self.writes = 0
         self._full = False
         # Whether a consumer was parked because of `paused` or the quantum.
         self._starved = False
@@ -102,6 +104,7 @@ class ConnectionOutput:
         if data and connection is not None:
             self._sent_any = True
             self.bytes += len(data)
+            self.writes += 1
             if self.paused:
                 # Deliveries stop while the socket is full, so these are replies that the client leaves unread.
                 self._unread_answers += len(data)
@@ -159,6 +162,7 @@ class ConnectionOutput:
             encoded = engine.to_send()
             room -= len(encoded)
             self.bytes += len(encoded)
+            self.writes += 1
             self._sent_any = True
             self._peer.write(encoded)
         if not queued:

@@ -221,9 +221,12 @@ def _answer_get(channel: Channel, queue: Queue, no_ack: bool, kind: int) -> bool
     if entry is None:
         if not queue.deleted and queue.paging.must_load(kind, scope):
             return False
+        queue.count_empty_get()
+        channel.count_get(None, no_ack)
         connection.engine.send(channel.number, "basic.get-empty", {})
         connection.mark()
         return True
+    channel.count_get(entry, no_ack)
     unacked = channel.unacked
     tag = unacked.new_tag()
     message = entry.message

@@ -10,7 +10,7 @@ from leveret.broker.errors import BrokerError, PreconditionFailed
 from leveret.broker.jobs import logged
 from leveret.broker.message import AT_ONCE
 from leveret.broker.queues.queue import Queue
-from leveret.broker.transactions.transaction import LARGE, REQUEUE, Transaction
+from leveret.broker.transactions.transaction import ACCEPT, LARGE, REQUEUE, Transaction
 from leveret.protocols.amqp091.channel.channel import Channel
 from leveret.protocols.amqp091.channel.transaction import PendingPublish
 from leveret.protocols.amqp091.reply_codes import CODES
@@ -43,6 +43,7 @@ def commit(channel: Channel) -> None:
         if outcome == REQUEUE and channel.excludes_rejecting_channel():
             entry.queue.refuse(entry, channel.scope)
         transaction.settle(entry, outcome)
+    channel.count_acks(sum(1 for _, _, outcome in pending.settlements if outcome == ACCEPT))
     pending.take()
     channel.transaction_ended(True)
     channel.stall()
@@ -94,6 +95,8 @@ class _LargeCommit:
                 if outcome == REQUEUE and channel.excludes_rejecting_channel():
                     entry.queue.refuse(entry, channel.scope)
                 transaction.write_settlement(entry, outcome)
+                if outcome == ACCEPT:
+                    channel.count_acks(1)
                 yield 2
         except Exception as error:
             failure = error

@@ -122,6 +122,8 @@ class Connection(VhostSession):
         # Frame in progress that continues in the next turn, before all others.
         self.deferred: Performative | None = None
         self.bytes_out = 0
+        # Number of writes to the socket.
+        self.writes = 0
         self.idle_timers = IdleTimers()
         services.add(self)
         # The caller has read the header to detect the protocol; the reader needs it, too.
@@ -468,6 +470,7 @@ class Connection(VhostSession):
         if data and not self.lost:
             self.idle_timers.sent()
             self.bytes_out += len(data)
+            self.writes += 1
             if self.paused:
                 # Deliveries stop while the socket is full, so this output is replies that the client does not read.
                 self.unread_replies += len(data)
@@ -514,6 +517,9 @@ class Connection(VhostSession):
 
     # Statistics
 
+    def sent_bytes(self) -> int:
+        return self.bytes_out
+
     def describe(self) -> ConnectionInfo:
         return ConnectionInfo(
             number=self.number,
@@ -526,6 +532,8 @@ class Connection(VhostSession):
             tls=self.peer.tls,
             octets_in=self.bytes_in,
             octets_out=self.bytes_out,
+            reads=self.reads,
+            writes=self.writes,
             client_properties=ClientTable(self.client_properties),
             frame_max=self.output.max_frame_size,
             channel_max=min(self.own.sessions - 1, self.sessions.channel_max),

@@ -501,6 +501,8 @@ class IncomingLink(Link):
             queues = (
                 vhost.route_message(route, message, []) if self.transaction is None else vhost.queues_of(route, message, [])
             )
+        elif self.transaction is None:
+            route.published += 1
         due = 0
         if sections.message_annotations >= 0:
             timers = connection.broker.timers
@@ -525,7 +527,10 @@ class IncomingLink(Link):
         if full:
             self._reject("amqp:resource-limit-exceeded", f"queue '{full}' in vhost '{connection.vhost_name}' is full")
             return
-        state = descriptors.ACCEPTED if queues or accepts_all else descriptors.RELEASED
+        state = descriptors.ACCEPTED
+        if not queues and not accepts_all:
+            state = descriptors.RELEASED
+            vhost.statistics.count_returned()
         row = message.row
         # A delayed message that is not durable may be in the overflow log.
         batch = 0 if row is None or (due and row.log is not session.log) else session.log.filling

@@ -108,7 +108,9 @@ class LinkConsumer(Consumer):
         if link.transaction is not None:
             acquisition.acquire(link, link.transaction, number, entry)
             return
-        if not self.no_ack:
+        if self.no_ack:
+            session.delivered_no_ack += 1
+        else:
             session.unacked[number] = entry
         message = entry.message
         head = head_of(entry, connection.broker.timers)

@@ -137,6 +137,8 @@ class SessionEndpoint(UnackedOwner):
         self.awaited_batch = 0
         self.listed = False
         self.published = 0
+        self.delivered_no_ack = 0
+        self.acked = 0
         # Whether the unsettled deliveries of any link are in the log.
         self.stores_unsettled = False
         # Whether a link was refused a delivery because too many are unsettled.
@@ -659,6 +661,10 @@ class SessionEndpoint(UnackedOwner):
         self.unacked = {}
         self.broker.holders.pop(self, None)
 
+    def count_acks(self, count: int) -> None:
+        """Count accepted deliveries."""
+        self.acked += count
+
     def describe(self) -> ChannelInfo:
         """Return the state of the session for listings."""
         connection = self.connection
@@ -672,6 +678,9 @@ class SessionEndpoint(UnackedOwner):
             unacked=len(self.unacked),
             prefetch=sum(link.credit for link in consumers),
             published=self.published,
+            delivered=self.next_delivery_id,
+            delivered_no_ack=self.delivered_no_ack,
+            acked=self.acked,
             unconfirmed=sum(run.last - run.first + 1 for run in self.runs),
             mode="",
             state="running",

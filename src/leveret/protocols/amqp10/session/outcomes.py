@@ -32,6 +32,7 @@ def apply(session: SessionEndpoint, numbers: list[int], state: Checked) -> None:
         for number in numbers:
             entry = unacked.pop(number)
             entry.queue.settle(entry)
+        session.count_acks(len(numbers))
         return
     if kind == descriptors.REJECTED:
         for number in numbers:

@@ -284,12 +284,15 @@ class OpenTransactions:
                 transaction.answer_when_sent()
 
 
-def route_again(posting: Posting) -> list[Queue]:
+def _published(posting: Posting) -> list[Queue]:
+    """Count a message as published, and return its queues."""
+    route = posting.route
     vhost = posting.session.connection.vhost
-    if vhost is None:
-        return []
-    queues: list[Queue] = vhost.route_message(posting.route, posting.message, [])
-    return queues
+    if route.dynamic:
+        return [] if vhost is None else vhost.route_message(route, posting.message, [])
+    if vhost is not None:
+        vhost.statistics.count(route.exchange, len(route.queues))
+    return route.queues
 
 
 class _Committing:
@@ -353,9 +356,7 @@ class _Committing:
             message = posting.message
             if message.expires_at > AT_ONCE:
                 message.expires_at += now - posting.sent_at  # its TTL starts with the discharge
-            queues = posting.route.queues
-            if posting.route.dynamic:
-                queues = route_again(posting)
+            queues = _published(posting)
             if posting.outcome.kind == descriptors.RELEASED:
                 queues = []
             queues = [queue for queue in queues if not queue.deleted]

@@ -1,0 +1,85 @@
+"""Statistics of a vhost that outlive its objects: totals of routes, of deleted queues and of closed connections.
+
+Counters of live objects are integers of these objects, which the hot path increments. A publish whose queues the route
+knows increments only `Route.published`: the counters of the exchange follow from it and the number of queues, in
+`VhostStatistics.fold`. Other publishes call `VhostStatistics.count`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from leveret.broker.exchanges.base import Exchange
+    from leveret.broker.queues.queue import Queue
+    from leveret.broker.routing import Route
+
+# Counters of a queue, in the order of `Queue.counters`.
+QUEUE_COUNTERS: Final = (
+    "publish",
+    "deliver_get",
+    "deliver_no_ack",
+    "get",
+    "get_no_ack",
+    "get_empty",
+    "redeliver",
+    "ack",
+)
+
+
+class VhostStatistics:
+    """Totals of a vhost.
+
+    Attributes:
+        publish_in: Publishes to exchanges, as far as `fold` has counted them.
+        publish_out: The same for copies of messages that exchanges routed to queues.
+        unroutable: The same for messages without a queue, returned or dropped.
+        returned: Messages without a queue that were returned to their publishers.
+        confirmed: Publisher confirms.
+        queues: Counters of deleted queues, in the order of `QUEUE_COUNTERS`.
+        bytes_in: Bytes received by connections that have left the vhost.
+        bytes_out: The same for bytes sent.
+    """
+
+    def __init__(self) -> None:
+        self.publish_in = 0
+        self.publish_out = 0
+        self.unroutable = 0
+        self.returned = 0
+        self.confirmed = 0
+        self.queues: list[int] = [0] * len(QUEUE_COUNTERS)
+        self.bytes_in = 0
+        self.bytes_out = 0
+
+    def count(self, exchange: Exchange, queues: int, messages: int = 1) -> None:
+        """Count messages to an exchange that go to this number of queues."""
+        copies = messages * queues
+        self.publish_in += messages
+        self.publish_out += copies
+        if not queues:
+            self.unroutable += messages
+        exchange.count(messages, copies)
+
+    def fold(self, route: Route) -> None:
+        """Count the messages of a route since the last call."""
+        messages = route.take_published()
+        if messages:
+            self.count(route.exchange, len(route.queues), messages)
+
+    def count_returned(self) -> None:
+        """Count a message without a queue that is returned to its publisher."""
+        self.returned += 1
+
+    def count_confirms(self, count: int) -> None:
+        """Count publisher confirms."""
+        self.confirmed += count
+
+    def retire_queue(self, queue: Queue) -> None:
+        """Add the counters of a deleted queue."""
+        for index, value in enumerate(queue.counters()):
+            self.queues[index] += value
+
+    def retire_connection(self, bytes_in: int, bytes_out: int) -> None:
+        """Add the bytes of a connection that leaves the vhost."""
+        self.bytes_in += bytes_in
+        self.bytes_out += bytes_out
