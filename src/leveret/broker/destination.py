@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 class Destination(ABC):
     """A destination of bindings. Each kind has its own namespace.
 
-    id       identifies it in stored bindings; unlike the name, it is never reused; 0 for an exchange that is not stored
-    stored   the log has its definition, and its bindings to stored exchanges
-    deleted  its bindings are still being removed
+    id        identifies it in stored bindings; unlike the name, it is never reused; 0 for an exchange that is not stored
+    stored    the log has its definition, and its bindings to stored exchanges
+    deleted   its bindings are still being removed
+    revision  number of changes of the definition
     """
 
     kind: ClassVar[Literal["queue", "exchange"]]
@@ -25,6 +26,11 @@ class Destination(ABC):
         self.id = id
         self.stored = stored
         self.deleted = False
+        self.revision = 0
+
+    def redefined(self) -> None:
+        """Note a change of the definition: readers of statistics get it again."""
+        self.revision += 1
 
     @abstractmethod
     def reach(self, queues: dict[Queue, None], exchanges: list[Exchange]) -> None:

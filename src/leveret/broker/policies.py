@@ -366,6 +366,7 @@ class Policies:
         queue.policy = policy
         queue.operator_policy = operator
         self.configure(queue)
+        queue.redefined()
         return True
 
     def configure(self, queue: Queue) -> None:
@@ -379,8 +380,13 @@ class Policies:
         if not exchange.name or exchange.name == CONTROL:
             return False
         self._note_matching()
-        exchange.policy = self.user.for_exchange(exchange)
-        exchange.operator_policy = self.operator.for_exchange(exchange)
+        policy = self.user.for_exchange(exchange)
+        operator = self.operator.for_exchange(exchange)
+        if policy is exchange.policy and operator is exchange.operator_policy:
+            return False
+        exchange.policy = policy
+        exchange.operator_policy = operator
+        exchange.redefined()
         alternate = text_argument(exchange.arguments, "alternate-exchange")
         if alternate is None:
             alternate = effective_definition(exchange).get("alternate-exchange")

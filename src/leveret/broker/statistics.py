@@ -25,6 +25,8 @@ QUEUE_COUNTERS: Final = (
     "redeliver",
     "ack",
 )
+# Gauges of a queue, which follow the counters in `Queue.sample`: numbers of entries, bytes, and the number of consumers.
+QUEUE_GAUGES: Final = ("ready", "delayed", "unacked", "leased", "ready_bytes", "memory", "consumers")
 
 
 class VhostStatistics:

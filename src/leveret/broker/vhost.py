@@ -568,6 +568,7 @@ class Vhost:
             self.exclusive.setdefault(heir, {}).update(queues)
             for queue in queues:
                 queue.lifetime.transfer(heir)
+                queue.redefined()
 
     def remove_exclusive(self, owner: object, done: Callable[[], None] | None = None) -> None:
         """Remove the exclusive queues of a closed connection, then call `done`.

@@ -22,6 +22,7 @@ import logging
 import os
 import socket
 import stat
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -40,8 +41,10 @@ MAX_REQUEST_SIZE = 1 << 20
 # Maximum number of items per part of a list, and bytes after which a part ends earlier, since items vary in size.
 MAX_PART_ITEMS = 100
 MAX_PART_SIZE = 32 << 10
-# Maximum number of objects to examine per part, in case the request excludes most of them.
+# Maximum number of objects to examine per part, in case the request excludes most of them, and seconds after which a part
+# ends earlier.
 MAX_EXAMINED = 1000
+MAX_PART_TIME = 0.0005
 
 logger = logging.getLogger("leveret.control")
 
@@ -161,12 +164,18 @@ def _take(items: Iterator[Reply | None]) -> tuple[list[bytes], bool]:
     """Return the next part of a list, encoded, and whether it is the last one. None stands for an excluded object."""
     part: list[bytes] = []
     size = 0
+    deadline = time.perf_counter() + MAX_PART_TIME
     for seen, item in enumerate(items, 1):
         if item is not None:
             encoded = encode_json(item)
             part.append(encoded)
             size += len(encoded)
-        if len(part) == MAX_PART_ITEMS or size > MAX_PART_SIZE or seen == MAX_EXAMINED:
+        if (
+            len(part) == MAX_PART_ITEMS
+            or size > MAX_PART_SIZE
+            or seen == MAX_EXAMINED
+            or time.perf_counter() >= deadline
+        ):
             return part, False
     return part, True
 

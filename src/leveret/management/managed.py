@@ -12,6 +12,7 @@ from leveret.broker.errors import NotFound
 from leveret.broker.vhost import Vhost
 from leveret.config import Config, VhostConfig
 from leveret.management.descriptions import ConnectedSession, LinkRegistry, MessageCodec, ProcessInfo
+from leveret.management.feed import Feeds
 from leveret.security.users import UserStore
 
 T = TypeVar("T")
@@ -64,6 +65,7 @@ class ManagedBroker:
         self.vhost_settings = vhost_settings if vhost_settings is not None else {}
         self.links = links
         self.codec = codec
+        self.feeds = Feeds()
         self._executor = executor
         self._authenticate = authenticate
 

@@ -186,7 +186,7 @@ class Queue(Destination):
         )
 
     def sample(self) -> tuple[int, ...]:
-        """Return the counters, then the entries that are ready, delayed, unacked and leased, and the size of the ready ones."""
+        """Return the counters, the gauges of `QUEUE_GAUGES`, and the revision."""
         return (
             *self.counters(),
             self.ready_count,
@@ -196,6 +196,7 @@ class Queue(Destination):
             self.ready_bytes,
             self.paging.memory(),
             len(self.consumers),
+            self.revision,
         )
 
     @property

@@ -21,6 +21,7 @@ from leveret.management.operations import (
     queues,
     segments,
     sink_transactions,
+    statistics,
     status,
     streams,
     uploads,
@@ -32,6 +33,7 @@ from leveret.management.operations.operation import Operations, VhostOperations
 # Operations on the broker as a whole, whose requests name a vhost.
 OPERATIONS: Final[Operations] = {
     **status.OPERATIONS,
+    **statistics.OPERATIONS,
     **queues.OPERATIONS,
     **messages.OPERATIONS,
     **streams.OPERATIONS,

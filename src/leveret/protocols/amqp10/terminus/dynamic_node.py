@@ -31,6 +31,7 @@ class DynamicNode:
         else:
             # From now on, the queue is deleted with its last consumer.
             queue.lifetime.delete_when_unused()
+            queue.redefined()
 
     def _is_free(self) -> bool:
         queue = self.queue

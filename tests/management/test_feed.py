@@ -1,0 +1,154 @@
+"""Changes of objects and their counters, as readers of `statistics.changes` get them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from leveret.broker.broker import VhostSettings
+from leveret.broker.queues.queue import Queue
+from leveret.broker.statistics import QUEUE_COUNTERS, QUEUE_GAUGES
+from leveret.management import feed
+from leveret.management.feed import Feeds
+from tests.broker.support import Taker, World
+from tests.management.harness import FakeSession, Harness
+
+
+class Reader:
+    """A reader of the changes of a broker."""
+
+    def __init__(self, harness: Harness, feeds: Feeds | None = None) -> None:
+        self.feed = (feeds or Feeds()).feed("reader")
+        self.harness = harness
+
+    def __call__(self) -> dict[tuple[str, Any], Any]:
+        """Return the changes by kind and key, except those of the process and of the vhosts."""
+        found = [change for change in self.feed.changes(self.harness.managed) if change is not None]
+        assert (found[0].kind, found[-1].kind) == ("begin", "end")
+        changes = {(change.kind, change.key): change.value for change in found}
+        return {key: value for key, value in changes.items() if key[0] not in ("begin", "node", "end", "vhost.sample")}
+
+
+@pytest.fixture
+def harness() -> Iterator[Harness]:
+    harness = Harness()
+    harness.broker.add_vhost("/", VhostSettings())
+    yield harness
+    harness.close()
+
+
+def declare(harness: Harness, name: str, **options: Any) -> Queue:
+    return harness.broker.vhost("/").declare_queue(name, None, **options)
+
+
+def named(sample: Any) -> dict[str, int]:
+    """Return a sample of a queue by its names, without zeros."""
+    names = (*QUEUE_COUNTERS, *QUEUE_GAUGES, "revision")
+    return {name: value for name, value in zip(names, sample, strict=False) if value}
+
+
+def test_a_new_reader_gets_everything_and_then_changes(harness: Harness) -> None:
+    queue = declare(harness, "q")
+    idle = declare(harness, "idle")
+    read = Reader(harness)
+    first = read()
+    assert first["queue", queue.id].name == "q"
+    assert first["exchange", ("/", "amq.topic")].type == "topic"
+    assert read() == {}
+    world = World()
+    queue.push(world.message("abc"))
+    changed = read()
+    assert changed.keys() == {("queue.sample", queue.id)}
+    sample = named(changed["queue.sample", queue.id])
+    assert sample.pop("memory") > 0
+    assert sample == {"publish": 1, "ready": 1, "ready_bytes": 3}
+    harness.broker.vhost("/").remove_queue(idle)
+    assert read() == {("queue.gone", idle.id): None}
+
+
+def test_a_changed_definition_is_sent_again(harness: Harness) -> None:
+    queue = declare(harness, "q")
+    read = Reader(harness)
+    read()
+    queue.lifetime.delete_when_unused()
+    queue.redefined()
+    assert read()["queue", queue.id].auto_delete
+
+
+def test_the_active_consumer_is_part_of_the_definition(harness: Harness) -> None:
+    queue = declare(harness, "q", arguments={"x-single-active-consumer": True})
+    read = Reader(harness)
+    read()
+    first, second = Taker(queue, "a"), Taker(queue, "b")
+    assert read()["queue", queue.id].active_consumer == "a"
+    queue.remove_consumer(first)
+    Taker(queue, "c")
+    assert read()["queue", queue.id].active_consumer == second.tag
+
+
+def test_publishes_are_folded_into_their_exchange(harness: Harness) -> None:
+    declare(harness, "q")
+    read = Reader(harness)
+    read()
+    vhost = harness.broker.vhost("/")
+    vhost.route(World().message(key="q").address).published += 2
+    assert read() == {("exchange.sample", ("/", "")): (2, 2)}
+
+
+def test_an_exchange_that_is_declared_again_is_sent_again(harness: Harness) -> None:
+    vhost = harness.broker.vhost("/")
+    vhost.declare_exchange("x", "direct")
+    read = Reader(harness)
+    read()
+    vhost.delete_exchange("x")
+    vhost.declare_exchange("x", "fanout")
+    assert read()["exchange", ("/", "x")].type == "fanout"
+
+
+def test_connections_and_channels(harness: Harness) -> None:
+    read = Reader(harness)
+    read()
+    harness.sessions.append(FakeSession(5, "alice", "/"))
+    changed = read()
+    assert changed["connection", 5].user == "alice"
+    assert changed["connection.sample", 5] == (1, 0, 2, 0, 2)
+    assert changed["channel", (5, 1)].unacked == 2
+    assert read() == {}
+    harness.sessions.clear()
+    assert read() == {("connection.gone", 5): None, ("channel.gone", (5, 1)): None, ("channel.gone", (5, 2)): None}
+
+
+def test_objects_that_change_during_a_pass(harness: Harness) -> None:
+    queues = [declare(harness, f"q{number}") for number in range(10)]
+    read = Reader(harness)
+    changes = read.feed.changes(harness.managed)
+    while (change := next(changes)) is None or change.kind != "queue.sample":
+        pass
+    vhost = harness.broker.vhost("/")
+    for queue in queues[:5]:
+        vhost.remove_queue(queue)
+    declare(harness, "new")
+    found = {change.key for change in changes if change is not None and change.kind == "queue"} | {queues[0].id}
+    assert found >= {queue.id for queue in queues[5:]}
+    later = read()
+    assert later["queue.gone", queues[0].id] is None
+    found |= {key for kind, key in later if kind == "queue"}
+    assert vhost.queues["new"].id in found
+
+
+def test_forgotten_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(feed.time, "monotonic", lambda: now)
+    feeds = Feeds()
+    first = feeds.feed("first")
+    assert feeds.feed("first") is first
+    for number in range(feed.MAX_FEEDS):
+        feeds.feed(str(number))
+    assert feeds.feed("first") is not first
+    kept = feeds.feed("7")
+    now += feed.FEED_TIMEOUT
+    assert feeds.feed("7") is kept
+    now += feed.FEED_TIMEOUT + 1
+    assert feeds.feed("7") is not kept
