@@ -140,7 +140,7 @@ def test_objects_that_change_during_a_pass(harness: Harness) -> None:
 
 def test_forgotten_readers(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr(feed.time, "monotonic", lambda: now)
+    monkeypatch.setattr("leveret.management.feed.time.monotonic", lambda: now)
     feeds = Feeds()
     first = feeds.feed("first")
     assert feeds.feed("first") is first

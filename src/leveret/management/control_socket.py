@@ -170,12 +170,7 @@ def _take(items: Iterator[Reply | None]) -> tuple[list[bytes], bool]:
             encoded = encode_json(item)
             part.append(encoded)
             size += len(encoded)
-        if (
-            len(part) == MAX_PART_ITEMS
-            or size > MAX_PART_SIZE
-            or seen == MAX_EXAMINED
-            or time.perf_counter() >= deadline
-        ):
+        if len(part) == MAX_PART_ITEMS or size > MAX_PART_SIZE or seen == MAX_EXAMINED or time.perf_counter() >= deadline:
             return part, False
     return part, True
 

@@ -28,7 +28,16 @@ OMITTED: dict[str, set[str]] = {
     "/overview": {"erlang_full_version"},
 }
 # Keys of objects that depend on clients or plugins.
-OPEN = {"client_properties", "arguments", "capabilities", "metadata", "cluster_state", "sample_retention_policies"}
+OPEN = {
+    "client_properties",
+    "arguments",
+    "socket_opts",
+    "capabilities",
+    "garbage_collection",
+    "metadata",
+    "cluster_state",
+    "sample_retention_policies",
+}
 
 
 @pytest.fixture(scope="module")

@@ -172,12 +172,17 @@ class Queue(Destination):
         """Entries that were settled."""
         return self.acked + self.settled_unacked + self.removed
 
+    @property
+    def delivered_no_ack(self) -> int:
+        """Deliveries to consumers that do not acknowledge: their entries are settled at once, as those of gets are."""
+        return self.settled_unacked - self.gets_no_ack
+
     def counters(self) -> tuple[int, ...]:
         """Return the counters of `QUEUE_COUNTERS`."""
         return (
             self.published,
             self.delivered,
-            self.settled_unacked - self.gets_no_ack,
+            self.delivered_no_ack,
             self.gets - self.gets_no_ack,
             self.gets_no_ack,
             self.gets_empty,

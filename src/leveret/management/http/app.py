@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import gzip
 import logging
-from collections.abc import Mapping
+import zlib
+from collections.abc import AsyncIterator, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
+from leveret.management.http.cache import Cache
 from leveret.management.http.control import Control
 from leveret.management.http.errors import (
     BrokerRefused,
@@ -23,6 +26,7 @@ from leveret.management.http.errors import (
     not_found,
 )
 from leveret.management.http.identity import ANONYMOUS, Authenticator, Identity
+from leveret.management.http.lists import RowStream
 from leveret.management.http.request import Answer, Request
 from leveret.management.http.settings import HttpSettings
 from leveret.management.http.snapshot import Snapshot
@@ -37,6 +41,10 @@ _JSON: Final = "application/json"
 # Smaller bodies are not compressed.
 _MIN_COMPRESSED: Final = 1024
 _COMPRESSION: Final = 1
+# The window of a gzip stream.
+_GZIP: Final = 31
+# Rows of a long list that are encoded at a time.
+_ROWS: Final = 200
 _MAX_QUERY: Final = 16384
 # Methods that change nothing.
 _SAFE: Final = ("GET", "HEAD", "OPTIONS")
@@ -65,6 +73,7 @@ class Application:
         self._settings = settings
         self._control = control
         self._snapshot = Snapshot(control)
+        self.cache = Cache(control)
         self._authenticator = Authenticator(logins)
         self._base = f"{settings.path_prefix}/api"
 
@@ -113,7 +122,7 @@ class Application:
         content = await self._read(receive, headers)
         query = _query(scope["query_string"])
         return await route.handler(
-            Request(self._settings, self._control, self._snapshot, identity, path, query, headers, content)
+            Request(self._settings, self._control, self._snapshot, self.cache, identity, path, query, headers, content)
         )
 
     async def _check_vhost(self, name: str) -> None:
@@ -157,6 +166,8 @@ class Application:
         return bytes(content)
 
     def _respond(self, answer: Answer, method: str, headers: Mapping[str, str]) -> Response:
+        if isinstance(answer.body, RowStream):
+            return self._stream(answer.body, method, headers)
         content = b"" if answer.body is None else encode(answer.body)
         response = Response(content, answer.status, {**dict(_SECURITY), **dict(answer.headers)})
         if answer.status == 204:
@@ -171,6 +182,15 @@ class Application:
             response.headers[name] = value
         if method == "HEAD":
             response.body = b""
+        return response
+
+    def _stream(self, rows: RowStream, method: str, headers: Mapping[str, str]) -> Response:
+        compresses = "gzip" in headers.get("accept-encoding", "")
+        content = _stream(rows, compresses) if method != "HEAD" else ()
+        response = StreamingResponse(content, 200, {**dict(_SECURITY), **dict(self._allowed_origin(headers))})
+        response.headers["content-type"] = _JSON
+        if compresses:
+            response.headers["content-encoding"] = "gzip"
         return response
 
     def _allowed_origin(self, headers: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -229,6 +249,20 @@ def _query(raw: bytes) -> dict[str, str]:
 def _refusal(error: HttpError) -> Answer:
     body = {"error": error.error, "reason": error.reason} if error.error else None
     return Answer(error.status, body, error.headers)
+
+
+async def _stream(rows: RowStream, compresses: bool) -> AsyncIterator[bytes]:
+    """Encode a list in parts, and serve other requests between them."""
+    compressor = zlib.compressobj(_COMPRESSION, wbits=_GZIP) if compresses else None
+    found = iter(rows)
+    begin = b"["
+    while part := list(islice(found, _ROWS)):
+        content = begin + msgspec.json.encode(part)[1:-1]
+        begin = b","
+        yield content if compressor is None else compressor.compress(content)
+        await asyncio.sleep(0)
+    content = b"[]" if begin == b"[" else b"]"
+    yield content if compressor is None else compressor.compress(content) + compressor.flush()
 
 
 def encode(body: object) -> bytes:

@@ -40,7 +40,8 @@ async def rows(request: Request, vhost: str | None = None) -> list[Row]:
     def wanted(name: str) -> bool:
         return vhost in (None, name) and request.identity.sees(name)
 
-    queues = await request.snapshot.rows("queues.list")
+    await request.cache.refresh()
+    queues = [queue.item for queue in request.cache.queues.values()]
     found = await request.snapshot.shown("bindings.list", binding_row)
     implicit = [_implicit(item["vhost"], item["name"]) for item in queues if wanted(item["vhost"])]
     return implicit + [row for row in found if wanted(row["vhost"])]

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from leveret.management.http.control import Row
 from leveret.management.http.errors import not_authorised, not_found
 from leveret.management.http.lists import columns_of, select
+from leveret.management.http.measured import Rates
+from leveret.management.http.objects import (
+    CHANNEL_STATISTICS,
+    CONNECTION_STATISTICS,
+    CachedChannel,
+    CachedConnection,
+)
 from leveret.management.http.request import NO_CONTENT, Answer, Request
 from leveret.management.http.statistics import garbage_collection, message_stats, with_rates
 
@@ -28,7 +36,7 @@ _CHANNEL_STATS: Final = (
 _REFUSED: Final = "User not authorised to access object"
 
 
-def connection_row(item: Row, node: str) -> Row:
+def connection_row(item: Row, node: str, rates: Rates | None = None) -> Row:
     """Return a connection."""
     peer, _, own = item["name"].partition(" -> ")
     peer_host, peer_port = _endpoint(peer)
@@ -51,8 +59,8 @@ def connection_row(item: Row, node: str) -> Row:
         "peer_port": peer_port,
         "port": port,
         "protocol": _PROTOCOLS.get(item["protocol"], item["protocol"]),
-        **with_rates({"recv_cnt": 0, "recv_oct": item["octets_in"], "reductions": 0}),
-        **with_rates({"send_cnt": 0, "send_oct": item["octets_out"]}),
+        **with_rates({"recv_cnt": item["reads"], "recv_oct": item["octets_in"], "reductions": 0}, rates),
+        **with_rates({"send_cnt": item["writes"], "send_oct": item["octets_out"]}, rates),
         "send_pend": 0,
         "ssl": item["tls"],
         "ssl_cipher": None,
@@ -69,7 +77,25 @@ def connection_row(item: Row, node: str) -> Row:
     }
 
 
-def channel_row(item: Row, connections: dict[int, Row], node: str) -> Row:
+def _stats(item: Row) -> dict[str, int]:
+    """Return the values of `message_stats` of a channel."""
+    return {
+        "publish": item["published"],
+        "confirm": item["confirmed"],
+        "deliver": item["delivered"] - item["delivered_no_ack"] - item["got"] - item["got_no_ack"],
+        "deliver_no_ack": item["delivered_no_ack"],
+        "deliver_get": item["delivered"],
+        "get": item["got"],
+        "get_no_ack": item["got_no_ack"],
+        "get_empty": item["got_empty"],
+        "redeliver": item["redelivered"],
+        "ack": item["acked"],
+        "return_unroutable": item["returned"],
+        "drop_unroutable": item["dropped"],
+    }
+
+
+def channel_row(item: Row, connections: dict[int, Row], node: str, rates: Rates | None = None) -> Row:
     """Return a channel."""
     connection = connections.get(item["connection"])
     name = channel_name(connection, item["number"])
@@ -81,7 +107,7 @@ def channel_row(item: Row, connections: dict[int, Row], node: str) -> Row:
         "garbage_collection": garbage_collection(),
         "global_prefetch_count": 0,
         "idle_since": None,
-        "message_stats": message_stats(_CHANNEL_STATS, publish=item["published"]),
+        "message_stats": message_stats(_stats(item), rates, _CHANNEL_STATS),
         "messages_unacknowledged": item["unacked"],
         "messages_uncommitted": 0,
         "messages_unconfirmed": item["unconfirmed"],
@@ -142,8 +168,13 @@ def channel_name(connection: Row | None, number: Any) -> str:
 
 
 async def connections_by_number(request: Request) -> dict[int, Row]:
-    """Return the connections by their numbers, as the broker describes them."""
-    return {item["number"]: item for item in await request.control.call("connections.list")}
+    """Return the connections of now by their numbers, as the broker describes them."""
+    await request.cache.refresh_now()
+    return _items(request)
+
+
+def _items(request: Request) -> dict[int, Row]:
+    return {number: connection.item for number, connection in request.cache.connections.items()}
 
 
 def _endpoint(text: str) -> tuple[str, int]:
@@ -155,44 +186,52 @@ def _may_see(request: Request, user: str) -> bool:
     return request.identity.is_monitor() or user == request.identity.name
 
 
-async def _visible(request: Request) -> list[Row]:
-    """Return the connections that the user sees: the own ones, or all for monitoring."""
-    return [item for item in await request.control.call("connections.list") if _may_see(request, item["user"])]
+def _connection(request: Request, connection: CachedConnection) -> Row:
+    rates = Rates([connection], CONNECTION_STATISTICS, request.cache.tick, request.windows)
+    return connection_row(connection.item, request.settings.node, rates)
 
 
-async def _find(request: Request) -> Row:
-    """Return the connection that the path names. Raises `HttpError`."""
-    for item in await request.control.call("connections.list"):
-        if item["name"] == request.name:
-            if not _may_see(request, item["user"]):
+async def _list(request: Request, wanted: Callable[[Row], bool]) -> Answer:
+    """List the connections that the user sees: the own ones, or all for monitoring."""
+    await request.cache.refresh()
+    found = [
+        _connection(request, connection)
+        for connection in request.cache.connections.values()
+        if _may_see(request, connection.item["user"]) and wanted(connection.item)
+    ]
+    return Answer(body=select(found, request.query))
+
+
+async def _find(request: Request) -> CachedConnection:
+    """Return the connection that the path names, as it is now. Raises `HttpError`."""
+    await request.cache.refresh_now()
+    for connection in request.cache.connections.values():
+        if connection.item["name"] == request.name:
+            if not _may_see(request, connection.item["user"]):
                 raise not_authorised(_REFUSED)
-            found: Row = item
-            return found
+            return connection
     raise not_found()
 
 
 async def list_all(request: Request) -> Answer:
-    found = [connection_row(item, request.settings.node) for item in await _visible(request)]
-    return Answer(body=select(found, request.query))
+    return await _list(request, lambda item: True)
 
 
 async def list_in_vhost(request: Request) -> Answer:
-    found = [item for item in await _visible(request) if item["vhost"] == request.vhost]
-    return Answer(body=select([connection_row(item, request.settings.node) for item in found], request.query))
+    return await _list(request, lambda item: bool(item["vhost"] == request.vhost))
 
 
 async def list_of_user(request: Request) -> Answer:
-    found = [item for item in await _visible(request) if item["user"] == request.path["user"]]
-    return Answer(body=select([connection_row(item, request.settings.node) for item in found], request.query))
+    return await _list(request, lambda item: bool(item["user"] == request.path["user"]))
 
 
 async def show(request: Request) -> Answer:
-    return Answer(body=columns_of(connection_row(await _find(request), request.settings.node), request.query))
+    return Answer(body=columns_of(_connection(request, await _find(request)), request.query))
 
 
 async def close(request: Request) -> Answer:
     """Close a connection, with the reason in the header `X-Reason`."""
-    item = await _find(request)
+    item = (await _find(request)).item
     if item["user"] != request.identity.name and not request.identity.is_administrator():
         raise not_authorised(_REFUSED)
     reason = request.headers.get("x-reason") or "Closed via management plugin"
@@ -209,11 +248,19 @@ async def close_of_user(request: Request) -> Answer:
     return NO_CONTENT
 
 
+def _channel(request: Request, channel: CachedChannel, connections: dict[int, Row]) -> Row:
+    rates = Rates([channel], CHANNEL_STATISTICS, request.cache.tick, request.windows)
+    return channel_row(channel.item, connections, request.settings.node, rates)
+
+
 async def _channels(request: Request) -> list[Row]:
-    connections = await connections_by_number(request)
-    found = await request.control.call("channels.list")
-    node = request.settings.node
-    return [channel_row(item, connections, node) for item in found if _may_see(request, item["user"])]
+    await request.cache.refresh()
+    connections = _items(request)
+    return [
+        _channel(request, channel, connections)
+        for channel in request.cache.channels.values()
+        if _may_see(request, channel.item["user"])
+    ]
 
 
 async def list_channels(request: Request) -> Answer:
@@ -226,19 +273,23 @@ async def list_channels_in_vhost(request: Request) -> Answer:
 
 
 async def list_channels_of_connection(request: Request) -> Answer:
-    item = await _find(request)
+    item = (await _find(request)).item
     connections = {item["number"]: item}
-    channels = await request.control.call("channels.list", {"vhost": item["vhost"]})
-    own = [channel for channel in channels if channel["connection"] == item["number"]]
-    return Answer(body=select([channel_row(row, connections, request.settings.node) for row in own], request.query))
+    found = [
+        _channel(request, channel, connections)
+        for (number, _), channel in request.cache.channels.items()
+        if number == item["number"]
+    ]
+    return Answer(body=select(found, request.query))
 
 
 async def show_channel(request: Request) -> Answer:
     """Return a channel with its consumers."""
     connections = await connections_by_number(request)
     node = request.settings.node
-    for item in await request.control.call("channels.list"):
-        row = channel_row(item, connections, node)
+    for channel in request.cache.channels.values():
+        item = channel.item
+        row = _channel(request, channel, connections)
         if row["name"] != request.name:
             continue
         if not _may_see(request, item["user"]):

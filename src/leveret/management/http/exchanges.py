@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from leveret.management.http.control import Row
 from leveret.management.http.lists import columns_of, select
+from leveret.management.http.measured import Rates
+from leveret.management.http.objects import EXCHANGE_STATISTICS, CachedExchange
 from leveret.management.http.request import CREATED, NO_CONTENT, Answer, Request, exchange_of
 from leveret.management.http.statistics import message_stats
 
 _STATS = ("publish_in", "publish_out")
 
 
-def exchange_row(item: Row) -> Row:
+def exchange_row(item: Row, rates: Rates | None = None) -> Row:
     """Return an exchange as lists show it."""
     return {
         "arguments": item["arguments"],
         "auto_delete": item["auto_delete"],
         "durable": item["durable"],
         "internal": item["internal"],
-        "message_stats": message_stats(_STATS),
+        "message_stats": message_stats({name: item[name] for name in _STATS}, rates, _STATS),
         "name": item["name"],
         "policy": item["policy"],
         "type": item["type"],
@@ -30,10 +32,15 @@ def _address(request: Request) -> Row:
     return {"vhost": request.vhost, "name": exchange_of(request.name)}
 
 
+def _shown(request: Request, exchange: CachedExchange) -> Row:
+    return exchange_row(exchange.item, Rates([exchange], EXCHANGE_STATISTICS, request.cache.tick, request.windows))
+
+
 async def rows(request: Request) -> list[Row]:
     """Return the exchanges that the user sees."""
-    found = await request.snapshot.shown("exchanges.list", exchange_row)
-    return [row for row in found if request.identity.sees(row["vhost"])]
+    await request.cache.refresh()
+    found = request.cache.exchanges.values()
+    return [_shown(request, exchange) for exchange in found if request.identity.sees(exchange.item["vhost"])]
 
 
 async def list_all(request: Request) -> Answer:
@@ -46,7 +53,11 @@ async def list_in_vhost(request: Request) -> Answer:
 
 
 async def show(request: Request) -> Answer:
-    row = exchange_row(await request.get("exchanges.show", _address(request)))
+    """Return an exchange as it is now. The broker counts its messages each second, or when it is asked to."""
+    item = await request.get("exchanges.show", _address(request))
+    await request.cache.refresh_now()
+    cached = request.cache.exchanges.get((request.vhost, item["name"]))
+    row = exchange_row(item) if cached is None else _shown(request, cached)
     row |= {"incoming": [], "outgoing": []}
     return Answer(body=columns_of(row, request.query))
 

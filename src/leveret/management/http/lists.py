@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
 
 from leveret.management.http.control import Row
 from leveret.management.http.errors import HttpError
@@ -11,15 +12,57 @@ from leveret.security.patterns import Pattern
 
 DEFAULT_PAGE_SIZE: Final = 100
 MAX_PAGE_SIZE: Final = 500
+T = TypeVar("T")
 # A prefix of patterns: RabbitMQ ignores case.
 _IGNORE_CASE: Final = "(?i)"
 
 
+class RowStream:
+    """Rows that are built one by one while they are sent, since all of a long list take much memory."""
+
+    def __init__(self, rows: Callable[[], Iterator[Row]]) -> None:
+        self._rows = rows
+
+    def __iter__(self) -> Iterator[Row]:
+        return self._rows()
+
+
+@dataclass(frozen=True, slots=True)
+class Source(Generic[T]):
+    """Objects that become rows only if an answer has them.
+
+    Attributes:
+        objects: The objects.
+        show: Returns the row of an object.
+        name: Returns the name of an object.
+        value: Returns the value of a row at a path of keys, without building the row.
+    """
+
+    objects: Sequence[T]
+    show: Callable[[T], Row]
+    name: Callable[[T], str]
+    value: Callable[[T, list[str]], Any]
+
+
 def select(rows: Sequence[Row], query: Mapping[str, str]) -> list[Row] | Row:
     """Return the rows or the page of rows that a query asks for. Raises `HttpError` (400) for invalid parameters."""
+    found = select_from(Source(rows, lambda row: row, lambda row: str(row.get("name", "")), value_at), query)
+    return list(found) if isinstance(found, RowStream) else found
+
+
+def select_from(source: Source[T], query: Mapping[str, str]) -> RowStream | Row:
+    """Return the rows or the page of rows that a query asks for. Raises `HttpError` (400) for invalid parameters."""
     page = _number(query, "page")
+    wanted = _wanted(query)
+
+    def shown(objects: Sequence[T]) -> Iterator[Row]:
+        if wanted is None:
+            return map(source.show, objects)
+        return (_extract(source.show(item), wanted) for item in objects)
+
     if page is None:
-        return columns(_sorted(rows, query), query)
+        ordered = _sorted(source, source.objects, query)
+        return RowStream(lambda: shown(ordered))
     size = _number(query, "page_size")
     if size is None:
         size = DEFAULT_PAGE_SIZE
@@ -29,7 +72,7 @@ def select(rows: Sequence[Row], query: Mapping[str, str]) -> list[Row] | Row:
             "invalid_pagination_parameters",
             f"Invalid pagination parameters: page number {page}, page size {size}",
         )
-    found = _sorted(_filtered(rows, query), query)
+    found = _sorted(source, _filtered(source, query), query)
     pages = (len(found) + size - 1) // size
     if page > max(pages, 1):
         raise HttpError(400, "page_out_of_range", f"Page out of range, page: {page} page size: {size}, len: {len(found)}")
@@ -37,18 +80,12 @@ def select(rows: Sequence[Row], query: Mapping[str, str]) -> list[Row] | Row:
     return {
         "filtered_count": len(found),
         "item_count": len(items),
-        "items": columns(items, query),
+        "items": list(shown(items)),
         "page": page,
         "page_count": pages,
         "page_size": size,
-        "total_count": len(rows),
+        "total_count": len(source.objects),
     }
-
-
-def columns(rows: list[Row], query: Mapping[str, str]) -> list[Row]:
-    """Return the rows with only the columns that a query asks for."""
-    wanted = _wanted(query)
-    return rows if wanted is None else [_extract(row, wanted) for row in rows]
 
 
 def columns_of(row: Row, query: Mapping[str, str]) -> Row:
@@ -87,33 +124,38 @@ def _number(query: Mapping[str, str], name: str) -> int | None:
         ) from None
 
 
-def _filtered(rows: Sequence[Row], query: Mapping[str, str]) -> Sequence[Row]:
+def _filtered(source: Source[T], query: Mapping[str, str]) -> Sequence[T]:
     text = query.get("name", "")
     if not text:
-        return rows
+        return source.objects
     if query.get("use_regex") != "true":
         wanted = text.lower()
-        return [row for row in rows if wanted in str(row.get("name", "")).lower()]
+        return [item for item in source.objects if wanted in source.name(item).lower()]
     try:
         pattern = Pattern(_IGNORE_CASE + text)
     except ValueError as error:
         raise HttpError(400, "bad_request", f"regular expression '{text[:80]}' {error}") from None
-    return [row for row in rows if pattern.matches(str(row.get("name", "")))]
+    return [item for item in source.objects if pattern.matches(source.name(item))]
 
 
-def _sorted(rows: Sequence[Row], query: Mapping[str, str]) -> list[Row]:
+def _sorted(source: Source[T], objects: Sequence[T], query: Mapping[str, str]) -> Sequence[T]:
     path = query.get("sort")
     if not path:
-        return list(rows)
+        return objects
     keys = path.split(".")
-    return sorted(rows, key=lambda row: _order(row, keys), reverse=query.get("sort_reverse") == "true")
+    value = source.value
+    return sorted(objects, key=lambda item: _order(value(item, keys)), reverse=query.get("sort_reverse") == "true")
 
 
-def _order(row: Row, keys: list[str]) -> tuple[int, Any]:
-    """Return the sort key of a row: missing values first, then numbers, then texts."""
-    value: Any = row
+def value_at(row: Any, keys: list[str]) -> Any:
+    """Return the value of a row at a path of keys, None if there is none."""
     for key in keys:
-        value = value.get(key) if isinstance(value, dict) else None
+        row = row.get(key) if isinstance(row, dict) else None
+    return row
+
+
+def _order(value: Any) -> tuple[int, Any]:
+    """Return the sort key of a value: missing values first, then numbers, then texts."""
     if value is None:
         return 0, 0
     if isinstance(value, (int, float)):

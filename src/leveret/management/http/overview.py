@@ -4,36 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import os
-import resource
 import sys
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Iterable, Iterator
+from typing import Final
 
+from leveret.management.http.cache import disk_free, open_files
 from leveret.management.http.control import Row
 from leveret.management.http.errors import bad_request, not_found
 from leveret.management.http.lists import columns_of
+from leveret.management.http.measured import Rates
+from leveret.management.http.objects import NODE_STATISTICS, VHOST, VHOST_STATISTICS, CachedChannel, CachedConnection
 from leveret.management.http.request import Answer, Request
-from leveret.management.http.statistics import message_stats, queue_totals, rate, with_rates
+from leveret.management.http.statistics import message_stats, queue_totals, stats_of, with_rates
 
 PRODUCT: Final = "Leveret"
 _EXCHANGE_TYPES: Final = ("direct", "fanout", "headers", "topic", "x-consistent-hash")
 _MECHANISMS: Final = ("PLAIN", "AMQPLAIN", "EXTERNAL", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _SCHEMES: Final = {"amqp": "amqp", "amqps": "amqp/ssl", "http": "http", "https": "https"}
-_CHURN: Final = (
-    "channel_closed",
-    "channel_created",
-    "connection_closed",
-    "connection_created",
-    "queue_created",
-    "queue_declared",
-    "queue_deleted",
-)
 # Statistics of Erlang's storage and virtual machine, which are always 0.
 _NODE_COUNTERS: Final = (
-    "channel_closed",
-    "channel_created",
-    "connection_closed",
-    "connection_created",
     "context_switches",
     "gc_bytes_reclaimed",
     "gc_num",
@@ -49,9 +38,6 @@ _NODE_COUNTERS: Final = (
     "mnesia_ram_tx_count",
     "msg_store_read_count",
     "msg_store_write_count",
-    "queue_created",
-    "queue_declared",
-    "queue_deleted",
     "queue_index_read_count",
     "queue_index_write_count",
 )
@@ -106,22 +92,18 @@ def _exchange_types() -> list[Row]:
 async def overview(request: Request) -> Answer:
     """Return versions and totals: of the visible vhosts, or of all for monitoring."""
     identity, settings = request.identity, request.settings
-    status, queues, exchanges, connections, channels = await asyncio.gather(
-        request.control.call("status"),
-        request.snapshot.rows("queues.list"),
-        request.snapshot.rows("exchanges.list"),
-        request.snapshot.rows("connections.list"),
-        request.snapshot.rows("channels.list"),
-    )
-    visible = [item for item in queues if identity.sees(item["vhost"])]
+    status, _ = await asyncio.gather(request.control.call("status"), request.cache.refresh())
+    cache = request.cache
+    queues = [queue.item for queue in cache.queues.values() if identity.sees(queue.item["vhost"])]
+    vhosts = [found for name, found in cache.vhosts.items() if identity.sees(name)]
+    totals = {name: sum(found.totals[name] for found in vhosts) for name in VHOST.names}
+    rates = Rates(vhosts, VHOST_STATISTICS, cache.tick, request.windows)
 
-    def count(rows: list[Row], key: str, wanted: Any) -> int:
-        return sum(1 for row in rows if identity.is_monitor() or row[key] == wanted)
+    def count(objects: Iterable[CachedConnection | CachedChannel]) -> int:
+        return sum(1 for found in objects if identity.is_monitor() or found.item["user"] == identity.name)
 
-    ready = sum(item["ready"] + item["delayed"] + item["leased"] for item in visible)
-    unacked = sum(item["unacked"] for item in visible)
     body: Row = {
-        "churn_rates": with_rates(dict.fromkeys(_CHURN, 0)),
+        "churn_rates": with_rates(cache.node.churn, _node_rates(request)),
         "cluster_name": settings.node,
         "cluster_tags": {},
         "default_queue_type": "classic",
@@ -132,24 +114,19 @@ async def overview(request: Request) -> Answer:
         "exchange_types": _exchange_types(),
         "is_op_policy_updating_enabled": True,
         "management_version": settings.rabbitmq_version,
-        "message_stats": message_stats(
-            publish=sum(item["published"] for item in visible),
-            deliver=sum(item["delivered"] for item in visible),
-            deliver_get=sum(item["delivered"] for item in visible),
-            ack=sum(item["settled"] for item in visible),
-        ),
+        "message_stats": message_stats(stats_of(totals), rates),
         "node": settings.node,
         "node_tags": {},
         "object_totals": {
-            "channels": count(channels, "user", identity.name),
-            "connections": count(connections, "user", identity.name),
-            "consumers": sum(item["consumers"] for item in visible),
-            "exchanges": sum(1 for item in exchanges if identity.sees(item["vhost"])),
-            "queues": len(visible),
+            "channels": count(cache.channels.values()),
+            "connections": count(cache.connections.values()),
+            "consumers": sum(item["consumers"] for item in queues),
+            "exchanges": sum(1 for vhost, _ in cache.exchanges if identity.sees(vhost)),
+            "queues": len(queues),
         },
         "product_name": PRODUCT,
         "product_version": settings.version,
-        "queue_totals": queue_totals(ready, unacked),
+        "queue_totals": queue_totals(totals["ready"], totals["unacked"], rates),
         "rabbitmq_version": settings.rabbitmq_version,
         "rates_mode": "basic",
         "release_series_support_status": "supported",
@@ -166,8 +143,9 @@ async def overview(request: Request) -> Answer:
 def _node(request: Request, status: Row) -> Row:
     settings = request.settings
     alarm = status["alarm"]
-    disk = os.statvfs(status["data_dir"])
-    files, files_limit = _open_files(status["pid"])
+    files, files_limit = open_files(status["pid"])
+    free = disk_free(status["data_dir"])
+    rates = _node_rates(request)
     times = with_rates(dict.fromkeys(_NODE_TIMES, 0.0))
     return {
         "applications": [{"description": PRODUCT, "name": "rabbit", "version": settings.rabbitmq_version}],
@@ -177,22 +155,19 @@ def _node(request: Request, status: Row) -> Row:
         "config_files": [status["config"]],
         "contexts": _contexts(request),
         "db_dir": status["data_dir"],
-        "disk_free": disk.f_bavail * disk.f_frsize,
+        **with_rates({"disk_free": free}, rates),
         "disk_free_alarm": "disk" in alarm,
-        "disk_free_details": rate(),
         "disk_free_limit": settings.disk_free_limit,
         "enabled_plugins": ["rabbitmq_management"],
         "exchange_types": _exchange_types(),
         "fd_total": files_limit,
-        "fd_used": files,
-        "fd_used_details": rate(),
+        **with_rates({"fd_used": files}, rates),
         "log_files": [],
         "maintenance": False,
         "mem_alarm": "memory" in alarm,
         "mem_calculation_strategy": "rss",
         "mem_limit": status["memory_limit"],
-        "mem_used": status["memory"],
-        "mem_used_details": rate(),
+        **with_rates({"mem_used": status["memory"]}, rates),
         "metrics_gc_queue_length": {},
         "name": settings.node,
         "net_ticktime": 60,
@@ -206,20 +181,17 @@ def _node(request: Request, status: Row) -> Row:
         "run_queue": 0,
         "running": True,
         "sockets_total": files_limit,
-        **with_rates({"sockets_used": status["connections"]}),
+        **with_rates({"sockets_used": status["connections"]}, rates),
         "type": "disc",
         "uptime": round(status["uptime"] * 1000),
+        **with_rates(request.cache.node.churn, rates),
         **with_rates(dict.fromkeys(_NODE_COUNTERS, 0)),
         **times,
     }
 
 
-def _open_files(pid: int) -> tuple[int, int]:
-    """Return the number of open files of the broker and its limit; 0 if the system does not say."""
-    try:
-        return len(os.listdir(f"/proc/{pid}/fd")), resource.prlimit(pid, resource.RLIMIT_NOFILE)[0]
-    except (OSError, AttributeError):
-        return 0, 0
+def _node_rates(request: Request) -> Rates:
+    return Rates([request.cache.node], NODE_STATISTICS, request.cache.tick, request.windows)
 
 
 def _memory(status: Row) -> Row:

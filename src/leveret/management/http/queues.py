@@ -2,17 +2,48 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from leveret.management.http.connections import connections_by_number, consumer_row, peer_of
 from leveret.management.http.control import Row
 from leveret.management.http.errors import bad_request, not_found
-from leveret.management.http.lists import columns_of, select
+from leveret.management.http.lists import RowStream, Source, columns_of, select_from, value_at
+from leveret.management.http.measured import ZERO, Measured, Rates
+from leveret.management.http.objects import QUEUE_STATISTICS, QUEUE_STATISTICS_NO_ACK, CachedQueue
 from leveret.management.http.request import CREATED, NO_CONTENT, Answer, Request
-from leveret.management.http.statistics import garbage_collection, message_stats, rate, with_rates
+from leveret.management.http.statistics import garbage_collection, message_stats, with_rates
+
+# Keys of rows whose values are those of the broker's answer.
+_DIRECT = ("name", "vhost", "type", "durable", "auto_delete", "exclusive", "consumers", "memory")
 
 
-def queue_row(item: Row, node: str) -> Row:
+def _ready(item: Row) -> int:
+    return int(item["ready"] + item["delayed"] + item["leased"])
+
+
+def _stats(item: Row) -> dict[str, int]:
+    """Return the values of `message_stats` that are not always 0."""
+    return {
+        "publish": item["published"],
+        "deliver": item["delivered"] - item["delivered_no_ack"] - item["got"] - item["got_no_ack"],
+        "deliver_no_ack": item["delivered_no_ack"],
+        "get": item["got"],
+        "get_no_ack": item["got_no_ack"],
+        "get_empty": item["got_empty"],
+        "deliver_get": item["delivered"],
+        "redeliver": item["redelivered"],
+        "ack": item["acked"],
+    }
+
+
+def _rates(request: Request, item: Row, sources: list[Measured]) -> Rates:
+    statistics = QUEUE_STATISTICS_NO_ACK if item["got_no_ack"] > item["got"] else QUEUE_STATISTICS
+    return Rates(sources, statistics, request.cache.tick, request.windows)
+
+
+def queue_row(item: Row, node: str, rates: Rates | None = None) -> Row:
     """Return a queue as lists show it."""
-    ready = item["ready"] + item["delayed"] + item["leased"]
+    ready = _ready(item)
     unacked = item["unacked"]
     memory = item["memory"]
     return {
@@ -37,19 +68,14 @@ def queue_row(item: Row, node: str) -> Row:
         "message_bytes_ram": memory,
         "message_bytes_ready": item["ready_bytes"],
         "message_bytes_unacknowledged": 0,
-        "message_stats": message_stats(
-            publish=item["published"],
-            deliver=item["delivered"],
-            deliver_get=item["delivered"],
-            ack=item["settled"],
-        ),
-        **with_rates({"messages": ready + unacked}),
+        "message_stats": message_stats(_stats(item), rates),
+        **with_rates({"messages": ready + unacked}, rates),
         "messages_paged_out": 0,
         "messages_persistent": ready + unacked if item["durable"] else 0,
         "messages_ram": ready + unacked,
-        **with_rates({"messages_ready": ready}),
+        **with_rates({"messages_ready": ready}, rates),
         "messages_ready_ram": ready,
-        **with_rates({"messages_unacknowledged": unacked}),
+        **with_rates({"messages_unacknowledged": unacked}, rates),
         "messages_unacknowledged_ram": unacked,
         "name": item["name"],
         "node": node,
@@ -58,7 +84,7 @@ def queue_row(item: Row, node: str) -> Row:
         "policy": item["policy"],
         "recoverable_slaves": None,
         "reductions": 0,
-        "reductions_details": rate(),
+        "reductions_details": ZERO,
         "single_active_consumer_tag": item["active_consumer"] or None,
         "state": "running",
         "type": item["type"],
@@ -66,26 +92,57 @@ def queue_row(item: Row, node: str) -> Row:
     }
 
 
-async def rows(request: Request) -> list[Row]:
+async def visible(request: Request) -> list[CachedQueue]:
     """Return the queues that the user sees."""
-    node, identity = request.settings.node, request.identity
-    found = await request.snapshot.shown("queues.list", lambda item: queue_row(item, node))
-    return found if identity.is_monitor() else [row for row in found if identity.sees(row["vhost"])]
+    await request.cache.refresh()
+    identity, found = request.identity, list(request.cache.queues.values())
+    return found if identity.is_monitor() else [queue for queue in found if identity.sees(queue.item["vhost"])]
+
+
+def _select(request: Request, queues: list[CachedQueue]) -> RowStream | Row:
+    node, cache, windows = request.settings.node, request.cache, request.windows
+
+    def show(queue: CachedQueue) -> Row:
+        samples = queue.samples
+        if not windows and (samples is None or samples.is_idle(cache.tick)):
+            return queue_row(queue.item, node)
+        return queue_row(queue.item, node, _rates(request, queue.item, [queue]))
+
+    def value(queue: CachedQueue, keys: list[str]) -> Any:
+        item = queue.item
+        if keys[-1] == "rate" and len(keys) > 1 and keys[-2].endswith("_details"):
+            return _rates(request, item, [queue]).rate(keys[-2].removesuffix("_details"))
+        if len(keys) == 2 and keys[0] == "message_stats":
+            return _stats(item).get(keys[1], 0)
+        if len(keys) == 1:
+            key = keys[0]
+            if key in _DIRECT:
+                return item[key]
+            if key == "messages":
+                return _ready(item) + item["unacked"]
+            if key == "messages_ready":
+                return _ready(item)
+            if key == "messages_unacknowledged":
+                return item["unacked"]
+        return value_at(queue_row(item, node), keys)
+
+    return select_from(Source(queues, show, lambda queue: str(queue.item["name"]), value), request.query)
 
 
 async def list_all(request: Request) -> Answer:
-    return Answer(body=select(await rows(request), request.query))
+    return Answer(body=_select(request, await visible(request)))
 
 
 async def list_in_vhost(request: Request) -> Answer:
-    found = [row for row in await rows(request) if row["vhost"] == request.vhost]
-    return Answer(body=select(found, request.query))
+    found = [queue for queue in await visible(request) if queue.item["vhost"] == request.vhost]
+    return Answer(body=_select(request, found))
 
 
 async def show(request: Request) -> Answer:
     """Return a queue as it is now, with its consumers."""
     item = await request.get("queues.show", {"vhost": request.vhost, "name": request.name})
-    row = queue_row(item, request.settings.node)
+    cached = request.cache.queue(request.vhost, request.name)
+    row = queue_row(item, request.settings.node, _rates(request, item, [] if cached is None else [cached]))
     consumers = []
     if item["consumers"] or item["owner"] is not None:
         connections = await connections_by_number(request)
@@ -141,6 +198,5 @@ async def list_of_user(request: Request) -> Answer:
         raise not_found()
     connections = await connections_by_number(request)
     owned = {number for number, connection in connections.items() if connection["user"] == request.path["user"]}
-    node = request.settings.node
-    found = [queue_row(item, node) for item in await request.snapshot.rows("queues.list") if item["owner"] in owned]
-    return Answer(body=select(found, request.query))
+    found = [queue for queue in await visible(request) if queue.item["owner"] in owned]
+    return Answer(body=_select(request, found))

@@ -8,9 +8,11 @@ from typing import Any, Final
 
 import msgspec
 
+from leveret.management.http.cache import Cache
 from leveret.management.http.control import Control, Row
 from leveret.management.http.errors import BrokerRefused, HttpError, bad_request, not_found
 from leveret.management.http.identity import Identity
+from leveret.management.http.measured import Window, windows_of
 from leveret.management.http.settings import HttpSettings
 from leveret.management.http.snapshot import Snapshot
 
@@ -48,6 +50,7 @@ class Request:
         settings: The settings of the process.
         control: The calls of the broker.
         snapshot: The lists of objects.
+        cache: The objects with statistics.
         identity: The user.
         path: The decoded parts of the path that the route names.
         query: The parameters of the query.
@@ -58,12 +61,14 @@ class Request:
     settings: HttpSettings
     control: Control
     snapshot: Snapshot
+    cache: Cache
     identity: Identity
     path: Mapping[str, str]
     query: Mapping[str, str]
     headers: Mapping[str, str]
     content: bytes
     _body: Row | None = field(default=None)
+    _windows: dict[str, Window] | None = field(default=None)
 
     @property
     def vhost(self) -> str:
@@ -72,6 +77,13 @@ class Request:
     @property
     def name(self) -> str:
         return self.path["name"]
+
+    @property
+    def windows(self) -> dict[str, Window]:
+        """The samples that the query asks for, by family of statistics. Raises `HttpError` (400)."""
+        if self._windows is None:
+            self._windows = windows_of(self.query)
+        return self._windows
 
     def body(self) -> Row:
         """Return the body, a JSON object. An empty one stands for an empty object. Raises `HttpError` (400)."""
@@ -121,12 +133,16 @@ class Request:
         """Return whether a parameter of the query is true."""
         return self.query.get(name) in ("true", "1")
 
+    def _changed(self) -> None:
+        self.snapshot.expire()
+        self.cache.expire()
+
     async def change(self, call: str, arguments: Row) -> Any:
         """Execute an operation that changes the broker as a whole; lists that are read afterwards show the change."""
         try:
             return await self.control.call(call, arguments)
         finally:
-            self.snapshot.expire()
+            self._changed()
 
     async def change_users(self, call: str, arguments: Row) -> Any:
         """Execute an operation that changes users or permissions. The default user becomes a user like any other."""
@@ -138,14 +154,14 @@ class Request:
         try:
             return await self.control.call(call, {"vhost": self.vhost, **arguments}, user=self.identity.name)
         finally:
-            self.snapshot.expire()
+            self._changed()
 
     async def change_in_vhost(self, call: str, arguments: Row) -> Any:
         """Execute an operation in the vhost of the path with the user's permissions."""
         try:
             return await self.control.call_as(self.identity.name, self.vhost, call, arguments)
         finally:
-            self.snapshot.expire()
+            self._changed()
 
     async def find(self, call: str, arguments: Row) -> Row | None:
         """Return an object, or None if it does not exist."""

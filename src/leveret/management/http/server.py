@@ -71,8 +71,10 @@ async def serve(settings: HttpSettings, parent: BinaryIO) -> None:
     ended = asyncio.create_task(_wait_for_end(parent))
     ended.add_done_callback(lambda _: setattr(server, "should_exit", True))
     logger.info("HTTP API ready: %s", ", ".join(settings.listeners))
+    polling = asyncio.create_task(application.cache.poll(lambda tick: None))
     await server.serve(sockets)
     ended.cancel()
+    polling.cancel()
 
 
 async def _wait_for_end(parent: BinaryIO) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from leveret.management.http.control import Row
+from leveret.management.http.measured import ZERO, Rates
 
 # Keys of `message_stats` of the overview, of vhosts, queues and channels.
 MESSAGE_STATS: Final = (
@@ -32,25 +34,28 @@ def garbage_collection() -> Row:
     return dict.fromkeys(_GARBAGE_COLLECTION, 0)
 
 
-def rate(value: float = 0.0) -> Row:
-    """Return the details of a statistic."""
-    return {"rate": value}
-
-
-def with_rates(values: Row) -> Row:
+def with_rates(values: Row, rates: Rates | None = None) -> Row:
     """Return statistics, each followed by its details."""
     result: Row = {}
     for name, value in values.items():
         result[name] = value
-        result[f"{name}_details"] = rate()
+        result[f"{name}_details"] = ZERO if rates is None else rates.details(name, value)
     return result
 
 
-def message_stats(names: tuple[str, ...] = MESSAGE_STATS, **values: int) -> Row:
+def message_stats(values: Mapping[str, int], rates: Rates | None = None, names: tuple[str, ...] = MESSAGE_STATS) -> Row:
     """Return `message_stats` with these values; the others are 0."""
-    return with_rates({name: values.get(name, 0) for name in names})
+    return with_rates({name: values.get(name, 0) for name in names}, rates)
 
 
-def queue_totals(ready: int, unacked: int) -> Row:
+def stats_of(totals: dict[str, int]) -> dict[str, int]:
+    """Return the values of `message_stats` of the totals of a vhost."""
+    found: dict[str, int] = {name: totals[name] for name in MESSAGE_STATS if name in totals}
+    found["deliver_get"] = sum(totals[name] for name in ("deliver", "deliver_no_ack", "get", "get_no_ack"))
+    return found
+
+
+def queue_totals(ready: int, unacked: int, rates: Rates | None = None) -> Row:
     """Return the number of messages, ready and unacked, with rates."""
-    return with_rates({"messages": ready + unacked, "messages_ready": ready, "messages_unacknowledged": unacked})
+    values = {"messages": ready + unacked, "messages_ready": ready, "messages_unacknowledged": unacked}
+    return with_rates(values, rates)

@@ -8,8 +8,10 @@ from typing import Final
 from leveret.management.http.control import Row
 from leveret.management.http.errors import BrokerRefused, HttpError, not_found
 from leveret.management.http.lists import columns_of, select
+from leveret.management.http.measured import Rates
+from leveret.management.http.objects import VHOST_STATISTICS
 from leveret.management.http.request import CREATED, NO_CONTENT, Answer, Request
-from leveret.management.http.statistics import message_stats, queue_totals, with_rates
+from leveret.management.http.statistics import message_stats, queue_totals, stats_of, with_rates
 
 # Keys of a vhost that operators set.
 _METADATA: Final = ("default_queue_type", "description", "tags")
@@ -17,36 +19,43 @@ _METADATA: Final = ("default_queue_type", "description", "tags")
 _UNDEFINED: Final = (None, "", "undefined")
 
 
-def vhost_row(item: Row, node: str) -> Row:
-    """Return a vhost."""
+def vhost_row(item: Row, node: str, totals: dict[str, int], rates: Rates) -> Row:
+    """Return a vhost with the totals of its objects."""
     metadata = {name: item[name] for name in _METADATA}
     return {
         "cluster_state": {node: "running"},
-        "message_stats": message_stats(),
-        **queue_totals(item["ready"], item["unacked"]),
+        "message_stats": message_stats(stats_of(totals), rates),
+        **queue_totals(item["ready"], item["unacked"], rates),
         **metadata,
         "metadata": metadata,
         "name": item["name"],
         "protected_from_deletion": item["protected_from_deletion"],
-        **with_rates({"recv_oct": 0, "send_oct": 0}),
+        **with_rates({"recv_oct": totals["recv_oct"], "send_oct": totals["send_oct"]}, rates),
         "tracing": False,
     }
 
 
 async def _vhosts(request: Request) -> list[Row]:
     found = await request.control.call("vhosts.list")
+    await request.cache.refresh()
     return [item for item in found if request.identity.sees(item["name"])]
 
 
+def _row(request: Request, item: Row) -> Row:
+    cache = request.cache
+    found = cache.totals(item["name"])
+    rates = Rates([found], VHOST_STATISTICS, cache.tick, request.windows)
+    return vhost_row(item, request.settings.node, found.totals, rates)
+
+
 async def list_all(request: Request) -> Answer:
-    found = [vhost_row(item, request.settings.node) for item in await _vhosts(request)]
-    return Answer(body=select(found, request.query))
+    return Answer(body=select([_row(request, item) for item in await _vhosts(request)], request.query))
 
 
 async def show(request: Request) -> Answer:
     for item in await _vhosts(request):
         if item["name"] == request.vhost:
-            return Answer(body=columns_of(vhost_row(item, request.settings.node), request.query))
+            return Answer(body=columns_of(_row(request, item), request.query))
     raise not_found()
 
 

@@ -28,7 +28,11 @@ class Delete(NamedInVhost, kw_only=True):
 
 
 class ExchangeInfo(Reply, kw_only=True):
-    """An exchange with its number of bindings and the policies that apply to it."""
+    """An exchange with its number of bindings, the policies that apply to it, and its counters of messages.
+
+    `publish_in` counts messages published to it, `publish_out` their copies in queues, both as of the last
+    `statistics.changes`.
+    """
 
     vhost: str
     name: str
@@ -41,6 +45,8 @@ class ExchangeInfo(Reply, kw_only=True):
     policy: str | None
     operator_policy: str | None
     effective_policy_definition: ClientTable
+    publish_in: int
+    publish_out: int
 
 
 def describe(vhost: str, exchange: Exchange) -> ExchangeInfo:
@@ -57,6 +63,8 @@ def describe(vhost: str, exchange: Exchange) -> ExchangeInfo:
         policy=name_of(exchange.policy),
         operator_policy=name_of(exchange.operator_policy),
         effective_policy_definition=ClientTable(effective_definition(exchange)),
+        publish_in=exchange.publish_in,
+        publish_out=exchange.publish_out,
     )
 
 

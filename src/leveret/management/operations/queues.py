@@ -46,6 +46,8 @@ class QueueInfo(Reply, kw_only=True):
         owner: The number of the connection that an exclusive queue belongs to.
         active_consumer: The tag of the single active consumer, "" for none.
         temporary: Whether it ends with its connection, its last consumer or its AMQP 1.0 link.
+        delivered: Deliveries, with those that need no acknowledgement and with replies to basic.get.
+        settled: Entries that were acknowledged or removed otherwise.
     """
 
     vhost: str
@@ -71,6 +73,12 @@ class QueueInfo(Reply, kw_only=True):
     owner: int | None
     active_consumer: str
     temporary: bool
+    delivered_no_ack: int
+    redelivered: int
+    got: int
+    got_no_ack: int
+    got_empty: int
+    acked: int
 
 
 class QueueType(Reply, kw_only=True):
@@ -109,6 +117,12 @@ def describe(queue: Queue) -> QueueInfo:
         owner=getattr(queue.lifetime.exclusive_owner, "number", None),
         active_consumer=active.tag if active is not None else "",
         temporary=queue.lifetime.temporary,
+        delivered_no_ack=queue.delivered_no_ack,
+        redelivered=queue.redelivered,
+        got=queue.gets - queue.gets_no_ack,
+        got_no_ack=queue.gets_no_ack,
+        got_empty=queue.gets_empty,
+        acked=queue.acked,
     )
 
 

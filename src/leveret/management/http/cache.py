@@ -1,0 +1,314 @@
+"""A copy of the broker's objects and counters, at most one second old, with their samples.
+
+The process asks the broker for changes each second, and before a list that follows a change through the API, so that no
+list is older than the last change of its reader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import resource
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from leveret.management.http.control import Control, Row
+from leveret.management.http.errors import BrokerRefused, BrokerUnavailable
+from leveret.management.http.measured import Measured
+from leveret.management.http.objects import (
+    CHANNEL,
+    CONNECTION,
+    EXCHANGE,
+    QUEUE,
+    CachedChannel,
+    CachedConnection,
+    CachedExchange,
+    CachedQueue,
+    NodeTotals,
+    VhostTotals,
+)
+
+logger = logging.getLogger("leveret.http")
+
+INTERVAL: Final = 1.0
+# Minimum seconds between two passes, as a multiple of the duration of the last one: the broker compares all objects.
+_IDLE_SHARE: Final = 10
+# Seconds after which copies are too old to answer with.
+MAX_AGE: Final = 1.5
+# Number of changes after which other requests are served.
+_STEP: Final = 500
+
+
+class Cache:
+    """Copies of the broker's queues, exchanges, connections, channels and totals.
+
+    Attributes:
+        queues: Queues by their ids.
+        exchanges: Exchanges by vhost and name.
+        connections: Connections by their numbers.
+        channels: Channels by the numbers of their connections and their own.
+        vhosts: Totals of vhosts by their names.
+        node: Gauges of the broker's process.
+        process: What the broker says about its process.
+        tick: The second of the last regular pass.
+    """
+
+    def __init__(self, control: Control, clock: Callable[[], float] = time.time) -> None:
+        self._control = control
+        self._clock = clock
+        self._reader = ""
+        # Whether the pass in progress has everything, so that its objects need not be new.
+        self._is_first = True
+        self._lock = asyncio.Lock()
+        self._change = 0
+        # The change before which the last pass began, and the time of its beginning.
+        self._passed_change = -1
+        self._passed_at = 0.0
+        self._took = 0.0
+        self.tick = int(clock())
+        # The tick of samples: after a regular pass, they belong to the next one.
+        self._sampling = self.tick
+        self.queues: dict[int, CachedQueue] = {}
+        self._queues_by_name: dict[tuple[str, str], CachedQueue] = {}
+        self.exchanges: dict[tuple[str, str], CachedExchange] = {}
+        self.connections: dict[int, CachedConnection] = {}
+        self.channels: dict[tuple[int, int], CachedChannel] = {}
+        self.vhosts: dict[str, VhostTotals] = {}
+        self.node = NodeTotals()
+        self.process: Row = {}
+        self._handlers: dict[str, Callable[[Any, Any], None]] = {
+            "begin": self._begin,
+            "node": self._set_node,
+            "end": self._end,
+            "vhost.sample": self._vhost_sample,
+            "vhost.gone": self._vhost_gone,
+            "exchange": self._exchange,
+            "exchange.sample": self._exchange_sample,
+            "exchange.gone": self._exchange_gone,
+            "queue": self._queue,
+            "queue.sample": self._queue_sample,
+            "queue.gone": self._queue_gone,
+            "connection": self._connection,
+            "connection.sample": self._connection_sample,
+            "connection.gone": self._connection_gone,
+            "channel": self._channel,
+            "channel.gone": self._channel_gone,
+        }
+
+    # Reading
+
+    def expire(self) -> None:
+        """Have the next reader ask the broker for changes."""
+        self._change += 1
+
+    async def refresh_now(self) -> None:
+        """Ask the broker for changes, so that the copies are those of now. Raises `BrokerUnavailable`."""
+        self.expire()
+        await self.refresh()
+
+    async def refresh(self) -> None:
+        """Ask the broker for changes, if there may be any that a reader must see. Raises `BrokerUnavailable`."""
+        wanted = self._change
+        if not self._is_fresh(wanted):
+            async with self._lock:
+                if not self._is_fresh(wanted):
+                    await self._pass()
+
+    def _is_fresh(self, change: int) -> bool:
+        return self._passed_change >= change and time.monotonic() - self._passed_at < MAX_AGE
+
+    async def poll(self, ticked: Callable[[int], None]) -> None:
+        """Ask the broker for changes each second, and call `ticked` with the second."""
+        while True:
+            wait = max(1.0 - self._clock() % 1.0, self._took * _IDLE_SHARE)
+            await asyncio.sleep(wait)
+            now = max(round(self._clock()), self.tick + 1)
+            try:
+                async with self._lock:
+                    self._sampling = now
+                    await self._pass()
+            except (BrokerUnavailable, BrokerRefused) as error:
+                logger.debug("no statistics: %s", error)
+            self.tick = now
+            self._sampling = now + 1
+            ticked(now)
+
+    async def _pass(self) -> None:
+        if not self._reader:
+            self._reader = secrets.token_hex(8)
+        change, began = self._change, time.monotonic()
+        try:
+            found = await self._control.call("statistics.changes", {"reader": self._reader})
+            self._took = time.monotonic() - began
+            # Everything replaces the earlier copies, so it is applied at once.
+            step = len(found) if found[0][2] else _STEP
+            for at in range(0, len(found), step):
+                self.apply(found[at : at + step])
+                await asyncio.sleep(0)
+        except BaseException:
+            self._reader = ""  # what was sent is lost: begin again
+            raise
+        self._passed_change, self._passed_at = change, began
+
+    def apply(self, changes: list[list[Any]]) -> None:
+        """Apply changes from the broker."""
+        handlers = self._handlers
+        for kind, key, value in changes:
+            handlers[kind](key, value)
+
+    def _begin(self, _: Any, is_first: bool) -> None:
+        self._is_first = is_first
+        if is_first:
+            for objects in (
+                self.queues,
+                self._queues_by_name,
+                self.exchanges,
+                self.connections,
+                self.channels,
+                self.vhosts,
+            ):
+                objects.clear()
+
+    def _end(self, _: Any, __: Any) -> None:
+        for totals in self.vhosts.values():
+            totals.sample(self._sampling)
+        self.node.sample(self._sampling, self._node_values())
+
+    def _new(self, measured: Measured, layout: Any) -> None:
+        if not self._is_first:
+            measured.begin(layout)
+
+    # Vhosts and exchanges
+
+    def totals(self, vhost: str) -> VhostTotals:
+        """Return the totals of a vhost."""
+        found = self.vhosts.get(vhost)
+        if found is None:
+            found = self.vhosts[vhost] = VhostTotals()
+        return found
+
+    def _vhost_sample(self, name: str, sample: list[int]) -> None:
+        self.totals(name).set_ended(sample)
+
+    def _vhost_gone(self, name: str, _: Any) -> None:
+        self.vhosts.pop(name, None)
+
+    def _exchange(self, key: list[str], item: Row) -> None:
+        exchange = self.exchanges[key[0], key[1]] = CachedExchange(item)
+        self._new(exchange, EXCHANGE)
+
+    def _exchange_sample(self, key: list[str], sample: list[int]) -> None:
+        self.exchanges[key[0], key[1]].sample(self._sampling, sample)
+
+    def _exchange_gone(self, key: list[str], _: Any) -> None:
+        del self.exchanges[key[0], key[1]]
+
+    # Queues
+
+    def queue(self, vhost: str, name: str) -> CachedQueue | None:
+        """Return the queue with this name."""
+        return self._queues_by_name.get((vhost, name))
+
+    def _queue(self, number: int, item: Row) -> None:
+        known = self.queues.get(number)
+        if known is not None:
+            totals = self.totals(item["vhost"])
+            totals.count_queue(known.item, -1)
+            totals.count_queue(item, 1)
+            known.item = item
+            return
+        queue = self.queues[number] = CachedQueue(item)
+        self._queues_by_name[item["vhost"], item["name"]] = queue
+        self.totals(item["vhost"]).count_queue(item, 1)
+        if not self._is_first:
+            self._new(queue, QUEUE)
+            self.node.churn["queue_created"] += 1
+            self.node.churn["queue_declared"] += 1
+
+    def _queue_sample(self, number: int, sample: list[Any]) -> None:
+        queue = self.queues[number]
+        queue.sample(self._sampling, sample, self.totals(queue.item["vhost"]))
+
+    def _queue_gone(self, number: int, _: Any) -> None:
+        queue = self.queues.pop(number)
+        item = queue.item
+        if self._queues_by_name.get((item["vhost"], item["name"])) is queue:
+            del self._queues_by_name[item["vhost"], item["name"]]
+        self.totals(item["vhost"]).count_queue(item, -1)
+        self.node.churn["queue_deleted"] += 1
+
+    # Connections and channels
+
+    def _connection(self, number: int, item: Row) -> None:
+        known = self.connections.get(number)
+        if known is not None:
+            self._count_bytes(known.item, -1)
+            known.item = item
+        else:
+            connection = self.connections[number] = CachedConnection(item)
+            if not self._is_first:
+                self._new(connection, CONNECTION)
+                self.node.churn["connection_created"] += 1
+        self._count_bytes(item, 1)
+
+    def _count_bytes(self, item: Row, sign: int) -> None:
+        if item["vhost"]:
+            self.totals(item["vhost"]).count_bytes(item, sign)
+
+    def _connection_sample(self, number: int, sample: list[int]) -> None:
+        connection = self.connections[number]
+        self._count_bytes(connection.item, -1)
+        connection.sample(self._sampling, sample)
+        self._count_bytes(connection.item, 1)
+
+    def _connection_gone(self, number: int, _: Any) -> None:
+        self._count_bytes(self.connections.pop(number).item, -1)
+        self.node.churn["connection_closed"] += 1
+
+    def _channel(self, key: list[int], item: Row) -> None:
+        at = (key[0], key[1])
+        channel = self.channels.get(at)
+        if channel is None:
+            channel = self.channels[at] = CachedChannel()
+            if not self._is_first:
+                self._new(channel, CHANNEL)
+                self.node.churn["channel_created"] += 1
+        channel.sample(self._sampling, item)
+
+    def _channel_gone(self, key: list[int], _: Any) -> None:
+        del self.channels[key[0], key[1]]
+        self.node.churn["channel_closed"] += 1
+
+    # The process
+
+    def _set_node(self, _: Any, value: Row) -> None:
+        self.process = value
+
+    def _node_values(self) -> dict[str, int]:
+        process = self.process["process"]
+        return {
+            "mem_used": process["memory"],
+            "fd_used": open_files(process["pid"])[0],
+            "sockets_used": len(self.connections),
+            "disk_free": disk_free(process["data_dir"]),
+        }
+
+
+def open_files(pid: int) -> tuple[int, int]:
+    """Return the number of open files of the broker and its limit; 0 if the system does not say."""
+    try:
+        return len(os.listdir(f"/proc/{pid}/fd")), resource.prlimit(pid, resource.RLIMIT_NOFILE)[0]
+    except (OSError, AttributeError):
+        return 0, 0
+
+
+def disk_free(path: str) -> int:
+    """Return the free bytes of a file system; 0 if the system does not say."""
+    try:
+        disk = os.statvfs(path)
+    except OSError:
+        return 0
+    return disk.f_bavail * disk.f_frsize

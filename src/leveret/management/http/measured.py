@@ -1,0 +1,166 @@
+"""Objects with counters and gauges, and their rates and samples in RabbitMQ's shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from leveret.management.http.control import Row
+from leveret.management.http.errors import bad_request
+from leveret.management.http.samples import Layout, Samples
+
+# Maximum number of samples of one statistic in an answer.
+MAX_SAMPLES: Final = 3600
+# Families of statistics, by their prefix in queries: `lengths_age`, `lengths_incr`.
+LENGTHS: Final = "lengths"
+MESSAGES: Final = "msg_rates"
+DATA: Final = "data_rates"
+NODE: Final = "node_stats"
+# The details of a statistic that does not change. Callers must not modify it.
+ZERO: Final[Row] = {"rate": 0.0}
+
+
+class Measured:
+    """The counters and gauges of an object, and their samples from the first change on.
+
+    Attributes:
+        gauges: The current values of the gauges of the layout.
+        counters: The current values of its counters.
+        samples: The samples; None before the first change.
+    """
+
+    __slots__ = ("counters", "gauges", "samples")
+
+    def __init__(self) -> None:
+        self.gauges: Sequence[int] | None = None
+        self.counters: Sequence[int] = ()
+        self.samples: Samples | None = None
+
+    def begin(self, layout: Layout) -> None:
+        """Count from 0: the object is new."""
+        self.gauges = [0] * len(layout.gauges)
+        self.counters = [0] * len(layout.counters)
+
+    def measure(self, layout: Layout, tick: int, gauges: Sequence[int], counters: Sequence[int]) -> None:
+        """Set the current values. Those of an object that is not new are the first ones to compare with."""
+        before = self.gauges
+        if before is None:
+            self.gauges, self.counters = gauges, counters
+            return
+        increments = [value - old for value, old in zip(counters, self.counters, strict=True)]
+        if self.samples is None:
+            self.samples = Samples(layout, tick - 1, before)
+        self.gauges, self.counters = gauges, counters
+        self.samples.record(tick, [*gauges, *increments])
+
+
+@dataclass(frozen=True, slots=True)
+class Statistic:
+    """A statistic of an answer: the sum of some series.
+
+    Attributes:
+        series: The positions of the series.
+        family: The family whose parameters select its samples.
+        is_gauge: Whether the series are gauges.
+    """
+
+    series: tuple[int, ...]
+    family: str
+    is_gauge: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The samples that a query asks for: those of the last `age` seconds, every `incr` seconds."""
+
+    age: int
+    incr: int
+
+    def ticks(self, now: int) -> range:
+        """Return the ticks of the samples, the newest first."""
+        return range(now, now - self.age - 1, -self.incr)
+
+
+def windows_of(query: Mapping[str, str]) -> dict[str, Window]:
+    """Return the samples that a query asks for, by family. Raises `HttpError` (400)."""
+    found = {}
+    for family in (LENGTHS, MESSAGES, DATA, NODE):
+        age, incr = query.get(f"{family}_age"), query.get(f"{family}_incr")
+        if age is None or incr is None:
+            continue
+        if not (age.isdecimal() and incr.isdecimal() and len(age) < 10 and len(incr) < 10 and int(incr)):
+            raise bad_request(f"invalid {family}_age or {family}_incr; expected numbers of seconds")
+        window = Window(int(age), int(incr))
+        if len(window.ticks(0)) > MAX_SAMPLES:
+            raise bad_request(f"{family}_age and {family}_incr give too many samples; expected at most {MAX_SAMPLES}")
+        found[family] = window
+    return found
+
+
+class Rates:
+    """Rates and samples of an object, or of the sum of several, at one tick."""
+
+    __slots__ = ("_sources", "_statistics", "_tick", "_windows")
+
+    def __init__(
+        self,
+        sources: Sequence[Measured],
+        statistics: Mapping[str, Statistic],
+        tick: int,
+        windows: Mapping[str, Window],
+    ) -> None:
+        self._sources = [source.samples for source in sources if source.samples is not None]
+        self._statistics = statistics
+        self._tick = tick
+        self._windows = windows
+        if not windows and all(samples.is_idle(tick) for samples in self._sources):
+            self._statistics = {}
+
+    def rate(self, name: str) -> float:
+        """Return the rate of a statistic."""
+        statistic = self._statistics.get(name)
+        if statistic is None:
+            return 0.0
+        tick = self._tick
+        return sum([samples.rate(series, tick) for samples in self._sources for series in statistic.series], 0.0)
+
+    def details(self, name: str, value: float) -> Row:
+        """Return the details of a statistic with this current value."""
+        statistic = self._statistics.get(name)
+        if statistic is None:
+            return ZERO
+        result: Row = {"rate": self.rate(name)}
+        window = self._windows.get(statistic.family)
+        if window is not None:
+            result |= _sampled(self._values(statistic, int(value), window), window, self._tick)
+        return result
+
+    def _values(self, statistic: Statistic, value: int, window: Window) -> list[int]:
+        ticks = window.ticks(self._tick)
+        now, sources, series = self._tick, self._sources, statistic.series
+        if not sources:
+            return [value] * len(ticks)
+        if statistic.is_gauge:
+            # Sources without samples, whose gauges have not changed.
+            constant = value - sum(samples.gauge(one, now) for samples in sources for one in series)
+            return [
+                constant + sum([samples.gauge_at(one, tick, now) for samples in sources for one in series])
+                for tick in ticks
+            ]
+        return [
+            max(value - sum([samples.increase_since(one, tick, now) for samples in sources for one in series]), 0)
+            for tick in ticks
+        ]
+
+
+def _sampled(values: list[int], window: Window, tick: int) -> Row:
+    """Return samples, the newest first, with their average and the average rate."""
+    span = (len(values) - 1) * window.incr
+    return {
+        "avg": sum(values) / len(values),
+        "avg_rate": (values[0] - values[-1]) / span if span else 0.0,
+        "samples": [
+            {"sample": value, "timestamp": 1000 * at} for value, at in zip(values, window.ticks(tick), strict=True)
+        ],
+    }

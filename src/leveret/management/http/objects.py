@@ -1,0 +1,272 @@
+"""Objects of the broker as the HTTP process keeps them: what the broker said about each, and its samples."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from leveret.broker.statistics import QUEUE_COUNTERS, QUEUE_GAUGES
+from leveret.management.http.control import Row
+from leveret.management.http.measured import DATA, LENGTHS, MESSAGES, NODE, Measured, Statistic
+from leveret.management.http.samples import Layout
+
+# Keys of a queue in the broker's answers, in the order of its samples.
+_QUEUE_KEYS: Final = (
+    "published",
+    "delivered",
+    "delivered_no_ack",
+    "got",
+    "got_no_ack",
+    "got_empty",
+    "redelivered",
+    "acked",
+    *QUEUE_GAUGES,
+)
+_COUNTERS: Final = len(QUEUE_COUNTERS)
+_CONNECTION_KEYS: Final = ("octets_in", "reads", "octets_out", "writes", "channels")
+
+QUEUE: Final = Layout(("ready", "unacked"), ("publish", "deliver", "deliver_no_ack", "get", "redeliver", "ack"), "I")
+EXCHANGE: Final = Layout((), ("publish_in", "publish_out"))
+CONNECTION: Final = Layout((), ("recv_oct", "recv_cnt", "send_oct", "send_cnt"), "Q")
+CHANNEL: Final = Layout(
+    (),
+    ("publish", "confirm", "deliver", "deliver_no_ack", "get", "redeliver", "ack", "return_unroutable", "drop_unroutable"),
+)
+VHOST: Final = Layout(
+    ("ready", "unacked"),
+    (
+        "publish",
+        "confirm",
+        "return_unroutable",
+        "drop_unroutable",
+        "deliver",
+        "deliver_no_ack",
+        "get",
+        "get_no_ack",
+        "get_empty",
+        "redeliver",
+        "ack",
+        "recv_oct",
+        "send_oct",
+    ),
+    "Q",
+)
+CHURN: Final = (
+    "channel_closed",
+    "channel_created",
+    "connection_closed",
+    "connection_created",
+    "queue_created",
+    "queue_declared",
+    "queue_deleted",
+)
+NODE_LAYOUT: Final = Layout(("mem_used", "fd_used", "sockets_used", "disk_free"), CHURN, "Q")
+
+
+def _messages(layout: Layout, *names: str) -> dict[str, Statistic]:
+    return {name: Statistic(layout.indices(name), MESSAGES) for name in names}
+
+
+def _lengths(layout: Layout) -> dict[str, Statistic]:
+    return {
+        "messages": Statistic(layout.indices("ready", "unacked"), LENGTHS, True),
+        "messages_ready": Statistic(layout.indices("ready"), LENGTHS, True),
+        "messages_unacknowledged": Statistic(layout.indices("unacked"), LENGTHS, True),
+    }
+
+
+QUEUE_STATISTICS: Final = {
+    **_lengths(QUEUE),
+    **_messages(QUEUE, "publish", "deliver", "deliver_no_ack", "get", "redeliver", "ack"),
+    "deliver_get": Statistic(QUEUE.indices("deliver", "deliver_no_ack", "get"), MESSAGES),
+}
+# A queue has one series for both kinds of basic.get, since its clients use one of them. This is for those without ack.
+QUEUE_STATISTICS_NO_ACK: Final = {
+    **{name: statistic for name, statistic in QUEUE_STATISTICS.items() if name != "get"},
+    "get_no_ack": QUEUE_STATISTICS["get"],
+}
+EXCHANGE_STATISTICS: Final = _messages(EXCHANGE, "publish_in", "publish_out")
+CONNECTION_STATISTICS: Final = {
+    name: Statistic(CONNECTION.indices(name), DATA) for name in ("recv_oct", "recv_cnt", "send_oct", "send_cnt")
+}
+CHANNEL_STATISTICS: Final = {
+    **_messages(CHANNEL, *CHANNEL.counters),
+    "deliver_get": Statistic(CHANNEL.indices("deliver", "deliver_no_ack", "get"), MESSAGES),
+}
+VHOST_STATISTICS: Final = {
+    **_lengths(VHOST),
+    **_messages(VHOST, *VHOST.counters[:-2]),
+    "deliver_get": Statistic(VHOST.indices("deliver", "deliver_no_ack", "get", "get_no_ack"), MESSAGES),
+    "recv_oct": Statistic(VHOST.indices("recv_oct"), DATA),
+    "send_oct": Statistic(VHOST.indices("send_oct"), DATA),
+}
+NODE_STATISTICS: Final = {
+    **{name: Statistic(NODE_LAYOUT.indices(name), NODE, True) for name in NODE_LAYOUT.gauges},
+    **{name: Statistic(NODE_LAYOUT.indices(name), MESSAGES) for name in CHURN},
+}
+
+
+class CachedQueue(Measured):
+    """A queue. `item` is what `queues.list` says of it."""
+
+    __slots__ = ("item",)
+
+    def __init__(self, item: Row) -> None:
+        super().__init__()
+        self.item = item
+
+    def sample(self, tick: int, sample: list[Any], totals: VhostTotals) -> None:
+        item = self.item
+        totals.count_queue(item, -1)
+        item.update(zip(_QUEUE_KEYS, sample, strict=False))
+        totals.count_queue(item, 1)
+        gets = item["got"] + item["got_no_ack"]
+        self.measure(
+            QUEUE,
+            tick,
+            (item["ready"] + item["delayed"] + item["leased"], item["unacked"]),
+            (
+                item["published"],
+                item["delivered"] - item["delivered_no_ack"] - gets,
+                item["delivered_no_ack"],
+                gets,
+                item["redelivered"],
+                item["acked"],
+            ),
+        )
+
+
+class CachedExchange(Measured):
+    """An exchange. `item` is what `exchanges.list` says of it."""
+
+    __slots__ = ("item",)
+
+    def __init__(self, item: Row) -> None:
+        super().__init__()
+        self.item = item
+
+    def sample(self, tick: int, sample: list[int]) -> None:
+        self.item["publish_in"], self.item["publish_out"] = sample
+        self.measure(EXCHANGE, tick, (), sample)
+
+
+class CachedConnection(Measured):
+    """A connection. `item` is what `connections.list` says of it."""
+
+    __slots__ = ("item",)
+
+    def __init__(self, item: Row) -> None:
+        super().__init__()
+        self.item = item
+
+    def sample(self, tick: int, sample: list[int]) -> None:
+        self.item.update(zip(_CONNECTION_KEYS, sample, strict=True))
+        self.measure(CONNECTION, tick, (), sample[:4])
+
+
+class CachedChannel(Measured):
+    """A channel. `item` is what `channels.list` says of it."""
+
+    __slots__ = ("item",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.item: Row = {}
+
+    def sample(self, tick: int, item: Row) -> None:
+        self.item = item
+        gets = item["got"] + item["got_no_ack"]
+        self.measure(
+            CHANNEL,
+            tick,
+            (),
+            (
+                item["published"],
+                item["confirmed"],
+                item["delivered"] - item["delivered_no_ack"] - gets,
+                item["delivered_no_ack"],
+                gets,
+                item["redelivered"],
+                item["acked"],
+                item["returned"],
+                item["dropped"],
+            ),
+        )
+
+
+class VhostTotals(Measured):
+    """Totals of a vhost: of its objects, and of deleted queues and closed connections.
+
+    Attributes:
+        totals: The counters of `VHOST` by name.
+    """
+
+    __slots__ = ("_bytes", "_ended", "_queues", "totals")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ended: list[int] = [0] * (7 + _COUNTERS)
+        # Sums of the samples of the live queues, and of the bytes of live connections.
+        self._queues: list[int] = [0] * len(_QUEUE_KEYS)
+        self._bytes = [0, 0]
+        self.totals: dict[str, int] = dict.fromkeys(VHOST.names, 0)
+
+    def set_ended(self, sample: list[int]) -> None:
+        """Set the counters that the broker keeps for the vhost itself."""
+        self._ended = sample
+
+    def count_queue(self, item: Row, sign: int) -> None:
+        """Add the counters of a queue, or subtract them."""
+        sums = self._queues
+        for index, key in enumerate(_QUEUE_KEYS):
+            sums[index] += sign * item[key]
+
+    def count_bytes(self, item: Row, sign: int) -> None:
+        """Add the bytes of a connection, or subtract them."""
+        self._bytes[0] += sign * item["octets_in"]
+        self._bytes[1] += sign * item["octets_out"]
+
+    def sample(self, tick: int) -> None:
+        """Add up the totals."""
+        published, _, unroutable, returned, confirmed, bytes_in, bytes_out, *queues = self._ended
+        live = dict(zip(_QUEUE_KEYS, self._queues, strict=True))
+        counters = {key: live[key] + ended for key, ended in zip(_QUEUE_KEYS[:_COUNTERS], queues, strict=True)}
+        gets = counters["got"] + counters["got_no_ack"]
+        found = {
+            "ready": live["ready"] + live["delayed"] + live["leased"],
+            "unacked": live["unacked"],
+            "publish": published,
+            "confirm": confirmed,
+            "return_unroutable": returned,
+            "drop_unroutable": unroutable - returned,
+            "deliver": counters["delivered"] - counters["delivered_no_ack"] - gets,
+            "deliver_no_ack": counters["delivered_no_ack"],
+            "get": counters["got"],
+            "get_no_ack": counters["got_no_ack"],
+            "get_empty": counters["got_empty"],
+            "redeliver": counters["redelivered"],
+            "ack": counters["acked"],
+            "recv_oct": self._bytes[0] + bytes_in,
+            "send_oct": self._bytes[1] + bytes_out,
+        }
+        for name in VHOST.counters:
+            # An object that is deleted counts a second later in what the broker keeps for the vhost.
+            found[name] = max(found[name], self.totals[name])
+        if found == self.totals and self.gauges is not None:
+            return
+        self.totals = found
+        self.measure(VHOST, tick, [found[name] for name in VHOST.gauges], [found[name] for name in VHOST.counters])
+
+
+class NodeTotals(Measured):
+    """Gauges of the broker's process, and the number of objects that came and went."""
+
+    __slots__ = ("churn", "values")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.churn: dict[str, int] = dict.fromkeys(CHURN, 0)
+        self.values: dict[str, int] = dict.fromkeys(NODE_LAYOUT.gauges, 0)
+
+    def sample(self, tick: int, values: dict[str, int]) -> None:
+        self.values = values
+        self.measure(NODE_LAYOUT, tick, [values[name] for name in NODE_LAYOUT.gauges], [self.churn[name] for name in CHURN])

@@ -1,0 +1,146 @@
+"""Samples of one object: 60 at one second and 60 at one minute, in one array.
+
+An object that is idle costs no time: ticks without a sample are filled in when the next one comes, or when samples are
+read. A tick is a second of Unix time, and its sample covers the second before it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+SECONDS: Final = 60
+MINUTES: Final = 60
+_LENGTH: Final = SECONDS + MINUTES
+# Seconds over which a rate is computed.
+RATE_SPAN: Final = 5
+_MAX: Final = {"I": (1 << 32) - 1, "Q": (1 << 64) - 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The series of one kind of object.
+
+    Attributes:
+        gauges: Names of the series whose samples are values.
+        counters: Names of the series whose samples are increments.
+        typecode: The type of a sample: `I` for 32 bits, `Q` for 64. Larger values are stored as the largest one.
+    """
+
+    gauges: tuple[str, ...]
+    counters: tuple[str, ...]
+    typecode: str = "I"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.gauges + self.counters
+
+    def indices(self, *names: str) -> tuple[int, ...]:
+        """Return the positions of series."""
+        return tuple(self.names.index(name) for name in names)
+
+
+class Samples:
+    """The samples of the series of one object.
+
+    Args:
+        layout: The series.
+        tick: The tick before the first one with a sample.
+        gauges: The values of the gauges until then.
+    """
+
+    __slots__ = ("_gauges", "_last", "_max", "_ring")
+
+    def __init__(self, layout: Layout, tick: int, gauges: Sequence[int]) -> None:
+        count = len(gauges)
+        self._gauges = count
+        self._last = tick
+        self._max = _MAX[layout.typecode]
+        self._ring = array(layout.typecode, [0]) * (_LENGTH * len(layout.names))
+        for series, value in enumerate(gauges):
+            at = series * _LENGTH
+            self._ring[at : at + _LENGTH] = array(layout.typecode, [min(value, self._max)]) * _LENGTH
+
+    def record(self, tick: int, values: Sequence[int]) -> None:
+        """Add a sample: the values of the gauges, then the increments of the counters.
+
+        Several samples of one tick are added up.
+        """
+        if tick > self._last:
+            self._advance(tick)
+        ring, most, gauges = self._ring, self._max, self._gauges
+        at = self._last % SECONDS
+        for series, value in enumerate(values):
+            if series >= gauges:
+                value += ring[at]
+            ring[at] = value if 0 <= value <= most else (most if value > 0 else 0)
+            at += _LENGTH
+
+    def _advance(self, tick: int) -> None:
+        """Fill in the ticks up to this one, and the minutes that have ended."""
+        ring, last = self._ring, self._last
+        minute, current = last // 60, tick // 60
+        for series in range(len(ring) // _LENGTH):
+            at = series * _LENGTH
+            filler = ring[at + last % SECONDS] if series < self._gauges else 0
+            if current > minute:
+                ended = filler
+                if series >= self._gauges:
+                    ended = min(sum(ring[at + second % SECONDS] for second in range(minute * 60, last + 1)), self._max)
+                ring[at + SECONDS + minute % MINUTES] = ended
+                for later in range(max(minute + 1, current - MINUTES), current):
+                    ring[at + SECONDS + later % MINUTES] = filler
+            for second in range(max(last + 1, tick - SECONDS + 1), tick + 1):
+                ring[at + second % SECONDS] = filler
+        self._last = tick
+
+    def is_idle(self, tick: int) -> bool:
+        """Return whether all rates are 0: there was no sample lately."""
+        return tick - self._last >= RATE_SPAN
+
+    def gauge(self, series: int, tick: int) -> int:
+        """Return the value of a gauge at a tick of the last minute."""
+        return self._ring[series * _LENGTH + min(tick, self._last) % SECONDS] if tick > self._last - SECONDS else 0
+
+    def increment(self, series: int, first: int, last: int) -> int:
+        """Return the increase of a counter during these ticks, within the last minute."""
+        at = series * _LENGTH
+        ring = self._ring
+        first = max(first, self._last - SECONDS + 1)
+        return sum([ring[at + tick % SECONDS] for tick in range(first, min(last, self._last) + 1)])
+
+    def rate(self, series: int, tick: int) -> float:
+        """Return the increase per second of a counter or gauge in the `RATE_SPAN` seconds up to a tick."""
+        if tick - self._last >= RATE_SPAN:
+            return 0.0
+        if series < self._gauges:
+            return (self.gauge(series, tick) - self.gauge(series, tick - RATE_SPAN)) / RATE_SPAN
+        return self.increment(series, tick - RATE_SPAN + 1, tick) / RATE_SPAN
+
+    def gauge_at(self, series: int, tick: int, now: int) -> int:
+        """Return the value of a gauge at any tick up to `now`, by the minute if it is not in the last one."""
+        if tick >= self._last:
+            return self.gauge(series, now)
+        if tick > now - SECONDS and tick > self._last - SECONDS:
+            return self.gauge(series, tick)
+        # The value at the end of the minute before.
+        minute = max((tick + 1) // 60 - 1, self._last // 60 - MINUTES)
+        if minute >= self._last // 60:
+            return self.gauge(series, self._last)
+        return self._ring[series * _LENGTH + SECONDS + minute % MINUTES]
+
+    def increase_since(self, series: int, tick: int, now: int) -> int:
+        """Return the increase of a counter after a tick, by the minute if it is not in the last one."""
+        last = self._last
+        if tick >= last:
+            return 0
+        if tick > now - SECONDS and tick >= last - SECONDS:
+            return self.increment(series, tick + 1, now)
+        minute = last // 60
+        at = series * _LENGTH + SECONDS
+        first = max(-(-(tick + 1) // 60), minute - MINUTES)
+        return self.increment(series, minute * 60, last) + sum(
+            [self._ring[at + ended % MINUTES] for ended in range(first, minute)]
+        )

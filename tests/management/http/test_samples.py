@@ -1,0 +1,88 @@
+"""Samples of one object, on a clock of the test."""
+
+from __future__ import annotations
+
+import random
+import sys
+
+import pytest
+
+from leveret.management.http.samples import MINUTES, SECONDS, Layout, Samples
+
+START = 1_700_000_000 // 3600 * 3600
+ONE = Layout(("depth",), ("count",))
+EIGHT = Layout(("a", "b"), ("c", "d", "e", "f", "g", "h"))
+
+
+def make(layout: Layout = ONE, depth: int = 0) -> Samples:
+    return Samples(layout, START, [depth] * len(layout.gauges))
+
+
+def test_eight_series_take_at_most_4_kib_idle_or_busy() -> None:
+    samples = make(EIGHT)
+    empty = sys.getsizeof(samples) + sys.getsizeof(samples._ring)
+    for tick in range(START + 1, START + 4000):
+        samples.record(tick, [1 << 40] * 8)
+    assert sys.getsizeof(samples) + sys.getsizeof(samples._ring) == empty <= 4096
+
+
+def test_rates_are_of_the_last_five_seconds() -> None:
+    samples = make()
+    for second in range(1, 11):
+        samples.record(START + second, [10 * second, 100])
+    assert samples.rate(1, START + 10) == 100
+    assert samples.rate(0, START + 10) == 10
+    assert samples.rate(1, START + 12) == 60  # idle for two seconds
+    assert samples.rate(1, START + 15) == 0 and samples.is_idle(START + 15)
+
+
+def test_several_samples_of_one_tick_are_added_up() -> None:
+    samples = make()
+    samples.record(START + 1, [5, 2])
+    samples.record(START + 1, [7, 3])
+    assert samples.gauge(0, START + 1) == 7
+    assert samples.increment(1, START + 1, START + 1) == 5
+
+
+def test_a_late_sample_covers_the_seconds_before() -> None:
+    samples = make(depth=3)
+    samples.record(START + 4, [9, 40])
+    assert [samples.gauge(0, START + second) for second in range(6)] == [3, 3, 3, 3, 9, 9]
+    assert samples.rate(1, START + 5) == 8
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_gaps_against_a_model(seed: int) -> None:
+    choice = random.Random(seed)
+    samples = make(depth=7)
+    depths, counts = {START: 7}, {START: 0}
+    tick, depth = START, 7
+    for _ in range(choice.randint(1, 150)):
+        step = choice.choice([1, 1, 1, 2, 30, 61, 200, 4000] if seed % 2 else [1])
+        for second in range(tick + 1, tick + step):
+            depths[second], counts[second] = depth, 0
+        tick += step
+        depth, count = choice.randint(0, 99), choice.randint(0, 99)
+        depths[tick], counts[tick] = depth, count
+        samples.record(tick, [depth, count])
+    idle = choice.choice([0, 3, 70])
+    now = tick + idle
+    for second in range(tick + 1, now + 1):
+        depths[second], counts[second] = depth, 0
+    for second in range(max(now - SECONDS + 2, START), now + 1):
+        assert samples.gauge_at(0, second, now) == depths[second]
+        assert samples.increase_since(1, second, now) == sum(counts[later] for later in range(second + 1, now + 1))
+    for minute in range(tick // 60 - MINUTES + 1, tick // 60):
+        end = minute * 60 + 59
+        if START <= end <= now - SECONDS:
+            assert samples.gauge_at(0, end, now) == depths[end]
+            assert samples.increase_since(1, end, now) == sum(counts[later] for later in range(end + 1, now + 1))
+
+
+def test_values_beyond_the_type_are_the_largest_one() -> None:
+    samples = make()
+    samples.record(START + 1, [1 << 33, 1 << 33])
+    samples.record(START + 1, [-1, -5])
+    assert samples.gauge(0, START + 1) == 0
+    samples.record(START + 2, [1 << 33, 1 << 33])
+    assert samples.gauge(0, START + 2) == samples.increment(1, START + 2, START + 2) == (1 << 32) - 1

@@ -1,0 +1,153 @@
+"""Statistics over HTTP: counters, rates and samples of a real broker."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from leveret import sync
+from tests.management.http.client import HttpBroker
+from tests.support.polling import wait_until
+
+WINDOWS = "lengths_age=60&lengths_incr=5&msg_rates_age=60&msg_rates_incr=5&data_rates_age=60&data_rates_incr=5"
+
+
+def named(rows: list[Any], name: str) -> Any:
+    return next((row for row in rows if row["name"] == name), None)
+
+
+def counts(stats: dict[str, Any]) -> dict[str, int]:
+    """Return the counters of `message_stats` that are not 0."""
+    return {key: value for key, value in stats.items() if not key.endswith("_details") and value}
+
+
+def within(condition: Callable[[], Any]) -> Any:
+    return wait_until(condition, "statistics", within=10)
+
+
+def test_counters_and_rates_of_all_objects(api: HttpBroker) -> None:
+    before = api.get("/overview")["message_stats"]
+    vhost = api.get("/vhosts/%2F")["message_stats"]
+    with sync.connect(api.process.url()) as connection:
+        channel = connection.channel()
+        channel.declare_exchange("counted", "topic")
+        for name in ("counted.a", "counted.b"):
+            channel.declare_queue(name)
+            channel.bind_queue(name, "counted", "k.#")
+        for _ in range(10):
+            channel.publish(b"body", exchange="counted", routing_key="k.1")
+        for _ in range(3):
+            channel.publish(b"body", exchange="counted", routing_key="other", mandatory=False)
+        with channel.consume("counted.a", prefetch=10) as consumer:
+            deliveries = [next(consumer) for _ in range(10)]
+            deliveries[0].ack()
+            deliveries[3].ack(multiple=True)
+            deliveries[4].reject(requeue=True)
+            again = next(consumer)
+            assert again.redelivered
+            again.ack()
+            within(lambda: api.get("/queues/%2F/counted.a")["message_stats"]["ack"] == 5)
+            assert counts(api.get("/queues/%2F/counted.a")["message_stats"]) == {
+                "publish": 10,
+                "deliver": 11,
+                "deliver_get": 11,
+                "redeliver": 1,
+                "ack": 5,
+            }
+            mine = [row for row in api.get("/channels") if row["messages_unacknowledged"] == 5]
+            found = counts(api.get(f"/channels/{mine[0]['name'].replace(' ', '%20').replace('>', '%3E')}")["message_stats"])
+            assert found.pop("confirm", 13) == 13
+            assert found.pop("drop_unroutable", 0) + found.pop("return_unroutable", 0) == 3
+            assert found == {"publish": 13, "deliver": 11, "deliver_get": 11, "redeliver": 1, "ack": 5}
+            mine = [row for row in api.get("/connections") if row["name"] == mine[0]["connection_details"]["name"]]
+            assert mine[0]["recv_oct"] > 300 and mine[0]["recv_cnt"] > 3 and mine[0]["send_cnt"] > 3
+            for delivery in deliveries[5:]:
+                delivery.ack()
+        for _ in range(2):
+            api("POST", "/queues/%2F/counted.b/get", {"count": 1, "ackmode": "ack_requeue_false", "encoding": "auto"})
+        exchange = api.get("/exchanges/%2F/counted")["message_stats"]
+        assert counts(exchange) == {"publish_in": 13, "publish_out": 20}
+    within(lambda: named(api.get("/queues"), "counted.a")["message_stats"]["publish_details"]["rate"] > 0)
+    within(lambda: named(api.get("/exchanges"), "counted")["message_stats"]["publish_in_details"]["rate"] > 0)
+    after = within(lambda: (found := api.get("/overview")["message_stats"])["ack"] - before["ack"] >= 12 and found)
+    assert after["publish_details"]["rate"] > 0
+    for old, new in ((before, after), (vhost, api.get("/vhosts/%2F")["message_stats"])):
+        gained = {key: new[key] - old[key] for key in ("publish", "deliver", "redeliver", "ack")}
+        assert gained == {"publish": 13, "deliver": 11, "redeliver": 1, "ack": 12}
+        assert new["drop_unroutable"] + new["return_unroutable"] - old["drop_unroutable"] - old["return_unroutable"] == 3
+    for name in ("counted.a", "counted.b"):
+        api("DELETE", f"/queues/%2F/{name}")
+    kept = api.get("/overview")["message_stats"]
+    assert kept["publish"] >= after["publish"] and kept["deliver"] >= after["deliver"]
+
+
+def test_samples(api: HttpBroker) -> None:
+    with sync.connect(api.process.url()) as connection:
+        channel = connection.channel()
+        channel.declare_queue("sampled")
+        for _ in range(20):
+            channel.publish(b"body", routing_key="sampled")
+
+        def queue() -> Any:
+            row = api.get(f"/queues/%2F/sampled?{WINDOWS}")
+            return (
+                row if row["messages_details"]["samples"][0]["sample"] == 20 and row["messages_details"]["rate"] else None
+            )
+
+        row = within(queue)
+        for details in (row["messages_details"], row["message_stats"]["publish_details"]):
+            assert len(details["samples"]) == 13
+            newest, oldest = details["samples"][0], details["samples"][-1]
+            assert (newest["sample"], oldest["sample"]) == (20, 0)
+            assert newest["timestamp"] - oldest["timestamp"] == 60_000
+            assert abs(newest["timestamp"] / 1000 - time.time()) < 5
+            assert details["avg_rate"] == pytest.approx(20 / 60)
+            assert 0 < details["avg"] <= 20
+            assert details["rate"] == 4.0
+        overview = api.get(f"/overview?{WINDOWS}")
+        assert len(overview["queue_totals"]["messages_details"]["samples"]) == 13
+        assert len(overview["message_stats"]["publish_details"]["samples"]) == 13
+        (mine,) = [row for row in api.get(f"/connections?{WINDOWS}") if row["recv_oct_details"]["rate"]]
+        assert len(mine["recv_oct_details"]["samples"]) == 13
+    (node,) = api.get("/nodes?node_stats_age=60&node_stats_incr=10")
+    assert len(node["mem_used_details"]["samples"]) == 7 and node["mem_used_details"]["samples"][0]["sample"] > 1 << 20
+    api("DELETE", "/queues/%2F/sampled")
+
+
+@pytest.mark.parametrize(
+    "query", ["lengths_age=x&lengths_incr=5", "msg_rates_age=60&msg_rates_incr=0", "data_rates_age=99999&data_rates_incr=1"]
+)
+def test_invalid_windows(api: HttpBroker, query: str) -> None:
+    for path in ("/queues", "/overview"):
+        reply = api("GET", f"{path}?{query}")
+        assert reply.status == 400 and "_age" in reply.json["reason"]
+
+
+def test_sorting_by_rate(api: HttpBroker) -> None:
+    with sync.connect(api.process.url()) as connection:
+        channel = connection.channel()
+        for name, count in (("rated.low", 5), ("rated.none", 0), ("rated.high", 50)):
+            channel.declare_queue(name)
+            for _ in range(count):
+                channel.publish(b"body", routing_key=name)
+        path = "/queues?page=1&name=rated&sort=message_stats.publish_details.rate&sort_reverse=true"
+        within(lambda: [row["name"] for row in api.get(path)["items"]] == ["rated.high", "rated.low", "rated.none"])
+        by_length = api.get("/queues?page=1&name=rated&sort=messages")["items"]
+        assert [row["messages"] for row in by_length] == [0, 5, 50]
+        by_other = api.get("/queues?page=1&name=rated&sort=message_stats.publish&columns=name")["items"]
+        assert by_other == [{"name": name} for name in ("rated.none", "rated.low", "rated.high")]
+    for name in ("rated.low", "rated.none", "rated.high"):
+        api("DELETE", f"/queues/%2F/{name}")
+
+
+def test_lists_are_never_behind_a_write(api: HttpBroker) -> None:
+    for number in range(10):
+        assert api("PUT", f"/queues/%2F/written{number}", {}).status == 201
+        assert named(api.get("/queues"), f"written{number}")
+        assert api("DELETE", f"/queues/%2F/written{number}").status == 204
+        assert not named(api.get("/queues"), f"written{number}")
+    churn = api.get("/overview")["churn_rates"]
+    assert churn["queue_created"] >= 10 and churn["queue_deleted"] >= 10
