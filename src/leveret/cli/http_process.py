@@ -25,6 +25,8 @@ log = logging.getLogger("leveret.serve")
 _MODULE: Final = "leveret.cli.http_main"
 _REQUIRED: Final = ("h11", "starlette", "uvicorn")
 _BACKLOG: Final = 128
+# The file of the long history, in the data directory.
+_HISTORY: Final = "history.sqlite"
 # Seconds before a restart: first, at most, and the time after which a process counts as stable.
 _MIN_DELAY: Final = 0.5
 _MAX_DELAY: Final = 30.0
@@ -132,6 +134,7 @@ class HttpProcess:
             tls_key=management.tls_key,
             disk_free_limit=config.limits.disk_free,
             listeners=self.listeners,
+            history=str(config.server.data_path / _HISTORY),
             log_level=config.server.log_level,
             log_format=config.server.log_format,
         )

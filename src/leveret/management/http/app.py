@@ -8,6 +8,7 @@ import logging
 import zlib
 from collections.abc import AsyncIterator, Mapping
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, unquote
 
@@ -25,6 +26,7 @@ from leveret.management.http.errors import (
     not_authorised,
     not_found,
 )
+from leveret.management.http.history_thread import History
 from leveret.management.http.identity import ANONYMOUS, Authenticator, Identity
 from leveret.management.http.lists import RowStream
 from leveret.management.http.request import Answer, Request
@@ -73,9 +75,18 @@ class Application:
         self._settings = settings
         self._control = control
         self._snapshot = Snapshot(control)
-        self.cache = Cache(control)
+        self._cache = Cache(control)
+        self._history = History(Path(settings.history))
         self._authenticator = Authenticator(logins)
         self._base = f"{settings.path_prefix}/api"
+
+    async def keep_statistics(self) -> None:
+        """Read statistics each second, and keep their history, until the task is cancelled."""
+        await self._history.open()
+        try:
+            await self._cache.poll(lambda: self._history.ticked(self._cache))
+        finally:
+            await self._history.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -122,7 +133,18 @@ class Application:
         content = await self._read(receive, headers)
         query = _query(scope["query_string"])
         return await route.handler(
-            Request(self._settings, self._control, self._snapshot, self.cache, identity, path, query, headers, content)
+            Request(
+                self._settings,
+                self._control,
+                self._snapshot,
+                self._cache,
+                self._history,
+                identity,
+                path,
+                query,
+                headers,
+                content,
+            )
         )
 
     async def _check_vhost(self, name: str) -> None:

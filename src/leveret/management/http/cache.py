@@ -120,8 +120,8 @@ class Cache:
     def _is_fresh(self, change: int) -> bool:
         return self._passed_change >= change and time.monotonic() - self._passed_at < MAX_AGE
 
-    async def poll(self, ticked: Callable[[int], None]) -> None:
-        """Ask the broker for changes each second, and call `ticked` with the second."""
+    async def poll(self, ticked: Callable[[], None]) -> None:
+        """Ask the broker for changes each second, then call `ticked`."""
         while True:
             wait = max(1.0 - self._clock() % 1.0, self._took * _IDLE_SHARE)
             await asyncio.sleep(wait)
@@ -134,7 +134,7 @@ class Cache:
                 logger.debug("no statistics: %s", error)
             self.tick = now
             self._sampling = now + 1
-            ticked(now)
+            ticked()
 
     async def _pass(self) -> None:
         if not self._reader:

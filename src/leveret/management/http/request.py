@@ -11,6 +11,7 @@ import msgspec
 from leveret.management.http.cache import Cache
 from leveret.management.http.control import Control, Row
 from leveret.management.http.errors import BrokerRefused, HttpError, bad_request, not_found
+from leveret.management.http.history_thread import History
 from leveret.management.http.identity import Identity
 from leveret.management.http.measured import Window, windows_of
 from leveret.management.http.settings import HttpSettings
@@ -51,6 +52,7 @@ class Request:
         control: The calls of the broker.
         snapshot: The lists of objects.
         cache: The objects with statistics.
+        history: The statistics of the last day and month.
         identity: The user.
         path: The decoded parts of the path that the route names.
         query: The parameters of the query.
@@ -62,6 +64,7 @@ class Request:
     control: Control
     snapshot: Snapshot
     cache: Cache
+    history: History
     identity: Identity
     path: Mapping[str, str]
     query: Mapping[str, str]

@@ -100,6 +100,19 @@ class Samples:
         """Return whether all rates are 0: there was no sample lately."""
         return tick - self._last >= RATE_SPAN
 
+    def is_idle_in(self, minute: int) -> bool:
+        """Return whether there was no sample in a minute or later."""
+        return self._last < minute * 60
+
+    def minute(self, series: int, minute: int) -> int:
+        """Return the sample of a minute of the last hour: the last value of a gauge, or the increase of a counter."""
+        last = self._last
+        if minute < last // 60:
+            return self._ring[series * _LENGTH + SECONDS + minute % MINUTES]
+        if series < self._gauges:
+            return self.gauge(series, last)
+        return self.increment(series, minute * 60, last)
+
     def gauge(self, series: int, tick: int) -> int:
         """Return the value of a gauge at a tick of the last minute."""
         return self._ring[series * _LENGTH + min(tick, self._last) % SECONDS] if tick > self._last - SECONDS else 0

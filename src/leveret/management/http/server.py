@@ -71,10 +71,11 @@ async def serve(settings: HttpSettings, parent: BinaryIO) -> None:
     ended = asyncio.create_task(_wait_for_end(parent))
     ended.add_done_callback(lambda _: setattr(server, "should_exit", True))
     logger.info("HTTP API ready: %s", ", ".join(settings.listeners))
-    polling = asyncio.create_task(application.cache.poll(lambda tick: None))
+    statistics = asyncio.create_task(application.keep_statistics())
     await server.serve(sockets)
     ended.cancel()
-    polling.cancel()
+    statistics.cancel()
+    await asyncio.wait([statistics])
 
 
 async def _wait_for_end(parent: BinaryIO) -> None:

@@ -23,6 +23,7 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
         tls_key: The private key; None for the key in the file of `tls_cert`.
         disk_free_limit: `limits.disk_free`.
         listeners: The addresses of the API, as URLs.
+        history: The file of the long history.
         log_level: `server.log_level`.
         log_format: `server.log_format`.
     """
@@ -38,6 +39,7 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
     tls_cert: str | None
     tls_key: str | None
     listeners: list[str]
+    history: str
     disk_free_limit: int
     log_level: str
     log_format: str

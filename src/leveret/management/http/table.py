@@ -12,6 +12,7 @@ from leveret.management.http import (
     definitions,
     exchanges,
     health,
+    history,
     limits,
     messages,
     overview,
@@ -74,6 +75,8 @@ ROUTES: Final[dict[str, dict[str, Route]]] = {
     "/definitions": _DEFINITIONS,
     "/definitions/{vhost}": _DEFINITIONS,
     "/all-configuration": _DEFINITIONS,
+    "/leveret/history": {"GET": Route(history.show)},
+    "/leveret/history/queues": {"GET": Route(history.list_queues)},
     "/vhosts": {"GET": Route(vhosts.list_all)},
     "/vhosts/{vhost}": {
         "GET": Route(vhosts.show, ANY, "visible"),

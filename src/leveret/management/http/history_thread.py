@@ -1,0 +1,85 @@
+"""The history database of the process, in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from leveret.management.http.cache import Cache
+from leveret.management.http.errors import HttpError
+from leveret.management.http.history_store import MINUTE, HistoryDatabase, Subject, minute_of
+
+logger = logging.getLogger("leveret.http")
+
+T = TypeVar("T")
+
+
+class History:
+    """The database of the process, in a thread of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._thread = ThreadPoolExecutor(1, "history")
+        self._database: HistoryDatabase | None = None
+        self._reason = ""
+        self._opened = asyncio.Event()
+        self._minute = -1
+        self._writing: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Open the database. If that fails, there is no history."""
+        try:
+            self._database = await self._run(lambda: HistoryDatabase(self._path))
+        except (OSError, sqlite3.Error) as error:
+            self._reason = str(error)
+            logger.warning("no history of statistics: cannot use %s: %s", self._path, error)
+        finally:
+            self._opened.set()
+
+    async def close(self) -> None:
+        if self._writing is not None:
+            await asyncio.wait([self._writing])
+        if self._database is not None:
+            await self._run(self._database.close)
+        self._thread.shutdown()
+
+    def ticked(self, cache: Cache) -> None:
+        """Add the last minute if it has ended."""
+        minute = cache.tick // MINUTE
+        known, self._minute = self._minute, minute
+        database = self._database
+        # The first minute, and one after a pause, are not complete.
+        if database is None or minute != known + 1 or (self._writing is not None and not self._writing.done()):
+            return
+        begin = known * MINUTE
+        samples = minute_of(cache, begin)
+        self._writing = asyncio.create_task(self._write(lambda: database.add_minute(begin, samples)))
+
+    async def _write(self, add: Callable[[], None]) -> None:
+        try:
+            await self._run(add)
+        except sqlite3.Error as error:
+            logger.warning("cannot write the history of statistics %s: %s", self._path, error)
+
+    async def read(self, subject: Subject, step: int, first: int, last: int) -> list[tuple[int, tuple[int, ...]]]:
+        """Return the samples of a subject. Raises `HttpError` (503) if there is no history."""
+        database = await self._checked()
+        return await self._run(lambda: database.read(subject, step, first, last))
+
+    async def subjects(self) -> list[Subject]:
+        """Return everything that has samples. Raises `HttpError` (503) if there is no history."""
+        return await self._run((await self._checked()).subjects)
+
+    async def _checked(self) -> HistoryDatabase:
+        await self._opened.wait()
+        if self._database is None:
+            raise HttpError(503, "service_unavailable", f"no history of statistics: {self._reason}")
+        return self._database
+
+    async def _run(self, function: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function)

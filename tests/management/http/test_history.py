@@ -1,0 +1,155 @@
+"""The long history: its database, on a clock of the test, and its answers."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leveret.management.http import history_store
+from leveret.management.http.cache import Cache
+from leveret.management.http.history_store import (
+    BROKER,
+    HOUR,
+    KEPT,
+    MINUTE,
+    HistoryDatabase,
+    Sample,
+    Subject,
+    minute_of,
+)
+from leveret.management.http.objects import QUEUE, VHOST
+from tests.management.http.client import HttpBroker
+
+START = 1_700_000_000 // HOUR * HOUR
+QUEUE_Q = Subject("/", "q")
+
+
+def queue_sample(subject: Subject = QUEUE_Q, ready: int = 0, publish: int = 0) -> Sample:
+    values = dict.fromkeys(QUEUE.names, 0) | {"ready": ready, "publish": publish}
+    return Sample(subject, tuple(values.values()))
+
+
+def broker_sample(publish: int) -> Sample:
+    return Sample(BROKER, tuple((dict.fromkeys(VHOST.names, 0) | {"publish": publish}).values()))
+
+
+def read(database: HistoryDatabase, subject: Subject, step: int) -> list[tuple[int, int, int]]:
+    """Return time, ready and publish of all samples."""
+    publish = subject.layout.names.index("publish")
+    return [(time, values[0], values[publish]) for time, values in database.read(subject, step, 0, 1 << 40)]
+
+
+def test_minutes_and_hours_survive_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    database = HistoryDatabase(path)
+    for minute in range(61):
+        ready = minute if minute < 60 else 7
+        database.add_minute(START + minute * MINUTE, [broker_sample(2), queue_sample(ready=ready, publish=1)])
+    database.close()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    database = HistoryDatabase(path)
+    assert read(database, QUEUE_Q, MINUTE)[::60] == [(START, 0, 1), (START + HOUR, 7, 1)]
+    assert read(database, QUEUE_Q, HOUR) == [(START, 29, 60)]
+    assert read(database, BROKER, HOUR) == [(START, 0, 120)]
+    assert read(database, Subject("/", "other"), MINUTE) == []
+    # An hour that ended while the process did not run is added up later.
+    database.add_minute(START + 3 * HOUR, [broker_sample(1)])
+    assert read(database, BROKER, HOUR) == [(START, 0, 120), (START + HOUR, 0, 2)]
+    database.close()
+
+
+def test_the_size_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history_store, "MAX_QUEUES", 2)
+    monkeypatch.setattr(history_store, "KEPT", {MINUTE: HOUR, HOUR: 2 * HOUR})
+    database = HistoryDatabase(tmp_path / "history.sqlite")
+    for minute in range(5 * 60):
+        hour = minute // 60
+        samples = [queue_sample(Subject("/", f"h{hour}-{number}"), publish=number) for number in range(4)]
+        database.add_minute(START + minute * MINUTE, samples)
+    last = START + 5 * HOUR - MINUTE
+    assert read(database, Subject("/", "h4-3"), MINUTE)[0][0] == last - HOUR + MINUTE
+    assert read(database, Subject("/", "h3-3"), HOUR) == [(START + 3 * HOUR, 0, 180)]
+    assert read(database, Subject("/", "h3-1"), HOUR) == []  # two others were busier
+    database.add_minute(START + 5 * HOUR, [])
+    names = {subject.queue for subject in database.subjects()}
+    assert "h0-3" not in names and {"h4-0", "h4-3"} <= names
+    database.close()
+
+
+@pytest.mark.parametrize("content", [b"garbage" * 1000, b""])
+def test_a_damaged_file_is_replaced(tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "history.sqlite"
+    path.write_bytes(content)
+    database = HistoryDatabase(path)
+    database.add_minute(START, [broker_sample(1)])
+    assert len(read(database, BROKER, MINUTE)) == 1
+    database.close()
+    assert bool(caplog.records) == bool(content)
+
+
+def test_a_file_of_another_version_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "history.sqlite"
+    database = HistoryDatabase(path)
+    database.add_minute(START, [broker_sample(1)])
+    database.close()
+    monkeypatch.setattr(history_store, "_VERSION", 2)
+    database = HistoryDatabase(path)
+    assert database.subjects() == []
+    database.close()
+
+
+class Clock:
+    now = float(START)
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def queue_item(name: str) -> dict[str, Any]:
+    keys = ("published", "delivered", "delivered_no_ack", "got", "got_no_ack", "got_empty", "redelivered", "acked")
+    gauges = ("ready", "delayed", "unacked", "leased", "ready_bytes", "memory", "consumers")
+    return {"name": name, "vhost": "/", **dict.fromkeys(keys + gauges, 0)}
+
+
+def test_samples_of_a_minute_come_from_the_cache() -> None:
+    clock = Clock()
+    cache = Cache(None, clock)  # type: ignore[arg-type]
+    process = {"process": {"memory": 1, "pid": 1, "data_dir": "/nonexistent"}, "alarm": ""}
+    cache.apply([["begin", None, True], ["node", None, process], ["vhost.sample", "/", [0] * 15], ["end", None, None]])
+    for number in (1, 2):
+        cache.apply([["begin", None, False], ["queue", number, queue_item(f"q{number}")]])
+    for second in range(1, 120):
+        cache._sampling = START + second
+        busy = [second, 0, 0, 0, 0, 0, 0, 0, second, 0, 0, 0, 0, 0, 0, 0]
+        cache.apply(
+            [
+                ["begin", None, False],
+                ["queue.sample", 1, busy],
+                ["vhost.sample", "/", [second, *[0] * 14]],
+                ["node", None, process],
+                ["end", None, None],
+            ]
+        )
+    broker, busy_queue = minute_of(cache, START + 60)
+    assert broker.subject == BROKER and busy_queue.subject == Subject("/", "q1")
+    assert dict(zip(QUEUE.names, busy_queue.values, strict=True))["publish"] == 60
+    assert busy_queue.values[0] == 119
+    named = dict(zip(VHOST.names, broker.values, strict=True))
+    assert (named["ready"], named["publish"]) == (119, 60)
+
+
+def test_answers(api: HttpBroker) -> None:
+    whole = api.get("/leveret/history")
+    assert whole["step"] == 60 and "publish" in whole["counters"] and isinstance(whole["samples"], list)
+    assert api.get("/leveret/history?step=hour&vhost=%2F&queue=q")["samples"] == []
+    assert isinstance(api.get("/leveret/history/queues"), list)
+    (path,) = api.process.directory.rglob("history.sqlite")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert api("GET", "/leveret/history", user="manager").status == 401
+    assert api("GET", "/leveret/history?vhost=none&queue=q", user="manager").status == 404
+    for query in ("step=day", "vhost=%2F", "age=x"):
+        assert api("GET", f"/leveret/history?{query}").status == 400
+    assert KEPT[MINUTE] == 24 * HOUR
