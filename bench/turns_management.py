@@ -56,6 +56,30 @@ def list_queues(lab: Lab, count: int) -> Callable[[], None]:
 
 
 @operation
+def statistics_of_new_queues(lab: Lab, count: int) -> Callable[[], None]:
+    _queues(lab, min(count, 50_000))
+    return _listing(lab, "statistics.changes", reader="bench")
+
+
+@operation
+def statistics_of_idle_queues(lab: Lab, count: int) -> Callable[[], None]:
+    _queues(lab, min(count, 50_000))
+    lab.control("statistics.changes", reader="bench")
+    return _listing(lab, "statistics.changes", reader="bench")
+
+
+@operation
+def statistics_of_busy_queues(lab: Lab, count: int) -> Callable[[], None]:
+    many = min(count, 50_000)
+    client = _queues(lab, many)
+    lab.control("statistics.changes", reader="bench")
+    for number in range(many):
+        client.publish(f"q-{number}", b"body")
+    client.sync()
+    return _listing(lab, "statistics.changes", reader="bench")
+
+
+@operation
 def list_wide_queues(lab: Lab, count: int) -> Callable[[], None]:
     _queues(lab, min(count, 1000), {f"a{number}": number for number in range(5000)})
     return _listing(lab, "queues.list")

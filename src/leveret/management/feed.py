@@ -105,7 +105,11 @@ class Feed:
             for exchange in list(vhost.exchanges.values()):
                 yield from self._exchange(vhost.name, exchange, number)
             for queue in vhost.queue_list.walk():
-                yield from self._queue(queue, number)
+                sample = queue.sample()
+                if self._queues.is_known(queue.id, number, sample) and not queue.consumers.single_active:
+                    yield None
+                else:
+                    yield from self._queue(queue, number, sample)
         for session in list(managed.sessions()):
             yield from self._connection(session, number)
         if number != self._pass:
@@ -144,8 +148,7 @@ class Feed:
             yield Change(kind="exchange", key=key, value=exchanges.describe(vhost, exchange))
         yield Change(kind="exchange.sample", key=key, value=sample[1:])
 
-    def _queue(self, queue: Queue, number: int) -> Iterator[Change | None]:
-        sample: tuple[object, ...] = queue.sample()
+    def _queue(self, queue: Queue, number: int, sample: tuple[object, ...]) -> Iterator[Change | None]:
         active = ""
         if queue.consumers.single_active:
             consumer = queue.consumers.active_consumer

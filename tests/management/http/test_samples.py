@@ -30,10 +30,10 @@ def test_rates_are_of_the_last_five_seconds() -> None:
     samples = make()
     for second in range(1, 11):
         samples.record(START + second, [10 * second, 100])
-    assert samples.rate(1, START + 10) == 100
-    assert samples.rate(0, START + 10) == 10
-    assert samples.rate(1, START + 12) == 60  # idle for two seconds
-    assert samples.rate(1, START + 15) == 0 and samples.is_idle(START + 15)
+    assert samples.rates(START + 10)[1] == 100
+    assert samples.rates(START + 10)[0] == 10
+    assert samples.rates(START + 12)[1] == 60  # idle for two seconds
+    assert samples.rates(START + 15)[1] == 0 and samples.is_idle(START + 15)
 
 
 def test_several_samples_of_one_tick_are_added_up() -> None:
@@ -48,7 +48,7 @@ def test_a_late_sample_covers_the_seconds_before() -> None:
     samples = make(depth=3)
     samples.record(START + 4, [9, 40])
     assert [samples.gauge(0, START + second) for second in range(6)] == [3, 3, 3, 3, 9, 9]
-    assert samples.rate(1, START + 5) == 8
+    assert samples.rates(START + 5)[1] == 8
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -98,10 +98,18 @@ def windows_of(query: Mapping[str, str]) -> dict[str, Window]:
     return found
 
 
+def rate_of(measured: Measured, statistic: Statistic | None, tick: int) -> float:
+    """Return the rate of one statistic of an object."""
+    samples = measured.samples
+    if samples is None or statistic is None:
+        return 0.0
+    return sum(samples.rates(tick, statistic.series))
+
+
 class Rates:
     """Rates and samples of an object, or of the sum of several, at one tick."""
 
-    __slots__ = ("_sources", "_statistics", "_tick", "_windows")
+    __slots__ = ("_rates", "_sources", "_statistics", "_tick", "_windows")
 
     def __init__(
         self,
@@ -114,27 +122,29 @@ class Rates:
         self._statistics = statistics
         self._tick = tick
         self._windows = windows
-        if not windows and all(samples.is_idle(tick) for samples in self._sources):
-            self._statistics = {}
+        rates = [samples.rates(tick) for samples in self._sources if not samples.is_idle(tick)]
+        # The rates of all series, None if all of them are 0.
+        self._rates: list[float] | None = None
+        if rates:
+            self._rates = rates[0] if len(rates) == 1 else [sum(series) for series in zip(*rates, strict=True)]
 
-    def rate(self, name: str) -> float:
-        """Return the rate of a statistic."""
-        statistic = self._statistics.get(name)
-        if statistic is None:
+    def _rate(self, statistic: Statistic) -> float:
+        rates = self._rates
+        if rates is None:
             return 0.0
-        tick = self._tick
-        return sum([samples.rate(series, tick) for samples in self._sources for series in statistic.series], 0.0)
+        series = statistic.series
+        return rates[series[0]] if len(series) == 1 else sum([rates[one] for one in series])
 
     def details(self, name: str, value: float) -> Row:
-        """Return the details of a statistic with this current value."""
+        """Return the details of a statistic with this current value. Callers must not modify them."""
         statistic = self._statistics.get(name)
         if statistic is None:
             return ZERO
-        result: Row = {"rate": self.rate(name)}
-        window = self._windows.get(statistic.family)
-        if window is not None:
-            result |= _sampled(self._values(statistic, int(value), window), window, self._tick)
-        return result
+        rate = self._rate(statistic)
+        window = self._windows.get(statistic.family) if self._windows else None
+        if window is None:
+            return {"rate": rate} if rate else ZERO
+        return {"rate": rate, **_sampled(self._values(statistic, int(value), window), window, self._tick)}
 
     def _values(self, statistic: Statistic, value: int, window: Window) -> list[int]:
         ticks = window.ticks(self._tick)

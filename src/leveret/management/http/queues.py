@@ -8,7 +8,7 @@ from leveret.management.http.connections import connections_by_number, consumer_
 from leveret.management.http.control import Row
 from leveret.management.http.errors import bad_request, not_found
 from leveret.management.http.lists import RowStream, Source, columns_of, select_from, value_at
-from leveret.management.http.measured import ZERO, Measured, Rates
+from leveret.management.http.measured import ZERO, Measured, Rates, Statistic, rate_of
 from leveret.management.http.objects import QUEUE_STATISTICS, QUEUE_STATISTICS_NO_ACK, CachedQueue
 from leveret.management.http.request import CREATED, NO_CONTENT, Answer, Request
 from leveret.management.http.statistics import garbage_collection, message_stats, with_rates
@@ -36,9 +36,12 @@ def _stats(item: Row) -> dict[str, int]:
     }
 
 
+def _statistics(item: Row) -> dict[str, Statistic]:
+    return QUEUE_STATISTICS_NO_ACK if item["got_no_ack"] > item["got"] else QUEUE_STATISTICS
+
+
 def _rates(request: Request, item: Row, sources: list[Measured]) -> Rates:
-    statistics = QUEUE_STATISTICS_NO_ACK if item["got_no_ack"] > item["got"] else QUEUE_STATISTICS
-    return Rates(sources, statistics, request.cache.tick, request.windows)
+    return Rates(sources, _statistics(item), request.cache.tick, request.windows)
 
 
 def queue_row(item: Row, node: str, rates: Rates | None = None) -> Row:
@@ -111,7 +114,7 @@ def _select(request: Request, queues: list[CachedQueue]) -> RowStream | Row:
     def value(queue: CachedQueue, keys: list[str]) -> Any:
         item = queue.item
         if keys[-1] == "rate" and len(keys) > 1 and keys[-2].endswith("_details"):
-            return _rates(request, item, [queue]).rate(keys[-2].removesuffix("_details"))
+            return rate_of(queue, _statistics(item).get(keys[-2].removesuffix("_details")), cache.tick)
         if len(keys) == 2 and keys[0] == "message_stats":
             return _stats(item).get(keys[1], 0)
         if len(keys) == 1:

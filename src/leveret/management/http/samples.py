@@ -124,13 +124,26 @@ class Samples:
         first = max(first, self._last - SECONDS + 1)
         return sum([ring[at + tick % SECONDS] for tick in range(first, min(last, self._last) + 1)])
 
-    def rate(self, series: int, tick: int) -> float:
-        """Return the increase per second of a counter or gauge in the `RATE_SPAN` seconds up to a tick."""
-        if tick - self._last >= RATE_SPAN:
-            return 0.0
-        if series < self._gauges:
-            return (self.gauge(series, tick) - self.gauge(series, tick - RATE_SPAN)) / RATE_SPAN
-        return self.increment(series, tick - RATE_SPAN + 1, tick) / RATE_SPAN
+    def rates(self, tick: int, wanted: Sequence[int] | None = None) -> list[float]:
+        """Return the increase per second of some or all series in the `RATE_SPAN` seconds up to a recent tick."""
+        last, ring, gauges = self._last, self._ring, self._gauges
+        if wanted is None:
+            wanted = range(len(ring) // _LENGTH)
+        if tick - last >= RATE_SPAN:
+            return [0.0] * len(wanted)
+        first = tick - RATE_SPAN
+        slots = [at % SECONDS for at in range(first + 1, min(tick, last) + 1)]
+        found = []
+        for series in wanted:
+            if series < gauges:
+                total = self.gauge(series, tick) - self.gauge(series, first)
+            else:
+                at = series * _LENGTH
+                total = 0
+                for slot in slots:
+                    total += ring[at + slot]
+            found.append(total / RATE_SPAN)
+        return found
 
     def gauge_at(self, series: int, tick: int, now: int) -> int:
         """Return the value of a gauge at any tick up to `now`, by the minute if it is not in the last one."""
