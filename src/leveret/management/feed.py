@@ -10,6 +10,8 @@ import time
 from collections.abc import Hashable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+import msgspec
+
 from leveret.broker.exchanges.base import Exchange
 from leveret.broker.queues.queue import Queue
 from leveret.management.operations import exchanges, queues
@@ -26,7 +28,7 @@ MAX_FEEDS: Final = 8
 FEED_TIMEOUT: Final = 60.0
 
 
-class Change(Reply, array_like=True, kw_only=True):
+class Change(Reply, array_like=True, kw_only=True, gc=False):
     """One change: `[kind, key, value]`.
 
     Attributes:
@@ -41,38 +43,51 @@ class Change(Reply, array_like=True, kw_only=True):
     value: Any = None
 
 
+class _Item(msgspec.Struct, gc=False):
+    """An object that a reader knows. Not tracked by the garbage collector, which would examine all of them.
+
+    Attributes:
+        number: The pass that found the object last.
+        definition: The definition that was sent.
+        sample: The sample that was sent.
+    """
+
+    number: int
+    definition: object
+    sample: object
+
+
 class _Sent(Generic[K]):
     """What a reader was sent about objects of one kind."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
-        # By key: the pass that found the object last, its definition and its sample.
-        self._items: dict[K, list[Any]] = {}
+        self._items: dict[K, _Item] = {}
 
     def is_known(self, key: K, number: int, sample: object) -> bool:
         """Note an object; return whether neither its definition, which the sample covers, nor its sample has changed."""
         item = self._items.get(key)
         if item is not None:
-            item[0] = number
-            return bool(item[2] == sample)
+            item.number = number
+            return bool(item.sample == sample)
         return False
 
     def is_defined(self, key: K, number: int, definition: object, sample: object) -> bool:
         """Note the sample of an object that has changed; return whether its definition is the one that was sent."""
         item = self._items.get(key)
         if item is None:
-            self._items[key] = [number, definition, sample]
+            self._items[key] = _Item(number, definition, sample)
             return False
-        item[2] = sample
-        if item[1] == definition:
+        item.sample = sample
+        if item.definition == definition:
             return True
-        item[1] = definition
+        item.definition = definition
         return False
 
     def gone(self, number: int) -> Iterator[Change | None]:
         """Forget the objects that a pass has not found."""
         for key, item in list(self._items.items()):
-            if item[0] != number:
+            if item.number != number:
                 del self._items[key]
                 yield Change(kind=f"{self.kind}.gone", key=key)
             yield None
