@@ -33,7 +33,7 @@ class VhostStatistics:
     """Totals of a vhost.
 
     Attributes:
-        publish_in: Publishes to exchanges, as far as `fold` has counted them.
+        publish_in: Publishes to exchanges that `fold` or `count` has counted.
         publish_out: The same for copies of messages that exchanges routed to queues.
         unroutable: The same for messages without a queue, returned or dropped.
         returned: Messages without a queue that were returned to their publishers.

@@ -58,7 +58,7 @@ class _Item(msgspec.Struct, gc=False):
 
 
 class _Sent(Generic[K]):
-    """What a reader was sent about objects of one kind."""
+    """The objects of one kind that a reader knows."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -94,7 +94,7 @@ class _Sent(Generic[K]):
 
 
 class Feed:
-    """What one reader was sent."""
+    """The state of one reader: the objects that it knows, with their counters."""
 
     def __init__(self) -> None:
         self.read_at = 0.0

@@ -42,7 +42,7 @@ _MAX: Final = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What samples are of: a queue, or the whole broker if the names are empty."""
+    """The subject of samples: a queue, or the whole broker if the names are empty."""
 
     vhost: str = ""
     queue: str = ""

@@ -11,7 +11,7 @@ from leveret.management.http.lists import RowStream, Source, columns_of, select_
 from leveret.management.http.measured import ZERO, Measured, Rates, Statistic, rate_of
 from leveret.management.http.objects import QUEUE_STATISTICS, QUEUE_STATISTICS_NO_ACK, CachedQueue
 from leveret.management.http.request import CREATED, NO_CONTENT, Answer, Request
-from leveret.management.http.statistics import garbage_collection, message_stats, with_rates
+from leveret.management.http.statistics import garbage_collection, message_stats, queue_totals
 
 # Keys of rows whose values are those of the broker's answer.
 _DIRECT = ("name", "vhost", "type", "durable", "auto_delete", "exclusive", "consumers", "memory")
@@ -72,13 +72,11 @@ def queue_row(item: Row, node: str, rates: Rates | None = None) -> Row:
         "message_bytes_ready": item["ready_bytes"],
         "message_bytes_unacknowledged": 0,
         "message_stats": message_stats(_stats(item), rates),
-        **with_rates({"messages": ready + unacked}, rates),
+        **queue_totals(ready, unacked, rates),
         "messages_paged_out": 0,
         "messages_persistent": ready + unacked if item["durable"] else 0,
         "messages_ram": ready + unacked,
-        **with_rates({"messages_ready": ready}, rates),
         "messages_ready_ram": ready,
-        **with_rates({"messages_unacknowledged": unacked}, rates),
         "messages_unacknowledged_ram": unacked,
         "name": item["name"],
         "node": node,

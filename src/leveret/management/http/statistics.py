@@ -45,7 +45,15 @@ def with_rates(values: Row, rates: Rates | None = None) -> Row:
 
 def message_stats(values: Mapping[str, int], rates: Rates | None = None, names: tuple[str, ...] = MESSAGE_STATS) -> Row:
     """Return `message_stats` with these values; the others are 0."""
+    if rates is None and names is MESSAGE_STATS:
+        return {**_NO_STATS, **values}
     return with_rates({name: values.get(name, 0) for name in names}, rates)
+
+
+_NO_STATS: Final = with_rates(dict.fromkeys(MESSAGE_STATS, 0))
+_NO_LENGTH_RATES: Final = dict.fromkeys(
+    ("messages_details", "messages_ready_details", "messages_unacknowledged_details"), ZERO
+)
 
 
 def stats_of(totals: dict[str, int]) -> dict[str, int]:
@@ -58,4 +66,4 @@ def stats_of(totals: dict[str, int]) -> dict[str, int]:
 def queue_totals(ready: int, unacked: int, rates: Rates | None = None) -> Row:
     """Return the number of messages, ready and unacked, with rates."""
     values = {"messages": ready + unacked, "messages_ready": ready, "messages_unacknowledged": unacked}
-    return with_rates(values, rates)
+    return {**values, **_NO_LENGTH_RATES} if rates is None else with_rates(values, rates)
