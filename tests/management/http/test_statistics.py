@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from leveret import sync
+from leveret.client import Returned
 from tests.management.http.client import HttpBroker
 from tests.support.polling import wait_until
 
@@ -82,6 +83,63 @@ def test_counters_and_rates_of_all_objects(api: HttpBroker) -> None:
         api("DELETE", f"/queues/%2F/{name}")
     kept = api.get("/overview")["message_stats"]
     assert kept["publish"] >= after["publish"] and kept["deliver"] >= after["deliver"]
+
+
+def totals(api: HttpBroker) -> dict[str, int]:
+    """Return the counters of the vhost, exact after a write."""
+    api("PUT", "/queues/%2F/totals", {})
+    return {key: value for key, value in api.get("/vhosts/%2F")["message_stats"].items() if isinstance(value, int)}
+
+
+def gained(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
+    return {key: after[key] - before[key] for key in after if after[key] != before[key]}
+
+
+def test_transactions_count_when_they_commit(api: HttpBroker) -> None:
+    with sync.connect(api.process.url()) as connection:
+        channel = connection.channel(transactional=True)
+        channel.declare_queue("counted.tx")
+        before = totals(api)
+        channel.publish(b"body", routing_key="counted.tx")
+        assert gained(before, totals(api)) == {}
+        channel.tx_commit()
+        assert gained(before, totals(api)) == {"publish": 1}
+        message = channel.get("counted.tx")
+        assert message is not None
+        message.ack()
+        channel.tx_commit()
+        assert gained(before, totals(api)) == {"publish": 1, "get": 1, "deliver_get": 1, "ack": 1}
+    api("DELETE", "/queues/%2F/counted.tx")
+
+
+def test_returned_and_dropped_messages(api: HttpBroker) -> None:
+    before = totals(api)
+    with sync.connect(api.process.url()) as connection:
+        channel = connection.channel()
+        with pytest.raises(Returned):
+            channel.publish(b"body", routing_key="counted.missing", mandatory=True)
+        channel.publish(b"body", routing_key="counted.missing")
+        found = gained(before, totals(api))
+    assert found == {"publish": 2, "confirm": 2, "return_unroutable": 1, "drop_unroutable": 1}
+
+
+def test_amqp10_sessions_count_like_channels(api: HttpBroker) -> None:
+    before = totals(api)
+    with sync.connect(api.process.url(), protocol="1.0") as connection, connection.session() as session:
+        session.declare_queue("counted.10")
+        for _ in range(3):
+            session.publish(b"body", "counted.10")
+        with pytest.raises(Returned):
+            session.publish(b"body", "counted.missing", "amq.direct", mandatory=True)
+        with session.consume("counted.10", prefetch=2) as consumer:
+            next(consumer).ack()
+            next(consumer).ack()
+            within(lambda: gained(before, totals(api)).get("ack") == 2)
+            (stats,) = [row["message_stats"] for row in api.get("/channels") if row["message_stats"]["ack"] == 2]
+            assert (stats["deliver"], stats["deliver_no_ack"]) == (3, 0)
+        found = gained(before, totals(api))
+    assert found == {"publish": 4, "deliver": 3, "deliver_get": 3, "ack": 2, "return_unroutable": 1}
+    api("DELETE", "/queues/%2F/counted.10")
 
 
 def test_samples(api: HttpBroker) -> None:
