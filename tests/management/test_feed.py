@@ -77,6 +77,29 @@ def test_a_changed_definition_is_sent_again(harness: Harness) -> None:
     assert read()["queue", queue.id].auto_delete
 
 
+def test_changed_policies_are_sent_again(harness: Harness) -> None:
+    vhost = harness.broker.vhost("/")
+    queue = declare(harness, "ruled")
+    declare(harness, "other")
+    read = Reader(harness)
+    read()
+    policies = vhost.policies
+    policies.set(policies.user, "short", "^ruled", {"max-length": 3})
+    policies.set(policies.operator, "cap", "^ruled", {"max-length": 2})
+    changed = read()
+    assert {key for key in changed if key[0] == "queue"} == {("queue", queue.id)}
+    found = changed["queue", queue.id]
+    assert (found.policy, found.operator_policy) == ("short", "cap")
+    assert found.effective_policy_definition.fields == {"max-length": 2}
+    policies.set(policies.user, "short", "^ruled", {"max-length": 1})
+    assert read()["queue", queue.id].effective_policy_definition.fields == {"max-length": 1}
+    policies.set(policies.user, "unrelated", "^none", {"max-length": 1})
+    assert read() == {}
+    policies.set(policies.user, "alternate", "^amq.topic$", {"alternate-exchange": "amq.fanout"})
+    found = read()["exchange", ("/", "amq.topic")]
+    assert (found.policy, found.effective_policy_definition.fields) == ("alternate", {"alternate-exchange": "amq.fanout"})
+
+
 def test_the_active_consumer_is_part_of_the_definition(harness: Harness) -> None:
     queue = declare(harness, "q", arguments={"x-single-active-consumer": True})
     read = Reader(harness)
@@ -104,7 +127,13 @@ def test_an_exchange_that_is_declared_again_is_sent_again(harness: Harness) -> N
     read()
     vhost.delete_exchange("x")
     vhost.declare_exchange("x", "fanout")
-    assert read()["exchange", ("/", "x")].type == "fanout"
+    changed = read()
+    assert [key for key in changed if key[1] == ("/", "x")] == [
+        ("exchange.gone", ("/", "x")),
+        ("exchange", ("/", "x")),
+        ("exchange.sample", ("/", "x")),
+    ]
+    assert changed["exchange", ("/", "x")].type == "fanout"
 
 
 def test_connections_and_channels(harness: Harness) -> None:

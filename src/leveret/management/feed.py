@@ -72,6 +72,11 @@ class _Sent(Generic[K]):
             return bool(item.sample == sample)
         return False
 
+    def definition(self, key: K) -> Any:
+        """Return the definition of an object that was sent last; None if the object is new."""
+        item = self._items.get(key)
+        return None if item is None else item.definition
+
     def is_defined(self, key: K, number: int, definition: object, sample: object) -> bool:
         """Note the sample of an object that has changed; return whether its definition is the one that was sent."""
         item = self._items.get(key)
@@ -152,13 +157,15 @@ class Feed:
         return Change(kind="vhost.sample", key=vhost.name, value=sample)
 
     def _exchange(self, vhost: str, exchange: Exchange, number: int) -> Iterator[Change | None]:
-        # A redeclared exchange may have other properties, and begins to count at 0.
         definition = (id(exchange), exchange.revision)
         sample = (definition, exchange.publish_in, exchange.publish_out)
         key = (vhost, exchange.name)
         if self._exchanges.is_known(key, number, sample):
             yield None
             return
+        known = self._exchanges.definition(key)
+        if known is not None and known[0] != id(exchange):
+            yield Change(kind="exchange.gone", key=key)  # it was declared again, and begins to count at 0
         if not self._exchanges.is_defined(key, number, definition, sample):
             yield Change(kind="exchange", key=key, value=exchanges.describe(vhost, exchange))
         yield Change(kind="exchange.sample", key=key, value=sample[1:])

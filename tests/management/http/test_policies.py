@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from leveret import sync
 from tests.management.http.client import HttpBroker
 
 POLICY = {"pattern": "^ruled", "definition": {"max-length": 2}, "priority": 3, "apply-to": "queues"}
+
+
+def listed(api: HttpBroker, path: str, name: str) -> Any:
+    """Return an object of a list."""
+    return next(row for row in api.get(path) if row["name"] == name)
 
 
 def test_policies(api: HttpBroker) -> None:
@@ -35,10 +42,9 @@ def test_policies(api: HttpBroker) -> None:
         "priority": 0,
         "apply-to": "all",
     }
-    found = api.get("/queues/%2F/ruled")
-    assert (found["policy"], found["operator_policy"], found["messages"]) == ("short", "cap", 1)
-    assert found["effective_policy_definition"] == {"max-length": 1}
-    assert next(row for row in api.get("/queues") if row["name"] == "ruled")["operator_policy"] == "cap"
+    for found in (api.get("/queues/%2F/ruled"), listed(api, "/queues", "ruled")):
+        assert (found["policy"], found["operator_policy"], found["messages"]) == ("short", "cap", 1)
+        assert found["effective_policy_definition"] == {"max-length": 1}
     assert api("DELETE", "/operator-policies/%2F/cap").status == 204
     assert api("DELETE", path, user="maker").status == 204
     assert api("DELETE", path).status == 404
@@ -50,8 +56,10 @@ def test_policies_of_exchanges(api: HttpBroker) -> None:
     body = {"pattern": "^amq.topic$", "definition": {"alternate-exchange": "amq.fanout"}, "apply-to": "exchanges"}
     assert api("PUT", "/policies/%2F/alternate", body).status == 201
     assert api.get("/exchanges/%2F/amq.topic")["policy"] == "alternate"
+    assert listed(api, "/exchanges/%2F", "amq.topic")["policy"] == "alternate"
     assert api("DELETE", "/policies/%2F/alternate").status == 204
     assert api.get("/exchanges/%2F/amq.topic")["policy"] is None
+    assert listed(api, "/exchanges/%2F", "amq.topic")["policy"] is None
 
 
 def test_refused_policies(api: HttpBroker) -> None:

@@ -197,6 +197,10 @@ class Cache:
         self.vhosts.pop(name, None)
 
     def _exchange(self, key: list[str], item: Row) -> None:
+        known = self.exchanges.get((key[0], key[1]))
+        if known is not None:
+            known.item = item
+            return
         exchange = self.exchanges[key[0], key[1]] = CachedExchange(item)
         self._new(exchange, EXCHANGE)
 
