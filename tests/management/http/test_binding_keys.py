@@ -20,7 +20,7 @@ def test_without_arguments(routing_key: str, expected: str) -> None:
     assert not matches(routing_key + "x", key)
 
 
-# The values are base64 of <<(erlang:phash2(Arguments, 1 bsl 32)):32>>.
+# The values are those of RabbitMQ 3.10, except for null, which it refuses: this one is of Erlang's phash2.
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -31,6 +31,14 @@ def test_without_arguments(routing_key: str, expected: str) -> None:
         ({"f": 2.25, "t": True, "v": None}, "tDvRxQ"),
         ({"a": [1, "a longer text than twelve bytes, which takes three blocks"]}, "OY3nSg"),
         ({"a": [], "b": {"c": "ü"}}, "NqS8QA"),
+        ({"t": {"z": 1, "b": 2, "a": [{"y": 1, "x": 2}]}}, "4Bm2hQ"),
+        ({"n": 0}, "Lrk9ww"),
+        ({"n": 3_000_000_000}, "f_7kbg"),
+        ({"n": 1 << 62}, "9XBilQ"),
+        ({"n": -(1 << 40)}, "HW3FZA"),
+        ({"x": False}, "bR6z2w"),
+        ({"f": 0.0}, "wyka5A"),
+        ({"f": 1e30}, "cviIFA"),
     ],
 )
 def test_the_hash_of_erlang_terms(arguments: dict[str, Any], expected: str) -> None:
