@@ -67,7 +67,7 @@ async def upload(request: Request) -> Answer:
     except NoSuchVhost:
         raise HttpError(404, "Object Not Found", _NO_VHOST) from None
     finally:
-        request.snapshot.expire()
+        request.changed()
     if options.dry_run:
         return Answer(body=report)
     _log(report, request.identity.name)

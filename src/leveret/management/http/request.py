@@ -136,7 +136,8 @@ class Request:
         """Return whether a parameter of the query is true."""
         return self.query.get(name) in ("true", "1")
 
-    def _changed(self) -> None:
+    def changed(self) -> None:
+        """Have lists that are read from now on show all changes so far."""
         self.snapshot.expire()
         self.cache.expire()
 
@@ -145,7 +146,7 @@ class Request:
         try:
             return await self.control.call(call, arguments)
         finally:
-            self._changed()
+            self.changed()
 
     async def change_users(self, call: str, arguments: Row) -> Any:
         """Execute an operation that changes users or permissions. The default user becomes a user like any other."""
@@ -157,14 +158,14 @@ class Request:
         try:
             return await self.control.call(call, {"vhost": self.vhost, **arguments}, user=self.identity.name)
         finally:
-            self._changed()
+            self.changed()
 
     async def change_in_vhost(self, call: str, arguments: Row) -> Any:
         """Execute an operation in the vhost of the path with the user's permissions."""
         try:
             return await self.control.call_as(self.identity.name, self.vhost, call, arguments)
         finally:
-            self._changed()
+            self.changed()
 
     async def find(self, call: str, arguments: Row) -> Row | None:
         """Return an object, or None if it does not exist."""
