@@ -88,15 +88,14 @@ def test_a_check_changes_nothing(harness: Harness) -> None:
 
 def test_a_batch_takes_several_turns(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     turns = 0
-    end_turn = harness.broker.end_turn
 
     def count() -> None:
         nonlocal turns
         turns += 1
-        end_turn()
+        harness.loop.call_soon(count)
 
     monkeypatch.setattr(batches, "TURN", 0.0)
-    monkeypatch.setattr(harness.broker, "end_turn", count)
+    harness.loop.call_soon(count)
     harness.call("definitions.apply", changes=[change("queues.add", name=f"q{number}") for number in range(20)])
     assert turns >= 20
 

@@ -86,7 +86,6 @@ def clients(api: HttpBroker) -> Iterator[pika.BlockingConnection]:
     channel = connection.channel()
     channel.basic_qos(prefetch_count=5)
     channel.basic_consume("billing", lambda *_: None)
-    connection.process_data_events(0.2)
     yield connection
     with suppress(pika.exceptions.AMQPError):  # closed by the test
         connection.close()
@@ -337,7 +336,6 @@ def test_stored_scripts_are_inert(console: Console, api: HttpBroker) -> None:
     channel = connection.channel()
     channel.basic_qos(prefetch_count=1)
     channel.basic_consume(IMAGE, lambda *_: None, consumer_tag=SCRIPT)
-    connection.process_data_events(0.1)
 
     console.enter()
     for name in (SCRIPT, IMAGE):
