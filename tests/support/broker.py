@@ -174,6 +174,9 @@ class LeveretProcess(Broker):
         self.data_dir = data_dir or directory / "data"
         self.config = basic_config() if config is None else config
         self.environment = environment or {}
+        # Many tests stop the broker while unresponsive clients are connected, which get half of the time.
+        # The HTTP API takes half a second of CPU time and is tested on its own.
+        self.defaults = {"LEVERET_SERVER__SHUTDOWN_TIMEOUT": "2", "LEVERET_MANAGEMENT__ENABLED": "false"}
         self.wrapper = wrapper or []
         self.extra: list[str] = []
         self.log_level = log_level
@@ -210,9 +213,7 @@ class LeveretProcess(Broker):
             *self.extra,
         ]
         environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "PYTHONUNBUFFERED": "1"}
-        # Many tests stop the broker while unresponsive clients are connected, which get half of the time.
-        # The HTTP API takes half a second of CPU time and is tested on its own.
-        environment |= {"LEVERET_SERVER__SHUTDOWN_TIMEOUT": "2", "LEVERET_MANAGEMENT__ENABLED": "false"} | self.environment
+        environment |= self.defaults | self.environment
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, cwd=self.directory
