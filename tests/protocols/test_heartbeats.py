@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from leveret.protocols.ingress_throttle import ALARM
 from tests.broker.support import Clock
 from tests.protocols.amqp09.support import Client as Client09
 from tests.protocols.amqp10.support import Client as Client10
@@ -133,5 +134,20 @@ def test_a_client_that_sends_nothing_for_two_intervals_is_dropped(opening: Calla
     idle.advance(INTERVAL * 2000 - STEP)
     assert not idle.peer.aborted
     # The client may have sent its last frame in the first quarter of an interval.
+    idle.advance(INTERVAL * 250 + STEP)
+    assert idle.peer.aborted
+
+
+@pytest.mark.parametrize("opening", [open_0_9_1, open_0_9], ids=["0-9-1", "0-9"])
+def test_a_client_whose_socket_is_not_read_is_not_dropped(opening: Callable[[Site], Any]) -> None:
+    idle = Idle(Site(heartbeat=INTERVAL))
+    client = opening(idle.site)
+    idle.peer = client.peer
+    client.session.ingress.pause(ALARM)
+    idle.advance(INTERVAL * 3000)
+    assert not idle.peer.aborted
+    client.session.ingress.release(ALARM)
+    idle.advance(INTERVAL * 2000 - STEP)
+    assert not idle.peer.aborted
     idle.advance(INTERVAL * 250 + STEP)
     assert idle.peer.aborted

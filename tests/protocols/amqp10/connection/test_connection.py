@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from leveret.broker.broker import VhostSettings
+from leveret.protocols.ingress_throttle import ALARM
 from leveret.security.permissions import Permission
 from leveret.security.users import UserLimits
 from leveret.wire.amqp10.frames import SASL, Empty
@@ -218,6 +219,22 @@ def test_idle_time_out_of_the_broker() -> None:
     client.open()
     now = site.broker.timers.now()
     for step in range(1, 6):
+        site.broker.timers.run(now + 251 * step)
+    assert client.error(Close)[0] == "amqp:resource-limit-exceeded"
+
+
+def test_a_client_whose_socket_is_not_read_is_not_idle() -> None:
+    site = make_site(idle_timeout=1.0)
+    client = Client(site)
+    client.open()
+    now = site.broker.timers.now()
+    client.session.ingress.pause(ALARM)
+    for step in range(1, 10):
+        site.broker.timers.run(now + 251 * step)
+    client.session.ingress.release(ALARM)
+    client.run()
+    assert client.find(Close) is None
+    for step in range(10, 14):
         site.broker.timers.run(now + 251 * step)
     assert client.error(Close)[0] == "amqp:resource-limit-exceeded"
 
