@@ -163,6 +163,18 @@ def test_chunks_of_large_bodies_are_deleted_with_the_message(harness: Harness) -
     assert found["log"]
 
 
+@pytest.mark.parametrize("others", [(), (b"small",)], ids=["alone", "with another message"])
+def test_chunks_are_deleted_in_a_commit_of_at_most_one_row(harness: Harness, others: tuple[bytes, ...]) -> None:
+    """Such a commit is a single statement unless it deletes chunks."""
+    queue = FakeQueue(1)
+    large = harness.publish(queue, b"x" * 2_000_000)
+    harness.commit()
+    settle(harness, *large)
+    harness.publish(queue, *others)
+    harness.commit()
+    assert not on_disk(harness)["chunk"]
+
+
 def test_a_large_header_is_spilled_too(harness: Harness) -> None:
     header = bytes(range(256)) * 10_000
     harness.publish(FakeQueue(1), b"body", header=header)
