@@ -90,6 +90,19 @@ def test_a_rollback_requeues_acknowledged_messages(site: Site, channel: Channel)
     assert site.vhost.queues["q"].unacked == 0
 
 
+def test_a_message_rejected_in_a_branch_is_not_redelivered_to_its_channel(site: Site, channel: Channel) -> None:
+    channel.publish(body=b"m", delivery_mode=2)
+    channel.client.run()
+    worker = dtx_channel(site)
+    worker.send("basic.reject", delivery_tag=get(worker), requeue=True)
+    worker.client.run()
+    assert decide(site, "prepare") == 0
+    assert decide(site, "commit", one_phase=False) == 0
+    assert site.vhost.queues["q"].ready_count == 1
+    worker.call("basic.get", "basic.get-empty", queue="q")
+    assert get(channel) == 1
+
+
 def test_one_phase(site: Site, channel: Channel) -> None:
     worker = dtx_channel(site)
     worker.publish(body=b"new")
