@@ -352,6 +352,21 @@ def test_uploads_wait_and_files_being_delivered_are_requeued(site: Site, channel
     assert again.call("file.open", "file.open-ok", identifier="more", content_size=100) == {"staged_size": 0}
 
 
+def test_requeued_files_do_not_count_in_the_window(channel: Channel) -> None:
+    channel.declare()
+    for _ in range(2):
+        upload(channel)
+        channel.send("file.publish", routing_key="q", identifier="one")
+    channel.call("file.qos", "file.qos-ok", prefetch_size=2 * len(BODY))
+    channel.call("file.consume", "file.consume-ok", queue="q")
+    channel.run()
+    channel.client.drop()
+    again = resume(channel)
+    again.run()
+    for _ in range(2):
+        assert again.client.take("file.open", again.number) is not None
+
+
 def test_a_partial_content_is_discarded(site: Site, channel: Channel) -> None:
     channel.declare()
     channel.publish(body=b"a" * 300_000)
