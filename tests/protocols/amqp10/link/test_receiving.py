@@ -330,6 +330,17 @@ def test_drain_waits_for_a_full_socket(session: Session) -> None:
     assert client.take(Flow).delivery_count == 5
 
 
+def test_a_later_flow_ends_a_drain_that_waits(session: Session) -> None:
+    fill(session, b"1")
+    receiver = session.receiver()
+    receiver.flow(5, window=0, drain=True)
+    assert receiver.bodies() == []
+    receiver.flow(5, drain=False)
+    assert receiver.bodies() == [b"1"]
+    fill(session, b"2")
+    assert receiver.bodies() == [b"2"]
+
+
 def refused(session: Session) -> str:
     return session.client.error(Detach)[0]
 
