@@ -16,10 +16,14 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
 from leveret import sync
+from leveret.spark.connection import ControlClient, endpoint_of
 from leveret.spark.errors import DataLoss, OffsetError
 from leveret.spark.options import read_options
+from leveret.spark.source.fetch import StreamFetch
+from leveret.spark.source.offsets import from_json
 from leveret.spark.source.stream_reader import StreamReader
 from leveret.spark.source.target import Target
+from leveret.spark.source.topology import describe
 from tests.spark.support import (
     declare_stream,
     numbers,
@@ -157,6 +161,23 @@ def test_the_broker_is_killed_between_planning_and_reading(own_broker: LeveretPr
     assert first.num_rows + sum(batch.num_rows for batch in batches) == 20_000
 
 
+def test_a_task_may_lose_its_connection_repeatedly(broker: LeveretProcess, connection: sync.Connection, name: str) -> None:
+    """The broker counts as unreachable only since the last record batch."""
+    declare_stream(connection, name)
+    publish(connection, name, [b"x" * 300_000] * 30)
+    with Proxy(broker) as proxy:
+        endpoint = endpoint_of(read_options({"url": proxy.url()}))
+        control = ControlClient(endpoint)
+        fetch = StreamFetch(endpoint, name, describe(control, name).id, prefetch=1, reconnect_timeout=0.0)
+        control.close()
+        offsets: list[int] = []
+        for batch in fetch.read(0, 30):
+            offsets += batch.rows.offsets
+            proxy.cut()
+        assert proxy.accepted > 3
+    assert offsets == list(range(30))
+
+
 @pytest.mark.timeout(180)
 def test_a_worker_is_killed_while_it_reads(
     spark: SparkSession, own_broker: LeveretProcess, name: str, tmp_path: Path
@@ -238,6 +259,21 @@ def test_retention_removes_messages_before_they_are_planned(
     report = lenient.reportLatestOffset()
     assert report is not None
     assert (report["lost"], report["lag"]) == (read[0] - 1, 0)
+
+
+def test_the_limit_of_a_batch_excludes_removed_messages(
+    broker: LeveretProcess, connection: sync.Connection, name: str
+) -> None:
+    declare_stream(connection, name, x_max_length_bytes=1 << 20)
+    publish(connection, name, ["first"])
+    reader = _reader(broker, name, failOnDataLoss="false", maxMessagesPerTrigger="1")
+    begin = reader.initialOffset()
+    publish(connection, name, [b"x" * (400 << 10) for _ in range(12)])
+    _wait_removed(connection, name)
+    with connection.channel() as channel:
+        first = ask(channel, "stream.describe", stream=name)["first_offset"]
+    end = from_json(reader.latestOffset(begin, reader.getDefaultReadLimit()))
+    assert end.streams[name].next > first
 
 
 def test_retention_removes_messages_before_a_task_reads_them(
