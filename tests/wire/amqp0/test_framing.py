@@ -27,10 +27,10 @@ CANCEL = method(1, 60, 30, b"\x01t\0")
 
 
 @pytest.mark.parametrize("version", [V0_9_1, V0_9])
-@pytest.mark.parametrize("octets", [frame(1, 1, b"x", end=0xCD), frame(255, 1, b"x"), frame(255, 1, b"xyz")[:9]])
-def test_a_strict_engine_closes_the_socket_for_invalid_frames(version: Version, octets: bytes) -> None:
+@pytest.mark.parametrize("data", [frame(1, 1, b"x", end=0xCD), frame(255, 1, b"x"), frame(255, 1, b"xyz")[:9]])
+def test_a_strict_engine_closes_the_socket_for_invalid_frames(version: Version, data: bytes) -> None:
     engine = open_server(1, version=version, strict_framing=True)
-    error = only_error(engine.receive(CANCEL + octets + CANCEL)[1:])
+    error = only_error(engine.receive(CANCEL + data + CANCEL)[1:])
     assert (error.channel, error.scope, error.code) == (0, SOCKET_SCOPE, 501)
     assert engine.send(0, "connection.close", {}) == 0
     assert engine.to_send() == b""
@@ -38,7 +38,7 @@ def test_a_strict_engine_closes_the_socket_for_invalid_frames(version: Version, 
 
 
 @pytest.mark.parametrize(
-    ("octets", "code", "class_id", "method_id"),
+    ("data", "code", "class_id", "method_id"),
     [
         # General frame format
         (frame(1, 1, b"\0\x3c\0\x1e\x01t\0", end=0xCD), 501, 0, 0),
@@ -104,22 +104,22 @@ def test_a_strict_engine_closes_the_socket_for_invalid_frames(version: Version, 
         (frame(8, 9, b""), 501, 0, 0),
     ],
 )
-def test_the_reply_to_invalid_frames(octets: bytes, code: int, class_id: int, method_id: int) -> None:
+def test_the_reply_to_invalid_frames(data: bytes, code: int, class_id: int, method_id: int) -> None:
     engine = open_server(1)
-    error = only_error(engine.receive(octets + CANCEL))
+    error = only_error(engine.receive(data + CANCEL))
     assert (error.scope, error.code, error.class_id, error.method_id) == (CONNECTION_SCOPE, code, class_id, method_id)
-    assert error.channel == struct.unpack_from(">H", octets, 1)[0]
+    assert error.channel == struct.unpack_from(">H", data, 1)[0]
     assert error.text
     assert engine.can_close
     # Further input is ignored, and does not cause another error.
-    assert engine.receive(CANCEL + octets) == []
+    assert engine.receive(CANCEL + data) == []
 
 
 CONTENT = publish_method(1)
 
 
 @pytest.mark.parametrize(
-    ("octets", "code"),
+    ("data", "code"),
     [
         (CONTENT + CANCEL, 505),
         (CONTENT + publish_method(1), 505),
@@ -145,8 +145,8 @@ CONTENT = publish_method(1)
         (CONTENT + content_header(1, 5) + frame(3, 2, b"hello"), 504),
     ],
 )
-def test_contents_out_of_order_or_malformed(octets: bytes, code: int) -> None:
-    for pieces in ([octets], [octets[index : index + 1] for index in range(len(octets))]):
+def test_contents_out_of_order_or_malformed(data: bytes, code: int) -> None:
+    for pieces in ([data], [data[index : index + 1] for index in range(len(data))]):
         engine = open_server(1)
         commands = [command for piece in pieces for command in engine.receive(piece)]
         error = only_error(commands)
@@ -155,11 +155,11 @@ def test_contents_out_of_order_or_malformed(octets: bytes, code: int) -> None:
 
 def test_the_rest_of_an_invalid_frame_is_not_awaited() -> None:
     engine = open_server(1)
-    octets = frame(22, 3, b"x" * 1000)  # such as a TLS record
-    assert only_error(engine.receive(octets[:8])).code == 501
+    data = frame(22, 3, b"x" * 1000)  # such as a TLS record
+    assert only_error(engine.receive(data[:8])).code == 501
     # The frame boundaries are not lost.
     engine.send(0, "connection.close", {"reply_code": 501})
-    assert names(engine.receive(octets[8:] + method(0, 10, 51))) == ["connection.close-ok"]
+    assert names(engine.receive(data[8:] + method(0, 10, 51))) == ["connection.close-ok"]
 
 
 def test_no_body_frames_follow_an_empty_body() -> None:
@@ -169,15 +169,15 @@ def test_no_body_frames_follow_an_empty_body() -> None:
 
 
 @pytest.mark.parametrize(
-    "octets",
+    "data",
     [
         frame(3, 1, b"x"),
         publish_method(1) + method(1, 60, 30, b"\x01t\0"),
         publish_method(1) + content_header(1, 5) + frame(3, 1, b"x" * 6),
     ],
 )
-def test_0_9_has_no_code_for_frames_out_of_order_but_frame_error(octets: bytes) -> None:
-    assert only_error(open_server(1, version=V0_9).receive(octets)).code == 501
+def test_0_9_has_no_code_for_frames_out_of_order_but_frame_error(data: bytes) -> None:
+    assert only_error(open_server(1, version=V0_9).receive(data)).code == 501
 
 
 def test_methods_of_rabbitmq_are_not_in_0_9() -> None:
@@ -189,18 +189,18 @@ def test_the_maximum_frame_size() -> None:
     # Some clients apply frame-max to the payload, so 8 more bytes are accepted.
     for size, taken in ((4096 - 8, True), (4096, True), (4097, False)):
         engine = open_server(1, frame_max=4096)
-        octets = publish_frames(1, b"x" * size)
+        data = publish_frames(1, b"x" * size)
         if taken:
-            assert names(engine.receive(octets)) == ["Publish"]
+            assert names(engine.receive(data)) == ["Publish"]
         else:
-            assert only_error(engine.receive(octets)).code == 501
+            assert only_error(engine.receive(data)).code == 501
 
 
 def test_reserved_fields_and_unused_bits_may_have_any_value() -> None:
     engine = open_server(1)
-    octets = method(1, 60, 40, b"\xff\xff\0\x01q\xff") + content_header(1, 1) + frame(3, 1, b"x")
-    octets += method(1, 50, 10, b"\xff\xff\x01q\xe0\0\0\0\0") + method(1, 60, 80, b"\0" * 8 + b"\xfe")
-    publish, declare, ack = engine.receive(octets)
+    data = method(1, 60, 40, b"\xff\xff\0\x01q\xff") + content_header(1, 1) + frame(3, 1, b"x")
+    data += method(1, 50, 10, b"\xff\xff\x01q\xe0\0\0\0\0") + method(1, 60, 80, b"\0" * 8 + b"\xfe")
+    publish, declare, ack = engine.receive(data)
     assert isinstance(publish, Publish)
     assert publish.flags == 3
     assert isinstance(declare, Method)
@@ -217,7 +217,7 @@ def test_heartbeats_are_silent() -> None:
 
 def test_heartbeats_and_other_channels_may_interleave_with_the_frames_of_a_content() -> None:
     engine = open_server(1, 2)
-    octets = (
+    data = (
         publish_method(1, routing_key="a")
         + frame(8, 0, b"")
         + publish_method(2, routing_key="b")
@@ -229,7 +229,7 @@ def test_heartbeats_and_other_channels_may_interleave_with_the_frames_of_a_conte
         + frame(8, 0, b"")
         + frame(3, 1, b"A")
     )
-    commands = engine.receive(octets)
+    commands = engine.receive(data)
     assert names(commands) == ["connection.update-secret", "Publish", "Publish"]
     first, second = commands[1:]
     assert isinstance(first, Publish)
@@ -267,11 +267,11 @@ def ack(channel: int, tag: int, multiple: int = 0, end: int = 0xCE) -> bytes:
 
 
 def test_a_series_of_acks_is_received_however_it_is_divided() -> None:
-    octets = ack(1, 1) + ack(1, 2, 1) + ack(1, 2**63) + ack(2, 1) + CANCEL + ack(1, 3) + ack(1, 4, 2)
+    data = ack(1, 1) + ack(1, 2, 1) + ack(1, 2**63) + ack(2, 1) + CANCEL + ack(1, 3) + ack(1, 4, 2)
     expected = [(1, 1, False), (1, 2, True), (1, 2**63, False), (2, 1, False), (1, 3, False), (1, 4, False)]
-    for position in range(len(octets)):
+    for position in range(len(data)):
         engine = open_server(1, 2)
-        commands = engine.receive(octets[:position]) + engine.receive(octets[position:])
+        commands = engine.receive(data[:position]) + engine.receive(data[position:])
         acks = [
             (command.channel, command.delivery_tag, command.multiple) for command in commands if isinstance(command, Ack)
         ]
@@ -280,10 +280,10 @@ def test_a_series_of_acks_is_received_however_it_is_divided() -> None:
 
 
 @pytest.mark.parametrize(
-    ("octets", "code"), [(ack(1, 3, end=0xCD), 501), (ack(3, 3), 504), (frame(1, 1, b"\0\x3c\0\x50" + bytes(8)), 502)]
+    ("data", "code"), [(ack(1, 3, end=0xCD), 501), (ack(3, 3), 504), (frame(1, 1, b"\0\x3c\0\x50" + bytes(8)), 502)]
 )
-def test_an_error_after_acks_is_reported_after_them(octets: bytes, code: int) -> None:
-    commands = open_server(1, 2).receive(ack(1, 1) + ack(1, 2) + octets)
+def test_an_error_after_acks_is_reported_after_them(data: bytes, code: int) -> None:
+    commands = open_server(1, 2).receive(ack(1, 1) + ack(1, 2) + data)
     assert names(commands[:2]) == ["Ack", "Ack"]
     assert only_error(commands[2:]).code == code
 
@@ -305,8 +305,8 @@ def test_an_out_of_band_frame_is_refused_before_it_is_complete() -> None:
 @pytest.mark.parametrize("payload", [b"", b"x" * 5000], ids=["empty", "long"])
 def test_trace_frames_are_discarded(payload: bytes) -> None:
     engine = open_server(1, version=V0_9)
-    octets = frame(7, 0, payload) + CANCEL + frame(7, 0, payload)
-    assert names(engine.receive(octets[:12]) + engine.receive(octets[12:])) == ["basic.cancel"]
+    data = frame(7, 0, payload) + CANCEL + frame(7, 0, payload)
+    assert names(engine.receive(data[:12]) + engine.receive(data[12:])) == ["basic.cancel"]
     assert engine.receive(publish_method(1)) == []
     # Within a content, too: they are no part of any channel.
     assert engine.receive(frame(7, 0, payload)) == []
