@@ -433,6 +433,19 @@ def test_a_get_waits_for_earlier_responses() -> None:
     assert seen == ["message.ok", "message.ok", "d", "message.ok", "e", "message.empty"]
 
 
+def test_a_get_from_a_stream_does_not_wait_for_earlier_responses() -> None:
+    log = HeldLog()
+    channel = connect(Site(log)).channel()
+    channel.declare(durable=True)
+    channel.declare("s", durable=True, arguments={"x-queue-type": "stream"})
+    log.held = True
+    channel.send("message.transfer", routing_key="q", delivery_mode=2, body=(0, b"1"))
+    channel.send("message.get", queue="s", destination="d")
+    assert channel.refused() == 540
+    log.release_all()
+    channel.run()
+
+
 def test_get_loads_messages_from_disk() -> None:
     site = Site(overflow=MemoryLog())
     site.broker.page_above = 20_000

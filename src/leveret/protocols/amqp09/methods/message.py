@@ -18,6 +18,7 @@ from leveret.broker.errors import (
 )
 from leveret.broker.leases.reading import LEASE
 from leveret.broker.message import FORMAT_CLASS_AMQP09, Message, make_address
+from leveret.broker.queues.capabilities import GET, check_supported
 from leveret.broker.queues.loading import Waiting
 from leveret.broker.queues.queue import Queue
 from leveret.broker.values import FieldTable
@@ -240,6 +241,8 @@ def get(channel: Channel, ticket: int, queue: str, destination: str, no_ack: boo
     found = channel.vhost.queue(name, connection)
     if channel.vhost.strict and found.consumers.is_exclusive():
         raise AccessRefused(f"queue '{name}' in vhost '{channel.vhost.name}' in exclusive use")
+    # A refusal of the get itself could not be raised after the wait for earlier replies.
+    check_supported(found, GET)
     found.lifetime.touch()
     waiting = _Get(channel, found, destination, no_ack)
     answers = channel.messages.answers
