@@ -23,6 +23,7 @@ from tests.wire.amqp0.peers import (
     content_header,
     frame,
     joined,
+    method,
     names,
     only_error,
     open_pair,
@@ -163,7 +164,7 @@ def test_publishes_that_differ_in_one_thing_only() -> None:
     engine = open_server(1, 2)
     for first in range(len(variants)):
         for second in range(len(variants)):
-            order = [first, first, second, second, first]
+            order = [*[first] * 4, *[second] * 4, first, second, first]
             commands = engine.receive(b"".join(variants[index] for index in order))
             assert [shape(command) for command in commands] == [alone[index] for index in order]
 
@@ -191,6 +192,32 @@ def test_a_repeated_publish_cut_anywhere(cut: int) -> None:
     expected = shape(engine.receive(octets)[0])
     first, second = engine.receive(octets + octets[:cut]), engine.receive(octets[cut:] + octets)
     assert [shape(command) for command in first + second] == [expected] * 3
+
+
+def test_a_repeated_publish_on_a_channel_that_waits_for_a_body() -> None:
+    data = publish_frames(1, b"hello")
+    engine = open_server(1)
+    engine.receive(data * 4 + publish_method(1) + content_header(1, 9))
+    error = only_error(engine.receive(data))
+    assert (error.code, error.channel) == (505, 1)
+
+
+def test_a_repeated_publish_on_a_closed_channel() -> None:
+    data = publish_frames(1, b"hello")
+    engine = open_server(1)
+    expected = shape(engine.receive(data * 4)[3])
+    engine.send(1, "channel.close", {"reply_code": 404, "reply_text": "", "class_id": 0, "method_id": 0})
+    assert engine.receive(data * 4) == []
+    assert names(engine.receive(method(1, 20, 41) + method(1, 20, 10, b"\0"))) == ["channel.close-ok", "channel.open"]
+    assert [shape(command) for command in engine.receive(data * 4)] == [expected] * 4
+
+
+def test_other_frames_between_repeated_publishes() -> None:
+    data = publish_frames(1, b"hello")
+    ack = method(1, 60, 80, struct.pack(">QB", 7, 0))
+    heartbeat = frame(8, 0, b"")
+    commands = open_server(1).receive((data * 4 + ack + heartbeat) * 3)
+    assert names(commands) == ["Publish", "Publish", "Publish", "Publish", "Ack"] * 3
 
 
 def test_a_repeated_publish_with_a_garbled_frame_end() -> None:

@@ -102,6 +102,7 @@ class Memo:
     Attributes:
         frame: the method frame, from which `number`, `address` and `flags` were decoded.
         next: the header frame and the first 7 bytes of the body frame, from which the other fields were decoded.
+        whole: `frame` and `next`, after a message that equaled both, until one that does not; empty otherwise.
     """
 
     __slots__ = (
@@ -122,10 +123,14 @@ class Memo:
         "priority",
         "size",
         "user_id",
+        "whole",
+        "whole_size",
     )
 
     def __init__(self) -> None:
         self.patience = _MEMO_PATIENCE
+        self.whole = b""
+        self.whole_size = 0
         self.frame = b""
         self.frame_size = 0
         self.number = 0
@@ -142,6 +147,32 @@ class Memo:
         self.expiration: bytes | None = None
         self.user_id: bytes | None = None
         self.headers_at = -1
+
+    def publish(self, number: int, address: bytes, flags: int, body: bytes) -> Publish:
+        """Return a publish with the remembered header."""
+        return Publish(
+            number,
+            address,
+            flags,
+            self.header,
+            self.size,
+            body,
+            self.delivery_mode,
+            self.priority,
+            self.expiration,
+            self.user_id,
+            self.headers_at,
+        )
+
+    def combine(self) -> None:
+        """Compare both parts at once from now on, because the last message equaled both."""
+        self.whole = self.frame + self.next
+        self.whole_size = self.frame_size + self.next_size
+
+    def separate(self) -> None:
+        """Compare each part alone from now on, because the last frames differed."""
+        self.whole = b""
+        self.whole_size = 0
 
 
 class Engine(Machine):
@@ -298,6 +329,16 @@ class Engine(Machine):
         tag: int
         bits: int
         while available - pos >= 8:
+            if memo.whole_size > 0:
+                body_at = pos + memo.whole_size
+                if data[pos:body_at] == memo.whole and memo.channel.stage == assembly.METHOD:
+                    body_end = body_at + memo.size
+                    if body_end < available and data[body_end] == FRAME_END:
+                        pos = body_end + 1
+                        out.append(memo.publish(memo.number, memo.address, memo.flags, data[body_at:body_end]))
+                        continue
+                else:
+                    memo.separate()
             if follow and data[pos : pos + memo.frame_size] == memo.frame and memo.channel.stage == assembly.METHOD:
                 # The same publish again, except perhaps for the body.
                 number = memo.number
@@ -305,7 +346,9 @@ class Engine(Machine):
                 address = memo.address
                 bits = memo.flags
                 content_pos = pos + memo.frame_size
+                followed = True
             else:
+                followed = False
                 if available - pos >= 11:
                     frame_type, number, size, key = _FRAME_AND_KEY(data, pos)
                 else:
@@ -402,21 +445,9 @@ class Engine(Machine):
                     memo.patience = _MEMO_PATIENCE
                     pos = body_end + 1
                     if is_server:
-                        out.append(
-                            Publish(
-                                number,
-                                address,
-                                bits,
-                                memo.header,
-                                memo.size,
-                                data[body_at:body_end],
-                                memo.delivery_mode,
-                                memo.priority,
-                                memo.expiration,
-                                memo.user_id,
-                                memo.headers_at,
-                            )
-                        )
+                        out.append(memo.publish(number, address, bits, data[body_at:body_end]))
+                        if followed:
+                            memo.combine()
                     else:
                         out.append(
                             Deliver(
