@@ -30,6 +30,8 @@ LONGEST = ("spark", "faults", "interop", "conformance", "client", "cli", "packag
 
 # Folders whose tests have a marker of the same name.
 MARKED = ("faults", "interop")
+# A parameter of tests that also run against this peer. Those are slow: the same tests against Leveret are not.
+PEER = "rabbitmq"
 
 
 @pytest.hookimpl(wrapper=True)
@@ -48,7 +50,7 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, p
 # Before pytest itself, whose order of tests with parametrized fixtures depends on the order that it finds.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of some folders, and sort all by their folders and files."""
+    """Mark the tests of some folders and those against peers, and sort all by their folders and files."""
 
     def rank(item: pytest.Item) -> tuple[int, str]:
         file = item.nodeid.partition("::")[0]
@@ -59,6 +61,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         folder = item.nodeid.split("/")[1]
         if folder in MARKED:
             item.add_marker(folder)
+        callspec = getattr(item, "callspec", None)
+        if callspec is not None and PEER in callspec.params.values():
+            item.add_marker("slow")
     items.sort(key=rank)
 
 

@@ -123,7 +123,14 @@ def test_raw_bodies_without_partitions(
         assert ask(channel, "stream.lag", stream=name, consumer=name)["lag"] == 0
 
 
-@pytest.mark.parametrize("ends", ["before the plan", "in the middle of the moves", "behind the moves"])
+@pytest.mark.parametrize(
+    "ends",
+    [
+        pytest.param("before the plan", marks=pytest.mark.slow),
+        "in the middle of the moves",
+        pytest.param("behind the moves", marks=pytest.mark.slow),
+    ],
+)
 def test_a_query_that_dies_within_a_batch_resumes(
     spark: SparkSession,
     broker: LeveretProcess,
@@ -203,7 +210,13 @@ def test_files_of_failed_tasks_are_removed(
     assert len(plain_files(tmp_path / "table")) == 3
 
 
-@pytest.mark.parametrize("directory", ["a b#c%20d\u00e4\u65e5", "[1]{a,b}*?\\c"], ids=["letters", "patterns"])
+@pytest.mark.parametrize(
+    "directory",
+    [
+        pytest.param("a b#c%20d\u00e4\u65e5", id="letters", marks=pytest.mark.slow),
+        pytest.param("[1]{a,b}*?\\c", id="patterns"),
+    ],
+)
 def test_a_table_in_a_directory_of_any_name(
     spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path, directory: str
 ) -> None:
