@@ -128,6 +128,20 @@ class Rates:
         if rates:
             self._rates = rates[0] if len(rates) == 1 else [sum(series) for series in zip(*rates, strict=True)]
 
+    def changes(self, family: str) -> Mapping[str, Row] | None:
+        """Return the details of a family's statistics whose rates are not 0; None if samples are asked for, too."""
+        if self._windows:
+            return None
+        if self._rates is None:
+            return {}
+        found = {}
+        for name, statistic in self._statistics.items():
+            if statistic.family is family:
+                rate = self._rate(statistic)
+                if rate:
+                    found[f"{name}_details"] = {"rate": rate}
+        return found
+
     def _rate(self, statistic: Statistic) -> float:
         rates = self._rates
         if rates is None:

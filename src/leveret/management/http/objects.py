@@ -116,9 +116,8 @@ class CachedQueue(Measured):
 
     def sample(self, tick: int, sample: list[Any], totals: VhostTotals) -> None:
         item = self.item
-        totals.count_queue(item, -1)
+        totals.count_changes(item, sample)
         item.update(zip(_QUEUE_KEYS, sample, strict=False))
-        totals.count_queue(item, 1)
         gets = item["got"] + item["got_no_ack"]
         self.measure(
             QUEUE,
@@ -219,6 +218,14 @@ class VhostTotals(Measured):
         sums = self._queues
         for index, key in enumerate(_QUEUE_KEYS):
             sums[index] += sign * item[key]
+
+    def count_changes(self, item: Row, sample: list[Any]) -> None:
+        """Add the differences between the counters of a queue and its new sample."""
+        sums = self._queues
+        for index, (key, value) in enumerate(zip(_QUEUE_KEYS, sample, strict=False)):
+            known = item[key]
+            if value != known:
+                sums[index] += value - known
 
     def count_bytes(self, item: Row, sign: int) -> None:
         """Add the bytes of a connection, or subtract them."""

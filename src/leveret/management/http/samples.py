@@ -68,12 +68,18 @@ class Samples:
 
         Several samples of one tick are added up.
         """
-        if tick > self._last:
+        last, ring, most = self._last, self._ring, self._max
+        adds = False
+        if tick == last + 1 and tick % SECONDS:
+            self._last = tick  # nothing to fill in: this sample replaces the oldest one
+        elif tick > last:
             self._advance(tick)
-        ring, most, gauges = self._ring, self._max, self._gauges
+        else:
+            adds = True
         at = self._last % SECONDS
+        gauges = self._gauges
         for series, value in enumerate(values):
-            if series >= gauges:
+            if adds and series >= gauges:
                 value += ring[at]
             ring[at] = value if 0 <= value <= most else (most if value > 0 else 0)
             at += _LENGTH
@@ -132,16 +138,17 @@ class Samples:
         if tick - last >= RATE_SPAN:
             return [0.0] * len(wanted)
         first = tick - RATE_SPAN
-        slots = [at % SECONDS for at in range(first + 1, min(tick, last) + 1)]
+        # The slots of the ticks, in one or two pieces of the ring.
+        begin, end = (first + 1) % SECONDS, min(tick, last) % SECONDS + 1
         found = []
         for series in wanted:
+            at = series * _LENGTH
             if series < gauges:
                 total = self.gauge(series, tick) - self.gauge(series, first)
+            elif begin < end:
+                total = sum(ring[at + begin : at + end])
             else:
-                at = series * _LENGTH
-                total = 0
-                for slot in slots:
-                    total += ring[at + slot]
+                total = sum(ring[at + begin : at + SECONDS]) + sum(ring[at : at + end])
             found.append(total / RATE_SPAN)
         return found
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from leveret.management.http.control import Row
-from leveret.management.http.measured import ZERO, Rates
+from leveret.management.http.measured import LENGTHS, MESSAGES, ZERO, Rates
 
 # Keys of `message_stats` of the overview, of vhosts, queues and channels.
 MESSAGE_STATS: Final = (
@@ -45,8 +45,10 @@ def with_rates(values: Row, rates: Rates | None = None) -> Row:
 
 def message_stats(values: Mapping[str, int], rates: Rates | None = None, names: tuple[str, ...] = MESSAGE_STATS) -> Row:
     """Return `message_stats` with these values; the others are 0."""
-    if rates is None and names is MESSAGE_STATS:
-        return {**_NO_STATS, **values}
+    if names is MESSAGE_STATS:
+        changes = _changes(rates, MESSAGES)
+        if changes is not None:
+            return {**_NO_STATS, **values, **changes}
     return with_rates({name: values.get(name, 0) for name in names}, rates)
 
 
@@ -66,4 +68,9 @@ def stats_of(totals: dict[str, int]) -> dict[str, int]:
 def queue_totals(ready: int, unacked: int, rates: Rates | None = None) -> Row:
     """Return the number of messages, ready and unacked, with rates."""
     values = {"messages": ready + unacked, "messages_ready": ready, "messages_unacknowledged": unacked}
-    return {**values, **_NO_LENGTH_RATES} if rates is None else with_rates(values, rates)
+    changes = _changes(rates, LENGTHS)
+    return with_rates(values, rates) if changes is None else {**values, **_NO_LENGTH_RATES, **changes}
+
+
+def _changes(rates: Rates | None, family: str) -> Mapping[str, Row] | None:
+    return {} if rates is None else rates.changes(family)
