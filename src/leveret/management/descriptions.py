@@ -57,6 +57,7 @@ class ChannelInfo(Reply, kw_only=True):
     """A channel, or an AMQP 1.0 session.
 
     Attributes:
+        prefetch: The limit of unacked deliveries of the channel. `consumer_prefetch` is that of new consumers.
         delivered: Deliveries and replies to basic.get.
         returned: Messages without a queue that were returned; `dropped` counts the others.
     """
@@ -82,6 +83,7 @@ class ChannelInfo(Reply, kw_only=True):
     acked: int = 0
     returned: int = 0
     dropped: int = 0
+    consumer_prefetch: int = 0
 
 
 class LinkInfo(Reply, kw_only=True):

@@ -33,7 +33,20 @@ _NAMES: Final = (
     "app_id",
     "cluster_id",
 )
+_NUMBERS: Final = ("delivery_mode", "priority", "timestamp")
 _PERSISTENT: Final = 2
+
+
+def _check(name: str, value: object) -> None:
+    """Raise `PreconditionFailed` if a property has the wrong type."""
+    if name == "headers":
+        is_valid, expected = isinstance(value, dict), "an object"
+    elif name in _NUMBERS:
+        is_valid, expected = isinstance(value, int) and not isinstance(value, bool), "an integer"
+    else:
+        is_valid, expected = isinstance(value, str), "a string"
+    if not is_valid:
+        raise PreconditionFailed(f"invalid value of property '{name}'; expected {expected}")
 
 
 class MessageCodec:
@@ -49,6 +62,8 @@ class MessageCodec:
             PreconditionFailed: A property does not fit its field, or `user_id` is not the user.
         """
         known = {name: properties[name] for name in _NAMES if properties.get(name) is not None}
+        for name, value in known.items():
+            _check(name, value)
         if known.get("user_id", user) != user:
             raise PreconditionFailed(f"user_id property set to '{known['user_id']}' but authenticated user was '{user}'")
         try:

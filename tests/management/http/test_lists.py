@@ -31,8 +31,14 @@ def test_sorting() -> None:
     assert [row["name"] for row in ROWS] == ["b", "A", "ab"]
 
 
+def test_lists_are_ordered_by_vhost_and_name() -> None:
+    rows = [{"vhost": vhost, "name": name} for vhost, name in (("/", "b"), ("x", "a"), ("/", "a"))]
+    assert select(rows, {}) == [rows[2], rows[0], rows[1]]
+    assert select(rows, {}, is_ordered=True) == rows
+
+
 def test_filters_apply_to_pages_only() -> None:
-    assert names({"name": "a"}) == ["b", "A", "ab"]
+    assert names({"name": "a"}) == ["A", "ab", "b"]
     assert names({"page": "1", "name": "a"}) == ["A", "ab"]
     assert names({"page": "1", "name": "^A$", "use_regex": "true"}) == ["A"]
     assert names({"page": "1", "name": ".", "use_regex": "false"}) == []
@@ -48,7 +54,7 @@ def test_columns() -> None:
 def test_pages() -> None:
     page = select(ROWS, {"page": "2", "page_size": "2"})
     assert isinstance(page, dict)
-    assert page["items"] == ROWS[2:]
+    assert page["items"] == ROWS[:1]
     assert (page["total_count"], page["filtered_count"], page["item_count"], page["page_count"]) == (3, 3, 1, 2)
     empty = select([], {"page": "1"})
     assert isinstance(empty, dict)
@@ -64,6 +70,7 @@ def test_pages() -> None:
         {"page": "1", "page_size": "0"},
         {"page": "1", "page_size": "501"},
         {"page": "one"},
+        {"page": ""},
         {"page": "1", "name": "(", "use_regex": "true"},
         {"page": "1", "name": "a" * 2000, "use_regex": "true"},
     ],

@@ -157,6 +157,33 @@ def test_invalid_messages(api: HttpBroker, queue: str, changes: dict[str, Any]) 
     assert get(api) == []
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("headers", "x", "an object"),
+        ("priority", "high", "an integer"),
+        ("priority", True, "an integer"),
+        ("type", 5, "a string"),
+    ],
+)
+def test_properties_of_the_wrong_type(api: HttpBroker, queue: str, name: str, value: object, expected: str) -> None:
+    reply = publish(api, properties={name: value})
+    assert reply.json["reason"] == f"invalid value of property '{name}'; expected {expected}"
+
+
+def test_empty_headers(api: HttpBroker, queue: str) -> None:
+    """Answers of RabbitMQ have a list in place of an empty table, which clients send back."""
+    assert publish(api, properties={"headers": []}).json == {"routed": True}
+    assert get(api)[0]["properties"] in ([], {"headers": {}})
+
+
+def test_internal_exchanges(api: HttpBroker) -> None:
+    assert api("PUT", "/exchanges/%2F/inner", {"type": "fanout", "internal": True}).status == 201
+    reply = api("POST", "/exchanges/%2F/inner/publish", PUBLISH)
+    assert (reply.status, reply.json["reason"]) == (400, "cannot publish to internal exchange 'inner' in vhost '/'")
+    assert api("DELETE", "/exchanges/%2F/inner").status == 204
+
+
 def test_invalid_requests(api: HttpBroker, queue: str) -> None:
     path = "/queues/%2F/messages/get"
     reply = api("POST", path, {"count": 1})

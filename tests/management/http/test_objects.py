@@ -221,6 +221,45 @@ def test_bindings(api: HttpBroker) -> None:
     assert api("DELETE", "/queues/%2F/bound").status == 204
 
 
+def test_bindings_of_missing_objects(api: HttpBroker) -> None:
+    for path in (
+        "/exchanges/%2F/missing/bindings/source",
+        "/exchanges/%2F/missing/bindings/destination",
+        "/bindings/%2F/e/missing/q/missing",
+        "/bindings/%2F/e/amq.default/q/missing",
+    ):
+        assert api.get(path) == []
+
+
+def test_queues_without_statistics(api: HttpBroker) -> None:
+    assert api("PUT", "/queues/%2F/reduced", {"durable": True}).status == 201
+    row = api.get("/queues/%2F/reduced?disable_stats=true")
+    assert (row["name"], row["durable"], row["state"]) == ("reduced", True, "running")
+    assert not row.keys() & {"message_stats", "messages", "memory"}
+    (listed,) = api.get("/queues?disable_stats=true&page=1&name=reduced")["items"]
+    assert listed == row
+    totals = {"messages": 0, "messages_ready": 0, "messages_unacknowledged": 0}
+    assert api.get("/queues/%2F/reduced?disable_stats=true&enable_queue_totals=true") == row | totals
+    overview = api.get("/overview?disable_stats=true")
+    assert (overview["disable_stats"], overview["enable_queue_totals"]) == (True, False)
+    assert api("DELETE", "/queues/%2F/reduced").status == 204
+
+
+def test_replicas_of_quorum_queues(api: HttpBroker) -> None:
+    for kind in ("quorum", "classic"):
+        assert api("PUT", f"/queues/%2F/{kind}", {"durable": True, "arguments": {"x-queue-type": kind}}).status == 201
+    node = api.get("/overview")["node"]
+    (member,) = api.get("/queues/quorum/%2F/quorum/status")
+    assert (member["Node Name"], member["Raft State"]) == (node, "leader")
+    assert api("GET", "/queues/quorum/%2F/classic/status").status == 503
+    assert api("GET", "/queues/quorum/%2F/missing/status").status == 404
+    assert api("POST", "/queues/quorum/%2F/quorum/replicas/add", {"node": node}).status == 400
+    assert api("DELETE", f"/queues/quorum/replicas/on/{node}/shrink").status == 400
+    assert api("POST", "/rebalance/queues").status == 204
+    for kind in ("quorum", "classic"):
+        assert api("DELETE", f"/queues/%2F/{kind}").status == 204
+
+
 def test_connections_channels_and_consumers(api: HttpBroker) -> None:
     with sync.connect(api.process.url(), connection_name="shown") as connection:
         channel = connection.channel()
@@ -248,6 +287,7 @@ def test_connections_channels_and_consumers(api: HttpBroker) -> None:
         }
         (consumer,) = [row for row in api.get("/consumers") if row["queue"]["name"] == "consumed"]
         check_keys(consumer, CONSUMER)
+        assert (one["prefetch_count"], one["global_prefetch_count"], consumer["prefetch_count"]) == (7, 0, 7)
         assert consumer["queue"] == {"name": "consumed", "vhost": "/"}
         assert consumer["channel_details"]["name"] == one["name"]
         assert one["consumer_details"] == [consumer]

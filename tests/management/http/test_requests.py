@@ -70,7 +70,6 @@ def test_missing_objects(api: HttpBroker) -> None:
         "/connections/missing",
         "/channels/missing",
         "/nodes/missing",
-        "/bindings/%2F/e/missing/q/missing",
         "/permissions/%2F/missing",
         "/aliveness-test/missing",
     ):

@@ -63,7 +63,6 @@ async def list_of_queue(request: Request) -> Answer:
 
 async def list_by_source(request: Request) -> Answer:
     name = exchange_of(request.name)
-    await request.get("exchanges.show", {"vhost": request.vhost, "name": name})
     if name:
         return Answer(body=select(await _list(request, source=name), request.query))
     queues = await request.control.call("queues.list", {"vhost": request.vhost})
@@ -71,9 +70,8 @@ async def list_by_source(request: Request) -> Answer:
 
 
 async def list_by_destination(request: Request) -> Answer:
-    name = exchange_of(request.name)
-    await request.get("exchanges.show", {"vhost": request.vhost, "name": name})
-    return Answer(body=select(await _list(request, destination=name, kind="exchange"), request.query))
+    found = await _list(request, destination=exchange_of(request.name), kind="exchange")
+    return Answer(body=select(found, request.query))
 
 
 async def _list(request: Request, **filters: str) -> list[Row]:
@@ -91,13 +89,12 @@ def _ends(request: Request) -> tuple[str, str, str]:
 
 
 async def _between(request: Request) -> list[Row]:
-    """Return the bindings between the objects in the path. Raises `HttpError` (404) if one of them does not exist."""
+    """Return the bindings between the objects in the path, none if one of them does not exist."""
     source, kind, destination = _ends(request)
-    await request.get("exchanges.show", {"vhost": request.vhost, "name": source})
-    call = "queues.show" if kind == "queue" else "exchanges.show"
-    await request.get(call, {"vhost": request.vhost, "name": destination})
     if not source:
-        return [_implicit(request.vhost, destination)] if kind == "queue" else []
+        if kind == "exchange" or await request.find("queues.show", {"vhost": request.vhost, "name": destination}) is None:
+            return []
+        return [_implicit(request.vhost, destination)]
     return await _list(request, source=source, destination=destination, kind=kind)
 
 

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from leveret.management.http.control import Row
-from leveret.management.http.errors import HttpError
+from leveret.management.http.errors import HttpError, bad_request
 from leveret.security.patterns import Pattern
 
 DEFAULT_PAGE_SIZE: Final = 100
 MAX_PAGE_SIZE: Final = 500
 T = TypeVar("T")
+# Keys by which lists are ordered unless the query says otherwise.
+_ORDER: Final = ("vhost", "component", "name", "user", "exchange", "source", "destination", "properties_key")
 # A prefix of patterns: RabbitMQ ignores case.
 _IGNORE_CASE: Final = "(?i)"
 
@@ -36,18 +38,31 @@ class Source(Generic[T]):
         show: Returns the row of an object.
         name: Returns the name of an object.
         value: Returns the value of a row at a path of keys, without building the row.
+        order: Returns the key by which objects are ordered unless the query says otherwise; None leaves them as they are.
     """
 
     objects: Sequence[T]
     show: Callable[[T], Row]
     name: Callable[[T], str]
     value: Callable[[T, list[str]], Any]
+    order: Callable[[T], Any] | None = None
 
 
-def select(rows: Sequence[Row], query: Mapping[str, str]) -> list[Row] | Row:
-    """Return the rows or the page of rows that a query asks for. Raises `HttpError` (400) for invalid parameters."""
-    found = select_from(Source(rows, lambda row: row, lambda row: str(row.get("name", "")), value_at), query)
+def select(rows: Sequence[Row], query: Mapping[str, str], *, is_ordered: bool = False) -> list[Row] | Row:
+    """Return the rows or the page of rows that a query asks for. Raises `HttpError` (400) for invalid parameters.
+
+    Args:
+        rows: The rows.
+        query: The parameters of the query.
+        is_ordered: Whether the rows have an order of their own. Others are ordered by vhost and name.
+    """
+    order = None if is_ordered else _default_order
+    found = select_from(Source(rows, lambda row: row, lambda row: str(row.get("name", "")), value_at, order), query)
     return list(found) if isinstance(found, RowStream) else found
+
+
+def _default_order(row: Row) -> list[str]:
+    return [str(row.get(key, "")) for key in _ORDER]
 
 
 def select_from(source: Source[T], query: Mapping[str, str]) -> RowStream | Row:
@@ -114,14 +129,12 @@ def _extract(value: Any, wanted: list[list[str]]) -> Any:
 
 def _number(query: Mapping[str, str], name: str) -> int | None:
     text = query.get(name)
-    if text is None or not text:
+    if text is None:
         return None
     try:
         return int(text)
     except ValueError:
-        raise HttpError(
-            400, "invalid_pagination_parameters", f"Invalid pagination parameters: '{name}' is not a number"
-        ) from None
+        raise bad_request(f"Invalid pagination parameters: '{name}' is not a number") from None
 
 
 def _filtered(source: Source[T], query: Mapping[str, str]) -> Sequence[T]:
@@ -134,14 +147,14 @@ def _filtered(source: Source[T], query: Mapping[str, str]) -> Sequence[T]:
     try:
         pattern = Pattern(_IGNORE_CASE + text)
     except ValueError as error:
-        raise HttpError(400, "bad_request", f"regular expression '{text[:80]}' {error}") from None
+        raise bad_request(f"regular expression '{text[:80]}' {error}") from None
     return [item for item in source.objects if pattern.matches(source.name(item))]
 
 
 def _sorted(source: Source[T], objects: Sequence[T], query: Mapping[str, str]) -> Sequence[T]:
     path = query.get("sort")
     if not path:
-        return objects
+        return objects if source.order is None else sorted(objects, key=source.order)
     keys = path.split(".")
     value = source.value
     return sorted(objects, key=lambda item: _order(value(item, keys)), reverse=query.get("sort_reverse") == "true")

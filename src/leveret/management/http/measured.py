@@ -147,7 +147,7 @@ class Rates:
         if rates is None:
             return 0.0
         series = statistic.series
-        return rates[series[0]] if len(series) == 1 else sum([rates[one] for one in series])
+        return rates[series[0]] if len(series) == 1 else sum([rates[one] for one in series], 0.0)
 
     def details(self, name: str, value: float) -> Row:
         """Return the details of a statistic with this current value. Callers must not modify them."""

@@ -40,7 +40,9 @@ async def get(request: Request) -> Answer:
 async def publish(request: Request) -> Answer:
     """Publish a message: `properties`, `routing_key`, `payload` and `payload_encoding` are required."""
     name = exchange_of(request.name)
-    await request.get("exchanges.show", {"vhost": request.vhost, "name": name})
+    exchange = await request.get("exchanges.show", {"vhost": request.vhost, "name": name})
+    if exchange["internal"]:
+        raise bad_request(f"cannot publish to internal exchange '{name}' in vhost '{request.vhost}'")
     properties, _, _, encoding = request.required("properties", "routing_key", "payload", "payload_encoding")
     if encoding not in ("string", "base64"):
         raise bad_request(f"unsupported encoding '{encoding}'; expected string or base64")
@@ -55,9 +57,9 @@ async def publish(request: Request) -> Answer:
 
 
 def _properties(value: object) -> object:
-    """Return message properties. Clients also send an empty list, as in RabbitMQ's answers."""
+    """Return message properties. Clients also send empty lists for empty tables, as in RabbitMQ's answers."""
     if value == []:
         return {}
     if not isinstance(value, dict):
         raise bad_request("invalid value of 'properties'; expected an object")
-    return value
+    return value | {"headers": {}} if value.get("headers") == [] else value

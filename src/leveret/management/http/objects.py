@@ -62,6 +62,11 @@ CHURN: Final = (
 NODE_LAYOUT: Final = Layout(("mem_used", "fd_used", "sockets_used", "disk_free"), CHURN, "Q")
 
 
+# Statistics that Leveret does not have, which are always 0.
+_NONE: Final = Statistic((), MESSAGES)
+_NO_DATA: Final = Statistic((), DATA)
+
+
 def _messages(layout: Layout, *names: str) -> dict[str, Statistic]:
     return {name: Statistic(layout.indices(name), MESSAGES) for name in names}
 
@@ -78,30 +83,68 @@ QUEUE_STATISTICS: Final = {
     **_lengths(QUEUE),
     **_messages(QUEUE, "publish", "deliver", "deliver_no_ack", "get", "redeliver", "ack"),
     "deliver_get": Statistic(QUEUE.indices("deliver", "deliver_no_ack", "get"), MESSAGES),
+    **dict.fromkeys(
+        ("confirm", "disk_reads", "disk_writes", "drop_unroutable", "get_empty", "get_no_ack", "return_unroutable"), _NONE
+    ),
+    "reductions": _NO_DATA,
 }
 # A queue has one series for both kinds of basic.get, since its clients use one of them. This is for those without ack.
 QUEUE_STATISTICS_NO_ACK: Final = {
-    **{name: statistic for name, statistic in QUEUE_STATISTICS.items() if name != "get"},
+    **QUEUE_STATISTICS,
+    "get": _NONE,
     "get_no_ack": QUEUE_STATISTICS["get"],
 }
 EXCHANGE_STATISTICS: Final = _messages(EXCHANGE, "publish_in", "publish_out")
 CONNECTION_STATISTICS: Final = {
-    name: Statistic(CONNECTION.indices(name), DATA) for name in ("recv_oct", "recv_cnt", "send_oct", "send_cnt")
+    **{name: Statistic(CONNECTION.indices(name), DATA) for name in ("recv_oct", "recv_cnt", "send_oct", "send_cnt")},
+    "reductions": _NO_DATA,
 }
 CHANNEL_STATISTICS: Final = {
     **_messages(CHANNEL, *CHANNEL.counters),
     "deliver_get": Statistic(CHANNEL.indices("deliver", "deliver_no_ack", "get"), MESSAGES),
+    **dict.fromkeys(("get_empty", "get_no_ack"), _NONE),
+    "reductions": _NO_DATA,
 }
 VHOST_STATISTICS: Final = {
     **_lengths(VHOST),
     **_messages(VHOST, *VHOST.counters[:-2]),
     "deliver_get": Statistic(VHOST.indices("deliver", "deliver_no_ack", "get", "get_no_ack"), MESSAGES),
+    **dict.fromkeys(("disk_reads", "disk_writes"), _NONE),
     "recv_oct": Statistic(VHOST.indices("recv_oct"), DATA),
     "send_oct": Statistic(VHOST.indices("send_oct"), DATA),
 }
+# Statistics of Erlang's storage and virtual machine, which are always 0.
+ERLANG_COUNTERS: Final = (
+    "context_switches",
+    "gc_bytes_reclaimed",
+    "gc_num",
+    "io_file_handle_open_attempt_count",
+    "io_read_bytes",
+    "io_read_count",
+    "io_reopen_count",
+    "io_seek_count",
+    "io_sync_count",
+    "io_write_bytes",
+    "io_write_count",
+    "mnesia_disk_tx_count",
+    "mnesia_ram_tx_count",
+    "msg_store_read_count",
+    "msg_store_write_count",
+    "queue_index_read_count",
+    "queue_index_write_count",
+)
+ERLANG_TIMES: Final = (
+    "io_file_handle_open_attempt_avg_time",
+    "io_read_avg_time",
+    "io_seek_avg_time",
+    "io_sync_avg_time",
+    "io_write_avg_time",
+)
+CHURN_STATISTICS: Final = {name: Statistic(NODE_LAYOUT.indices(name), MESSAGES) for name in CHURN}
 NODE_STATISTICS: Final = {
     **{name: Statistic(NODE_LAYOUT.indices(name), NODE, True) for name in NODE_LAYOUT.gauges},
-    **{name: Statistic(NODE_LAYOUT.indices(name), MESSAGES) for name in CHURN},
+    **{name: Statistic(NODE_LAYOUT.indices(name), NODE) for name in CHURN},
+    **dict.fromkeys((*ERLANG_COUNTERS, *ERLANG_TIMES, "proc_used"), Statistic((), NODE)),
 }
 
 

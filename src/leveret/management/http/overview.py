@@ -13,41 +13,68 @@ from leveret.management.http.control import Row
 from leveret.management.http.errors import bad_request, not_found
 from leveret.management.http.lists import columns_of
 from leveret.management.http.measured import Rates
-from leveret.management.http.objects import NODE_STATISTICS, VHOST, VHOST_STATISTICS, CachedChannel, CachedConnection
-from leveret.management.http.request import Answer, Request
+from leveret.management.http.objects import (
+    CHURN_STATISTICS,
+    ERLANG_COUNTERS,
+    ERLANG_TIMES,
+    NODE_STATISTICS,
+    VHOST,
+    VHOST_STATISTICS,
+    CachedChannel,
+    CachedConnection,
+)
+from leveret.management.http.request import NO_CONTENT, Answer, Request
 from leveret.management.http.statistics import message_stats, queue_totals, stats_of, with_rates
 
 PRODUCT: Final = "Leveret"
 _EXCHANGE_TYPES: Final = ("direct", "fanout", "headers", "topic", "x-consistent-hash")
 _MECHANISMS: Final = ("PLAIN", "AMQPLAIN", "EXTERNAL", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _SCHEMES: Final = {"amqp": "amqp", "amqps": "amqp/ssl", "http": "http", "https": "https"}
-# Statistics of Erlang's storage and virtual machine, which are always 0.
-_NODE_COUNTERS: Final = (
-    "context_switches",
-    "gc_bytes_reclaimed",
-    "gc_num",
-    "io_file_handle_open_attempt_count",
-    "io_read_bytes",
-    "io_read_count",
-    "io_reopen_count",
-    "io_seek_count",
-    "io_sync_count",
-    "io_write_bytes",
-    "io_write_count",
-    "mnesia_disk_tx_count",
-    "mnesia_ram_tx_count",
-    "msg_store_read_count",
-    "msg_store_write_count",
-    "queue_index_read_count",
-    "queue_index_write_count",
+# Options of the sockets of listeners.
+_SOCKET_OPTIONS: Final = {"backlog": 128, "exit_on_close": False, "linger": [True, 0], "nodelay": True}
+# Keys of the memory breakdown of RabbitMQ's process. Leveret knows two of them.
+_MEMORY: Final = (
+    "allocated_unused",
+    "atom",
+    "binary",
+    "code",
+    "connection_channels",
+    "connection_other",
+    "connection_readers",
+    "connection_writers",
+    "metrics",
+    "mgmt_db",
+    "mnesia",
+    "msg_index",
+    "other_ets",
+    "other_proc",
+    "other_system",
+    "plugins",
+    "queue_procs",
+    "queue_slave_procs",
+    "quorum_ets",
+    "quorum_queue_dlx_procs",
+    "quorum_queue_procs",
+    "reserved_unallocated",
+    "stream_queue_coordinator_procs",
+    "stream_queue_procs",
+    "stream_queue_replica_reader_procs",
 )
-_NODE_TIMES: Final = (
-    "io_file_handle_open_attempt_avg_time",
-    "io_read_avg_time",
-    "io_seek_avg_time",
-    "io_sync_avg_time",
-    "io_write_avg_time",
+# Objects whose statistics RabbitMQ deletes after them, later.
+_COLLECTED: Final = (
+    "channel_closed",
+    "channel_consumer_deleted",
+    "connection_closed",
+    "consumer_deleted",
+    "exchange_deleted",
+    "node_node_deleted",
+    "queue_deleted",
+    "vhost_deleted",
 )
+# Rows of a list of processes or tables.
+_DEFAULT_ROWS: Final = 20
+# Seconds of the windows of samples.
+_RETENTION: Final = [600, 3600]
 
 
 def endpoints(request: Request, listeners: list[str]) -> Iterator[tuple[str, str, int]]:
@@ -65,7 +92,7 @@ def _listeners(request: Request, status: Row) -> list[Row]:
             "node": request.settings.node,
             "port": port,
             "protocol": protocol,
-            "socket_opts": {"backlog": 128, "exit_on_close": False, "linger": [True, 0], "nodelay": True},
+            "socket_opts": _SOCKET_OPTIONS,
         }
         for protocol, host, port in endpoints(request, status["listeners"])
     ]
@@ -74,12 +101,14 @@ def _listeners(request: Request, status: Row) -> list[Row]:
 def _contexts(request: Request) -> list[Row]:
     return [
         {
+            "cowboy_opts": "[]",
             "description": "HTTP API",
             "ip": host,
             "node": request.settings.node,
             "path": request.settings.path_prefix or "/",
-            "port": port,
+            "port": str(port),
             "protocol": protocol,
+            "ssl_opts": [],
         }
         for protocol, host, port in endpoints(request, [])
     ]
@@ -102,13 +131,14 @@ async def overview(request: Request) -> Answer:
     def count(objects: Iterable[CachedConnection | CachedChannel]) -> int:
         return sum(1 for found in objects if identity.is_monitor() or found.item["user"] == identity.name)
 
+    churn = Rates([cache.node], CHURN_STATISTICS, cache.tick, request.windows)
     body: Row = {
-        "churn_rates": with_rates(cache.node.churn, _node_rates(request)),
+        "churn_rates": with_rates(cache.node.churn, churn),
         "cluster_name": settings.node,
         "cluster_tags": {},
         "default_queue_type": "classic",
-        "disable_stats": False,
-        "enable_queue_totals": False,
+        "disable_stats": request.asks_for("disable_stats"),
+        "enable_queue_totals": request.asks_for("enable_queue_totals"),
         "erlang_full_version": f"Python {sys.version.split()[0]}",
         "erlang_version": sys.version.split()[0],
         "exchange_types": _exchange_types(),
@@ -130,7 +160,7 @@ async def overview(request: Request) -> Answer:
         "rabbitmq_version": settings.rabbitmq_version,
         "rates_mode": "basic",
         "release_series_support_status": "supported",
-        "sample_retention_policies": {"basic": [600], "detailed": [600], "global": [600]},
+        "sample_retention_policies": {"basic": _RETENTION, "detailed": _RETENTION, "global": _RETENTION},
         "statistics_db_event_queue": 0,
     }
     if identity.is_monitor():
@@ -146,7 +176,6 @@ def _node(request: Request, status: Row) -> Row:
     files, files_limit = open_files(status["pid"])
     free = disk_free(status["data_dir"])
     rates = _node_rates(request)
-    times = with_rates(dict.fromkeys(_NODE_TIMES, 0.0))
     return {
         "applications": [{"description": PRODUCT, "name": "rabbit", "version": settings.rabbitmq_version}],
         "auth_mechanisms": [{"description": name, "enabled": True, "name": name} for name in _MECHANISMS],
@@ -168,16 +197,16 @@ def _node(request: Request, status: Row) -> Row:
         "mem_calculation_strategy": "rss",
         "mem_limit": status["memory_limit"],
         **with_rates({"mem_used": status["memory"]}, rates),
-        "metrics_gc_queue_length": {},
+        "metrics_gc_queue_length": dict.fromkeys(_COLLECTED, 0),
         "name": settings.node,
         "net_ticktime": 60,
         "os_pid": str(status["pid"]),
         "partitions": [],
         "proc_total": 1048576,
-        **with_rates({"proc_used": 1}),
+        **with_rates({"proc_used": 1}, rates),
         "processors": os.cpu_count() or 1,
         "rates_mode": "basic",
-        "ra_open_file_metrics": {},
+        "ra_open_file_metrics": {"ra_log_segment_writer": 0, "ra_log_wal": 0},
         "run_queue": 0,
         "running": True,
         "sockets_total": files_limit,
@@ -185,8 +214,8 @@ def _node(request: Request, status: Row) -> Row:
         "type": "disc",
         "uptime": round(status["uptime"] * 1000),
         **with_rates(request.cache.node.churn, rates),
-        **with_rates(dict.fromkeys(_NODE_COUNTERS, 0)),
-        **times,
+        **with_rates(dict.fromkeys(ERLANG_COUNTERS, 0), rates),
+        **with_rates(dict.fromkeys(ERLANG_TIMES, 0.0), rates),
     }
 
 
@@ -199,7 +228,7 @@ def _memory(status: Row) -> Row:
     queues = min(status["queue_memory"], used)
     return {
         "memory": {
-            "connection_other": 0,
+            **dict.fromkeys(_MEMORY, 0),
             "other_system": used - queues,
             "queue_procs": queues,
             "strategy": "rss",
@@ -224,6 +253,47 @@ async def show_node(request: Request) -> Answer:
 async def show_node_memory(request: Request) -> Answer:
     _check_node(request)
     return Answer(body=_memory(await request.control.call("status")))
+
+
+async def show_relative_memory(request: Request) -> Answer:
+    """Return the shares of memory in percent."""
+    _check_node(request)
+    status = await request.control.call("status")
+    queues = min(round(100 * status["queue_memory"] / max(status["memory"], 1)), 100)
+    shares = dict.fromkeys(_MEMORY, 0) | {"other_system": 100 - queues, "queue_procs": queues, "total": 100}
+    return Answer(body={"memory": shares})
+
+
+async def list_processes(request: Request) -> Answer:
+    """Return an empty list: Leveret has no processes of Erlang."""
+    _check_node(request)
+    return Answer(body={"node": request.settings.node, "processes": [], "row_count": _DEFAULT_ROWS})
+
+
+async def list_tables(request: Request) -> Answer:
+    """Return an empty list: Leveret has no tables of Erlang."""
+    _check_node(request)
+    return Answer(body={"ets_tables": [], "node": request.settings.node, "row_count": _DEFAULT_ROWS})
+
+
+async def list_login_attempts(request: Request) -> Answer:
+    """Return an empty list: Leveret does not count attempts to log in."""
+    _check_node(request)
+    return Answer(body=[])
+
+
+async def forget_login_attempts(request: Request) -> Answer:
+    _check_node(request)
+    return NO_CONTENT
+
+
+async def rebalance(request: Request) -> Answer:
+    """Accept a request to move the leaders of queues to other nodes. There is one node."""
+    return NO_CONTENT
+
+
+async def enable_feature_flag(request: Request) -> Answer:
+    raise bad_request(f"unknown feature flag '{request.name}': Leveret has no feature flags")
 
 
 def _check_node(request: Request) -> None:
@@ -257,4 +327,4 @@ async def set_cluster_name(request: Request) -> Answer:
     (name,) = request.required("name")
     if name != request.settings.node:
         raise bad_request(f"the cluster name is always '{request.settings.node}'")
-    return Answer(204)
+    return NO_CONTENT

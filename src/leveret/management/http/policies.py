@@ -28,7 +28,7 @@ class Policies:
         return self._listed(request, await request.control.call(f"{self._calls}.list", {"vhost": request.vhost}))
 
     def _listed(self, request: Request, found: list[Row]) -> Answer:
-        return Answer(body=select(sorted(found, key=lambda item: int(item["priority"])), request.query))
+        return Answer(body=select(sorted(found, key=lambda item: int(item["priority"])), request.query, is_ordered=True))
 
     async def show(self, request: Request) -> Answer:
         return Answer(body=columns_of(await self._get(request), request.query))

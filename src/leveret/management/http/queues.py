@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from leveret.management.http.connections import connections_by_number, consumer_row, peer_of
 from leveret.management.http.control import Row
 from leveret.management.http.errors import bad_request, not_found
 from leveret.management.http.lists import RowStream, Source, columns_of, select_from, value_at
-from leveret.management.http.measured import ZERO, Measured, Rates, Statistic, rate_of
+from leveret.management.http.measured import Measured, Rates, Statistic, rate_of
 from leveret.management.http.objects import QUEUE_STATISTICS, QUEUE_STATISTICS_NO_ACK, CachedQueue
 from leveret.management.http.request import CREATED, NO_CONTENT, Answer, Request
-from leveret.management.http.statistics import garbage_collection, message_stats, queue_totals
+from leveret.management.http.statistics import garbage_collection, message_stats, queue_totals, with_rates
 
+# Keys of a queue if statistics are disabled, and those of the number of messages.
+_WITHOUT_STATISTICS: Final = (
+    "arguments",
+    "auto_delete",
+    "durable",
+    "exclusive",
+    "leader",
+    "members",
+    "name",
+    "node",
+    "online",
+    "policy",
+    "state",
+    "type",
+    "vhost",
+)
+_TOTALS: Final = ("messages", "messages_ready", "messages_unacknowledged")
 # Keys of rows whose values are those of the broker's answer.
 _DIRECT = ("name", "vhost", "type", "durable", "auto_delete", "exclusive", "consumers", "memory")
 
@@ -84,13 +101,33 @@ def queue_row(item: Row, node: str, rates: Rates | None = None) -> Row:
         "operator_policy": item["operator_policy"],
         "policy": item["policy"],
         "recoverable_slaves": None,
-        "reductions": 0,
-        "reductions_details": ZERO,
+        **with_rates({"reductions": 0}, rates),
         "single_active_consumer_tag": item["active_consumer"] or None,
         "state": "running",
         "type": item["type"],
         "vhost": item["vhost"],
+        **_keys_of_type(item, node),
     }
+
+
+def _keys_of_type(item: Row, node: str) -> Row:
+    """Return the keys that only queues of this type have."""
+    if item["type"] == "quorum":
+        return {
+            "message_bytes_dlx": 0,
+            "messages_dlx": 0,
+            "open_files": {node: 0},
+            "single_active_consumer_ctag": item["active_consumer"] or None,
+        }
+    return {"readers": {node: item["consumers"]}} if item["type"] == "stream" else {}
+
+
+def _reduced(request: Request, row: Row) -> Row:
+    """Return the row of a queue without statistics if the query disables them."""
+    if not request.asks_for("disable_stats"):
+        return row
+    names = _WITHOUT_STATISTICS + (_TOTALS if request.asks_for("enable_queue_totals") else ())
+    return {name: row[name] for name in names}
 
 
 async def visible(request: Request) -> list[CachedQueue]:
@@ -106,8 +143,8 @@ def _select(request: Request, queues: list[CachedQueue]) -> RowStream | Row:
     def show(queue: CachedQueue) -> Row:
         samples = queue.samples
         if not windows and (samples is None or samples.is_idle(cache.tick)):
-            return queue_row(queue.item, node)
-        return queue_row(queue.item, node, _rates(request, queue.item, [queue]))
+            return _reduced(request, queue_row(queue.item, node))
+        return _reduced(request, queue_row(queue.item, node, _rates(request, queue.item, [queue])))
 
     def value(queue: CachedQueue, keys: list[str]) -> Any:
         item = queue.item
@@ -127,7 +164,10 @@ def _select(request: Request, queues: list[CachedQueue]) -> RowStream | Row:
                 return item["unacked"]
         return value_at(queue_row(item, node), keys)
 
-    return select_from(Source(queues, show, lambda queue: str(queue.item["name"]), value), request.query)
+    def order(queue: CachedQueue) -> tuple[str, str]:
+        return queue.item["vhost"], queue.item["name"]
+
+    return select_from(Source(queues, show, lambda queue: str(queue.item["name"]), value, order), request.query)
 
 
 async def list_all(request: Request) -> Answer:
@@ -152,7 +192,7 @@ async def show(request: Request) -> Answer:
         if item["owner"] is not None:
             row["owner_pid_details"] = peer_of(connections.get(item["owner"]))
     row |= {"consumer_details": consumers, "deliveries": [], "incoming": []}
-    return Answer(body=columns_of(row, request.query))
+    return Answer(body=columns_of(_reduced(request, row), request.query))
 
 
 async def declare(request: Request) -> Answer:
@@ -201,3 +241,31 @@ async def list_of_user(request: Request) -> Answer:
     owned = {number for number, connection in connections.items() if connection["user"] == request.path["user"]}
     found = [queue for queue in await visible(request) if queue.item["owner"] in owned]
     return Answer(body=_select(request, found))
+
+
+async def show_replicas(request: Request) -> Answer:
+    """Return the members of a quorum queue: this node."""
+    item = await request.get("queues.show", {"vhost": request.vhost, "name": request.name})
+    if item["type"] != "quorum":
+        return Answer(503, {"status": "failed", "reason": "classic_queue_not_supported"})
+    member = dict.fromkeys(("Commit Index", "Last Applied", "Last Log Index", "Last Written", "Snapshot Index", "Term"), 0)
+    return Answer(
+        body=[
+            {
+                **member,
+                "Machine Version": 0,
+                "Membership": "voter",
+                "Node Name": request.settings.node,
+                "Raft State": "leader",
+            }
+        ]
+    )
+
+
+async def change_replicas(request: Request) -> Answer:
+    await request.get("queues.show", {"vhost": request.vhost, "name": request.name})
+    return await change_all_replicas(request)
+
+
+async def change_all_replicas(_: Request) -> Answer:
+    raise bad_request("queues have one replica: a Leveret broker is one node")

@@ -42,6 +42,7 @@ class ConsumerInfo(Reply, kw_only=True):
     active: bool
     priority: int
     unacked: int
+    prefetch: int
     arguments: ClientTable
 
 
@@ -91,6 +92,7 @@ def _describe_consumer(consumer: Consumer) -> ConsumerInfo:
         active=consumer.active,
         priority=consumer.priority,
         unacked=consumer.unacked,
+        prefetch=getattr(consumer, "prefetch", 0),
         arguments=ClientTable(consumer.arguments),
     )
 

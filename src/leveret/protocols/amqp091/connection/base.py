@@ -583,6 +583,7 @@ class BaseConnection(VhostSession):
                 consumers=len(channel.consumers),
                 unacked=len(channel.unacked),
                 prefetch=channel.window.prefetch,
+                consumer_prefetch=channel.window.default_prefetch,
                 published=channel.publish_count,
                 confirmed=0 if channel.confirms is None else channel.confirms.confirmed,
                 unconfirmed=0 if channel.confirms is None else channel.confirms.published - channel.confirms.confirmed,
