@@ -172,6 +172,10 @@ class Consumer:
         """Handle an error that made the broker remove the consumer from the queue."""
         self.queue_deleted()
 
+    def cancelled(self, text: str) -> None:
+        """Handle the cancellation by an operator, who removed the consumer from the queue."""
+        self.queue_deleted()
+
     # State
 
     def park(self) -> None:

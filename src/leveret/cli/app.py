@@ -41,6 +41,10 @@ COMMANDS = {
     "links": ("leveret.cli.links:links", "List, release and delete AMQP 1.0 links."),
     "consumers": ("leveret.cli.connections:consumers", "List consumers."),
     "users": ("leveret.cli.users:users", "List, add, change and delete users."),
+    "delete-matching": (
+        "leveret.cli.delete_matching:delete_matching",
+        "Delete all objects of a kind whose names match a pattern.",
+    ),
     "vhosts": ("leveret.cli.vhosts:vhosts", "List, add, change and delete vhosts."),
     "policies": ("leveret.cli.policies:policies", "List, set and delete policies."),
     "operator-policies": ("leveret.cli.policies:operator_policies", "List, set and delete operator policies."),

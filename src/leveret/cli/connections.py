@@ -7,7 +7,7 @@ import click
 from leveret.cli.failed import Failed
 from leveret.cli.listing import listing
 from leveret.cli.output import Columns, size
-from leveret.cli.remote import current, remote_options, vhost_option
+from leveret.cli.remote import current, in_vhost_option, remote_options, vhost_option
 
 CONNECTIONS: Columns = (
     ("number", "number"),
@@ -85,9 +85,22 @@ def channels(vhost: str | None) -> None:
     _list("channels.list", CHANNELS, vhost)
 
 
-@click.command()
-@vhost_option
-@remote_options
+@listing("List and cancel consumers.", vhost_option)
 def consumers(vhost: str | None) -> None:
     """List consumers."""
     _list("consumers.list", CONSUMERS, vhost)
+
+
+@consumers.command()
+@click.argument("queue")
+@click.argument("tag")
+@in_vhost_option
+@click.option("--connection", type=int, help="Only of this connection, by its number.")
+@click.option("--channel", type=int, help="Only of this channel.")
+@remote_options
+def cancel(queue: str, tag: str, vhost: str, connection: int | None, channel: int | None) -> None:
+    """Cancel the consumers of QUEUE with the tag TAG. Their unacked messages stay with their clients."""
+    cancelled = current().call(
+        "consumers.cancel", vhost=vhost, queue=queue, tag=tag, connection=connection, channel=channel
+    )["consumers"]
+    click.echo(f"cancelled {cancelled} consumers of queue '{queue}'")

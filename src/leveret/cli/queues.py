@@ -24,6 +24,7 @@ COLUMNS = (
     ("leased", "leased"),
     ("consumers", "consumers"),
     ("ready_bytes", "size", size),
+    ("paused", "paused"),
     ("durable", "durable"),
     ("auto_delete", "auto-delete"),
     ("exclusive", "exclusive"),
@@ -78,3 +79,23 @@ def purge(name: str, vhost: str) -> None:
     """Remove all ready messages from a queue; unacked messages stay."""
     result = current().call("queues.purge", name=name, vhost=vhost)
     click.echo(f"purged {result['messages']} messages from queue '{name}'")
+
+
+@queues.command()
+@click.argument("name")
+@in_vhost_option
+@remote_options
+def pause(name: str, vhost: str) -> None:
+    """Stop deliveries from a queue until it is resumed, also after a restart. Publishes continue."""
+    current().call("queues.pause", name=name, vhost=vhost)
+    click.echo(f"paused queue '{name}'")
+
+
+@queues.command()
+@click.argument("name")
+@in_vhost_option
+@remote_options
+def resume(name: str, vhost: str) -> None:
+    """Deliver from a paused queue again."""
+    current().call("queues.resume", name=name, vhost=vhost)
+    click.echo(f"resumed queue '{name}'")

@@ -83,6 +83,12 @@ class Pattern:
             return False
         return (self._rest.fullmatch if self.whole else self._rest.search)(subject) is not None
 
+    def is_in(self, content: bytes) -> bool:
+        """Return whether a content matches. Its length is not limited: the caller bounds the steps of `cost` per byte."""
+        if any(one.search(content) for one in self._negated):
+            return False
+        return self._rest.search(content) is not None
+
     def replace(self, replacement: Callable[[str], str], text: str) -> str:
         """Return the text with every match replaced. Its length is not limited."""
         if self._negated:

@@ -155,6 +155,9 @@ class Leases:
             raise ResourceError(f"{lease} has the maximum of {MAX_BATCHES} uncommitted batches: commit the first ones")
         if queue.consumers.is_exclusive():
             raise AccessRefused(f"{queue} in exclusive use")
+        if queue.paused:
+            done(None, None)
+            return
         queue.serve_consumers()  # waiting consumers take precedence, as with `get`
         lease.builder = BatchBuilder(self, lease, after + 1, max_messages, MAX_BYTES if max_bytes is None else max_bytes)
         lease.builder.waiting.append(done)

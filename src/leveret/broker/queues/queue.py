@@ -20,6 +20,7 @@ from leveret.broker.queues.capabilities import GET, LEASE, PURGE, check_supporte
 from leveret.broker.queues.lifetime import Lifetime
 from leveret.broker.queues.limits import NO_LIMITS
 from leveret.broker.queues.paging import NO_PAGING
+from leveret.broker.queues.walk import Walk
 from leveret.broker.values import FieldTable
 
 if TYPE_CHECKING:
@@ -115,6 +116,8 @@ class Queue(Destination):
         self.unacked = 0
         # Whether `drain` is called at the end of this turn.
         self.active = False
+        # Whether an operator has stopped deliveries.
+        self.paused = False
         self.hidden = Hidden()
         self.limits = NO_LIMITS
         self.paging = NO_PAGING
@@ -145,11 +148,15 @@ class Queue(Destination):
 
     def record(self) -> Record:
         """Return the definition that the log keeps, without the name."""
-        return {"id": self.id, "auto_delete": self.lifetime.auto_delete, "arguments": self.arguments}
+        record: Record = {"id": self.id, "auto_delete": self.lifetime.auto_delete, "arguments": self.arguments}
+        if self.paused:
+            record["paused"] = True
+        return record
 
     def recover(self, record: Record, recovery: Recovery, leases: Restoring, streams: StreamRecords) -> None:
         """Recover the queue: its definition, as in `record`, and its entries in the log."""
         self.next_seq = recovery.last_seq.get(self.id, 0) + 1
+        self.paused = record.get("paused", False)
 
     def start(self) -> None:
         """Start timers and first reads, once all queues are recovered and the log commits."""
@@ -164,6 +171,22 @@ class Queue(Destination):
     def set_watch(self, watch: Watch | None) -> None:
         """Set or remove the watch on events of the queue."""
         self.watch = watch
+
+    def pause(self) -> None:
+        """Deliver nothing until `resume`. Publishes continue, and so do limits and expiry."""
+        self.paused = True
+        self._note_pause()
+
+    def resume(self) -> None:
+        """Deliver again."""
+        self.paused = False
+        self._note_pause()
+        self.activate()
+
+    def _note_pause(self) -> None:
+        self.redefined()
+        if self.stored:
+            self.vhost.keep_queue(self)
 
     # Statistics
 
@@ -337,6 +360,28 @@ class Queue(Destination):
     @abstractmethod
     def reject(self, entry: Entry, reason: str = "") -> None:
         """Settle an acquired entry that was rejected without requeue, and dead-letter it if the queue does that."""
+
+    # Operators
+
+    def walk(self) -> Walk:
+        """Return a walk over the ready entries."""
+        return Walk(self)
+
+    def is_arriving(self, entry: Entry) -> bool:
+        """Return whether a ready entry is being loaded: call `paging.wait_loaded` before `withdraw`."""
+        return False
+
+    def withdraw(self, entry: Entry, reason: str) -> bool:
+        """Remove a ready entry for good, given by itself or by its copy in a walk.
+
+        Args:
+            entry: The entry.
+            reason: The reason, as named in events.
+
+        Returns:
+            False if it is not ready any more.
+        """
+        return False
 
     # Consumers
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from leveret.broker import metadata, settlement
@@ -40,6 +41,7 @@ from leveret.broker.streams.reading import Reader
 from leveret.broker.streams.sealed import SealedPart
 from leveret.broker.streams.sealing import Sealing
 from leveret.broker.streams.tracking import PUBLISHER_BYTES, Tracking, name_of
+from leveret.broker.streams.walk import StreamWalk
 from leveret.broker.timers import Timed
 from leveret.broker.values import FieldTable
 
@@ -102,6 +104,7 @@ class StreamQueue(Queue):
     newest_time  append time of the newest message
     count, bytes  of the messages in `chunks`, and of their bodies
     named     readers with tracked offsets, by name
+    awaiting  callbacks of walks that wait for a chunk to be loaded
     sealing   None if the stream stays unsealed
     erasing   the latest erasure, None if there was none since the start
     """
@@ -143,6 +146,7 @@ class StreamQueue(Queue):
         self.max_work = 0
         self.tracking = Tracking(self.log, id)
         self.named: dict[str, Reader] = {}
+        self.awaiting: list[Callable[[], None]] = []
         self.count = 0
         self.bytes = 0
         self.awaited = 0
@@ -493,6 +497,11 @@ class StreamQueue(Queue):
     def _holder(self, name: str) -> str:
         return f"{self.uid} {name}"
 
+    # Operators
+
+    def walk(self) -> StreamWalk:
+        return StreamWalk(self)
+
     # Readers
 
     def check_consumer(self, arguments: FieldTable, no_ack: bool) -> None:
@@ -593,6 +602,8 @@ class StreamQueue(Queue):
 
     def drain(self) -> None:
         """Deliver to every reader with credit, up to the limit of a turn."""
+        if self.paused:
+            return
         broker = self.broker
         rings = self.rings
         lines = rings.lines()
@@ -640,8 +651,23 @@ class StreamQueue(Queue):
             else:
                 self.sealed.load(chunk)
 
+    def when_loaded(self, done: Callable[[], None]) -> None:
+        """Call `done` when a chunk was read, or could not be."""
+        self.awaiting.append(done)
+
+    def _notify_awaiting(self) -> None:
+        awaiting = self.awaiting
+        if awaiting:
+            self.awaiting = []
+            for done in awaiting:
+                done()
+
     def loaded(self, chunk: StreamChunk, loaded: list[Loaded]) -> None:
         """Accept the loaded messages of a chunk."""
+        self._accept(chunk, loaded)
+        self._notify_awaiting()
+
+    def _accept(self, chunk: StreamChunk, loaded: list[Loaded]) -> None:
         chunk.loading = False
         if chunk.dropped or self.deleted:
             self.activate()
@@ -671,11 +697,12 @@ class StreamQueue(Queue):
                 self.rings.leave(consumer)
                 self.remove_consumer(consumer)
                 consumer.failed(text)
+        self._notify_awaiting()
         self.activate()
         self.broker.end_turn()
 
     def can_deliver_now(self, message: Message) -> bool:
-        return any(consumer.has_credit_for(message.size) for consumer in self.rings.consumers)
+        return not self.paused and any(consumer.has_credit_for(message.size) for consumer in self.rings.consumers)
 
     # Settlement: credit, and offsets of named readers
 

@@ -103,7 +103,7 @@ def queue_row(item: Row, node: str, rates: Rates | None = None) -> Row:
         "recoverable_slaves": None,
         **with_rates({"reductions": 0}, rates),
         "single_active_consumer_tag": item["active_consumer"] or None,
-        "state": "running",
+        "state": "paused" if item["paused"] else "running",
         "type": item["type"],
         "vhost": item["vhost"],
         **_keys_of_type(item, node),

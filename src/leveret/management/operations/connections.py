@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from leveret.broker.consumer import Consumer
+from leveret.broker.errors import NotFound
 from leveret.management.descriptions import ChannelInfo, ConnectionInfo
 from leveret.management.json_values import ClientTable
 from leveret.management.operations.operation import Context, Operation, Operations
@@ -44,6 +45,22 @@ class ConsumerInfo(Reply, kw_only=True):
     unacked: int
     prefetch: int
     arguments: ClientTable
+
+
+class Cancel(Request, kw_only=True):
+    """Request to cancel consumers of a queue: those with this tag, of one connection and channel if these are set."""
+
+    vhost: str = "/"
+    queue: str
+    tag: str
+    connection: int | None = None
+    channel: int | None = None
+
+
+class Cancelled(Reply, kw_only=True):
+    """The number of cancelled consumers."""
+
+    consumers: int
 
 
 class Closed(Reply, kw_only=True):
@@ -115,10 +132,30 @@ def close_all(context: Context, user: str, reason: str) -> int:
     return len(own)
 
 
+def cancel(context: Context, request: Cancel) -> Cancelled:
+    """Cancel consumers of any client. Their unacked messages stay with their clients."""
+    queue = context.vhost(request.vhost).find_queue(request.queue)
+    if queue is None:
+        raise NotFound(f"no queue '{request.queue}' in vhost '{request.vhost}'")
+    found = [consumer for consumer in queue.consumers if consumer.tag == request.tag and _is_of(consumer, request)]
+    if not found:
+        raise NotFound(f"no consumer '{request.tag}' of queue '{request.queue}' in vhost '{request.vhost}'")
+    for consumer in found:
+        queue.remove_consumer(consumer)
+        consumer.cancelled(f"the consumer of queue '{request.queue}' was cancelled by an operator")
+    return Cancelled(consumers=len(found))
+
+
+def _is_of(consumer: Consumer, request: Cancel) -> bool:
+    item = _describe_consumer(consumer)
+    return request.connection in (None, item.connection) and request.channel in (None, item.channel)
+
+
 OPERATIONS: Operations = {
     "connections.list": Operation(list_connections, InVhost, ConnectionInfo),
     "connections.close": Operation(close, Close, changes=True),
     "connections.close_user": Operation(close_user, CloseUser, Closed, changes=True),
     "channels.list": Operation(list_channels, InVhost, ChannelInfo),
     "consumers.list": Operation(list_consumers, ListConsumers, ConsumerInfo),
+    "consumers.cancel": Operation(cancel, Cancel, Cancelled, changes=True),
 }

@@ -17,7 +17,7 @@ from leveret.broker.message import Entry, make_address
 from leveret.broker.queues.loading import Waiting
 from leveret.broker.routing import check_keys
 from leveret.management.json_values import ClientTable
-from leveret.management.operations.operation import EACH, Context, Operation, Operations
+from leveret.management.operations.operation import EACH, Context, Operation, Operations, check, check_topics
 from leveret.management.structs import Reply, Request
 
 if TYPE_CHECKING:
@@ -88,30 +88,15 @@ class GotMessages(Reply, kw_only=True):
     messages: list[GotMessage]
 
 
-class _Loaded(Waiting):
+class Loaded(Waiting):
+    """Waits until more entries of a queue are in memory."""
+
     def __init__(self) -> None:
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def loaded(self) -> None:
         if not self.future.done():
             self.future.set_result(None)
-
-
-def _check(context: Context, vhost: str, permission: str, resource: str) -> None:
-    if not context.principal.may(vhost, permission, resource):
-        raise AccessRefused(
-            f"{permission} access to '{resource or 'amq.default'}' in vhost '{vhost}' refused"
-            f" for user '{context.principal.user}'"
-        )
-
-
-def _check_topics(context: Context, vhost: str, exchange: str, routing_keys: list[str]) -> None:
-    for routing_key in routing_keys:
-        if not context.principal.may_topic(vhost, "write", exchange, routing_key):
-            raise AccessRefused(
-                f"write access to topic '{routing_key}' in exchange '{exchange}' in vhost '{vhost}' refused"
-                f" for user '{context.principal.user}'"
-            )
 
 
 def publish(context: Context, request: Publish) -> Published:
@@ -121,7 +106,7 @@ def publish(context: Context, request: Publish) -> Published:
         address = make_address(request.exchange, request.routing_key)
     except ValueError as error:
         raise PreconditionFailed(str(error)) from None
-    _check(context, request.vhost, "write", request.exchange)
+    check(context, request.vhost, "write", request.exchange)
     route = vhost.route(address)
     if route.exchange.internal or route.owner or route.request:
         raise AccessRefused(f"cannot publish to exchange '{request.exchange}' in vhost '{request.vhost}'")
@@ -129,10 +114,12 @@ def publish(context: Context, request: Publish) -> Published:
     if alarm:
         raise ResourceError(f"publishers are blocked: {alarm} alarm")
     codec = context.managed.codec
-    message = codec.encode(address, _payload(request), request.properties, context.principal.user)
+    message = codec.encode(
+        address, payload_of(request.payload, request.payload_encoding), request.properties, context.principal.user
+    )
     keys = codec.copy_keys(message)
     if route.exchange.has_topics:
-        _check_topics(context, request.vhost, request.exchange, [route.routing_key, *keys])
+        check_topics(context, request.vhost, request.exchange, [route.routing_key, *keys])
     queues = route.queues
     if route.dynamic or keys:
         check_keys(context.broker, [route.routing_key, *keys])
@@ -145,11 +132,12 @@ def publish(context: Context, request: Publish) -> Published:
     return Published(routed=bool(queues))
 
 
-def _payload(request: Publish) -> bytes:
-    if request.payload_encoding == "string":
-        return request.payload.encode("utf-8", "surrogateescape")
+def payload_of(payload: str, encoding: str) -> bytes:
+    """Return a payload that a request has as text or base64. Raises `PreconditionFailed`."""
+    if encoding == "string":
+        return payload.encode("utf-8", "surrogateescape")
     try:
-        return base64.b64decode(request.payload, validate=True)
+        return base64.b64decode(payload, validate=True)
     except (binascii.Error, ValueError):
         raise PreconditionFailed("the payload is not base64") from None
 
@@ -158,7 +146,7 @@ async def get(context: Context, request: Get) -> GotMessages:
     """Get messages from the head of a queue, then acknowledge, reject or requeue them."""
     if request.count < 0 or (request.truncate is not None and request.truncate < 0):
         raise PreconditionFailed("negative count or truncate; expected at least 0")
-    _check(context, request.vhost, "read", request.queue)
+    check(context, request.vhost, "read", request.queue)
     vhost = context.vhost(request.vhost)
     queue = vhost.queue(request.queue, None)
     if queue.consumers.is_exclusive():
@@ -187,7 +175,7 @@ async def _take(queue: Queue, count: int, truncate: int | None) -> AsyncIterator
             if entry is None:
                 if queue.deleted or not queue.paging.must_load():
                     return
-                waiting = _Loaded()
+                waiting = Loaded()
                 queue.paging.wait_loaded(waiting)
                 await waiting.future
         size = entry.message.size if truncate is None else min(entry.message.size, truncate)
@@ -214,12 +202,9 @@ def _settle(queue: Queue, entry: Entry, mode: Mode) -> None:
 
 def _describe(context: Context, queue: Queue, entry: Entry, request: Get) -> GotMessage:
     properties, body = context.managed.codec.decode(entry)
-    size = body.size if isinstance(body, StoredBody) else len(whole(body))
-    content = _start(body, request.truncate)
-    text = _text(content) if request.encoding == "auto" else None
-    overlay = entry.overlay
-    address = entry.message.address if overlay is None or overlay.address is None else overlay.address
-    exchange, routing_key = split_address(address)
+    content = start_of(body, request.truncate)
+    text = text_of(content) if request.encoding == "auto" else None
+    exchange, routing_key = split_address(address_of(entry))
     return GotMessage(
         exchange=exchange,
         routing_key=routing_key,
@@ -227,18 +212,30 @@ def _describe(context: Context, queue: Queue, entry: Entry, request: Get) -> Got
         message_count=queue.ready_count,
         properties=ClientTable(properties),
         payload=base64.b64encode(content).decode() if text is None else text,
-        payload_bytes=size,
+        payload_bytes=size_of(body),
         payload_encoding="base64" if text is None else "string",
     )
 
 
-def _start(body: Body, length: int | None) -> bytes:
+def address_of(entry: Entry) -> bytes:
+    """Return the address of an entry as its consumers see it."""
+    overlay = entry.overlay
+    return entry.message.address if overlay is None or overlay.address is None else overlay.address
+
+
+def size_of(body: Body) -> int:
+    """Return the bytes of a body."""
+    return body.size if isinstance(body, StoredBody) else len(whole(body))
+
+
+def start_of(body: Body, length: int | None) -> bytes:
+    """Return the first bytes of a body."""
     if isinstance(body, StoredBody):
         return body.read(0, MAX_BYTES if length is None else min(length, MAX_BYTES))
     return whole(body) if length is None else whole(body)[:length]
 
 
-def _text(content: bytes) -> str | None:
+def text_of(content: bytes) -> str | None:
     """Return a payload as text, or None if it is not UTF-8."""
     try:
         return content.decode()

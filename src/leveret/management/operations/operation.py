@@ -110,6 +110,25 @@ class Context:
         return self.managed.vhosts(name)
 
 
+def check(context: Context, vhost: str, permission: str, resource: str) -> None:
+    """Raise `AccessRefused` unless the principal may configure, write or read an exchange or queue."""
+    if not context.principal.may(vhost, permission, resource):
+        raise AccessRefused(
+            f"{permission} access to '{resource or 'amq.default'}' in vhost '{vhost}' refused"
+            f" for user '{context.principal.user}'"
+        )
+
+
+def check_topics(context: Context, vhost: str, exchange: str, routing_keys: list[str]) -> None:
+    """Raise `AccessRefused` unless the principal may publish with these routing keys to a topic exchange."""
+    for routing_key in routing_keys:
+        if not context.principal.may_topic(vhost, "write", exchange, routing_key):
+            raise AccessRefused(
+                f"write access to topic '{routing_key}' in exchange '{exchange}' in vhost '{vhost}' refused"
+                f" for user '{context.principal.user}'"
+            )
+
+
 class VhostContext:
     """Context of an operation inside a vhost.
 

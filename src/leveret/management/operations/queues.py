@@ -11,6 +11,7 @@ from leveret.broker.policies import effective_definition
 from leveret.broker.queues.queue import Queue
 from leveret.management.json_values import ClientTable
 from leveret.management.operations.operation import (
+    EACH,
     Context,
     Operation,
     Operations,
@@ -18,6 +19,7 @@ from leveret.management.operations.operation import (
     VhostContext,
     VhostOperation,
     VhostOperations,
+    check,
 )
 from leveret.management.operations.policies import name_of
 from leveret.management.structs import Arguments, InVhost, Messages, NamedInVhost, Reply, Request
@@ -46,6 +48,7 @@ class QueueInfo(Reply, kw_only=True):
         owner: The number of the connection that an exclusive queue belongs to.
         active_consumer: The tag of the single active consumer, "" for none.
         temporary: Whether it ends with its connection, its last consumer or its AMQP 1.0 link.
+        paused: Whether an operator has stopped deliveries.
         delivered: Deliveries, with those that need no acknowledgement and with replies to basic.get.
         settled: Entries that were acknowledged or removed otherwise.
     """
@@ -79,6 +82,7 @@ class QueueInfo(Reply, kw_only=True):
     got_no_ack: int
     got_empty: int
     acked: int
+    paused: bool
 
 
 class QueueType(Reply, kw_only=True):
@@ -123,6 +127,7 @@ def describe(queue: Queue) -> QueueInfo:
         got_no_ack=queue.gets_no_ack,
         got_empty=queue.gets_empty,
         acked=queue.acked,
+        paused=queue.paused,
     )
 
 
@@ -170,6 +175,25 @@ def purge(context: Context, request: NamedInVhost) -> Messages:
     return Messages(messages=_find(context, request).purge())
 
 
+def pause(context: Context, request: NamedInVhost) -> None:
+    """Stop deliveries from a queue, also after a restart. Publishes continue."""
+    queue = _find_configurable(context, request)
+    if not queue.paused:
+        queue.pause()
+
+
+def resume(context: Context, request: NamedInVhost) -> None:
+    """Deliver from a queue again."""
+    queue = _find_configurable(context, request)
+    if queue.paused:
+        queue.resume()
+
+
+def _find_configurable(context: Context, request: NamedInVhost) -> Queue:
+    check(context, request.vhost, "configure", request.name)
+    return _find(context, request)
+
+
 def describe_type(context: VhostContext, request: Describe) -> QueueType:
     """Return the type of a queue and its number of messages."""
     queue = context.vhost.queue(request.queue, context.session)
@@ -187,6 +211,8 @@ OPERATIONS: Operations = {
     "queues.add": Operation(add, Add, QueueInfo, changes=True),
     "queues.delete": Operation(delete, Delete, Messages, changes=True, removes=True),
     "queues.purge": Operation(purge, NamedInVhost, Messages, changes=True, removes=True),
+    "queues.pause": Operation(pause, NamedInVhost, right=EACH, changes=True),
+    "queues.resume": Operation(resume, NamedInVhost, right=EACH, changes=True),
 }
 VHOST_OPERATIONS: VhostOperations = {
     "queue.describe": VhostOperation(describe_type, Describe, QueueType, Right("read", "queue")),

@@ -8,6 +8,8 @@ from leveret.management.operations import (
     batches,
     bindings,
     branches,
+    browsing,
+    bulk,
     connections,
     definitions,
     exchanges,
@@ -19,6 +21,7 @@ from leveret.management.operations import (
     permissions,
     policies,
     queues,
+    relocating,
     segments,
     sink_transactions,
     statistics,
@@ -36,6 +39,8 @@ OPERATIONS: Final[Operations] = {
     **statistics.OPERATIONS,
     **queues.OPERATIONS,
     **messages.OPERATIONS,
+    **browsing.OPERATIONS,
+    **relocating.OPERATIONS,
     **streams.OPERATIONS,
     **segments.OPERATIONS,
     **leases.OPERATIONS,
@@ -53,6 +58,7 @@ OPERATIONS: Final[Operations] = {
     **parameters.OPERATIONS,
     **limits.OPERATIONS,
     **batches.OPERATIONS,
+    **bulk.OPERATIONS,
 }
 # Client definitions of exchanges, queues and bindings, inside the principal's vhost.
 DEFINITIONS: Final[VhostOperations] = definitions.DEFINITIONS

@@ -108,6 +108,11 @@ class Chunk:
         part.bytes = self.bytes if len(part.seqs) == len(self.seqs) else sum(part.sizes)
         return part
 
+    def index_of(self, seq: int) -> int:
+        """Return the index of a sequence number, -1 if it is not there."""
+        index = bisect_left(self.seqs, seq)
+        return index if index < len(self.seqs) and self.seqs[index] == seq else -1
+
     def is_full(self) -> bool:
         return len(self.seqs) >= CHUNK_ENTRIES or self.bytes >= CHUNK_BYTES
 
@@ -190,6 +195,35 @@ class Backlog:
                 if index < len(entries) and entries[index] is entry:
                     del entries[index]
                     return True
+        return False
+
+    def find(self, seq: int) -> Entry | None:
+        """Return the entry in memory with a sequence number."""
+        for entries in (self.head, self.young):
+            if entries:
+                index = bisect_left(entries, seq, key=SEQ)
+                if index < len(entries) and entries[index].seq == seq:
+                    return entries[index]
+        return None
+
+    def drop_position(self, seq: int) -> bool:
+        """Remove the position of a paged-out entry that is not being loaded. Return False if it is not there.
+
+        The chunk is replaced: browsers and walks may be reading the old one.
+        """
+        for index, chunk in enumerate(self.chunks):
+            at = chunk.index_of(seq)
+            if at < 0 or (self.loading and not index):
+                continue
+            self.paged -= 1
+            self.paged_bytes -= chunk.sizes[at]
+            if len(chunk.seqs) == 1:
+                del self.chunks[index]
+                return True
+            rest = chunk.part(0, at)
+            rest.extend(chunk.part(at + 1, len(chunk.seqs)))
+            self.chunks[index] = rest
+            return True
         return False
 
     def merge(self, entries: list[Entry]) -> int:

@@ -88,7 +88,7 @@ class Browser:
         priority = queue.ready.priority_of(level.priority)
         while True:
             seen = self.seen.get(priority, 0)
-            chunk = _next_chunk(level, seen)
+            chunk = next_chunk(level, seen)
             limit = 0
             if chunk is not None:
                 limit = chunk.seqs[bisect_right(chunk.seqs, seen)]
@@ -107,7 +107,7 @@ class Browser:
                 return False
             read = self.read
             # There may be other entries between those that were read: the next round delivers them.
-            until = _first_elsewhere(level, chunk, limit)
+            until = first_elsewhere(level, chunk, limit)
             while read and (not until or read[0].seq < until):
                 if read[0].seq >= limit and not self._offer(read[0]):
                     return False
@@ -336,8 +336,8 @@ class Browsing:
             while more:
                 more = self.unserved = False
                 for browser in list(self.browsers.values()):
-                    if queue.dispatcher.frozen:
-                        return  # the queue is drained once its order is right again
+                    if queue.dispatcher.frozen or queue.paused:
+                        return  # the queue is drained once its order is right again, or when it is resumed
                     if browser.consumer not in self.browsers:
                         continue
                     self.browse_until = broker.work + PORTION
@@ -351,7 +351,7 @@ class Browsing:
             self.serving = False
 
 
-def _next_chunk(level: Backlog, seen: int) -> Chunk | None:
+def next_chunk(level: Backlog, seen: int) -> Chunk | None:
     """Return the chunk with the lowest sequence number above `seen`. One that is read ahead is out of order."""
     found: Chunk | None = None
     lowest = 0
@@ -366,7 +366,7 @@ def _next_chunk(level: Backlog, seen: int) -> Chunk | None:
     return found
 
 
-def _first_elsewhere(level: Backlog, chunk: Chunk, seq: int) -> int:
+def first_elsewhere(level: Backlog, chunk: Chunk, seq: int) -> int:
     """Return the lowest sequence number above `seq` in the head and in other chunks, 0 for none."""
     found = 0
     head = level.head

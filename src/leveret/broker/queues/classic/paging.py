@@ -45,7 +45,7 @@ class ClassicPaging(Paging):
         return self.queue.ready.is_paging() or (delays is not None and bool(delays.recent))
 
     def must_load(self, audience: int = 0, scope: object | None = None) -> bool:
-        return self.queue.dispatcher.must_load(self.queue, audience, scope)
+        return not self.queue.paused and self.queue.dispatcher.must_load(self.queue, audience, scope)
 
     def is_loading_for(self, consumer: Consumer) -> bool:
         queue = self.queue

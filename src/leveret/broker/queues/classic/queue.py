@@ -36,6 +36,7 @@ from leveret.broker.queues.classic.expiry import Expiry
 from leveret.broker.queues.classic.limits import ClassicLimits
 from leveret.broker.queues.classic.paging import ClassicPaging
 from leveret.broker.queues.classic.ready_list import ReadyList
+from leveret.broker.queues.classic.walk import ClassicWalk
 from leveret.broker.queues.lifetime import UnusedTimer
 from leveret.broker.queues.limits import NO_LIMITS
 from leveret.broker.queues.paging import NO_PAGING
@@ -306,11 +307,12 @@ class ClassicQueue(Queue):
         limits = self.limits
         if limits.overfull:
             limits.enforce()
-        if self.browsing.browsers:
-            self.browsing.serve(self)
-        if self.leases is not None:
-            self.leases.serve()
-        dispatcher.drain(self)
+        if not self.paused:
+            if self.browsing.browsers:
+                self.browsing.serve(self)
+            if self.leases is not None:
+                self.leases.serve()
+            dispatcher.drain(self)
         expiry = self.expiry
         expiry.offered_until = self.next_seq
         if limits.droppable:
@@ -351,9 +353,11 @@ class ClassicQueue(Queue):
                 watch.settled(entry, ACCEPTED, consumer.protocol())
 
     def get(self, no_ack: bool, audience: int = 0, scope: object | None = None) -> Entry | None:
-        return self.dispatcher.get(self, no_ack, audience, scope)
+        return None if self.paused else self.dispatcher.get(self, no_ack, audience, scope)
 
     def can_deliver_now(self, message: Message) -> bool:
+        if self.paused:
+            return False
         if self.ready_count:
             self.drain()
             # No consumer with credit wants the rest of a selective queue, unless it is being read.
@@ -443,6 +447,28 @@ class ClassicQueue(Queue):
             self.vhost.dead_letters.publish(entry, reason)
         self.broker.work += 1
         self.archive(entry)
+
+    # Operators
+
+    def resume(self) -> None:
+        super().resume()
+        self.dispatcher.notify_waiting()
+
+    def walk(self) -> ClassicWalk:
+        return ClassicWalk(self)
+
+    def is_arriving(self, entry: Entry) -> bool:
+        return self.ready.is_arriving(entry)
+
+    def withdraw(self, entry: Entry, reason: str) -> bool:
+        found = None if self.deleted else self.ready.withdraw(entry)
+        if found is None:
+            return False
+        if self.watch is not None:
+            self.watch.left(found, reason)
+        self.archive(found)
+        self.activate()
+        return True
 
     # Consumers
 

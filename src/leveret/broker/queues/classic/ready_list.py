@@ -191,6 +191,29 @@ class ReadyList:
         self.broker.work += 1 + (len(level) >> 10)
         return True
 
+    def is_arriving(self, entry: Entry) -> bool:
+        """Return whether an entry is part of the chunk that is being loaded."""
+        level = self.level_of(entry.message.priority)
+        return level.loading and level.chunks[0].index_of(entry.seq) >= 0
+
+    def withdraw(self, entry: Entry) -> Entry | None:
+        """Remove an entry, or the position of a paged-out one of which `entry` is a copy; None if it is not there.
+
+        Returns the entry to settle.
+        """
+        level = self.level_of(entry.message.priority)
+        self.broker.work += 1 + (len(level) >> 10)
+        found = level.find(entry.seq)
+        if found is not None:
+            level.take(found)
+            self.count_out(found)
+            return found
+        if not level.drop_position(entry.seq):
+            return None
+        self.refusals.pop(entry.seq, None)
+        level.settle_young()
+        return entry
+
     def take_head(self, level: Backlog) -> Entry:
         """Remove the first entry of a level."""
         entry = level.head.popleft()

@@ -157,9 +157,15 @@ class LinkConsumer(Consumer):
         self.link.queue_deleted()
 
     def failed(self, text: str) -> None:
+        self._refuse(constants.INTERNAL_ERROR, text)
+
+    def cancelled(self, text: str) -> None:
+        self._refuse(constants.LINK_DETACH_FORCED, text)
+
+    def _refuse(self, condition: str, text: str) -> None:
         link = self.link
         if not link.closed and not link.session.closing:
-            link.session.refuse(link, make_error(constants.INTERNAL_ERROR, text))
+            link.session.refuse(link, make_error(condition, text))
 
 
 class BrowsingConsumer(LinkConsumer):

@@ -1,0 +1,69 @@
+"""A walk over the ready entries of a queue, for operators who look at them or select some: it acquires nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from leveret.broker.message import Entry, expires_at
+
+if TYPE_CHECKING:
+    from leveret.broker.queues.queue import Queue
+
+# A place before all entries, and the end of a walk without one.
+FIRST_LEVEL: Final = 1 << 15
+NO_END: Final = (1 << 62) - 1
+
+
+class Walk:
+    """A walk in the order of delivery. This one is of a queue whose entries cannot be looked at.
+
+    The caller calls `next` until `ended`, and `read` whenever `must_read` is set. Consumers may take entries meanwhile.
+
+    level, seq  the place: the priority level and the sequence number of the last entry that was passed
+    until       sequence number of the last entry of the walk
+    """
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+        self.level = FIRST_LEVEL
+        self.seq = 0
+        self.until = NO_END
+        self.must_read = False
+        self.ended = False
+
+    def start_after(self, level: int, seq: int, until: int) -> None:
+        """Set the place and the end."""
+        self.level = level
+        self.seq = seq
+        self.until = until
+
+    def find(self, seq: int) -> bool:
+        """Set the place before one entry, the only one of the walk. Return False if it is not ready."""
+        return False
+
+    def skip(self, count: int) -> int:
+        """Pass entries without a look at them. Return how many are still to be passed: the work is limited."""
+        self.ended = True
+        return 0
+
+    def next(self, count: int, size: int) -> list[Entry]:
+        """Return the next entries that are in memory, at most `count` and those with `size` bytes, but at least one.
+
+        Those that have expired or are not visible yet are passed. The result may be empty.
+        """
+        self.ended = True
+        return []
+
+    def read(self, done: Callable[[], None]) -> None:
+        """Read the next entries, as `must_read` asks for, then call `done`."""
+
+    def is_visible(self, entry: Entry) -> bool:
+        """Return whether an entry has neither expired nor becomes visible later."""
+        due = expires_at(entry)
+        overlay = entry.overlay
+        later = 0 if overlay is None else overlay.visible_at
+        if not due and not later:
+            return True
+        now = self.queue.broker.timers.now()
+        return later <= now and (not due or due > now)

@@ -1,0 +1,73 @@
+"""Ready messages that an operator moves: each leaves its queue and enters others in one log commit.
+
+All changes of one turn are one commit, so a crash leaves each message in its old place or in its new one. The messages
+become visible in their new queues after the commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from leveret.broker.log import CommitWaiter, Log
+from leveret.broker.message import Entry, Message, Overlay
+from leveret.broker.queues.queue import Queue
+
+
+class Relocation(CommitWaiter):
+    """The messages of one commit."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._entries: list[Entry] = []
+        self._done: Callable[[], None] | None = None
+
+    def copy(self, message: Message, queues: list[Queue], overlay: Callable[[], Overlay | None]) -> None:
+        """Add a message to queues, which accept it. `overlay` returns a new overlay for each."""
+        for queue in queues:
+            entry = queue.prepare(message, overlay())
+            queue.hidden.add(entry.seq, message.size)
+            self._entries.append(entry)
+
+    def move(
+        self, source: Entry, message: Message, queues: list[Queue], overlay: Callable[[], Overlay | None], reason: str
+    ) -> bool:
+        """Add a message to queues, and withdraw the ready entry that it replaces.
+
+        Returns:
+            False, without any change, if the entry is not ready any more.
+        """
+        kept = len(self._entries)
+        self.copy(message, queues, overlay)
+        if source.queue.withdraw(source, reason):
+            return True
+        for entry in reversed(self._entries[kept:]):
+            entry.queue.hidden.discard(entry.seq)
+            entry.queue.retract(entry)
+        del self._entries[kept:]
+        return False
+
+    def commit(self, done: Callable[[], None]) -> None:
+        """Call `done` when the messages are on disk and visible."""
+        self._done = done
+        self._log.wait(self)
+
+    def committed(self, batch: int) -> None:
+        for entry in self._entries:
+            entry.queue.hidden.discard(entry.seq)
+            entry.queue.insert_new(entry)
+        if self._done is not None:
+            self._done()
+
+
+def refuses(queues: list[Queue], message: Message) -> bool:
+    """Return whether a queue has no room for a message."""
+    return any(queue.limits.would_reject(message) for queue in queues)
+
+
+def moved_overlay(entry: Entry, address: bytes) -> Overlay | None:
+    """Return the overlay of a moved message with a new address: its headers stay, the TTL of its old queue does not."""
+    old = entry.overlay
+    if old is None:
+        return None if address == entry.message.address else Overlay(address)
+    headers = {name: value for name, value in old.headers.items() if name != "x-delivery-count"}
+    return Overlay(address, headers, old.drop_expiration, 0 if old.drop_expiration else -1)

@@ -1,0 +1,122 @@
+"""Messages in their places: browse, search, move, copy, delete, resend; pausing queues; deletion by pattern."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from leveret.management.http.control import Row
+from leveret.management.http.errors import bad_request
+from leveret.management.http.identity import ADMIN, ANY, POLICY, Access
+from leveret.management.http.request import NO_CONTENT, Answer, Request
+
+_NUMBERS: Final = ("offset", "count", "truncate", "examine", "examine_bytes")
+_TEXTS: Final = ("state", "encoding", "cursor")
+# Access by kind of the objects to delete. The broker checks the permissions for queues and exchanges.
+_DELETABLE: Final[dict[str, Access]] = {
+    "queues": ANY,
+    "exchanges": ANY,
+    "policies": POLICY,
+    "operator_policies": ADMIN,
+    "users": ADMIN,
+    "vhosts": ADMIN,
+}
+
+
+async def _check_queue(request: Request) -> None:
+    await request.get("queues.show", {"vhost": request.vhost, "name": request.name})
+
+
+def _with_body(request: Request, *keys: str) -> Row:
+    """Return the keys of the body that an operation has."""
+    body = request.body()
+    return {key: body[key] for key in keys if body.get(key) is not None}
+
+
+_LIMITED: Final = ("where", "cursor", "examine", "examine_bytes", "seconds")
+_BROWSE: Final = (*_LIMITED, "state", "offset", "count", "encoding", "truncate")
+_SELECT: Final = (*_LIMITED, "ids", "queue_id")
+_TARGET: Final = (*_SELECT, "to_queue", "to_exchange", "routing_key", "to_origin")
+_RESEND: Final = ("id", "queue_id", "exchange", "routing_key", "payload", "payload_encoding", "properties")
+
+
+async def browse(request: Request) -> Answer:
+    """Look at messages; the parameters of the query are those of the operation."""
+    await _check_queue(request)
+    wanted: Row = {name: request.query[name] for name in _TEXTS if name in request.query}
+    for name in _NUMBERS:
+        if name in request.query:
+            try:
+                wanted[name] = int(request.query[name])
+            except ValueError:
+                raise bad_request(f"invalid value of '{name}'; expected a number") from None
+    return Answer(body=await _as_user(request, "messages.browse", wanted))
+
+
+async def search(request: Request) -> Answer:
+    """Look for messages; the keys of the body are those of the operation."""
+    await _check_queue(request)
+    return Answer(body=await _as_user(request, "messages.browse", _with_body(request, *_BROWSE)))
+
+
+async def _as_user(request: Request, call: str, arguments: Row) -> Row:
+    found: Row = await request.control.call(
+        call, {"vhost": request.vhost, "queue": request.name, **arguments}, user=request.identity.name
+    )
+    return found
+
+
+def _change(call: str, *keys: str) -> Callable[[Request], Awaitable[Answer]]:
+    """Return the handler of an operation on messages of a queue."""
+
+    async def handle(request: Request) -> Answer:
+        await _check_queue(request)
+        return Answer(body=await request.change_as_user(call, {"queue": request.name, **_with_body(request, *keys)}))
+
+    return handle
+
+
+move: Final = _change("messages.move", *_TARGET)
+copy: Final = _change("messages.copy", *_TARGET)
+delete: Final = _change("messages.delete", *_SELECT)
+resend: Final = _change("messages.resend", *_RESEND)
+
+
+async def pause(request: Request) -> Answer:
+    await request.change_as_user("queues.pause", {"name": request.name})
+    return NO_CONTENT
+
+
+async def resume(request: Request) -> Answer:
+    await request.change_as_user("queues.resume", {"name": request.name})
+    return NO_CONTENT
+
+
+async def cancel_consumer(request: Request) -> Answer:
+    """Cancel the consumers of a queue with a tag; `connection` and `channel` of the query select one."""
+    wanted: Row = {"vhost": request.vhost, "queue": request.name, "tag": request.path["tag"]}
+    for name in ("connection", "channel"):
+        if name in request.query:
+            if not request.query[name].isdecimal():
+                raise bad_request(f"invalid value of '{name}'; expected a number")
+            wanted[name] = int(request.query[name])
+    await request.change("consumers.cancel", wanted)
+    return NO_CONTENT
+
+
+async def delete_matching(request: Request) -> Answer:
+    """Delete objects whose names match, or list them: `kind` and `pattern` are required."""
+    kind, _ = request.required("kind", "pattern")
+    access = _DELETABLE.get(kind) if isinstance(kind, str) else None
+    if access is None:
+        raise bad_request(f"unknown kind '{kind}'; expected one of {', '.join(_DELETABLE)}")
+    access.check(request.identity)
+    wanted = _with_body(request, "kind", "pattern", "vhost", "dry_run", "if_unused", "if_empty")
+    vhost = wanted.get("vhost", "/")
+    if kind not in ("users", "vhosts") and vhost not in request.identity.vhosts and not request.identity.is_administrator():
+        raise bad_request(f"vhost '{vhost}' does not exist")
+    user = request.identity.name if access is ANY else None
+    try:
+        return Answer(body=await request.control.call("objects.delete", wanted, user=user))
+    finally:
+        request.changed()

@@ -1,0 +1,408 @@
+"""Messages of a queue in their places: browse and search. Nothing is acquired, and no counter changes.
+
+A request looks at a limited number of messages, in steps, and returns a cursor at which the next one continues.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import heapq
+import time
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, Literal
+
+from msgspec import field
+
+from leveret.broker.bodies import Body
+from leveret.broker.dead_letter import split_address
+from leveret.broker.errors import PreconditionFailed
+from leveret.broker.message import ACQUIRED, PROTOCOLS, Entry
+from leveret.broker.queues.queue import Queue
+from leveret.broker.queues.walk import FIRST_LEVEL, Walk
+from leveret.broker.values import FieldTable
+from leveret.management.json_values import ClientTable
+from leveret.management.operations.message_search import Condition, Search
+from leveret.management.operations.messages import (
+    MAX_BYTES,
+    MAX_MESSAGES,
+    Encoding,
+    address_of,
+    size_of,
+    start_of,
+    text_of,
+)
+from leveret.management.operations.operation import EACH, Context, Operation, Operations, check
+from leveret.management.structs import Reply, Request
+
+if TYPE_CHECKING:
+    from leveret.broker.consumer import Consumer
+
+# Maximum values of the limits of one request.
+MAX_EXAMINED: Final = 100_000
+MAX_EXAMINED_BYTES: Final = 256 << 20
+MAX_SECONDS: Final = 10.0
+# Entries of one step, bytes of their bodies, and seconds after which other work is done.
+STEP: Final = 64
+STEP_BYTES: Final = 1 << 20
+TURN: Final = 0.002
+# Unacked entries of a channel that are compared in one step.
+PIECE: Final = 2000
+
+
+class Limited(Request, kw_only=True):
+    """The messages of a request, and the limits of its work.
+
+    Attributes:
+        where: Conditions that the messages must meet.
+        cursor: Where an earlier request ended, to continue there.
+        examine: Maximum number of messages to look at.
+        examine_bytes: Maximum number of bytes of their bodies.
+        seconds: Maximum time.
+    """
+
+    vhost: str = "/"
+    queue: str
+    where: list[Condition] = field(default_factory=list)
+    cursor: str = ""
+    examine: int = 10_000
+    examine_bytes: int = 64 << 20
+    seconds: float = 2.0
+
+
+class Browse(Limited, kw_only=True):
+    """Request to look at messages.
+
+    Attributes:
+        state: `ready`, or `unacked` for messages that consumers have.
+        offset: Number of messages to skip; for a stream the offset of the first message.
+        count: Maximum number of messages to return.
+        encoding: Whether payloads that are UTF-8 are returned as text.
+        truncate: Maximum number of bytes of a payload to return.
+    """
+
+    state: Literal["ready", "unacked"] = "ready"
+    offset: int = 0
+    count: int = 100
+    encoding: Encoding = "auto"
+    truncate: int = 64 << 10
+
+
+class Holder(Reply, kw_only=True):
+    """The consumer that has an unacked message. A message that was got by `basic.get` has none."""
+
+    consumer_tag: str
+    connection: int | None
+    channel: int | None
+
+
+class BrowsedMessage(Reply, kw_only=True):
+    """A message in its place.
+
+    Attributes:
+        id: Identifies the message in its queue; for a stream its offset.
+        deliveries: Deliveries so far.
+        failures: Deliveries that failed.
+        protocol: The protocol of the publisher.
+        holder: The consumer that has it.
+    """
+
+    id: int
+    exchange: str
+    routing_key: str
+    redelivered: bool
+    deliveries: int
+    failures: int
+    persistent: bool
+    protocol: str
+    properties: ClientTable
+    payload: str
+    payload_bytes: int
+    payload_encoding: Literal["string", "base64"]
+    holder: Holder | None = None
+
+
+class Browsed(Reply, kw_only=True):
+    """Messages of a queue.
+
+    Attributes:
+        queue_id: Identifies the queue: another one of its name has another id.
+        examined: Number of messages that were looked at.
+        cursor: Where the next request continues; None at the end.
+    """
+
+    queue_id: int
+    messages: list[BrowsedMessage]
+    examined: int
+    cursor: str | None
+
+
+class Found:
+    """An entry with its decoded properties."""
+
+    __slots__ = ("body", "entry", "exchange", "properties", "routing_key")
+
+    def __init__(self, entry: Entry, exchange: str, routing_key: str, properties: FieldTable, body: Body) -> None:
+        self.entry = entry
+        self.exchange = exchange
+        self.routing_key = routing_key
+        self.properties = properties
+        self.body = body
+
+
+class Turns:
+    """Interrupts long work, so that the broker does other work in between."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._until = time.monotonic() + TURN
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the turn has lasted long enough."""
+        return time.monotonic() > self._until
+
+    async def pause(self) -> None:
+        """End the turn if it has lasted long enough."""
+        if self.is_over:
+            await self.end()
+
+    async def end(self) -> None:
+        """End the turn."""
+        self._context.broker.end_turn()
+        await asyncio.sleep(0)
+        self._until = time.monotonic() + TURN
+
+
+class Selection:
+    """The messages that a request selects, and the work that is left of its limits.
+
+    Attributes:
+        walk: The walk over the ready messages.
+        examined: Number of messages that were looked at.
+    """
+
+    def __init__(self, context: Context, queue: Queue, request: Limited) -> None:
+        """Begin. Raises `PreconditionFailed` if the request is invalid."""
+        if request.examine < 1 or request.examine_bytes < 1 or request.seconds <= 0:
+            raise PreconditionFailed("invalid examine, examine_bytes or seconds; expected more than 0")
+        self._context = context
+        self._search = Search(request.where)
+        self._left = min(request.examine, MAX_EXAMINED)
+        self._bytes_left = min(request.examine_bytes, MAX_EXAMINED_BYTES)
+        self._until = time.monotonic() + min(request.seconds, MAX_SECONDS)
+        self.turns = Turns(context)
+        self.examined = 0
+        self.walk = queue.walk()
+        self.walk.start_after(*_read_cursor(queue, request.cursor))
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the work of the request is done."""
+        return self._left <= 0 or self._bytes_left <= 0 or time.monotonic() >= self._until
+
+    @property
+    def cursor(self) -> str | None:
+        """Where the next request continues, None at the end."""
+        walk = self.walk
+        return None if walk.ended else f"{walk.queue.id}-{walk.level}-{walk.seq}-{walk.until}"
+
+    def end_behind(self, entry: Entry) -> None:
+        """End behind an entry of the last step."""
+        walk = self.walk
+        walk.start_after(walk.level, entry.seq, walk.until)
+        walk.ended = False
+
+    async def found(self, count: int) -> AsyncIterator[list[Found]]:
+        """Yield the next messages that meet the conditions, until the end of the queue or of the limits.
+
+        Args:
+            count: Maximum number of messages to look at in one step.
+        """
+        walk = self.walk
+        while not walk.ended and not self.is_spent:
+            entries = await next_entries(walk, min(count, STEP, self._left))
+            self._left -= len(entries)
+            self._bytes_left -= sum(entry.message.size for entry in entries)
+            self.examined += len(entries)
+            found = await self._accepted(entries)
+            if found:
+                yield found
+            await self.turns.pause()
+
+    async def _accepted(self, entries: list[Entry]) -> list[Found]:
+        found = [describe_entry(self._context, entry) for entry in entries]
+        search = self._search
+        found = [item for item in found if search.accepts(item.exchange, item.routing_key, item.properties)]
+        if not found or not search.looks_into_bodies:
+            return found
+        return await self._context.managed.in_thread(lambda: [item for item in found if search.accepts_body(item.body)])
+
+
+def describe_entry(context: Context, entry: Entry) -> Found:
+    """Decode an entry."""
+    exchange, routing_key = split_address(address_of(entry))
+    properties, body = context.managed.codec.decode(entry)
+    return Found(entry, exchange, routing_key, properties, body)
+
+
+async def next_entries(walk: Walk, count: int) -> list[Entry]:
+    """Return the next entries of a walk, which may have to be read."""
+    while True:
+        entries = walk.next(count, STEP_BYTES)
+        if entries or not walk.must_read:
+            return entries
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        walk.read(_resolver(future))
+        await future
+
+
+def _resolver(future: asyncio.Future[None]) -> Callable[[], None]:
+    def resolve() -> None:
+        if not future.done():
+            future.set_result(None)
+
+    return resolve
+
+
+def find_queue(context: Context, vhost: str, name: str) -> Queue:
+    """Return a queue whose messages the principal may read. Raises `BrokerError`."""
+    check(context, vhost, "read", name)
+    return context.vhost(vhost).queue(name, None)
+
+
+def _read_cursor(queue: Queue, cursor: str) -> tuple[int, int, int]:
+    if not cursor:
+        return FIRST_LEVEL, 0, queue.next_seq - 1
+    try:
+        queue_id, level, seq, until = (int(part) for part in cursor.split("-"))
+    except ValueError:
+        raise PreconditionFailed(f"invalid cursor '{cursor}'; expected that of an earlier request") from None
+    check_same(queue, queue_id)
+    return level, seq, until
+
+
+def check_same(queue: Queue, queue_id: int) -> None:
+    """Raise `PreconditionFailed` if a queue is not the one that an earlier request has shown."""
+    if queue.id != queue_id:
+        raise PreconditionFailed(f"{queue} was deleted and declared again; browse it again")
+
+
+async def browse(context: Context, request: Browse) -> Browsed:
+    """Look at messages of a queue."""
+    if request.count < 1 or request.offset < 0 or request.truncate < 0:
+        raise PreconditionFailed("invalid count, offset or truncate; expected a count of at least 1, and at least 0")
+    queue = find_queue(context, request.vhost, request.queue)
+    if request.state == "unacked":
+        return await _browse_unacked(context, queue, request)
+    selection = Selection(context, queue, request)
+    if not request.cursor:
+        await _skip(selection, request.offset)
+    messages: list[BrowsedMessage] = []
+    count = min(request.count, MAX_MESSAGES)
+    size = 0
+    # Without conditions, all messages of a step are returned.
+    async for found in selection.found(STEP if request.where else count):
+        for item in found:
+            messages.append(_describe(item, request))
+            size += min(item.entry.message.size, request.truncate)
+            if len(messages) == count or size > MAX_BYTES:
+                selection.end_behind(item.entry)
+                break
+            await selection.turns.pause()
+        if len(messages) == count or size > MAX_BYTES:
+            break
+    return Browsed(queue_id=queue.id, messages=messages, examined=selection.examined, cursor=selection.cursor)
+
+
+async def _skip(selection: Selection, count: int) -> None:
+    walk = selection.walk
+    if walk.queue.replayable:
+        walk.start_after(FIRST_LEVEL, count, walk.until)  # the offset is a place
+        return
+    while count and not walk.ended:
+        count = walk.skip(count)
+        await selection.turns.pause()
+
+
+def _describe(found: Found, request: Browse, holder: Holder | None = None) -> BrowsedMessage:
+    entry = found.entry
+    content = start_of(found.body, request.truncate)
+    text = text_of(content) if request.encoding == "auto" else None
+    # An unacked entry counts its present delivery, too.
+    before = entry.acquired_count - (1 if request.state == "unacked" else 0)
+    return BrowsedMessage(
+        id=entry.seq - 1 if entry.queue.replayable else entry.seq,
+        exchange=found.exchange,
+        routing_key=found.routing_key,
+        redelivered=before > 0,
+        deliveries=entry.acquired_count,
+        failures=entry.delivery_count,
+        persistent=entry.message.persistent,
+        protocol=PROTOCOLS[entry.message.format],
+        properties=ClientTable(found.properties),
+        payload=base64.b64encode(content).decode() if text is None else text,
+        payload_bytes=size_of(found.body),
+        payload_encoding="base64" if text is None else "string",
+        holder=holder,
+    )
+
+
+async def _browse_unacked(context: Context, queue: Queue, request: Browse) -> Browsed:
+    """Look at the messages that consumers have, in the order of their arrival."""
+    selection = Selection(context, queue, request)
+    after = selection.walk.seq
+    count = min(request.count, MAX_MESSAGES)
+    search = Search(request.where)
+    entries = await _unacked_entries(context, queue, after, selection.turns)
+    messages: list[BrowsedMessage] = []
+    size = 0
+    examined = 0
+    left = request.offset if not request.cursor else 0
+    cursor: str | None = None
+    for entry in entries:
+        if entry.state != ACQUIRED:
+            continue  # settled or requeued meanwhile
+        if left:
+            left -= 1
+            continue
+        if len(messages) == count or size > MAX_BYTES or examined == min(request.examine, MAX_EXAMINED):
+            cursor = f"{queue.id}-0-{after}-{selection.walk.until}"
+            break
+        after = entry.seq
+        examined += 1
+        found = describe_entry(context, entry)
+        if search.accepts(found.exchange, found.routing_key, found.properties) and (
+            not search.looks_into_bodies or await context.managed.in_thread(partial(search.accepts_body, found.body))
+        ):
+            messages.append(_describe(found, request, _holder(entry.holder)))
+            size += min(entry.message.size, request.truncate)
+        await selection.turns.pause()
+    return Browsed(queue_id=queue.id, messages=messages, examined=examined, cursor=cursor)
+
+
+async def _unacked_entries(context: Context, queue: Queue, after: int, turns: Turns) -> list[Entry]:
+    """Return the acquired entries of a queue behind a sequence number, at most the first ones that a request looks at."""
+    found: list[Entry] = []
+    for holder in list(context.broker.holders):
+        entries = holder.all_unacked()
+        for at in range(0, len(entries), PIECE):
+            found += [entry for entry in entries[at : at + PIECE] if entry.queue is queue and entry.seq > after]
+            await turns.pause()
+        await turns.pause()
+    return heapq.nsmallest(MAX_EXAMINED, found, key=attrgetter("seq"))
+
+
+def _holder(consumer: Consumer | None) -> Holder | None:
+    if consumer is None:
+        return None
+    return Holder(
+        consumer_tag=consumer.tag,
+        connection=getattr(consumer.owner, "number", None),
+        channel=getattr(consumer.channel, "number", None),
+    )
+
+
+OPERATIONS: Operations = {"messages.browse": Operation(browse, Browse, Browsed, EACH)}

@@ -1,0 +1,390 @@
+"""Messages in their places, paused queues, cancelled consumers and deletion by pattern over the HTTP API."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leveret import sync
+from leveret.client.errors import ConsumerCancelled, Error
+from tests.management.http.client import HttpBroker, Reply
+from tests.management.http.test_process import make
+from tests.support.polling import wait_until
+
+QUEUES = "/leveret/queues/%2F"
+
+
+@pytest.fixture
+def channel(api: HttpBroker) -> Iterator[sync.Channel]:
+    with sync.connect(api.process.url()) as connection:
+        yield connection.channel()
+
+
+@pytest.fixture
+def queue(api: HttpBroker, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A queue with three messages."""
+    name = f"in-place-{request.node.name.partition('[')[0]}"
+    assert api("PUT", f"/queues/%2F/{name}", {"durable": True}).status == 201
+    publish(api, name, "one", "two", "three")
+    yield name
+    api("DELETE", f"/queues/%2F/{name}")
+
+
+def publish(api: HttpBroker, queue: str, *payloads: str, **properties: Any) -> None:
+    for payload in payloads:
+        body = {
+            "routing_key": queue,
+            "payload": payload,
+            "payload_encoding": "string",
+            "properties": {"delivery_mode": 2, **properties},
+        }
+        assert api("POST", "/exchanges/%2F/amq.default/publish", body).json == {"routed": True}
+
+
+def browse(api: HttpBroker, queue: str, query: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = api.get(f"{QUEUES}/{queue}/messages{query}")
+    return found
+
+
+def payloads(api: HttpBroker, queue: str) -> list[str]:
+    return [item["payload"] for item in browse(api, queue)["messages"]]
+
+
+def test_ready_messages(api: HttpBroker, queue: str) -> None:
+    found = browse(api, queue, "?offset=1&count=1&truncate=2&encoding=base64")
+    (item,) = found["messages"]
+    assert {key: item[key] for key in ("payload", "payload_bytes", "payload_encoding", "routing_key", "holder")} == {
+        "payload": "dHc=",
+        "payload_bytes": 3,
+        "payload_encoding": "base64",
+        "routing_key": queue,
+        "holder": None,
+    }
+    assert (item["redelivered"], item["protocol"], item["persistent"]) == (False, "0-9-1", True)
+    assert api.get(f"/queues/%2F/{queue}")["messages_ready"] == 3
+
+
+def test_unacked_messages_and_their_holder(api: HttpBroker, queue: str, channel: sync.Channel) -> None:
+    with channel.consume(queue, prefetch=2) as consumer:
+        assert [bytes(consumer.next(10).body) for _ in range(2)] == [b"one", b"two"]
+        found = browse(api, queue, "?state=unacked&count=1")
+        (first,) = found["messages"]
+        assert (first["payload"], first["redelivered"], first["deliveries"]) == ("one", False, 1)
+        assert first["holder"]["consumer_tag"] == consumer.tag
+        assert first["holder"]["channel"] == 1
+        rest = browse(api, queue, f"?state=unacked&cursor={found['cursor']}")
+        assert [item["payload"] for item in rest["messages"]] == ["two"]
+        assert payloads(api, queue) == ["three"]
+
+
+def test_a_search(api: HttpBroker, queue: str) -> None:
+    publish(api, queue, "four", headers={"kind": "x"})
+    where = [{"field": "headers.kind", "value": "x"}]
+    reply = api("POST", f"{QUEUES}/{queue}/messages/search", {"where": where})
+    assert [item["payload"] for item in reply.json["messages"]] == ["four"]
+    assert reply.json["examined"] == 4
+
+
+def test_a_message_over_1_0(api: HttpBroker, queue: str) -> None:
+    with sync.connect(api.process.url(), protocol="1.0") as connection, connection.session() as session:
+        sender = session.sender(queue)
+        sender.send(b"over 1.0", application_properties={"kind": "y"})
+    where = [{"field": "headers.kind", "value": "y"}]
+    (item,) = api("POST", f"{QUEUES}/{queue}/messages/search", {"where": where}).json["messages"]
+    assert (item["payload"], item["protocol"]) == ("over 1.0", "1.0")
+
+
+def test_messages_move_are_copied_and_deleted(api: HttpBroker, queue: str) -> None:
+    assert api("PUT", "/queues/%2F/in-place-target", {"durable": True}).status == 201
+    chosen = [item["id"] for item in browse(api, queue)["messages"]]
+    moved = api("POST", f"{QUEUES}/{queue}/messages/move", {"ids": [chosen[1]], "to_queue": "in-place-target"})
+    assert moved.json["messages"] == 1
+    copied = api("POST", f"{QUEUES}/{queue}/messages/copy", {"ids": [chosen[0]], "to_queue": "in-place-target"})
+    assert copied.json["messages"] == 1
+    deleted = api("POST", f"{QUEUES}/{queue}/messages/delete", {"ids": [chosen[2], chosen[1]]})
+    assert (deleted.json["messages"], deleted.json["missing"]) == (1, 1)
+    assert (payloads(api, queue), payloads(api, "in-place-target")) == (["one"], ["two", "one"])
+    assert api("DELETE", "/queues/%2F/in-place-target").status == 204
+
+
+def test_the_latest_value_of_a_key_moves(api: HttpBroker) -> None:
+    assert api("PUT", "/queues/%2F/in-place-latest", {"arguments": {"x-queue-type": "last-value"}}).status == 201
+    for key in ("a", "b", "a"):
+        publish(api, "in-place-latest", key, headers={"qpid.LVQ_key": key})
+    assert payloads(api, "in-place-latest") == ["b", "a"]
+    where = [{"field": "body", "value": "a"}]
+    api("POST", f"{QUEUES}/in-place-latest/messages/delete", {"where": where})
+    publish(api, "in-place-latest", "a", headers={"qpid.LVQ_key": "a"})
+    assert payloads(api, "in-place-latest") == ["b", "a"]
+    api("DELETE", "/queues/%2F/in-place-latest")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "/messages", None),
+        ("POST", "/messages/search", {}),
+        ("POST", "/messages/move", {"to_queue": "mine"}),
+        ("POST", "/messages/copy", {"to_queue": "mine"}),
+        ("POST", "/messages/delete", {}),
+        ("POST", "/messages/resend", {"id": 1}),
+        ("POST", "/pause", {}),
+        ("POST", "/resume", {}),
+    ],
+)
+def test_permissions_for_the_queue(api: HttpBroker, queue: str, method: str, path: str, body: Any) -> None:
+    reply = api(method, f"{QUEUES}/{queue}{path}", body, user="manager")
+    assert (reply.status, reply.json["error"]) == (401, "not_authorised")
+    assert api.get(f"/queues/%2F/{queue}")["state"] == "running"
+
+
+@pytest.mark.parametrize("target", [{"to_queue": "theirs"}, {"to_exchange": "amq.fanout"}])
+def test_permissions_for_the_target(api: HttpBroker, target: dict[str, str]) -> None:
+    for name in ("mine", "theirs"):
+        assert api("PUT", f"/queues/%2F/{name}", {"durable": True}).status == 201
+    publish(api, "mine", "one")
+    assert api("POST", f"{QUEUES}/mine/messages/move", target, user="manager").status == 401
+    assert payloads(api, "mine") == ["one"]
+    for name in ("mine", "theirs"):
+        api("DELETE", f"/queues/%2F/{name}")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "/messages?offset=x", None),
+        ("GET", "/messages?count=0", None),
+        ("GET", "/messages?state=lost", None),
+        ("POST", "/messages/search", {"where": [{"field": "size"}]}),
+        ("POST", "/messages/search", {"where": 1}),
+        ("POST", "/messages/search", {"seconds": 0}),
+        ("POST", "/messages/move", {}),
+        ("POST", "/messages/move", {"ids": ["x"], "to_queue": "y"}),
+        ("POST", "/messages/delete", {"ids": [1], "where": [{"field": "body", "value": "x"}]}),
+        ("POST", "/messages/resend", {}),
+    ],
+)
+def test_invalid_requests(api: HttpBroker, queue: str, method: str, path: str, body: Any) -> None:
+    reply = api(method, f"{QUEUES}/{queue}{path}", body)
+    assert (reply.status, reply.json["error"]) == (400, "bad_request")
+    assert api.get(f"/queues/%2F/{queue}")["messages"] == 3
+
+
+def test_a_missing_queue(api: HttpBroker) -> None:
+    assert api("GET", f"{QUEUES}/nowhere/messages").status == 404
+    assert api("POST", f"{QUEUES}/nowhere/pause").status == 404
+    assert api("DELETE", f"{QUEUES}/nowhere/consumers/x").status == 404
+
+
+# Pause
+
+
+def test_a_paused_queue_delivers_nothing_until_it_is_resumed(api: HttpBroker, queue: str, channel: sync.Channel) -> None:
+    assert api("POST", f"{QUEUES}/{queue}/pause").status == 204
+    assert api.get(f"/queues/%2F/{queue}")["state"] == "paused"
+    (listed,) = [item for item in api.get("/queues/%2F") if item["name"] == queue]
+    assert listed["state"] == "paused"
+    with channel.consume(queue) as consumer:
+        publish(api, queue, "four")
+        assert channel.get(queue) is None
+        assert api.get(f"/queues/%2F/{queue}")["messages_ready"] == 4
+        assert payloads(api, queue) == ["one", "two", "three", "four"]
+        assert api("POST", f"{QUEUES}/{queue}/resume").status == 204
+        assert [bytes(consumer.next(10).body) for _ in range(4)] == [b"one", b"two", b"three", b"four"]
+    assert api.get(f"/queues/%2F/{queue}")["state"] == "running"
+
+
+def test_a_paused_stream_delivers_nothing_until_it_is_resumed(api: HttpBroker, channel: sync.Channel) -> None:
+    name = "in-place-stream"
+    assert api("PUT", f"/queues/%2F/{name}", {"arguments": {"x-queue-type": "stream"}, "durable": True}).status == 201
+    publish(api, name, "one")
+    api("POST", f"{QUEUES}/{name}/pause")
+    with channel.consume(name, arguments={"x-stream-offset": "first"}) as consumer:
+        assert payloads(api, name) == ["one"]
+        assert api.get(f"/queues/%2F/{name}")["message_stats"]["deliver_get"] == 0
+        api("POST", f"{QUEUES}/{name}/resume")
+        assert bytes(consumer.next(10).body) == b"one"
+    api("DELETE", f"/queues/%2F/{name}")
+
+
+def test_limits_hold_in_a_paused_queue(api: HttpBroker) -> None:
+    arguments = {"x-max-length": 2, "x-message-ttl": 60_000}
+    assert api("PUT", "/queues/%2F/in-place-limited", {"durable": True, "arguments": arguments}).status == 201
+    api("POST", f"{QUEUES}/in-place-limited/pause")
+    publish(api, "in-place-limited", "one", "two", "three")
+    assert payloads(api, "in-place-limited") == ["two", "three"]
+    publish(api, "in-place-limited", "short", expiration="1")
+    wait_until(lambda: payloads(api, "in-place-limited") == ["three"], "the message has expired")
+    api("DELETE", "/queues/%2F/in-place-limited")
+
+
+def test_a_queue_stays_paused_after_a_restart(tmp_path: Path) -> None:
+    process = make(tmp_path)
+    with process.start():
+        api = HttpBroker(process)
+        api("PUT", "/queues/%2F/paused", {"durable": True})
+        api("POST", f"{QUEUES}/paused/pause")
+        process.kill()
+        process.start()
+        assert api.get("/queues/%2F/paused")["state"] == "paused"
+        api("POST", f"{QUEUES}/paused/resume")
+        process.kill()
+        process.start()
+        assert api.get("/queues/%2F/paused")["state"] == "running"
+
+
+# Consumers
+
+
+def cancel(api: HttpBroker, queue: str, tag: str, query: str = "", user: str = "guest") -> Reply:
+    return api("DELETE", f"{QUEUES}/{queue}/consumers/{tag}{query}", user=user)
+
+
+def test_a_cancelled_consumer_is_notified_and_keeps_its_messages(
+    api: HttpBroker, queue: str, channel: sync.Channel
+) -> None:
+    with channel.consume(queue, prefetch=1) as consumer:
+        first = consumer.next(10)
+        assert cancel(api, queue, consumer.tag).status == 204
+        with pytest.raises(ConsumerCancelled):
+            consumer.next(10)
+        assert api.get(f"/queues/%2F/{queue}")["consumers"] == 0
+        assert api.get(f"/queues/%2F/{queue}")["messages_unacknowledged"] == 1
+        first.ack()
+        wait_until(lambda: api.get(f"/queues/%2F/{queue}")["messages"] == 2, "the message is acknowledged")
+
+
+def test_a_cancelled_link_is_detached_with_an_error(api: HttpBroker, queue: str) -> None:
+    with sync.connect(api.process.url(), protocol="1.0") as connection, connection.session() as session:
+        receiver = session.receiver(queue, name="link-of-a-receiver")
+        (consumer,) = [item for item in api.get("/consumers/%2F") if item["queue"]["name"] == queue]
+        assert cancel(api, queue, consumer["consumer_tag"]).status == 204
+        with pytest.raises(Error, match="was cancelled by an operator"):
+            for _ in range(4):
+                receiver.next(10)
+    wait_until(lambda: api.get(f"/queues/%2F/{queue}")["messages_ready"] == 3, "unsettled messages return")
+
+
+def test_only_the_consumers_of_one_channel_are_cancelled(api: HttpBroker, queue: str, channel: sync.Channel) -> None:
+    other = channel.connection.channel()
+    with channel.consume(queue, consumer_tag="same"), other.consume(queue, consumer_tag="same"):
+        assert cancel(api, queue, "same", "?channel=7").status == 404
+        assert cancel(api, queue, "same", "?channel=2").status == 204
+        (left,) = [item for item in api.get("/consumers/%2F") if item["queue"]["name"] == queue]
+        assert left["channel_details"]["number"] == 1
+
+
+def test_administrators_alone_cancel_consumers(api: HttpBroker, queue: str, channel: sync.Channel) -> None:
+    with channel.consume(queue) as consumer:
+        reply = cancel(api, queue, consumer.tag, user="monitor")
+        assert (reply.status, reply.json["reason"]) == (401, "Not administrator user")
+
+
+# Deletion by pattern
+
+
+def delete(api: HttpBroker, kind: str, pattern: str, user: str = "guest", **more: Any) -> Reply:
+    return api("POST", "/leveret/delete", {"kind": kind, "pattern": pattern, **more}, user=user)
+
+
+def test_a_dry_run_deletes_nothing(api: HttpBroker) -> None:
+    for number in range(3):
+        api("PUT", f"/queues/%2F/bulk-{number}", {"durable": True})
+    names = ["bulk-0", "bulk-1", "bulk-2"]
+    assert delete(api, "queues", "^bulk-").json == {"names": names, "refused": [], "more": False}
+    assert [item["name"] for item in api.get("/queues/%2F?name=bulk-&page=1")["items"]] == names
+    assert delete(api, "queues", "^bulk-[01]$", dry_run=False).json["names"] == names[:2]
+    assert [item["name"] for item in api.get("/queues/%2F?name=bulk-&page=1")["items"]] == names[2:]
+    delete(api, "queues", "^bulk-", dry_run=False)
+
+
+def test_refusals_are_returned_by_name(api: HttpBroker) -> None:
+    for name in ("bulk-empty", "bulk-full"):
+        api("PUT", f"/queues/%2F/{name}", {"durable": True})
+    publish(api, "bulk-full", "one")
+    reply = delete(api, "queues", "^bulk-", dry_run=False, if_empty=True).json
+    assert reply["names"] == ["bulk-empty"]
+    assert [item["name"] for item in reply["refused"]] == ["bulk-full"]
+    assert "is not empty" in reply["refused"][0]["reason"]
+    assert delete(api, "queues", "^bulk-", dry_run=False).json["names"] == ["bulk-full"]
+
+
+def test_exchanges_policies_users_and_vhosts(api: HttpBroker) -> None:
+    api("PUT", "/exchanges/%2F/bulk-exchange", {"type": "direct"})
+    api("PUT", "/policies/%2F/bulk-policy", {"pattern": "x", "definition": {"max-length": 1}})
+    api("PUT", "/operator-policies/%2F/bulk-policy", {"pattern": "x", "definition": {"max-length": 1}})
+    api("PUT", "/vhosts/bulk-vhost", {})
+    api("PUT", "/users/bulk-user", {"password": "x", "tags": ""})
+    kinds = ("exchanges", "policies", "operator_policies", "vhosts", "users")
+    assert [len(delete(api, kind, "^bulk-", dry_run=False).json["names"]) for kind in kinds] == [1] * 5
+    assert [len(delete(api, kind, "^bulk-").json["names"]) for kind in kinds] == [0] * 5
+    assert delete(api, "exchanges", "^amq").json["names"] == []
+
+
+def test_users_delete_what_their_permissions_allow(api: HttpBroker) -> None:
+    for name in ("mine-1", "theirs-1"):
+        api("PUT", f"/queues/%2F/{name}", {"durable": True})
+    assert delete(api, "queues", "-1$", "manager", dry_run=False).json["names"] == ["mine-1"]
+    for kind in ("policies", "operator_policies", "users", "vhosts"):
+        assert delete(api, kind, "x", "manager").status == 401
+    api("DELETE", "/queues/%2F/theirs-1")
+
+
+@pytest.mark.parametrize(
+    "body", [{"kind": "queues"}, {"kind": "rings", "pattern": "x"}, {"kind": "queues", "pattern": "("}]
+)
+def test_invalid_deletions(api: HttpBroker, body: dict[str, str]) -> None:
+    assert api("POST", "/leveret/delete", body).status == 400
+
+
+# Crash
+
+
+def test_a_crash_during_moves_neither_loses_nor_duplicates_messages(tmp_path: Path) -> None:
+    process = make(tmp_path)
+    count = 3000
+    with process.start():
+        api = HttpBroker(process)
+        for name in ("from", "to"):
+            api("PUT", f"/queues/%2F/{name}", {"durable": True})
+        with sync.connect(process.url()) as connection:
+            channel = connection.channel()
+            with channel.publisher("", "from", delivery_mode=2) as publisher:
+                for number in range(count):
+                    publisher.publish(str(number).encode())
+        api("POST", f"{QUEUES}/from/messages/move", {"to_queue": "to", "examine": 500})
+        kills_while_moving(process, api)
+        process.start()
+        found = [*everything(api, "from"), *everything(api, "to")]
+        assert len(found) == count
+        assert sorted(map(int, found)) == list(range(count))
+
+
+def kills_while_moving(process: Any, api: HttpBroker) -> None:
+    """Kill the broker during a move."""
+
+    def move() -> None:
+        try:
+            api("POST", f"{QUEUES}/from/messages/move", {"to_queue": "to"})
+        except OSError:
+            pass  # the broker was killed
+
+    mover = threading.Thread(target=move)
+    mover.start()
+    wait_until(lambda: api.get("/queues/%2F/to")["messages"] > 700, "messages move")
+    process.kill()
+    mover.join()
+
+
+def everything(api: HttpBroker, queue: str) -> list[str]:
+    found: list[str] = []
+    cursor: str | None = ""
+    while cursor is not None:
+        page = browse(api, queue, f"?count=1000&cursor={cursor}")
+        found += [item["payload"] for item in page["messages"]]
+        cursor = page["cursor"]
+    return found
