@@ -92,7 +92,7 @@ Settings of queues and exchanges that change at run time are [policies](policies
 """
 
 
-_PLACEHOLDERS = {"users": "NAME", "permissions": "VHOST", "vhosts": "VHOST", "realms": "REALM"}
+_PLACEHOLDERS = {"users": "NAME", "permissions": "VHOST", "vhosts": "VHOST", "realms": "REALM", "scope_aliases": "SCOPE"}
 
 
 def document() -> str:

@@ -2,37 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.support.broker import ROOT, Broker
+from tests.support.broker import Broker
+from tests.support.npm import install
 
 SOURCES = Path(__file__).parent / "node"
 
 
 @pytest.fixture(scope="session")
 def modules() -> Path:
-    """The installed packages, kept under build/ by the hash of the lock file."""
-    if shutil.which("node") is None or shutil.which("npm") is None:
-        pytest.skip("Node.js is not installed")
-    lock = (SOURCES / "package-lock.json").read_bytes()
-    directory = ROOT / "build" / "interop" / f"node-{hashlib.sha256(lock).hexdigest()[:16]}"
-    done = directory / "installed"
-    if not done.exists():
-        directory.mkdir(parents=True, exist_ok=True)
-        for file in ("package.json", "package-lock.json"):
-            shutil.copy(SOURCES / file, directory / file)
-        command = ["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
-        ran = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=300, check=False)
-        if ran.returncode:
-            pytest.skip(f"npm cannot install the clients: {ran.stderr[-500:]}")
-        done.touch()
-    return directory / "node_modules"
+    return install(SOURCES, "node")
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ from leveret.management.operations.operation import Operator, User, VhostContext
 from leveret.management.operations.queues import Describe
 from leveret.management.operations.table import DEFINITIONS, OPERATIONS, VHOST_OPERATIONS
 from leveret.management.structs import Reply, Request
+from leveret.security.accounts import UserAccount
 from leveret.security.permissions import Permission
 from leveret.security.users import DeclaredUser
 from leveret.security.users import User as Account
@@ -60,7 +61,8 @@ def test_a_name_has_one_meaning() -> None:
 
 @pytest.mark.parametrize("name", ["users.list", "queues.add", "status"])
 def test_users_may_not_do_what_operators_may(harness: Harness, name: str) -> None:
-    call = harness.admin.call(name, {"name": "q"} if name == "queues.add" else {}, User("alice", harness.users))
+    alice = User(UserAccount("alice", harness.users))
+    call = harness.admin.call(name, {"name": "q"} if name == "queues.add" else {}, alice)
     with pytest.raises(AccessRefused, match=rf"operation '{name}' refused for user 'alice': expected an operator"):
         asyncio.run(call)
     assert "q" not in harness.broker.vhosts["/"].queues
@@ -87,7 +89,7 @@ def test_requests_without_fields_say_so(harness: Harness) -> None:
 def test_the_same_operation_for_an_operator_and_for_users(harness: Harness) -> None:
     vhost = harness.broker.vhosts["/"]
     operator = VhostContext(vhost, Operator(), None)
-    alice = VhostContext(vhost, User("alice", harness.users), object())
+    alice = VhostContext(vhost, User(UserAccount("alice", harness.users)), object())
     assert perform_now(QUEUE_DECLARE, operator, DeclareQueue(name="other")).name == "other"
     refused: list[tuple[Any, Request]] = [
         (QUEUE_DECLARE, DeclareQueue(name="other")),

@@ -19,6 +19,7 @@ from leveret.client import AccessRefused, Error, LinkClosed
 from leveret.management.operations import streams
 from leveret.management.operations.operation import Later, VhostContext
 from leveret.management.operations.operation import User as Principal
+from leveret.security.accounts import UserAccount
 from leveret.security.patterns import Pattern
 from leveret.security.users import DeclaredUser, User, UserStore
 from leveret.storage.memory import MemoryLog
@@ -313,7 +314,7 @@ def test_a_match_over_many_names_yields_to_others() -> None:
     later = Later[streams.StreamNames]()
     later.when_resolved(answers.append)
     pattern = Pattern("(x{1,200})*[0-9]*[1-3]", whole=True)
-    job = streams.Matching(VhostContext(vhost, Principal("boss", users), None), pattern, names, later)
+    job = streams.Matching(VhostContext(vhost, Principal(UserAccount("boss", users)), None), pattern, names, later)
     turns = [job.at]
     while job.step():
         turns.append(job.at)

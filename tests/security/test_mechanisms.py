@@ -56,6 +56,8 @@ def test_mechanisms_that_were_not_offered_are_not_created(name: str) -> None:
         (b"\0alice\0secret", "alice", b"secret"),
         (b"alice\0alice\0secret", "alice", b"secret"),
         (b"\0alice\0", "alice", b""),
+        # A token as password may have no name.
+        (b"\0\0token", "", b"token"),
         (b"\0\xc3\xa4lice\0\xff", "älice", b"\xff"),
     ],
 )
@@ -64,7 +66,7 @@ def test_plain(response: bytes, name: str, password: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "response", [b"", b"alice", b"\0alice", b"\0alice\0a\0b", b"\0\0secret", b"\0\xff\0secret", b"bob\0alice\0secret"]
+    "response", [b"", b"alice", b"\0alice", b"\0alice\0a\0b", b"\0\0", b"\0\xff\0secret", b"bob\0alice\0secret"]
 )
 def test_plain_refuses(response: bytes) -> None:
     assert isinstance(step("PLAIN", response), Failure)
@@ -88,7 +90,7 @@ def test_amqplain_accepts_bytes() -> None:
 
 
 @pytest.mark.parametrize(
-    "response", [b"bad", b"LOGIN=alice", b"PASSWORD=x", b"LOGIN;PASSWORD=x", b"LOGIN=a;PASSWORD", b"LOGIN=;PASSWORD=x"]
+    "response", [b"bad", b"LOGIN=alice", b"PASSWORD=x", b"LOGIN;PASSWORD=x", b"LOGIN=a;PASSWORD", b"LOGIN=;PASSWORD="]
 )
 def test_amqplain_refuses(response: bytes) -> None:
     assert isinstance(step("AMQPLAIN", response, decode_table=decode), Failure)

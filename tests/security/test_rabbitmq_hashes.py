@@ -238,6 +238,8 @@ def test_authenticate(process: LeveretProcess) -> None:
         "tags": ["policymaker"],
         "roles": ["management", "policymaker"],
         "vhosts": [],
+        "is_token": False,
+        "expires_at": 0.0,
     }
     assert hash_of(process, "dave") == ("", "")
     call(process.data_dir, "permissions.set", {"user": "dave", "configure": "", "write": "", "read": ""})

@@ -405,3 +405,15 @@ def test_unsupported_stored_expressions_allow_nothing(
     again.forget_vhost("b")
     again.set_permission("alice", "/", Permission("[a-z]*"))
     assert again.may("alice", "/", "configure", "shop")
+
+
+def test_users_of_tokens_do_not_count_as_removed() -> None:
+    """They are not stored, so that every change of users would otherwise end what belongs to them."""
+    for has_tokens in (False, True):
+        store = UserStore(has_tokens=has_tokens)
+        store.add(User(name="alice"))
+        store.add(User(name="bob"))
+        assert store.was_removed("token-user") is not has_tokens
+        assert not store.was_removed("alice")
+        store.delete("alice")
+        assert store.was_removed("alice")

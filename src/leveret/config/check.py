@@ -48,6 +48,16 @@ def _check_auth(config: Config, source: Source, choices: Choices) -> None:
         raise ConfigError(
             f"{where} contains ANONYMOUS; expected 'auth.anonymous_user' to name the user for anonymous clients"
         )
+    oauth = auth.oauth
+    if oauth.resource_server_id and not (oauth.issuer or oauth.jwks_uri or oauth.key_file):
+        raise ConfigError(
+            f"{source(('auth', 'oauth', 'resource_server_id'))}: 'auth.oauth.resource_server_id' is set without keys; "
+            "expected 'auth.oauth.issuer', 'auth.oauth.jwks_uri' or 'auth.oauth.key_file'"
+        )
+    if oauth.resource_server_id and not oauth.algorithms:
+        raise ConfigError(
+            f"{source(('auth', 'oauth', 'algorithms'))}: 'auth.oauth.algorithms' is empty; expected at least one algorithm"
+        )
     if "EXTERNAL" in auth.mechanisms and config.tls.verify == "none":
         raise ConfigError(f"{where} contains EXTERNAL; expected 'tls.verify' to be 'optional' or 'required'")
 

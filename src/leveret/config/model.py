@@ -416,6 +416,59 @@ class DtxConfig(Section, frozen=True, kw_only=True):
     ] = 1073741824
 
 
+class OAuthScopeAliasConfig(Section, frozen=True, kw_only=True):
+    """Scopes that a scope of the provider stands for."""
+
+    scopes: Annotated[list[Name], about("Scopes, with their prefix, that are used instead of the alias.")] = field(
+        default_factory=list
+    )
+
+
+class OAuthConfig(Section, frozen=True, kw_only=True):
+    """Logins by OAuth 2 access token. Requires the extra `leveret[oauth]`; enabled if `resource_server_id` is set."""
+
+    resource_server_id: Annotated[
+        str, about("Name of this broker at the provider, the prefix of its scopes. Enables logins by token.")
+    ] = ""
+    issuer: Annotated[
+        str,
+        about(
+            "Issuer of the tokens (`iss`). Its discovery document names the keys, unless `jwks_uri` or `key_file` is set."
+        ),
+    ] = ""
+    audience: Annotated[str, about("Audience that tokens must have (`aud`). Default: `resource_server_id`.")] = ""
+    algorithms: Annotated[
+        list[Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "Ed25519", "EdDSA"]],
+        about("Accepted signature algorithms."),
+    ] = field(default_factory=lambda: ["RS256"])
+    jwks_uri: Annotated[str, about("Address of the provider's JSON Web Key Set.")] = ""
+    jwks_lifetime: Annotated[
+        Seconds,
+        about("Time after which the keys are fetched again. A token with an unknown key also causes a fetch.", gt=0),
+    ] = 3600.0
+    key_file: Annotated[
+        FilePath | None, about("File with public keys, as JSON Web Key Set or PEM, instead of the provider's keys.")
+    ] = None
+    ca: Annotated[
+        FilePath | None, about("CA certificates in PEM to verify the provider. Default: those of the system.")
+    ] = None
+    clock_skew: Annotated[
+        Seconds, about("Time by which the clocks of the provider and the broker may differ.", ge=0, le=300)
+    ] = 10.0
+    username_claims: Annotated[
+        list[Name], about("Claims that may have the user's name. The first one in the token is used.")
+    ] = field(default_factory=lambda: ["sub", "client_id"])
+    scope_prefix: Annotated[
+        str | None, about("Prefix of the broker's scopes; others are ignored. Default: `resource_server_id` and a dot.")
+    ] = None
+    additional_scopes_key: Annotated[
+        list[Name], about("More claims with scopes. Dots separate the keys of nested objects, as in `realm_access.roles`.")
+    ] = field(default_factory=list)
+    scope_aliases: Annotated[
+        dict[str, OAuthScopeAliasConfig], about("Scopes of the broker by a scope of the provider that stands for them.")
+    ] = field(default_factory=dict)
+
+
 class AuthConfig(Section, frozen=True, kw_only=True):
     """Authentication of clients."""
 
@@ -437,6 +490,7 @@ class AuthConfig(Section, frozen=True, kw_only=True):
         Literal["common-name", "subject"],
         about("Part of a client certificate to use as the user name: its common name, or its subject as in RFC 4514."),
     ] = "common-name"
+    oauth: Annotated[OAuthConfig, about("Logins by OAuth 2 access token.")] = field(default_factory=OAuthConfig)
 
 
 class PermissionConfig(Section, frozen=True, kw_only=True):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.broker.queues.queue import Queue
     from leveret.broker.vhost import Vhost
-    from leveret.security.users import UserStore
+    from leveret.security.accounts import Account
 
 VERSION: Final = 1
 MAX_REQUEST_SIZE: Final = 1 << 20
@@ -44,6 +44,7 @@ class RequestingSession(Protocol):
 
     number: int
     user: str
+    account: Account
 
 
 class Envelopes(Protocol):
@@ -62,11 +63,8 @@ class Envelopes(Protocol):
 class Requests(RequestHandler):
     """Executor of requests. `session` returns a connection by its number, or None if it is closed."""
 
-    def __init__(
-        self, broker: Broker, users: UserStore, session: Callable[[int], RequestingSession | None], envelopes: Envelopes
-    ) -> None:
+    def __init__(self, broker: Broker, session: Callable[[int], RequestingSession | None], envelopes: Envelopes) -> None:
         self._broker = broker
-        self._users = users
         self._session = session
         self._envelopes = envelopes
         # Number of pending requests by connection number.
@@ -102,7 +100,7 @@ class Requests(RequestHandler):
             or (owner is None and queue.lifetime.temporary and not queue.lifetime.auto_delete)
         ):
             return queue
-        return queue if self._users.may(session.user, vhost.name, "write", "") else None
+        return queue if session.account.may(vhost.name, "write", "") else None
 
     def _execute(self, vhost: Vhost, message: Message, session: RequestingSession, reply: _Reply) -> None:
         pending = self._pending.get(session.number, 0)
@@ -110,7 +108,7 @@ class Requests(RequestHandler):
         try:
             if pending >= MAX_PENDING:
                 raise ResourceError(f"this connection has {pending} pending requests; expected at most {MAX_PENDING}")
-            context = VhostContext(vhost, User(session.user, self._users), session)
+            context = VhostContext(vhost, User(session.account), session)
             answer = _perform(message, self._envelopes, context)
         except BrokerError as error:
             reply.resolve(error)

@@ -7,7 +7,8 @@ The mode of the socket file grants access to its owner only. Requests and replie
     {"v": 1, "result": [{...}, ...]}      the rest of the list, or the result
     {"v": 1, "error": {"condition": "not-found", "text": "vhost 'x' does not exist"}}
 
-With `"as": "USER"`, and `"vhost"` for an operation inside a vhost, the broker checks the permissions of that user:
+With `"as": "USER"`, and `"vhost"` for an operation inside a vhost, the broker checks the permissions of that user. With
+`"token"` too, the token has the permissions:
 
     {"v": 1, "call": "queue.declare", "as": "alice", "vhost": "/", "arguments": {"name": "orders"}}
 
@@ -99,7 +100,7 @@ class ControlServer:
         user, vhost = request.get("as"), request.get("vhost")
         if user is None:
             return await self._admin.call(name, arguments, Operator())
-        principal = User(str(user), self._admin.managed.users)
+        principal = User(await self._admin.managed.account(str(user), request.get("token")))
         if vhost is None:
             return await self._admin.call(name, arguments, principal)
         return await self._admin.call_in_vhost(name, arguments, str(vhost), principal)

@@ -8,11 +8,12 @@ from concurrent.futures import Executor
 from typing import TypeVar
 
 from leveret.broker.broker import Broker
-from leveret.broker.errors import NotFound
+from leveret.broker.errors import AccessRefused, NotFound
 from leveret.broker.vhost import Vhost
 from leveret.config import Config, VhostConfig
 from leveret.management.descriptions import ConnectedSession, LinkRegistry, MessageCodec, ProcessInfo
 from leveret.management.feed import Feeds
+from leveret.security.accounts import Account, UserAccount
 from leveret.security.users import UserStore
 
 T = TypeVar("T")
@@ -34,7 +35,8 @@ class ManagedBroker:
         vhost_settings: The vhost settings that operators set.
         links: The AMQP 1.0 links.
         codec: The encoder and decoder of messages.
-        authenticate: Checks the password of a user who logs in from an address; by default in the executor, without limits.
+        authenticate: Checks the password or token of a user who logs in from an address; by default passwords only, in the
+            executor and without limits.
     """
 
     def __init__(
@@ -52,7 +54,7 @@ class ManagedBroker:
         vhost_settings: dict[str, VhostConfig] | None = None,
         links: LinkRegistry,
         codec: MessageCodec,
-        authenticate: Callable[[str, bytes, str], Awaitable[bool]] | None = None,
+        authenticate: Callable[[str, bytes, str], Awaitable[Account | None]] | None = None,
     ) -> None:
         self.broker = broker
         self.users = users
@@ -69,11 +71,21 @@ class ManagedBroker:
         self._executor = executor
         self._authenticate = authenticate
 
-    async def authenticate(self, name: str, password: bytes, address: str) -> bool:
-        """Return whether a user may log in with this password from this address."""
+    async def authenticate(self, name: str, password: bytes, address: str) -> Account | None:
+        """Return the account of a user who logs in with this password or token from this address; None if refused."""
         if self._authenticate is not None:
             return await self._authenticate(name, password, address)
-        return await self.in_thread(lambda: self.users.verify(name, password))
+        is_right = await self.in_thread(lambda: self.users.verify(name, password))
+        return UserAccount(name, self.users) if is_right and self.users.get(name) is not None else None
+
+    async def account(self, user: str, token: str | None) -> Account:
+        """Return the account of a user, or of a token of the user. Raises `AccessRefused` if the token is not accepted."""
+        if token is None:
+            return UserAccount(user, self.users)
+        account = await self.authenticate("", token.encode(), "")
+        if account is None or account.name != user or not account.is_token:
+            raise AccessRefused(f"the token of user '{user}' is not accepted any more")
+        return account
 
     async def in_thread(self, function: Callable[[], T]) -> T:
         """Run a function in a thread and return its result."""

@@ -9,6 +9,7 @@ import ssl
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from leveret._build import __version__, build_info
 from leveret.broker.broker import Broker, VhostSettings
@@ -59,6 +60,9 @@ from leveret.storage.registry import MEMORY, make_logs
 from leveret.storage.salvage import NOTHING_LOST, Salvage
 from leveret.storage.upload_files import UploadFiles
 
+if TYPE_CHECKING:
+    from leveret.node.tokens import TokenLogins
+
 logger = logging.getLogger("leveret.serve")
 
 
@@ -92,6 +96,7 @@ class Composition:
         self.config = config
         self.config_name = config_name
         self.listeners: list[str] = []
+        self.tokens: TokenLogins | None = None
         # The watchdog of the event loop; only `leveret serve` has one.
         self.watchdog: Watchdog | None = None
         self.tls = make_tls(config.tls)
@@ -105,6 +110,7 @@ class Composition:
             owner=owner,
             keyring=Keyring(config.auth.mechanisms),
             rehash=config.auth.rehash,
+            has_tokens=bool(config.auth.oauth.resource_server_id),
         )
         try:
             users.declare(declared)
@@ -181,6 +187,8 @@ class Composition:
             tls=self.tls.context if self.tls is not None else None,
         )
         self._apply_admission_limits()
+        if config.auth.oauth.resource_server_id:
+            self._accept_tokens(config)
         self.managed = ManagedBroker(
             self.broker,
             users,
@@ -194,11 +202,25 @@ class Composition:
             vhost_settings=self.vhost_settings,
             links=self.protocols.amqp10.termini,
             codec=MessageCodec(self.broker),
-            authenticate=Logins(users, self.services.logins, self.server.executor, self.broker.end_turn).authenticate,
+            authenticate=Logins(
+                users, self.services.logins, self.server.executor, self.broker.end_turn, self.tokens
+            ).authenticate,
         )
         self.admin = Admin(self.managed)
-        self.broker.request_handler = Requests(self.broker, users, self.services.numbered.get, Envelopes())
+        self.broker.request_handler = Requests(self.broker, self.services.numbered.get, Envelopes())
         self._started = time.monotonic()
+
+    def _accept_tokens(self, config: Config) -> None:
+        """Accept logins by token. Imports the extra, which takes time that other brokers need not spend at the start."""
+        try:
+            from leveret.node.tokens import make_token_logins
+        except ImportError as error:
+            raise ConfigError(
+                f"{self.config_name}: 'auth.oauth.resource_server_id' is set, which needs the extra leveret[oauth]; {error}"
+            ) from None
+        self.tokens = self.services.tokens = make_token_logins(
+            config.auth.oauth, self.users, self.services.logins, self.server.executor
+        )
 
     @property
     def on_disk(self) -> bool:
@@ -222,6 +244,8 @@ class Composition:
             StartFailed: An address cannot be listened on.
         """
         server = self.config.server
+        if self.tokens is not None:
+            self.tokens.start()
         if server.plain:
             await self._listen(server.host, None, ports)
         if self.tls is not None:

@@ -7,10 +7,16 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
+from typing import TYPE_CHECKING
 
+from leveret.node.executing import answer, run_in
 from leveret.protocols.login_queue import LoginQueue, TooManyLogins, Waiter
 from leveret.protocols.peer import Result
+from leveret.security.accounts import Account, TokenRefused, UserAccount
 from leveret.security.users import UserStore
+
+if TYPE_CHECKING:
+    from leveret.node.tokens import TokenLogins
 
 logger = logging.getLogger("leveret.security")
 
@@ -23,30 +29,51 @@ class Logins:
         queue: The queue of password checks.
         executor: The threads.
         end_turn: Writes the changes of users to the log.
+        tokens: The logins by token; None if tokens are not accepted.
     """
 
-    def __init__(self, users: UserStore, queue: LoginQueue, executor: Executor, end_turn: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        users: UserStore,
+        queue: LoginQueue,
+        executor: Executor,
+        end_turn: Callable[[], None],
+        tokens: TokenLogins | None = None,
+    ) -> None:
         self._users = users
         self._queue = queue
         self._executor = executor
         self._end_turn = end_turn
+        self._tokens = tokens
 
-    async def authenticate(self, name: str, password: bytes, host: str) -> bool:
-        """Return whether a user may log in with this password from this address. An empty address is this machine.
+    async def authenticate(self, name: str, password: bytes, host: str) -> Account | None:
+        """Return the account of a user who logs in with this password or token from this address; None if refused.
 
-        A wrong password is answered late after repeated failures, as in AMQP.
+        An empty address is this machine. A wrong password is answered late after repeated failures, as in AMQP.
         """
-        users = self._users
-        verdict = users.cached_verdict(name, password)
+        if self._tokens is not None and self._tokens.is_token(password):
+            try:
+                account: Account = await self._tokens.authenticate(password, host)
+            except TokenRefused as refused:
+                logger.warning("login by token from '%s' refused: %s", host, refused)
+                return None
+        elif await self._is_right(name, password, host):
+            account = UserAccount(name, self._users)
+        else:
+            return None
+        if not self._users.may_connect_from(account.name, host):
+            logger.warning("user '%s' may log in from the local machine only (auth.loopback_users)", account.name)
+            return None
+        return account if account.exists() else None
+
+    async def _is_right(self, name: str, password: bytes, host: str) -> bool:
+        verdict = self._users.cached_verdict(name, password)
         if verdict is None:
             verdict = await self._check(name, password, host)
             if verdict:
-                users.keep_keys(name)
+                self._users.keep_keys(name)
                 self._end_turn()
-        if verdict and not users.may_connect_from(name, host):
-            logger.warning("user '%s' may log in from the local machine only (auth.loopback_users)", name)
-            verdict = False
-        return verdict and users.get(name) is not None
+        return verdict
 
     async def _check(self, name: str, password: bytes, host: str) -> bool:
         users = self._users
@@ -57,7 +84,7 @@ class Logins:
             name,
             key,
             partial(users.verify, name, password),
-            Waiter(self._run, partial(_answer, answered), answered.cancelled),
+            Waiter(partial(run_in, self._executor), partial(answer, answered), answered.cancelled),
             preferred=users.was_correct(key),
         )
         result = await answered
@@ -71,18 +98,3 @@ class Logins:
         if backoff:
             await asyncio.sleep(backoff)
         return bool(result)
-
-    def _run(self, function: Callable[[], Result], done: Callable[[Result], None]) -> None:
-        future = asyncio.get_running_loop().run_in_executor(self._executor, function)
-        future.add_done_callback(partial(_report, done))
-
-
-def _answer(answered: asyncio.Future[Result], result: Result) -> None:
-    if not answered.done():
-        answered.set_result(result)
-
-
-def _report(done: Callable[[Result], None], future: asyncio.Future[Result]) -> None:
-    if not future.cancelled():
-        error = future.exception()
-        done(error if error is not None else future.result())

@@ -9,6 +9,7 @@ from leveret.broker.values import FieldTable
 from leveret.protocols.login_queue import TooManyLogins, Waiter
 from leveret.protocols.peer import Peer, Result
 from leveret.protocols.services import Services
+from leveret.security.accounts import Account, TokenLogins, TokenRefused, UserAccount
 from leveret.security.mechanisms.base import Blocking, Challenge, Context, Mechanism, NeedsPassword, Outcome, Success
 from leveret.security.mechanisms.registry import create, offered
 from leveret.security.users import UserStore
@@ -38,6 +39,7 @@ class Authentication:
         users = services.users
         self._peer = peer
         self._users = users
+        self._tokens = services.tokens
         self._queue = services.logins
         self._context = Context(
             certificate=peer.certificate,
@@ -45,7 +47,8 @@ class Authentication:
             anonymous_user=anonymous_user,
             decode_table=decode_table,
             scram_keys=users.scram_keys,
-            scram_ready=users.scram_ready(),
+            # Clients that prefer SCRAM could not log in by token.
+            scram_ready=services.tokens is None and users.scram_ready(),
         )
         self.offered = offered(enabled, self._context)
         self.busy = False
@@ -64,7 +67,7 @@ class Authentication:
     def challenge(self, data: bytes) -> None:
         raise NotImplementedError
 
-    def accept(self, name: str, data: bytes) -> None:
+    def accept(self, account: Account, data: bytes) -> None:
         """Log the user in. `data` is the mechanism's final message to the client; empty if it has none."""
         raise NotImplementedError
 
@@ -138,6 +141,13 @@ class Authentication:
 
     def _check(self, name: str, password: bytes) -> None:
         users = self._users
+        tokens = self._tokens
+        if tokens is not None and tokens.is_token(password):
+            self._check_token(tokens, password)
+            return
+        if not name:
+            self.refuse_for(f"{self.mechanism}: the name is empty")
+            return
         verdict = users.cached_verdict(name, password)
         if verdict is not None:
             self._verified(name, verdict, b"")
@@ -151,6 +161,28 @@ class Authentication:
             preferred=users.was_correct(key),
             backs_off=True,
         )
+
+    def _check_token(self, tokens: TokenLogins, token: bytes) -> None:
+        """Verify a token. The name that the client sends with it is not used."""
+        known = tokens.known(token)
+        if known is not None:
+            self._token_verified(known)
+            return
+        self._begin_check()
+
+        def verified(result: Account | TokenRefused) -> None:
+            self._peer.checking = False
+            if not self.is_lost():
+                self.busy = False
+                self._token_verified(result)
+                self.wait(False)
+
+        tokens.submit(token, self._host, verified)
+
+    def _begin_check(self) -> None:
+        self.busy = True
+        self._peer.checking = True
+        self.wait(True)
 
     def _wait_for(
         self,
@@ -171,9 +203,7 @@ class Authentication:
             preferred: see `LoginQueue.submit`.
             backs_off: whether the result False means a wrong password, whose reply is delayed after repeated failures.
         """
-        self.busy = True
-        self._peer.checking = True
-        self.wait(True)
+        self._begin_check()
 
         def ran(result: Result) -> None:
             self._peer.checking = False
@@ -210,7 +240,15 @@ class Authentication:
             self.refuse_for(f"user '{name}', mechanism {self.mechanism}")
             return
         users.keep_keys(name)
-        self.accept(name, data)
+        self.accept(UserAccount(name, users), data)
+
+    def _token_verified(self, result: Account | TokenRefused) -> None:
+        if isinstance(result, TokenRefused):
+            self.refuse_for(f"mechanism {self.mechanism}: {result}")
+        elif not may_connect(self._users, self._peer, result.name):
+            self.refuse_for(f"user '{result.name}' may log in from the local machine only (auth.loopback_users)")
+        else:
+            self.accept(result, b"")
 
     def refuse_for(self, reason: str) -> None:
         """Refuse the login. The reason is logged but not sent to the client."""

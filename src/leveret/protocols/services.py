@@ -11,6 +11,7 @@ from leveret.broker.broker import Broker
 from leveret.broker.errors import BrokerError, NotAllowed, ResourceError
 from leveret.protocols.login_queue import LoginQueue
 from leveret.protocols.shared_state import SharedState
+from leveret.security.accounts import Account, TokenLogins
 from leveret.security.users import UserStore
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ class Services:
         sessions: connected sessions, authenticated or not.
         numbered: sessions by number.
         by_user: number of open connections by user.
+        tokens: logins by token; None if the broker accepts none.
         alarm: reason why publishers are blocked; "" without an alarm.
         alarms: number of changes of `alarm` so far.
         states: state of each protocol.
@@ -125,6 +127,7 @@ class Services:
         self.numbered: dict[int, Session] = {}
         self.by_user: dict[str, int] = {}
         self.logins = LoginQueue()
+        self.tokens: TokenLogins | None = None
         self.alarm = ""
         self.alarms = 0
         self.next_number = 1
@@ -184,7 +187,7 @@ class Services:
         for state in self.states:
             state.vhost_removed(vhost)
 
-    def check_limits(self, user: str, vhost: Vhost, refusal: type[BrokerError]) -> None:
+    def check_limits(self, account: Account, vhost: Vhost, refusal: type[BrokerError]) -> None:
         """Check the limits on connections.
 
         Raises:
@@ -197,10 +200,8 @@ class Services:
             if limit != vhost.settings.max_connections:
                 source = "the limit is set by the parameter 'limits' of component 'vhost-limits'"
             raise refusal(f"vhost '{vhost.name}' has {limit} connections, the maximum; {source}")
-        known = self.users.get(user)
-        limit = self.settings.connections_per_user
-        if known is not None and known.limits.max_connections:
-            limit = known.limits.max_connections
+        user = account.name
+        limit = account.limits.max_connections or self.settings.connections_per_user
         if limit and self.by_user.get(user, 0) >= max(limit, 0):
             raise refusal(
                 f"user '{user}' has {max(limit, 0)} connections, the maximum; the setting is limits.connections_per_user"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from leveret.broker.consumer import Output
 
@@ -19,6 +19,7 @@ class Session(Output):
     Attributes:
         number: identifies the connection within the process.
         user: the authenticated user; "" before the login.
+        account: the account of the user (`Account`); None before the login.
         opened: whether the client has opened a vhost.
         operation: the last operation received, other than on single messages; "" for none.
         peer: the socket.
@@ -27,6 +28,7 @@ class Session(Output):
 
     number: int
     user: str
+    account: Any
     opened: bool
     operation: str
     peer: Peer

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,13 +13,18 @@ from leveret.protocols.ingress_throttle import IngressThrottle
 from leveret.protocols.peer import Peer
 from leveret.protocols.services import Services
 from leveret.protocols.session import Session
+from leveret.security.accounts import Account, TokenRefused
 from leveret.security.tags import IMPERSONATOR
 
 if TYPE_CHECKING:
     from leveret.broker.vhost import Vhost
 
+logger = logging.getLogger("leveret.connection")
+
 MAX_ROUTES: Final = 4096
 OPERATIONS: Final = ("configure", "write", "read")
+# Maximum seconds between two checks whether a token has expired, since the wall clock may be set.
+MAX_EXPIRY_INTERVAL: Final = 600.0
 
 
 class VhostSession(Session):
@@ -42,6 +49,7 @@ class VhostSession(Session):
         self.number = services.new_number()
         self.vhost = None
         self.vhost_name = ""
+        self.account = None
         self.user = ""
         self.user_bytes = b""
         self.may_impersonate = False
@@ -58,6 +66,9 @@ class VhostSession(Session):
         self.topology = -1
         self.generation = -1
         self.allowed: set[tuple[str, str]] = set()
+        # The time of the next check whether the token has expired; 0 for none.
+        self.expiry_check = 0.0
+        self.renewing = False
 
     # Input and output
 
@@ -141,6 +152,10 @@ class VhostSession(Session):
         """Send a close at an operator's request."""
         raise NotImplementedError
 
+    def close_unauthorized(self, reason: str) -> None:
+        """Send a close because the client's login has ended."""
+        raise NotImplementedError
+
     def shut_down(self, reason: str) -> None:
         if not self.opened:
             self.peer.close()
@@ -153,7 +168,7 @@ class VhostSession(Session):
             self.shut_down(f"vhost '{vhost.name}' was deleted")
 
     def users_changed(self) -> None:
-        if self.user and self.services.users.get(self.user) is None:
+        if self.user and not self.account.exists():
             self.shut_down(f"user '{self.user}' was deleted")
 
     def close_timed_out(self) -> None:
@@ -166,12 +181,71 @@ class VhostSession(Session):
 
     # The user and its permissions
 
-    def set_user(self, name: str) -> None:
-        """Set the authenticated user."""
-        self.user = name
-        self.user_bytes = name.encode("utf-8", "surrogateescape")
-        user = self.services.users.get(name)
-        self.may_impersonate = user is not None and IMPERSONATOR in user.tags
+    def set_account(self, account: Account) -> None:
+        """Set the authenticated user, or the rights of its renewed token."""
+        self.account = account
+        self.user = account.name
+        self.user_bytes = account.name.encode("utf-8", "surrogateescape")
+        self.may_impersonate = IMPERSONATOR in account.tags
+        # Drop what was cached under the rights of an earlier token.
+        self.routes.clear()
+        self.allowed.clear()
+        if account.expires_at and not 0 < self.expiry_check <= account.expires_at:
+            self._check_expiry_in(account.expires_at - time.time())
+
+    def _check_expiry_in(self, seconds: float) -> None:
+        delay = min(max(seconds, 0.0), MAX_EXPIRY_INTERVAL)
+        due = time.time() + delay
+        self.expiry_check = due
+        self.peer.call_later(delay, lambda: self._check_expiry(due))
+
+    def _check_expiry(self, due: float) -> None:
+        """Close the connection if its token has expired. A later check than `due` may have been replaced."""
+        if due != self.expiry_check or self.closing or self.lost:
+            return
+        remaining = self.account.expires_at - time.time()
+        if remaining > 0:
+            self._check_expiry_in(remaining)
+        elif self.opened:
+            self.close_unauthorized("the token has expired")
+            self.broker.end_turn()
+        else:
+            self.peer.close()
+
+    def renew(self, token: bytes, done: Callable[[str], None]) -> None:
+        """Replace the client's token. The user must stay the same. A password cannot be replaced and need not be.
+
+        `done` is called with the reason of a refusal, or an empty string; at once if the token is known.
+        """
+        tokens = self.services.tokens
+        if tokens is None or not self.account.is_token:
+            done("")
+        elif self.renewing:
+            done("another token is being verified")
+        else:
+            known = tokens.known(token)
+            if known is not None:
+                self._renew(known, done)
+                return
+            self.renewing = True
+            tokens.submit(token, "" if self.peer.local else self.peer.host, lambda result: self._verified(result, done))
+
+    def _verified(self, result: Any, done: Callable[[str], None]) -> None:
+        self.renewing = False
+        if not self.closing and not self.lost:
+            self._renew(result, done)
+            self.mark()
+            self.broker.end_turn()
+
+    def _renew(self, result: Any, done: Callable[[str], None]) -> None:
+        if isinstance(result, TokenRefused):
+            logger.warning("%s: renewed token of user '%s' refused: %s", self.peer.name, self.user, result)
+            done("the broker refused the token; see its log")
+        elif result.name != self.user:
+            done(f"the token is for user '{result.name}', expected '{self.user}'")
+        else:
+            self.set_account(result)
+            done("")
 
     def may_publish_as(self, user_id: bytes) -> bool:
         """Return whether messages of this connection may have the user-id."""
@@ -191,9 +265,7 @@ class VhostSession(Session):
 
     def check_topic(self, operation: str, exchange: str, routing_key: str) -> None:
         """Raise AccessRefused unless the user may write or read this routing key of a topic exchange."""
-        if not self.services.users.may_topic(
-            self.user, self.vhost_name, operation, exchange, routing_key, self.client_id()
-        ):
+        if not self.account.may_topic(self.vhost_name, operation, exchange, routing_key, self.client_id()):
             raise AccessRefused(
                 f"{operation} access to topic '{routing_key}' in exchange '{exchange}' in vhost '{self.vhost_name}'"
                 f" refused for user '{self.user}'"
@@ -207,8 +279,8 @@ class VhostSession(Session):
 
     def check_any(self, resource: str) -> None:
         """Raise AccessRefused unless the user has a permission for the exchange or queue."""
-        may = self.services.users.may
-        if not any(may(self.user, self.vhost_name, operation, resource) for operation in OPERATIONS):
+        may = self.account.may
+        if not any(may(self.vhost_name, operation, resource) for operation in OPERATIONS):
             raise AccessRefused(
                 f"access to '{resource or 'amq.default'}' in vhost '{self.vhost_name}' refused for user '{self.user}'"
             )
@@ -223,7 +295,7 @@ class VhostSession(Session):
         key = (operation, resource)
         if key in self.allowed:
             return
-        if not users.may(self.user, self.vhost_name, operation, resource):
+        if not self.account.may(self.vhost_name, operation, resource):
             raise AccessRefused(
                 f"{operation} access to '{resource or 'amq.default'}' in vhost '{self.vhost_name}'"
                 f" refused for user '{self.user}'"

@@ -129,6 +129,7 @@ class UserStore:
     owner        a user with all permissions in every vhost; "" for none
     keyring      creates the SCRAM keys for the enabled mechanisms; by default for none
     rehash       whether a login replaces a hash in RabbitMQ's format by one of argon2id
+    has_tokens   whether users also log in by token, who are not in the store
     generation   increases with every change: callers that cache results of `may` drop them when it differs
     """
 
@@ -142,6 +143,7 @@ class UserStore:
         hasher: Hasher | None = None,
         keyring: Keyring | None = None,
         rehash: bool = True,
+        has_tokens: bool = False,
     ) -> None:
         self.generation = 0
         # Called whenever `generation` increases.
@@ -153,6 +155,8 @@ class UserStore:
         self._hasher = hasher or Hasher()
         self.keyring = keyring or Keyring()
         self.rehash = rehash
+        self._has_tokens = has_tokens
+        self._changed_names: tuple[str, ...] = ()
         self._digester = Digester()
         self._verdicts = Verdicts()
         self._stored: dict[str, User] = {}
@@ -243,6 +247,10 @@ class UserStore:
         """Return all users, by name."""
         found = {**self._stored, **self._declared} or {DEFAULT_USER: self._default}
         return [found[name] for name in sorted(found)]
+
+    def was_removed(self, name: str) -> bool:
+        """Return whether a user does not exist, and no token stands for it: only the last change tells of such users."""
+        return self.get(name) is None and (not self._has_tokens or name in self._changed_names)
 
     def is_new(self, name: str) -> bool:
         """Return whether `add` would add a user with this name, which the default user does not prevent."""
@@ -570,7 +578,8 @@ class UserStore:
         # The default user depends on the others.
         self.generation += 1
         self._ready = None
-        for name in (*names, DEFAULT_USER):
+        self._changed_names = (*names, DEFAULT_USER)
+        for name in self._changed_names:
             self._versions[name] = self.generation
         if self.on_change is not None:
             self.on_change()

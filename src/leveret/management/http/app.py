@@ -135,7 +135,7 @@ class Application:
         return await route.handler(
             Request(
                 self._settings,
-                self._control,
+                self._control.with_token(identity.token) if identity.token else self._control,
                 self._snapshot,
                 self._cache,
                 self._history,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 from collections import deque
 from collections.abc import AsyncIterator
@@ -53,8 +54,15 @@ class Control:
 
     def __init__(self, path: Path, max_connections: int = MAX_CONNECTIONS) -> None:
         self._path = path
+        self._token: str | None = None
         self._idle: deque[_Connection] = deque()
         self._slots = asyncio.Semaphore(max_connections)
+
+    def with_token(self, token: str) -> Control:
+        """Return the same pool for a user who has logged in by token, whose permissions then apply in calls as the user."""
+        found = copy.copy(self)
+        found._token = token
+        return found
 
     async def call(self, name: str, arguments: Row | None = None, *, user: str | None = None) -> Any:
         """Execute an operation on the broker as a whole, and return its result.
@@ -69,11 +77,15 @@ class Control:
             BrokerUnavailable: The broker does not answer.
         """
         request = {"v": VERSION, "call": name, "arguments": arguments or {}}
-        return await self._send(request if user is None else request | {"as": user})
+        return await self._send(request if user is None else self._as(user, request))
 
     async def call_as(self, user: str, vhost: str, name: str, arguments: Row) -> Any:
         """Execute an operation inside a vhost with the permissions of a user, and return its result. Raises as `call`."""
-        return await self._send({"v": VERSION, "call": name, "as": user, "vhost": vhost, "arguments": arguments})
+        return await self._send(self._as(user, {"v": VERSION, "call": name, "vhost": vhost, "arguments": arguments}))
+
+    def _as(self, user: str, request: Row) -> Row:
+        found = request | {"as": user}
+        return found if self._token is None else found | {"token": self._token}
 
     async def _send(self, request: Row) -> Any:
         encoded = _encode(request)

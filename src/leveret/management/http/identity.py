@@ -27,11 +27,13 @@ class Identity:
         name: The name of the user.
         tags: The tags.
         vhosts: The vhosts that the user may use.
+        token: The token that has the user's permissions; "" for a user of the broker.
     """
 
     name: str
     tags: frozenset[str]
     vhosts: frozenset[str]
+    token: str = ""
 
     def is_administrator(self) -> bool:
         return ADMINISTRATOR in self.tags
@@ -73,7 +75,7 @@ POLICY: Final = _Tagged("User not authorised to access object", ADMINISTRATOR, P
 
 
 class Authenticator:
-    """Verifies the credentials of requests. The broker checks passwords, and limits and caches the checks."""
+    """Verifies the credentials of requests. The broker checks passwords and tokens, and limits and caches the checks."""
 
     def __init__(self, control: Control) -> None:
         self._control = control
@@ -88,7 +90,7 @@ class Authenticator:
         Raises:
             HttpError: 401, the credentials are missing or wrong, or the user has no tag for management.
         """
-        name, password = _basic(authorization)
+        name, password = _credentials(authorization)
         try:
             login = {"name": name, "password": password, "address": address}
             user = await self._control.call("users.authenticate", login)
@@ -97,11 +99,14 @@ class Authenticator:
         tags = frozenset(user["tags"])
         if tags.isdisjoint(_MANAGEMENT_TAGS):
             raise not_authorised("Not management user")
-        return Identity(user["name"], tags, frozenset(user["vhosts"]))
+        return Identity(user["name"], tags, frozenset(user["vhosts"]), password if user["is_token"] else "")
 
 
-def _basic(authorization: str | None) -> tuple[str, str]:
+def _credentials(authorization: str | None) -> tuple[str, str]:
+    """Return the name and the password of Basic authentication, or no name and a bearer token."""
     scheme, _, encoded = (authorization or "").partition(" ")
+    if scheme.lower() == "bearer":
+        return "", encoded.strip()
     if scheme.lower() != "basic":
         raise HttpError(401, headers=(_REALM,))
     try:

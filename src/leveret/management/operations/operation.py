@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.broker.vhost import Vhost
     from leveret.management.managed import ManagedBroker
+    from leveret.security.accounts import Account
     from leveret.security.users import UserStore
 
 Q = TypeVar("Q", bound=Request)
@@ -64,21 +65,21 @@ class Operator:
 
 
 class User:
-    """Principal with the permissions of a broker user. `client_id` is the value of that variable in topic permissions."""
+    """Principal with the permissions of an account. `client_id` is the value of that variable in topic permissions."""
 
-    def __init__(self, user: str, users: UserStore, client_id: str = "") -> None:
-        self.user = user
-        self._users = users
+    def __init__(self, account: Account, client_id: str = "") -> None:
+        self.user = account.name
+        self._account = account
         self._client_id = client_id
 
     def is_operator(self) -> bool:
         return False
 
     def may(self, vhost: str, permission: str, resource: str) -> bool:
-        return self._users.may(self.user, vhost, permission, resource)
+        return self._account.may(vhost, permission, resource)
 
     def may_topic(self, vhost: str, permission: str, exchange: str, routing_key: str) -> bool:
-        return self._users.may_topic(self.user, vhost, permission, exchange, routing_key, self._client_id)
+        return self._account.may_topic(vhost, permission, exchange, routing_key, self._client_id)
 
 
 class Context:

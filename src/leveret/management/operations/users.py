@@ -85,19 +85,27 @@ class HashedPassword(Reply, kw_only=True):
 
 
 class Authenticate(Named, kw_only=True):
-    """Request to check a login by password. `address` is the client's; an empty one is this machine."""
+    """Request to check a login by password or token. `address` is the client's; an empty one is this machine.
+
+    The name is not used with a token.
+    """
 
     password: str
     address: str = ""
 
 
 class Authenticated(Reply, kw_only=True):
-    """A user who has logged in: tags, the roles that they grant, and the vhosts that the user may access."""
+    """A user who has logged in: tags, the roles that they grant, and the vhosts that the user may access.
+
+    `is_token` tells whether the user has logged in by token, and `expires_at` when it expires, in seconds of Unix time.
+    """
 
     name: str
     tags: list[str]
     roles: list[str]
     vhosts: list[str]
+    is_token: bool = False
+    expires_at: float = 0.0
 
 
 class UserInfo(Reply, kw_only=True):
@@ -208,19 +216,20 @@ def hash_password(context: Context, request: HashPassword) -> HashedPassword:
 
 
 async def authenticate(context: Context, request: Authenticate) -> Authenticated:
-    """Check a login by password, with the limits of AMQP logins.
+    """Check a login by password or token, with the limits of AMQP logins.
 
     A wrong password and an unknown user get the same reply, after the same time.
     """
-    is_right = await context.managed.authenticate(request.name, request.password.encode(), request.address)
-    user = context.users.get(request.name)
-    if not is_right or user is None:
+    account = await context.managed.authenticate(request.name, request.password.encode(), request.address)
+    if account is None:
         raise AccessRefused(f"login refused for user '{request.name}'")
     return Authenticated(
-        name=user.name,
-        tags=list(user.tags),
-        roles=sorted(roles_of(user.tags)),
-        vhosts=[name for name in sorted(context.broker.vhosts) if context.users.may_open(user.name, name)],
+        name=account.name,
+        tags=list(account.tags),
+        roles=sorted(roles_of(account.tags)),
+        vhosts=[name for name in sorted(context.broker.vhosts) if account.may_open(name)],
+        is_token=account.is_token,
+        expires_at=account.expires_at,
     )
 
 

@@ -26,7 +26,8 @@ class Amqplain(Mechanism):
         name, password = _bytes(table.get("LOGIN")), _bytes(table.get("PASSWORD"))
         if name is None or password is None:
             return Failure("AMQPLAIN: expected LOGIN and PASSWORD as strings")
-        username = text(name)
+        # Clients with a token as password may send no name.
+        username = text(name) if name or not password else ""
         if username is None:
             return Failure("AMQPLAIN: the name is empty or not UTF-8")
         return NeedsPassword(username, password)

@@ -15,7 +15,8 @@ class Plain(Mechanism):
         parts = response.split(b"\0")
         if len(parts) != 3:
             return Failure("PLAIN: expected three parts separated by a NUL byte")
-        actor, name = parts[0], text(parts[1])
+        # Clients with a token as password may send no name.
+        actor, name = parts[0], text(parts[1]) if parts[1] or not parts[2] else ""
         if name is None:
             return Failure("PLAIN: the name is empty or not UTF-8")
         if actor and actor != parts[1]:

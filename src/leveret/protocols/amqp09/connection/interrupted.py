@@ -167,5 +167,5 @@ class Interrupted:
     def users_changed(self, users: UserStore) -> None:
         """Drop the channels of a deleted user."""
         for interruption in set(self.kept.values()):
-            if users.get(interruption.user) is None:
+            if users.was_removed(interruption.user):
                 interruption.end()

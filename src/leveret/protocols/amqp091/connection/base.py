@@ -40,7 +40,7 @@ from leveret.wire.amqp0.commands import (
     Nack,
     Publish,
 )
-from leveret.wire.amqp0.constants import CONNECTION_FORCED, INTERNAL_ERROR
+from leveret.wire.amqp0.constants import CONNECTION_FORCED, INTERNAL_ERROR, NOT_ALLOWED
 from leveret.wire.amqp0.engine import SERVER, Engine
 from leveret.wire.amqp0.model import Version
 
@@ -436,6 +436,9 @@ class BaseConnection(VhostSession):
 
     def close_forced(self, reason: str) -> None:
         self.close(CONNECTION_FORCED, reason)
+
+    def close_unauthorized(self, reason: str) -> None:
+        self.close(NOT_ALLOWED, reason)
 
     # Output
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import platform
 import socket
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.errors import InvalidPath, NotAllowed
 from leveret.broker.values import FieldTable
 from leveret.protocols.amqp091.connection.login import Login
+from leveret.wire.amqp0.constants import NOT_ALLOWED
 from leveret.wire.amqp0.values import Arguments, ContentProperties
 
 if TYPE_CHECKING:
@@ -118,7 +120,13 @@ class Handshake:
         elif name == "connection.close-ok":
             connection.close_ok_received()
         elif name == "connection.update-secret":
-            # Credentials are checked at login only.
+            connection.renew(_encoded(arguments["new_secret"]), partial(self._renewed, connection))
+
+    def _renewed(self, connection: BaseConnection, refusal: str) -> None:
+        """Answer connection.update-secret. As in RabbitMQ, a token that is refused ends the connection."""
+        if refusal:
+            connection.close(NOT_ALLOWED, f"the new secret was refused: {refusal}")
+        else:
             connection.engine.send(0, "connection.update-secret-ok", {})
 
     def open(self, connection: BaseConnection, arguments: Arguments) -> None:
@@ -139,9 +147,9 @@ class Handshake:
         if vhost is None:
             unknown = InvalidPath if services.settings.strict else NotAllowed
             raise unknown(f"vhost {virtual_host} not found")
-        if not services.users.may_open(connection.user, virtual_host):
+        if not connection.account.may_open(virtual_host):
             raise NotAllowed(f"access to vhost '{virtual_host}' refused for user '{connection.user}'")
-        services.check_limits(connection.user, vhost, NotAllowed)
+        services.check_limits(connection.account, vhost, NotAllowed)
         connection.enter_vhost(vhost)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from leveret.broker.values import FieldTable
 from leveret.protocols.authentication import REFUSAL_DELAY, Authentication
+from leveret.security.accounts import Account
 from leveret.wire.amqp0.dialects import RABBITMQ
 from leveret.wire.amqp0.errors import WireError
 from leveret.wire.amqp0.fieldtable import decode_table
@@ -28,14 +29,14 @@ class Login(Authentication):
     """The login of one connection. The engine checks that start-ok and secure-ok arrive in order.
 
     Attributes:
-        proven: the authenticated user while the client's reply to the final challenge is pending; "" otherwise.
+        proven: the authenticated user while the client's reply to the final challenge is pending; None otherwise.
     """
 
     def __init__(self, connection: BaseConnection) -> None:
         services = connection.services
         super().__init__(connection.peer, services, services.mechanisms, services.anonymous_user, _read_pairs)
         self.connection = connection
-        self.proven = ""
+        self.proven: Account | None = None
 
     def start_ok(self, mechanism: str, response: bytes) -> None:
         connection = self.connection
@@ -46,7 +47,7 @@ class Login(Authentication):
             connection.peer.close()
 
     def secure_ok(self, response: bytes) -> None:
-        if not self.proven:
+        if self.proven is None:
             self.respond(response)
         elif response:
             self.refuse_for(f"unexpected response after the end of the {self.mechanism} exchange")
@@ -65,13 +66,13 @@ class Login(Authentication):
     def challenge(self, data: bytes) -> None:
         self.connection.engine.send(0, "connection.secure", {"challenge": data})
 
-    def accept(self, name: str, data: bytes) -> None:
+    def accept(self, account: Account, data: bytes) -> None:
         if data:
             # connection.tune has no field for it: send it as a challenge with an empty response (RFC 4422 section 5).
-            self.proven = name
+            self.proven = account
             self.challenge(data)
         else:
-            self._tune(name)
+            self._tune(account)
 
     def refuse(self) -> None:
         connection = self.connection
@@ -83,10 +84,10 @@ class Login(Authentication):
         else:
             connection.peer.call_later(REFUSAL_DELAY, connection.peer.close)
 
-    def _tune(self, name: str) -> None:
+    def _tune(self, account: Account) -> None:
         connection = self.connection
         connection.handshake.end_login()
-        connection.set_user(name)
+        connection.set_account(account)
         engine = connection.engine
         engine.send(
             0,

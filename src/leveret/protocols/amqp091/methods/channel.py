@@ -31,9 +31,9 @@ def open_channel(connection: BaseConnection, number: int) -> None:
 
 def check_limit(connection: BaseConnection) -> None:
     """Raise NotAllowed if the user has the maximum number of channels."""
-    user = connection.services.users.get(connection.user)
-    if user is not None and user.limits.max_channels:
-        connection.services.check_channel_limit(connection.user, user.limits.max_channels)
+    limit = connection.account.limits.max_channels
+    if limit:
+        connection.services.check_channel_limit(connection.user, limit)
 
 
 def add_channel(connection: BaseConnection, channel: Channel) -> None:

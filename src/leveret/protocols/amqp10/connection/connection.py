@@ -31,6 +31,7 @@ from leveret.protocols.detect import HEADER_1_0, HEADER_1_0_SASL
 from leveret.protocols.ingress_throttle import LOGIN, OUTPUT, TURN
 from leveret.protocols.peer import Peer
 from leveret.protocols.vhost_session import VhostSession
+from leveret.security.accounts import Account, UserAccount
 from leveret.wire.amqp10 import constants, descriptors
 from leveret.wire.amqp10.composite import Performative
 from leveret.wire.amqp10.descriptors import ATTACH, END, TRANSFER
@@ -288,11 +289,11 @@ class Connection(VhostSession):
 
     # Login
 
-    def logged_in(self, name: str) -> None:
+    def logged_in(self, account: Account) -> None:
         """Handle a successful login."""
         self.login = None
         self.state = AWAIT_HEADER
-        self.set_user(name)
+        self.set_account(account)
 
     def login_waits(self, waiting: bool) -> None:
         """Pause or resume input while a password is checked."""
@@ -339,7 +340,7 @@ class Connection(VhostSession):
                 raise ConnectionRefused(
                     constants.UNAUTHORIZED_ACCESS, "clients must log in with SASL; the setting is amqp10.anonymous_user"
                 )
-            self.set_user(name)
+            self.set_account(UserAccount(name, self.users))
         try:
             self._enter(
                 opening.vhost_of(frame, self.broker.vhosts), exclusive_container.CAPABILITY in frame.desired_capabilities
@@ -354,10 +355,10 @@ class Connection(VhostSession):
     def _enter(self, name: str, exclusive: bool) -> None:
         """Open a vhost for the client."""
         vhost = self.broker.vhosts.get(name)
-        if vhost is None or not self.users.may_open(self.user, name):
+        if vhost is None or not self.account.may_open(name):
             # The same error in both cases, so that a user without permissions does not learn whether the vhost exists.
             raise NotAllowed(f"vhost '{name}' does not exist, or user '{self.user}' has no permissions in it")
-        self.services.check_limits(self.user, vhost, ResourceError)
+        self.services.check_limits(self.account, vhost, ResourceError)
         self.vhost_name = name
         self.container.enter((name, self.user, self.container_id), exclusive)
         self.enter_vhost(vhost)
@@ -425,6 +426,9 @@ class Connection(VhostSession):
 
     def close_forced(self, reason: str) -> None:
         self.close(constants.CONNECTION_FORCED, reason)
+
+    def close_unauthorized(self, reason: str) -> None:
+        self.close(constants.UNAUTHORIZED_ACCESS, reason)
 
     def link_key(self, frame: Attach) -> Key:
         """Return the identity of the link of an attach."""

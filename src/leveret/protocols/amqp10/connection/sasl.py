@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from leveret.protocols.authentication import REFUSAL_DELAY, Authentication, may_connect
+from leveret.security.accounts import Account
 from leveret.security.mechanisms.amqplain import Amqplain
 from leveret.security.mechanisms.anonymous import Anonymous
 from leveret.security.mechanisms.plain import Plain
@@ -58,9 +59,9 @@ class Login(Authentication):
     def challenge(self, data: bytes) -> None:
         self.connection.send(SaslChallenge(data))
 
-    def accept(self, name: str, data: bytes) -> None:
+    def accept(self, account: Account, data: bytes) -> None:
         self.connection.send(SaslOutcome(constants.SASL_CODE_OK, data or None))
-        self.connection.logged_in(name)
+        self.connection.logged_in(account)
 
     def refuse(self) -> None:
         connection = self.connection

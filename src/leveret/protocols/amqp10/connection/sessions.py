@@ -59,9 +59,9 @@ class Sessions:
                 constants.CONNECTION_FRAMING_ERROR,
                 f"channel {channel} is above channel-max, {connection.own.sessions - 1}; the setting is amqp10.sessions",
             )
-        user = connection.users.get(connection.user)
-        if user is not None and user.limits.max_channels:
-            connection.services.check_channel_limit(connection.user, user.limits.max_channels)
+        limit = connection.account.limits.max_channels
+        if limit:
+            connection.services.check_channel_limit(connection.user, limit)
         number = self._numbers.lowest(self.by_number)
         if number > self.channel_max:
             raise ConnectionRefused(

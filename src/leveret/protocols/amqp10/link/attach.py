@@ -432,7 +432,7 @@ def _own_node(session: SessionEndpoint, name: str, terminus: Terminus, descripti
 
 def _check_dynamic(connection: Connection, link_name: str) -> None:
     """Raise AccessRefused unless the user may configure queues named by the broker, or this queue."""
-    if not connection.users.may(connection.user, connection.vhost_name, "configure", SERVER_NAMED):
+    if not connection.account.may(connection.vhost_name, "configure", SERVER_NAMED):
         connection.check("configure", _prefix(connection, link_name))
 
 

@@ -39,7 +39,7 @@ def attach(session: SessionEndpoint, frame: Attach, handle: int) -> OutgoingLink
         )
     wanted = filters.parse(source.filter, False)
     connection = session.connection
-    if not connection.users.has_any_permission(connection.user, connection.vhost_name):
+    if not connection.account.has_any_permission(connection.vhost_name):
         raise AccessRefused(f"user '{connection.user}' has no permissions in vhost '{connection.vhost_name}'")
     queue = direct_reply.make_queue(connection.vhost)
     link = OutgoingLink(session, frame, handle)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.bodies import Body, StoredBody
 from leveret.broker.errors import BrokerError
@@ -98,6 +98,7 @@ class IncomingLink(Link):
         self.route: Route | None = None
         self.topology = -1
         self.generation = -1
+        self.account: Any = None
         self.chunks: list[bytes] | None = None
         self.spooled_message: SpooledMessage | None = None
         self.spools = True
@@ -483,12 +484,14 @@ class IncomingLink(Link):
             or address is not self.address
             or self.topology != vhost.topology
             or self.generation != connection.users.generation
+            or self.account is not connection.account
         ):
             route = connection.find_route(address)
             if address is self.address:
                 self.route = route
                 self.topology = vhost.topology
                 self.generation = connection.users.generation
+                self.account = connection.account
         message = make_message(sections, address, connection.broker.timers, connection.number)
         if self.stored is not None:
             message.body = self.stored

@@ -41,7 +41,8 @@ class PendingResponse:
 
     Attributes:
         batch: the commit that it waits for.
-        removing: whether it first waits for the removal of the deleted object, then for the commit.
+        removing: whether it first waits for the removal of the deleted object, then for the commit; or for the
+            verification of a token.
         detaching: the client's own links whose queue was deleted. They are detached after the response, because blocking
             clients would mistake an earlier detach for the response.
     """
@@ -119,10 +120,14 @@ class LinkPair(CommitWaiter):
         finally:
             responses.begin_detaching(self._detaching_links())
         removals = session.broker.jobs.removals
-        waiting = PendingResponse(message, 0, detaching, answer.removed and bool(removals.pending))
+        renewal = answer.renewal
+        is_removing = answer.removed and bool(removals.pending)
+        waiting = PendingResponse(message, 0, detaching, is_removing or renewal is not None)
         self.waiting.append(waiting)
         responses.add(len(message))
-        if waiting.removing:
+        if renewal is not None:
+            renewal.when_resolved(partial(self._renewed, waiting))
+        elif is_removing:
             responses.begin_detaching(detaching)
             removals.after(partial(self._removed, waiting, answer.kept))
         else:
@@ -134,6 +139,14 @@ class LinkPair(CommitWaiter):
         self.session.connection.responses.begin_detaching(self._detaching_links())
         self._wait(waiting, kept)
         self.session.connection.mark()
+
+    def _renewed(self, waiting: PendingResponse, refusal: bytes) -> None:
+        """Continue after the verification of a token."""
+        if refusal:
+            self.session.connection.responses.add(len(refusal) - len(waiting.payload))
+            waiting.payload = refusal
+        waiting.removing = False
+        self._resolve()
 
     def _detaching_links(self) -> list[OutgoingLink] | None:
         """Return the list for links whose queue is deleted now: that of the latest unfinished removal."""

@@ -7,6 +7,7 @@ response has `subject` = status, `correlation-id` = the request's message-id wit
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeAlias, get_origin
 from urllib.parse import parse_qsl, unquote
 
@@ -32,6 +33,8 @@ BODY: Final = (descriptors.AMQP_VALUE, "amqp:amqp-value:*")
 OTHER_BODIES: Final = (descriptors.DATA, "amqp:data:binary", descriptors.AMQP_SEQUENCE, "amqp:amqp-sequence:list")
 # Maximum number of values in all sections of a request.
 MAX_VALUES: Final = 8192
+# The status of refusals for lack of a right.
+FORBIDDEN: Final = 403
 # Maximum length of an error text, which may quote the client.
 MAX_TEXT_LENGTH: Final = 1000
 
@@ -76,13 +79,44 @@ class Answer:
     Attributes:
         kept: whether it waits until the change is on disk.
         removed: whether it first waits until the removal of the deleted object is complete.
+        renewal: the verification of a token that it first waits for; None for none.
     """
 
-    def __init__(self, status: int, body: Checked = None, kept: bool = False, removed: bool = False) -> None:
+    def __init__(
+        self,
+        status: int,
+        body: Checked = None,
+        kept: bool = False,
+        removed: bool = False,
+        renewal: Renewal | None = None,
+    ) -> None:
         self.status = status
         self.body = body
         self.kept = kept
         self.removed = removed
+        self.renewal = renewal
+
+
+class Renewal:
+    """The renewal of the client's token, which ends with the reason of a refusal or an empty string.
+
+    Attributes:
+        reason: the reason; None before the end.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self.reason: str | None = None
+        self._request = request
+        self._callback: Callable[[bytes], None] | None = None
+
+    def resolve(self, reason: str) -> None:
+        self.reason = reason
+        if self._callback is not None:
+            self._callback(encode(self._request, refusal(FORBIDDEN, reason)) if reason else b"")
+
+    def when_resolved(self, callback: Callable[[bytes], None]) -> None:
+        """Call `callback` at the end, with the response of a refusal or without a byte. It has not been reached yet."""
+        self._callback = callback
 
 
 def read(request: Request, payload: bytes) -> None:
@@ -164,7 +198,7 @@ def name_in(part: str, what: str) -> str:
 
 def context_of(connection: VhostSession) -> operation.VhostContext:
     """Return the context of an operation that a connection requests."""
-    principal = operation.User(connection.user, connection.services.users, connection.client_id())
+    principal = operation.User(connection.account, connection.client_id())
     return operation.VhostContext(connection.vhost, principal, connection)
 
 

@@ -7,14 +7,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from leveret.protocols.amqp10.management.messages import Answer, Request, RequestRefused
+from leveret.protocols.amqp10.management.messages import FORBIDDEN, Answer, Renewal, Request, RequestRefused
 
 if TYPE_CHECKING:
     from leveret.protocols.vhost_session import VhostSession
 
 
 def put(connection: VhostSession, request: Request) -> Answer:
-    """Accept and ignore a new token of the client: logins do not expire (as with `update-secret` in 0-9-1)."""
+    """Replace the client's token, which may need time. Without logins by token, the new one is ignored.
+
+    A refused token leaves the old one in place until it expires.
+    """
     if not isinstance(request.body, bytes):
         raise RequestRefused(400, "expected the bytes of a token as body")
-    return Answer(204)
+    renewal = Renewal(request)
+    connection.renew(request.body, renewal.resolve)
+    if renewal.reason:
+        raise RequestRefused(FORBIDDEN, renewal.reason)
+    return Answer(204, renewal=renewal if renewal.reason is None else None)

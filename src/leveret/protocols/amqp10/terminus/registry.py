@@ -161,7 +161,7 @@ class TerminusRegistry(UnackedOwner):
     def users_changed(self, users: UserStore) -> None:
         """Destroy the termini of deleted users."""
         for terminus in self.all():
-            if users.get(terminus.key[1]) is None:
+            if users.was_removed(terminus.key[1]):
                 terminus.destroy()
 
     # For operators

@@ -69,6 +69,10 @@ class Engine:
         if self.can_close:
             self.output.send_empty()
 
+    def limit_frames(self, size: int) -> None:
+        """Set the maximum size of frames to send before the server's `open`."""
+        self.output.max_frame_size = size
+
     def agree(self, theirs: Open) -> None:
         """Apply the limits of the server's `open`."""
         self.output.max_frame_size = min(max(theirs.max_frame_size, 512), DEFAULT_FRAME_MAX)

@@ -21,6 +21,7 @@ from leveret.client.errors import (
 from leveret.client.parameters import SCRAM
 from leveret.wire.amqp0.values import Arguments
 from leveret.wire.amqp10 import constants
+from leveret.wire.amqp10.errors import EncodeError
 from leveret.wire.amqp10.frames import Header
 from leveret.wire.amqp10.security import SaslChallenge, SaslInit, SaslMechanisms, SaslOutcome, SaslResponse
 from leveret.wire.amqp10.transport import Open
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from leveret.client.parameters import Parameters
 
 DEFAULT_VHOST: Final = "/"
+# The specification allows 512 bytes. Tokens as passwords are longer, and brokers that accept tokens accept 8,192 bytes.
+MAX_LOGIN_FRAME: Final = 8192
 _VHOST_CONDITIONS: Final = (constants.NOT_FOUND, constants.UNAUTHORIZED_ACCESS, constants.NOT_ALLOWED)
 _CODES: Final = {
     constants.SASL_CODE_AUTH: "wrong name or password",
@@ -93,7 +96,12 @@ def _login(connection: Amqp10ConnectionCore, parameters: Parameters) -> Procedur
                 f"the server offers the mechanisms {', '.join(offered.sasl_server_mechanisms)}, not"
                 f" {mechanism}; set the option mechanism to one of them",
             )
-        connection.send(SaslInit(mechanism, login.first() or None, _hostname(parameters)))
+        connection.engine.limit_frames(MAX_LOGIN_FRAME)
+        try:
+            connection.send(SaslInit(mechanism, login.first() or None, _hostname(parameters)))
+        except EncodeError as error:
+            raise _failed(parameters, f"the user or password is too long: {error}") from None
+        connection.engine.limit_frames(constants.MIN_MAX_FRAME_SIZE)
         outcome = yield connection.expect()
         while isinstance(outcome, SaslChallenge) and mechanism in SCRAM:
             connection.send(SaslResponse(login.respond(outcome.challenge)))

@@ -1,0 +1,91 @@
+"""An OpenID provider as a process: `oidc-provider` for Node.js, which shares no code with the broker's verifier."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.support.npm import install
+
+SOURCES = Path(__file__).parent
+
+
+class OidcProvider:
+    """A running provider, at `issuer`."""
+
+    def __init__(self, issuer: str) -> None:
+        self.issuer = issuer
+
+    def config(self, *lines: str) -> str:
+        """Return the section of a broker that accepts the provider's tokens, with more settings."""
+        settings = ['resource_server_id = "leveret"', f"issuer = {json.dumps(self.issuer)}", *lines]
+        return "\n[auth.oauth]\n" + "\n".join(settings) + "\n"
+
+    def token(
+        self,
+        scope: str,
+        *,
+        ttl: int = 3600,
+        claims: Mapping[str, Any] | None = None,
+        algorithm: str = "RS256",
+        audience: str = "leveret",
+    ) -> str:
+        """Return an access token for a service."""
+        headers = {
+            "authorization": "Basic " + base64.b64encode(b"service:secret").decode(),
+            "x-ttl": str(ttl),
+            "x-alg": algorithm,
+            "x-audience": audience,
+            "x-claims": json.dumps(claims or {}),
+        }
+        form = urllib.parse.urlencode({"grant_type": "client_credentials", "scope": scope}).encode()
+        return str(self._request("/token", form, headers)["access_token"])
+
+    def rotate(self) -> None:
+        """Replace the signing keys."""
+        self._request("/test/rotate", b"{}")
+
+    def serve_keys(self, mode: str) -> None:
+        """Change how the keys are served: see `provider.mjs`."""
+        self._request("/test/jwks", json.dumps({"mode": mode}).encode())
+
+    def fetches(self) -> int:
+        """Return the number of requests for the keys."""
+        return int(self._request("/test/jwks")["fetches"])
+
+    def _request(self, path: str, content: bytes | None = None, headers: Mapping[str, str] | None = None) -> Any:
+        request = urllib.request.Request(self.issuer + path, content, dict(headers or {}))
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            text = answer.read()
+        return json.loads(text) if text else None
+
+
+@contextmanager
+def run_provider(redirects: list[str] | None = None) -> Iterator[OidcProvider]:
+    """Run a provider whose client `console` may redirect to these addresses."""
+    environment = os.environ | {
+        "NODE_PATH": str(install(SOURCES, "oidc")),
+        "OIDC_REDIRECTS": json.dumps(redirects or ["http://127.0.0.1/"]),
+    }
+    process = subprocess.Popen(
+        ["node", str(SOURCES / "provider.mjs")],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    with process:
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            yield OidcProvider(json.loads(process.stdout.readline())["issuer"])
+        finally:
+            process.stdin.close()
+            process.wait(10)
