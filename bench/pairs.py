@@ -38,8 +38,12 @@ class Build(Contender):
     def start(self, timeout: float = 600) -> None:
         assert isinstance(self.broker, LeveretProcess)
         self.broker.environment["PYTHONPATH"] = str(self.checkout / "src")
-        if not (self.checkout / "src" / "leveret" / "management" / "http").exists():
-            del self.broker.defaults["LEVERET_MANAGEMENT__ENABLED"]  # an unknown setting
+        http = self.checkout / "src" / "leveret" / "management" / "http"
+        # Settings that an older checkout does not know.
+        if not http.exists():
+            del self.broker.defaults["LEVERET_MANAGEMENT__ENABLED"]
+        if not (http / "metrics").exists():
+            del self.broker.defaults["LEVERET_MANAGEMENT__METRICS_PORT"]
         super().start(timeout)
 
 

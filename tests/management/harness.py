@@ -11,7 +11,7 @@ from leveret.broker.broker import Broker, VhostSettings
 from leveret.broker.vhost import Vhost
 from leveret.config import Config, VhostConfig
 from leveret.management.admin import Admin
-from leveret.management.descriptions import ChannelInfo, ConnectionInfo, LinkInfo, ProcessInfo
+from leveret.management.descriptions import ChannelInfo, ConnectionInfo, Histogram, LinkInfo, Performance, ProcessInfo
 from leveret.management.json_values import ClientTable, encode_json
 from leveret.management.managed import ManagedBroker
 from leveret.management.operations.operation import Operator
@@ -140,6 +140,7 @@ class Harness:
             config_name="leveret.toml",
             apply_vhost=self.apply_vhost,
             facts=self.facts,
+            performance=lambda: Performance(turns=Histogram.of(None), loop_cpu=0.0, commits=Histogram.of(None)),
             alarm=lambda: "",
             links=self.links,
             codec=MessageCodec(self.broker),

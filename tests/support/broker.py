@@ -176,7 +176,11 @@ class LeveretProcess(Broker):
         self.environment = environment or {}
         # Many tests stop the broker while unresponsive clients are connected, which get half of the time.
         # The HTTP API takes half a second of CPU time and is tested on its own.
-        self.defaults = {"LEVERET_SERVER__SHUTDOWN_TIMEOUT": "2", "LEVERET_MANAGEMENT__ENABLED": "false"}
+        self.defaults = {
+            "LEVERET_SERVER__SHUTDOWN_TIMEOUT": "2",
+            "LEVERET_MANAGEMENT__ENABLED": "false",
+            "LEVERET_MANAGEMENT__METRICS_PORT": "0",
+        }
         self.wrapper = wrapper or []
         self.extra: list[str] = []
         self.log_level = log_level

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from mypy_extensions import mypyc_attr
 
 from leveret.broker.bodies import Spool
+from leveret.broker.durations import Durations
 
 if TYPE_CHECKING:
     from leveret.broker.message import Entry, Message, Overlay
@@ -278,3 +279,7 @@ class Log:
     def statistics(self) -> dict[str, int]:
         """Return figures for `leveret status`: bytes on disk and live, rows, commits, free disk space."""
         raise NotImplementedError
+
+    def commit_durations(self) -> Durations | None:
+        """Return the durations of commits; None for an engine that writes nothing to disk."""
+        return None

@@ -23,7 +23,7 @@ from leveret.node.listening import addresses_of, bracketed
 log = logging.getLogger("leveret.serve")
 
 _MODULE: Final = "leveret.cli.http_main"
-_REQUIRED: Final = ("h11", "starlette", "uvicorn")
+_REQUIRED: Final = ("h11", "prometheus_client", "starlette", "uvicorn")
 _BACKLOG: Final = 128
 # The file of the long history, in the data directory.
 _HISTORY: Final = "history.sqlite"
@@ -40,14 +40,17 @@ class HttpProcess:
 
     Attributes:
         listeners: The addresses of the API, as URLs. Empty if there is none.
+        metrics_listeners: The addresses of the metrics, as URLs. Empty if there are none.
     """
 
     def __init__(self, config: Config, control: Path) -> None:
         self._config = config
         self._control = control
         self._sockets: list[socket.socket] = []
+        self._metrics_sockets: list[socket.socket] = []
         self._task: asyncio.Task[None] | None = None
         self.listeners: list[str] = []
+        self.metrics_listeners: list[str] = []
 
     def listen(self) -> None:
         """Open the listening sockets. Logs why there is no API if it is not installed, or the port is in use."""
@@ -58,20 +61,30 @@ class HttpProcess:
         if missing:
             log.info("no HTTP API: %s not installed; install leveret[management]", ", ".join(missing))
             return
+        self._sockets = self._open("HTTP API", "port", management.port)
+        self.listeners = self._urls(self._sockets, f"{management.path_prefix}/")
+        if self._sockets and management.metrics_enabled:
+            self._metrics_sockets = self._open("metrics", "metrics_port", management.metrics_port)
+            self.metrics_listeners = self._urls(self._metrics_sockets, "/metrics")
+
+    def _open(self, what: str, setting: str, port: int) -> list[socket.socket]:
         try:
-            self._sockets = _listen(management.host, management.port)
+            return _listen(self._config.management.host, port)
         except (OSError, StartFailed) as error:
             text = error.strerror if isinstance(error, OSError) and error.strerror else error
             log.error(
-                "no HTTP API: cannot listen on port %d: %s; change 'management.host' or 'management.port'",
-                management.port,
+                "no %s: cannot listen on port %d: %s; change 'management.host' or 'management.%s'",
+                what,
+                port,
                 text,
+                setting,
             )
-            return
-        scheme = "https" if management.tls_cert is not None else "http"
-        for opened in self._sockets:
-            host, port = opened.getsockname()[:2]
-            self.listeners.append(f"{scheme}://{bracketed(host)}:{port}{management.path_prefix}/")
+            return []
+
+    def _urls(self, sockets: list[socket.socket], path: str) -> list[str]:
+        scheme = "https" if self._config.management.tls_cert is not None else "http"
+        addresses = [opened.getsockname()[:2] for opened in sockets]
+        return [f"{scheme}://{bracketed(host)}:{port}{path}" for host, port in addresses]
 
     def start(self) -> None:
         """Start the process unless it runs, without waiting for it."""
@@ -85,9 +98,9 @@ class HttpProcess:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
             self._task = None
-        for opened in self._sockets:
+        for opened in (*self._sockets, *self._metrics_sockets):
             opened.close()
-        self._sockets = []
+        self._sockets, self._metrics_sockets = [], []
 
     async def _keep_running(self) -> None:
         delay = _MIN_DELAY
@@ -105,7 +118,7 @@ class HttpProcess:
         process = await asyncio.create_subprocess_exec(
             *python_command(_MODULE),
             stdin=asyncio.subprocess.PIPE,
-            pass_fds=[opened.fileno() for opened in self._sockets],
+            pass_fds=[opened.fileno() for opened in (*self._sockets, *self._metrics_sockets)],
         )
         assert process.stdin is not None
         try:
@@ -124,6 +137,8 @@ class HttpProcess:
         return HttpSettings(
             control=str(self._control),
             sockets=[opened.fileno() for opened in self._sockets],
+            metrics_sockets=[opened.fileno() for opened in self._metrics_sockets],
+            metrics_listeners=self.metrics_listeners,
             node=node_name(),
             version=__version__,
             rabbitmq_version=management.rabbitmq_version,

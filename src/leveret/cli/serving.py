@@ -188,7 +188,7 @@ class Serving:
         took = time.monotonic() - began if self._announced else running_for()
         if not self._announced:
             self._announced = True
-            for line in _first_lines(composition, self._http_listeners()):
+            for line in _first_lines(composition, self._http):
                 click.echo(line)
             sys.stdout.flush()
         logger.info("ready in %.2f s: %s", took, ", ".join(composition.listeners))
@@ -201,6 +201,7 @@ class Serving:
                 "control": str(control_path),
                 "listeners": composition.listeners,
                 "management": self._http_listeners(),
+                "metrics": [] if self._http is None else self._http.metrics_listeners,
             }
             # Replace the file atomically, because readers poll for it.
             temporary = self._ready_file.with_name(self._ready_file.name + ".new")
@@ -248,8 +249,9 @@ class Serving:
         logger.info("SIGHUP: reloaded certificates, users, vhosts and limits")
 
 
-def _first_lines(composition: Composition, management: list[str]) -> list[str]:
-    """Return the startup banner. `management` has the addresses of the HTTP API."""
+def _first_lines(composition: Composition, http: HttpProcess | None) -> list[str]:
+    """Return the startup banner."""
+    api, metrics = ([], []) if http is None else (http.listeners, http.metrics_listeners)
     config = composition.config
     data = str(config.server.data_path) if config.storage.engine != MEMORY else "in memory only, lost on restart"
     return [
@@ -258,7 +260,8 @@ def _first_lines(composition: Composition, management: list[str]) -> list[str]:
         f"  data        {data}",
         f"  log in      {_how_to_log_in(composition)}",
         f"  manage      leveret status --data-dir {config.server.data_path}",
-        *([f"  HTTP API    {', '.join(management)}"] if management else []),
+        *([f"  HTTP API    {', '.join(api)}"] if api else []),
+        *([f"  metrics     {', '.join(metrics)}"] if metrics else []),
     ]
 
 

@@ -629,6 +629,10 @@ class ManagementConfig(Section, frozen=True, kw_only=True):
         ),
     ] = "localhost"
     port: Annotated[int, about("Port of the HTTP API; 0 picks a free one.", ge=0, le=65535)] = 15672
+    metrics_enabled: Annotated[bool, about("Whether to serve [metrics](metrics.md) for Prometheus.")] = True
+    metrics_port: Annotated[
+        int, about("Port of the metrics, which need no password; 0 picks a free one.", ge=0, le=65535)
+    ] = 15692
     tls_cert: Annotated[
         FilePath | None, about("Certificate chain in PEM, the server's certificate first. Enables HTTPS.")
     ] = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from leveret.broker.durations import Durations
 from leveret.management.json_values import ClientTable
 from leveret.management.structs import Reply
 
@@ -29,6 +30,33 @@ class ProcessInfo(Reply, kw_only=True):
     memory_limit: int
     slow_turns: int
     longest_turn: float
+
+
+class Histogram(Reply, array_like=True, kw_only=True):
+    """A histogram of durations: the number in each bucket of `leveret.broker.durations.BOUNDS`, and the sum."""
+
+    counts: list[int]
+    total: float
+
+    @classmethod
+    def of(cls, durations: Durations | None) -> Histogram:
+        """Return the state of a histogram; an empty one for None."""
+        durations = durations or Durations()
+        return cls(counts=list(durations.counts), total=durations.total)
+
+
+class Performance(Reply, kw_only=True):
+    """Measurements of the broker's process since its start.
+
+    Attributes:
+        turns: The durations of the longest turns of the event loop in each interval of at least 50 ms.
+        loop_cpu: Seconds of CPU time of the event loop.
+        commits: The durations of commits to the log.
+    """
+
+    turns: Histogram
+    loop_cpu: float
+    commits: Histogram
 
 
 class ConnectionInfo(Reply, kw_only=True):

@@ -136,7 +136,7 @@ class Feed:
             return  # the reader has begun another pass
         for sent in (self._vhosts, self._exchanges, self._queues, self._connections, self._channels):
             yield from sent.gone(number)
-        yield Change(kind="node", value={"process": managed.facts(), "alarm": managed.alarm()})
+        yield Change(kind="node", value=_node(managed))
         yield Change(kind="end")
 
     def _vhost(self, vhost: Vhost, number: int) -> Change | None:
@@ -200,6 +200,17 @@ class Feed:
                 continue
             self._channels.is_defined(key, number, None, channel)
             yield Change(kind="channel", key=key, value=channel)
+
+
+def _node(managed: ManagedBroker) -> dict[str, object]:
+    log, overflow = managed.broker.log, managed.broker.overflow
+    return {
+        "process": managed.facts(),
+        "alarm": managed.alarm(),
+        "performance": managed.performance(),
+        "log": {"state": log.state, **log.statistics()},
+        "overflow": 0 if overflow is None else overflow.statistics()["octets"],
+    }
 
 
 class Feeds:

@@ -11,7 +11,7 @@ from leveret.broker.broker import Broker
 from leveret.broker.errors import AccessRefused, NotFound
 from leveret.broker.vhost import Vhost
 from leveret.config import Config, VhostConfig
-from leveret.management.descriptions import ConnectedSession, LinkRegistry, MessageCodec, ProcessInfo
+from leveret.management.descriptions import ConnectedSession, LinkRegistry, MessageCodec, Performance, ProcessInfo
 from leveret.management.feed import Feeds
 from leveret.security.accounts import Account, UserAccount
 from leveret.security.users import UserStore
@@ -30,6 +30,7 @@ class ManagedBroker:
         config_name: The name of the configuration in errors.
         apply_vhost: Creates a vhost, or changes the settings of an existing one.
         facts: Returns the state of the process.
+        performance: Returns measurements of the process.
         alarm: Returns the reason why publishers are blocked, or "".
         executor: The executor for slow work, such as password hashing.
         vhost_settings: The vhost settings that operators set.
@@ -49,6 +50,7 @@ class ManagedBroker:
         config_name: str,
         apply_vhost: Callable[[str, VhostConfig], Vhost],
         facts: Callable[[], ProcessInfo],
+        performance: Callable[[], Performance],
         alarm: Callable[[], str],
         executor: Executor | None = None,
         vhost_settings: dict[str, VhostConfig] | None = None,
@@ -63,6 +65,7 @@ class ManagedBroker:
         self.config_name = config_name
         self.apply_vhost = apply_vhost
         self.facts = facts
+        self.performance = performance
         self.alarm = alarm
         self.vhost_settings = vhost_settings if vhost_settings is not None else {}
         self.links = links

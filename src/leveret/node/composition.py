@@ -31,7 +31,7 @@ from leveret.config import (
 )
 from leveret.management.admin import Admin
 from leveret.management.control_exchange import Requests
-from leveret.management.descriptions import ProcessInfo
+from leveret.management.descriptions import Histogram, Performance, ProcessInfo
 from leveret.management.managed import ManagedBroker
 from leveret.management.operations.vhosts import DEFAULT_VHOST, stored_vhosts
 from leveret.node.listening import listen
@@ -197,6 +197,7 @@ class Composition:
             config_name=self.config_name,
             apply_vhost=self.apply_vhost,
             facts=self.facts,
+            performance=self.performance,
             alarm=lambda: self.services.alarm,
             executor=self.server.executor,
             vhost_settings=self.vhost_settings,
@@ -336,6 +337,15 @@ class Composition:
             memory_limit=self.server.watch.memory_limit,
             slow_turns=self.watchdog.slow if self.watchdog is not None else 0,
             longest_turn=round(self.watchdog.longest, 4) if self.watchdog is not None else 0.0,
+        )
+
+    def performance(self) -> Performance:
+        """Return measurements of the process."""
+        watchdog = self.watchdog
+        return Performance(
+            turns=Histogram.of(None if watchdog is None else watchdog.longest_turns),
+            loop_cpu=0.0 if watchdog is None else watchdog.cpu,
+            commits=Histogram.of(self.log.commit_durations()),
         )
 
 

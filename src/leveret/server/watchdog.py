@@ -11,6 +11,8 @@ import selectors
 import time
 from collections.abc import Callable
 
+from leveret.broker.durations import Durations
+
 logger = logging.getLogger("leveret.server")
 
 # Seconds between samples of the thread's CPU time.
@@ -23,7 +25,8 @@ class Watchdog(selectors.DefaultSelector):
     Attributes:
         threshold: Seconds above which a turn is slow; 0 disables this.
         slow: The number of slow turns.
-        longest: The duration of the longest turn in seconds.
+        longest_turns: The duration of the longest turn of each interval between two samples.
+        cpu: Seconds of CPU time of the thread, as of the last sample.
     """
 
     def __init__(
@@ -36,12 +39,20 @@ class Watchdog(selectors.DefaultSelector):
         self.threshold = threshold
         self._describe: Callable[[], str] | None = None
         self.slow = 0
-        self.longest = 0.0
+        self.longest_turns = Durations()
+        self._longest = 0.0
+        # The duration of the longest turn since the last sample.
+        self._recent = 0.0
         self._clock = clock
         self._processor = processor
         self._began = 0.0
         self._sampled = 0.0
-        self._sample = 0.0
+        self.cpu = 0.0
+
+    @property
+    def longest(self) -> float:
+        """The duration of the longest turn in seconds."""
+        return max(self._longest, self._recent)
 
     def watch(self, describe: Callable[[], str] | None) -> None:
         """Start measuring with the next turn, or stop if None. `describe` names the clients whose input a turn handled."""
@@ -52,8 +63,8 @@ class Watchdog(selectors.DefaultSelector):
         """End a turn, wait, and start the next one."""
         now = self._clock()
         took = now - self._began
-        if took > self.longest and self._began and self._describe is not None:
-            self.longest = took
+        if took > self._recent and self._began and self._describe is not None:
+            self._recent = took
         if now - self._sampled > SAMPLE_INTERVAL:
             self._end(now, took)
         ready = super().select(timeout)
@@ -63,9 +74,13 @@ class Watchdog(selectors.DefaultSelector):
     def _end(self, now: float, took: float) -> None:
         """Report the turn if it was slow. The CPU time is sampled, because reading it is a system call."""
         used = self._processor()
-        most = min(took, used - self._sample)
+        most = min(took, used - self.cpu)
         self._sampled = now
-        self._sample = used
+        self.cpu = used
+        if self._recent:
+            self.longest_turns.record(self._recent)
+            self._longest = self.longest
+            self._recent = 0.0
         describe = self._describe
         if not 0 < self.threshold < took or not self._began or describe is None:
             return

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from leveret.broker.bodies import StoredBody, whole
+from leveret.broker.durations import Durations
 from leveret.broker.log import FAILED, OK, CommitWaiter, Loaded, Located, Log, Recovery
 from leveret.broker.message import Entry
 from leveret.storage.batch import (
@@ -296,6 +297,9 @@ class BatchedLog(Log):
         if self._worker is not None:
             figures.update(self._worker.statistics())
         return figures
+
+    def commit_durations(self) -> Durations | None:
+        return None if self._worker is None else self._worker.commits
 
     # Records off the hot path
 

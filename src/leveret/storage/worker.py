@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from leveret.broker.bodies import Spool
+from leveret.broker.durations import Durations
 from leveret.broker.log import FAILED, FULL, OK
 from leveret.storage.batch import Commit
 from leveret.storage.loading import LoadPlan, RowReader, read_piece
@@ -103,6 +104,9 @@ class Worker:
         self._checked = 0.0
         self._unchecked = 0
         self.failure: Exception | None = None
+        # The durations of commits, and the bytes of new records in them.
+        self.commits = Durations()
+        self._written = 0
         self._committer = threading.Thread(target=self._run, name=f"leveret-log-{log.shard}", daemon=True)
         self._committer.start()
 
@@ -120,7 +124,7 @@ class Worker:
         self._committer.join()
 
     def statistics(self) -> dict[str, int]:
-        return self._store.statistics()
+        return {**self._store.statistics(), "written_octets": self._written}
 
     # The thread
 
@@ -181,6 +185,7 @@ class Worker:
     def _commit(self, commit: Commit) -> None:
         delay = 0.0
         while True:
+            began = time.monotonic()
             try:
                 self._store.commit(commit)
                 break
@@ -194,6 +199,8 @@ class Worker:
                     raise
             self._wait(delay)
             delay = min(delay * 2, _MAX_DELAY)
+        self.commits.record(time.monotonic() - began)
+        self._written += commit.pending_bytes
         self._post(self._log.returned)
         self._housekeep(self._store.tidy)
         self._unchecked += commit.pending_bytes

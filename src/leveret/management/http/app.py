@@ -80,6 +80,11 @@ class Application:
         self._authenticator = Authenticator(logins)
         self._base = f"{settings.path_prefix}/api"
 
+    @property
+    def cache(self) -> Cache:
+        """The objects with their counters."""
+        return self._cache
+
     async def keep_statistics(self) -> None:
         """Read statistics each second, and keep their history, until the task is cancelled."""
         await self._history.open()

@@ -18,6 +18,7 @@ from typing import Any, Final
 from leveret.management.http.control import Control, Row
 from leveret.management.http.errors import BrokerRefused, BrokerUnavailable
 from leveret.management.http.measured import Measured
+from leveret.management.http.metrics.totals import GlobalTotals
 from leveret.management.http.objects import (
     CHANNEL,
     CONNECTION,
@@ -38,6 +39,8 @@ INTERVAL: Final = 1.0
 _IDLE_SHARE: Final = 10
 # Seconds after which copies are too old to answer with.
 MAX_AGE: Final = 1.5
+# Uptime of the broker in seconds up to which its first messages count as those since the start of this process.
+_RECENT: Final = 10.0
 # Number of changes after which other requests are served.
 _STEP: Final = 500
 
@@ -52,6 +55,7 @@ class Cache:
         channels: Channels by the numbers of their connections and their own.
         vhosts: Totals of vhosts by their names.
         node: Gauges of the broker's process.
+        messages: Totals of messages by protocol and queue type.
         process: What the broker says about its process.
         tick: The second of the last regular pass.
     """
@@ -78,7 +82,10 @@ class Cache:
         self.channels: dict[tuple[int, int], CachedChannel] = {}
         self.vhosts: dict[str, VhostTotals] = {}
         self.node = NodeTotals()
+        self.messages = GlobalTotals()
         self.process: Row = {}
+        # The uptime of the broker at the end of the last pass; None before the first one.
+        self._uptime: float | None = None
         self._handlers: dict[str, Callable[[Any, Any], None]] = {
             "begin": self._begin,
             "node": self._set_node,
@@ -173,9 +180,25 @@ class Cache:
                 objects.clear()
 
     def _end(self, _: Any, __: Any) -> None:
+        increments = []
         for totals in self.vhosts.values():
+            before = totals.totals
             totals.sample(self._sampling)
+            if totals.totals is not before:
+                increments.append({name: value - before[name] for name, value in totals.totals.items()})
+        if self._has_counted():
+            self.messages.discard()
+        else:
+            self.messages.add(increments)
         self.node.sample(self._sampling, self._node_values())
+
+    def _has_counted(self) -> bool:
+        """Return whether messages of this pass are counted already, or were before this process started."""
+        uptime, before = self.process["process"]["uptime"], self._uptime
+        self._uptime = uptime
+        if not self._is_first:
+            return False
+        return uptime > _RECENT if before is None else bool(uptime >= before)
 
     def _new(self, measured: Measured, layout: Any) -> None:
         if not self._is_first:
@@ -234,7 +257,8 @@ class Cache:
 
     def _queue_sample(self, number: int, sample: list[Any]) -> None:
         queue = self.queues[number]
-        queue.sample(self._sampling, sample, self.totals(queue.item["vhost"]))
+        increments = queue.sample(self._sampling, sample, self.totals(queue.item["vhost"]))
+        self.messages.queue_counted(queue.item["type"], increments)
 
     def _queue_gone(self, number: int, _: Any) -> None:
         queue = self.queues.pop(number)
@@ -253,6 +277,7 @@ class Cache:
             known.item = item
         else:
             connection = self.connections[number] = CachedConnection(item)
+            self.messages.received(number, item["octets_in"])
             if not self._is_first:
                 self._new(connection, CONNECTION)
                 self.node.churn["connection_created"] += 1
@@ -265,11 +290,13 @@ class Cache:
     def _connection_sample(self, number: int, sample: list[int]) -> None:
         connection = self.connections[number]
         self._count_bytes(connection.item, -1)
+        self.messages.received(number, sample[0] - connection.item["octets_in"])
         connection.sample(self._sampling, sample)
         self._count_bytes(connection.item, 1)
 
     def _connection_gone(self, number: int, _: Any) -> None:
         self._count_bytes(self.connections.pop(number).item, -1)
+        self.messages.closed(number)
         self.node.churn["connection_closed"] += 1
 
     def _channel(self, key: list[int], item: Row) -> None:
@@ -280,7 +307,10 @@ class Cache:
             if not self._is_first:
                 self._new(channel, CHANNEL)
                 self.node.churn["channel_created"] += 1
-        channel.sample(self._sampling, item)
+        increments = channel.sample(self._sampling, item)
+        connection = self.connections.get(key[0])
+        if connection is not None:
+            self.messages.channel_counted(key[0], connection.item["protocol"], increments)
 
     def _channel_gone(self, key: list[int], _: Any) -> None:
         del self.channels[key[0], key[1]]

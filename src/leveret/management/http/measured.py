@@ -42,17 +42,21 @@ class Measured:
         self.gauges = [0] * len(layout.gauges)
         self.counters = [0] * len(layout.counters)
 
-    def measure(self, layout: Layout, tick: int, gauges: Sequence[int], counters: Sequence[int]) -> None:
-        """Set the current values. Those of an object that is not new are the first ones to compare with."""
+    def measure(self, layout: Layout, tick: int, gauges: Sequence[int], counters: Sequence[int]) -> Sequence[int]:
+        """Set the current values, and return the increments of the counters.
+
+        The first values of an object that is not new are the ones to compare with; they are returned as they are.
+        """
         before = self.gauges
         if before is None:
             self.gauges, self.counters = gauges, counters
-            return
+            return counters
         increments = [value - old for value, old in zip(counters, self.counters, strict=True)]
         if self.samples is None:
             self.samples = Samples(layout, tick - 1, before)
         self.gauges, self.counters = gauges, counters
         self.samples.record(tick, [*gauges, *increments])
+        return increments
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from leveret.broker.statistics import QUEUE_COUNTERS, QUEUE_GAUGES
@@ -157,12 +158,13 @@ class CachedQueue(Measured):
         super().__init__()
         self.item = item
 
-    def sample(self, tick: int, sample: list[Any], totals: VhostTotals) -> None:
+    def sample(self, tick: int, sample: list[Any], totals: VhostTotals) -> Sequence[int]:
+        """Set the counters and gauges, and return the increments of the counters of `QUEUE`."""
         item = self.item
         totals.count_changes(item, sample)
         item.update(zip(_QUEUE_KEYS, sample, strict=False))
         gets = item["got"] + item["got_no_ack"]
-        self.measure(
+        return self.measure(
             QUEUE,
             tick,
             (item["ready"] + item["delayed"] + item["leased"], item["unacked"]),
@@ -214,10 +216,11 @@ class CachedChannel(Measured):
         super().__init__()
         self.item: Row = {}
 
-    def sample(self, tick: int, item: Row) -> None:
+    def sample(self, tick: int, item: Row) -> Sequence[int]:
+        """Set the description, and return the increments of the counters of `CHANNEL`."""
         self.item = item
         gets = item["got"] + item["got_no_ack"]
-        self.measure(
+        return self.measure(
             CHANNEL,
             tick,
             (),
@@ -242,7 +245,7 @@ class VhostTotals(Measured):
         totals: The counters of `VHOST` by name.
     """
 
-    __slots__ = ("_bytes", "_ended", "_queues", "totals")
+    __slots__ = ("_bytes", "_counters", "_ended", "_queues", "totals")
 
     def __init__(self) -> None:
         super().__init__()
@@ -250,7 +253,15 @@ class VhostTotals(Measured):
         # Sums of the samples of the live queues, and of the bytes of live connections.
         self._queues: list[int] = [0] * len(_QUEUE_KEYS)
         self._bytes = [0, 0]
+        self._counters: dict[str, int] = {}
         self.totals: dict[str, int] = dict.fromkeys(VHOST.names, 0)
+
+    def queue_sums(self) -> dict[str, int]:
+        """Return the sums of the gauges of the live queues, and of the counters of all queues, deleted ones too."""
+        return {**self._live(), **self._counters}
+
+    def _live(self) -> dict[str, int]:
+        return dict(zip(_QUEUE_KEYS, self._queues, strict=True))
 
     def set_ended(self, sample: list[int]) -> None:
         """Set the counters that the broker keeps for the vhost itself."""
@@ -278,8 +289,9 @@ class VhostTotals(Measured):
     def sample(self, tick: int) -> None:
         """Add up the totals."""
         published, _, unroutable, returned, confirmed, bytes_in, bytes_out, *queues = self._ended
-        live = dict(zip(_QUEUE_KEYS, self._queues, strict=True))
+        live = self._live()
         counters = {key: live[key] + ended for key, ended in zip(_QUEUE_KEYS[:_COUNTERS], queues, strict=True)}
+        self._counters = {key: max(value, self._counters.get(key, 0)) for key, value in counters.items()}
         gets = counters["got"] + counters["got_no_ack"]
         found = {
             "ready": live["ready"] + live["delayed"] + live["leased"],

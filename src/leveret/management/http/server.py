@@ -9,14 +9,18 @@ import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 import uvicorn
 
 from leveret.management.http.app import Application
 from leveret.management.http.console import Console
 from leveret.management.http.control import Control
+from leveret.management.http.metrics.endpoint import Metrics
 from leveret.management.http.settings import HttpSettings
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
 
 logger = logging.getLogger("leveret.http")
 
@@ -44,8 +48,33 @@ async def serve(settings: HttpSettings, parent: BinaryIO) -> None:
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     path = Path(settings.control)
     application = Application(settings, Control(path), Control(path, _MAX_LOGINS))
+    servers = [
+        (_make_server(Console(settings, application), settings), settings.sockets),
+        (_make_server(Metrics(application.cache, settings), settings), settings.metrics_sockets),
+    ]
+    ended = asyncio.create_task(_wait_for_end(parent))
+    ended.add_done_callback(lambda _: _stop([server for server, _ in servers]))
+    logger.info("HTTP API ready: %s", ", ".join([*settings.listeners, *settings.metrics_listeners]))
+    statistics = asyncio.create_task(application.keep_statistics())
+    await asyncio.gather(*[_serve(server, numbers) for server, numbers in servers if numbers])
+    ended.cancel()
+    statistics.cancel()
+    await asyncio.wait([statistics])
+
+
+def _stop(servers: list[uvicorn.Server]) -> None:
+    for server in servers:
+        server.should_exit = True
+
+
+async def _serve(server: uvicorn.Server, numbers: list[int]) -> None:
+    await server.serve([socket.socket(fileno=number) for number in numbers])
+
+
+def _make_server(application: ASGIApp, settings: HttpSettings) -> uvicorn.Server:
+    """Return a server. Raises `SystemExit` if the certificate cannot be loaded."""
     config = uvicorn.Config(
-        Console(settings, application),
+        application,
         http="h11",
         ws="none",
         lifespan="off",
@@ -66,16 +95,7 @@ async def serve(settings: HttpSettings, parent: BinaryIO) -> None:
     except (OSError, ssl.SSLError) as error:
         logger.error("cannot load the certificate of 'management.tls_cert': %s", error)
         raise SystemExit(1) from None
-    server = _Server(config)
-    sockets = [socket.socket(fileno=number) for number in settings.sockets]
-    ended = asyncio.create_task(_wait_for_end(parent))
-    ended.add_done_callback(lambda _: setattr(server, "should_exit", True))
-    logger.info("HTTP API ready: %s", ", ".join(settings.listeners))
-    statistics = asyncio.create_task(application.keep_statistics())
-    await server.serve(sockets)
-    ended.cancel()
-    statistics.cancel()
-    await asyncio.wait([statistics])
+    return _Server(config)
 
 
 async def _wait_for_end(parent: BinaryIO) -> None:

@@ -23,6 +23,8 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
         tls_key: The private key; None for the key in the file of `tls_cert`.
         disk_free_limit: `limits.disk_free`.
         listeners: The addresses of the API, as URLs.
+        metrics_sockets: File descriptors of the listening sockets of the metrics.
+        metrics_listeners: The addresses of the metrics, as URLs.
         history: The file of the long history.
         log_level: `server.log_level`.
         log_format: `server.log_format`.
@@ -39,6 +41,8 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
     tls_cert: str | None
     tls_key: str | None
     listeners: list[str]
+    metrics_sockets: list[int]
+    metrics_listeners: list[str]
     history: str
     disk_free_limit: int
     log_level: str

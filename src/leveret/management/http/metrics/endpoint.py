@@ -1,0 +1,109 @@
+"""The HTTP endpoint of the metrics. It has a port of its own and no authentication, as in RabbitMQ."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qs
+
+import msgspec
+from prometheus_client import generate_latest
+from starlette.responses import Response, StreamingResponse
+
+from leveret.management.http.cache import Cache
+from leveret.management.http.errors import BrokerUnavailable
+from leveret.management.http.metrics.broker import (
+    DETAILED_PREFIX,
+    GROUPS,
+    PREFIX,
+    Scrape,
+    all_metrics,
+    identity,
+    of_process,
+)
+from leveret.management.http.metrics.objects import Selection
+from leveret.management.http.settings import HttpSettings
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+_CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_COMPRESSION: Final = 1
+# The window of a gzip stream.
+_GZIP: Final = 31
+_MAX_QUERY: Final = 16384
+_NOT_FOUND: Final = msgspec.json.encode({"error": "Object Not Found", "reason": "Not Found"})
+
+
+class Metrics:
+    """Serves the metrics of a broker.
+
+    Args:
+        cache: The objects with their counters.
+        settings: The settings of the process.
+    """
+
+    def __init__(self, cache: Cache, settings: HttpSettings) -> None:
+        self._cache = cache
+        self._settings = settings
+        self._paths: dict[str, Callable[[bytes], AsyncIterator[bytes]]] = {
+            "/metrics": self._aggregated,
+            "/metrics/per-object": self._per_object,
+            "/metrics/detailed": self._detailed,
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await (await self._respond(scope))(scope, receive, send)
+
+    async def _respond(self, scope: Scope) -> Response:
+        found = self._paths.get(scope["path"].removesuffix("/"))
+        if found is None:
+            return Response(_NOT_FOUND, 404, media_type="application/json")
+        method = scope["method"]
+        if method not in ("GET", "HEAD"):
+            return Response(status_code=405, headers={"allow": "GET, HEAD"})
+        if len(scope["query_string"]) > _MAX_QUERY:
+            return Response(f"the query has more than {_MAX_QUERY} bytes\n", 400)
+        try:
+            await self._cache.refresh()
+        except BrokerUnavailable as error:
+            return Response(f"{error}\n", 503)
+        compresses = any(name == b"accept-encoding" and b"gzip" in value for name, value in scope["headers"])
+        headers = {"content-type": _CONTENT_TYPE, "vary": "accept-encoding"}
+        if compresses:
+            headers["content-encoding"] = "gzip"
+        parts = found(scope["query_string"]) if method == "GET" else _nothing()
+        return StreamingResponse(_compressed(parts) if compresses else parts, headers=headers)
+
+    async def _aggregated(self, _: bytes) -> AsyncIterator[bytes]:
+        yield generate_latest(Scrape(all_metrics(self._cache, self._settings)))
+
+    async def _per_object(self, _: bytes) -> AsyncIterator[bytes]:
+        yield generate_latest(Scrape(of_process(self._cache, self._settings)))
+        async for part in Selection(PREFIX, None, None).write(self._cache):
+            yield part
+        yield generate_latest(Scrape(identity("per-object", self._cache, self._settings)))
+
+    async def _detailed(self, query: bytes) -> AsyncIterator[bytes]:
+        wanted = parse_qs(query.decode("latin-1"))
+        families = set(wanted.get("family", ()))
+        for name, group in GROUPS.items():
+            if name in families:
+                yield generate_latest(Scrape(group(DETAILED_PREFIX, self._cache, self._settings)))
+        vhosts = set(wanted["vhost"]) if "vhost" in wanted else None
+        async for part in Selection(DETAILED_PREFIX, families, vhosts).write(self._cache):
+            yield part
+        yield generate_latest(Scrape(identity("detailed", self._cache, self._settings)))
+
+
+async def _nothing() -> AsyncIterator[bytes]:
+    yield b""
+
+
+async def _compressed(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    compressor = zlib.compressobj(_COMPRESSION, wbits=_GZIP)
+    async for part in parts:
+        yield compressor.compress(part)
+    yield compressor.flush()
