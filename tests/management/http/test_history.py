@@ -111,13 +111,13 @@ class Clock:
 def queue_item(name: str) -> dict[str, Any]:
     keys = ("published", "delivered", "delivered_no_ack", "got", "got_no_ack", "got_empty", "redelivered", "acked")
     gauges = ("ready", "delayed", "unacked", "leased", "ready_bytes", "memory", "consumers")
-    return {"name": name, "vhost": "/", **dict.fromkeys(keys + gauges, 0)}
+    return {"name": name, "vhost": "/", "type": "classic", **dict.fromkeys(keys + gauges, 0)}
 
 
 def test_samples_of_a_minute_come_from_the_cache() -> None:
     clock = Clock()
     cache = Cache(None, clock)  # type: ignore[arg-type]
-    process = {"process": {"memory": 1, "pid": 1, "data_dir": "/nonexistent"}, "alarm": ""}
+    process = {"process": {"memory": 1, "pid": 1, "uptime": 60.0, "data_dir": "/nonexistent"}, "alarm": ""}
     cache.apply([["begin", None, True], ["node", None, process], ["vhost.sample", "/", [0] * 15], ["end", None, None]])
     for number in (1, 2):
         cache.apply([["begin", None, False], ["queue", number, queue_item(f"q{number}")]])
