@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import gc
+import json
 import logging
 import os
 import resource
@@ -14,7 +16,8 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +28,15 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 import leveret
+from leveret.config.values import Setting
 from leveret.node import running
 from leveret.node.composition import Composition
 from leveret.storage import sqlite_store
 from leveret.storage.worker import StoreBroken
 from tests.support.broker import ROOT
 from tests.support.polling import wait_until, wait_until_async
+
+MANAGED: Mapping[str, Setting] = {"management": {"enabled": True}}
 
 
 @pytest.fixture(autouse=True)
@@ -335,7 +341,7 @@ def test_a_store_that_failed_is_opened_again(
         commit(self, batch)  # type: ignore[arg-type]
 
     monkeypatch.setattr(sqlite_store.SqliteStore, "commit", breaking)
-    with leveret.Broker(data_dir=tmp_path / "data") as broker:
+    with leveret.Broker(data_dir=tmp_path / "data", config=MANAGED) as broker:
         channel = connect(broker.url).channel()
         channel.confirm_delivery()
         channel.queue_declare("q", durable=True)
@@ -346,6 +352,7 @@ def test_a_store_that_failed_is_opened_again(
         failing.clear()
         wait_until(lambda: _listens(broker))
         with connect(broker.url) as connection:
+            assert [queue["name"] for queue in get(broker.management_url, "queues")] == ["q"]
             assert connection.channel().basic_get("q", auto_ack=True)[2] == b"confirmed"
     assert "the store has failed: disk I/O error" in caplog.text
 
@@ -584,10 +591,57 @@ def test_calls_on_the_running_loop() -> None:
     asyncio.run(main())
 
 
+# The HTTP API
+
+
+def get(url: str | None, path: str) -> Any:
+    """Return the answer to a request to the HTTP API as the user guest."""
+    assert url is not None
+    credentials = base64.b64encode(b"guest:guest").decode()
+    request = urllib.request.Request(f"{url}api/{path}", headers={"authorization": f"Basic {credentials}"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.load(answer)
+
+
+def test_there_is_no_http_api_by_default() -> None:
+    with leveret.Broker() as broker:
+        assert broker.management_url is None
+
+
+@pytest.mark.parametrize("on_disk", [False, True], ids=["in memory", "on disk"])
+def test_the_http_api_of_a_thread(tmp_path: Path, on_disk: bool) -> None:
+    broker = leveret.Broker(config=MANAGED, data_dir=tmp_path / "data" if on_disk else None)
+    for _ in range(2):
+        with broker as running, connect(running.url) as connection:
+            connection.channel().queue_declare("q", auto_delete=True)
+            assert [queue["name"] for queue in get(running.management_url, "queues")] == ["q"]
+        with pytest.raises(OSError):
+            get(running.management_url, "queues")
+
+
+def test_the_http_api_of_a_broker_on_the_running_loop() -> None:
+    async def main() -> None:
+        async with leveret.Broker(config=MANAGED) as broker:
+            await broker.create_vhost("orders")
+            vhosts = await asyncio.to_thread(get, broker.management_url, "vhosts")
+            assert [vhost["name"] for vhost in vhosts] == ["/", "orders"]
+
+    asyncio.run(main(), debug=True)
+
+
+def test_a_port_of_the_http_api_in_use() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        broker = leveret.Broker(config={"management": {"enabled": True, "port": port}})
+        with pytest.raises(leveret.StartFailed, match=rf"cannot listen on port {port}: .* change 'management\.host'"):
+            broker.__enter__()
+
+
 # The process
 
 
-def test_nothing_of_the_process_changes() -> None:
+@pytest.mark.parametrize("config", [{}, MANAGED], ids=["without HTTP", "with HTTP"])
+def test_nothing_of_the_process_changes(config: Mapping[str, Setting]) -> None:
     def settings() -> list[object]:
         root = logging.getLogger()
         return [
@@ -602,6 +656,7 @@ def test_nothing_of_the_process_changes() -> None:
             logging.getLogger("leveret").handlers,
             logging.raiseExceptions,
             logging.getLogger("asyncio").level,
+            logging.getLogger("uvicorn").level,
             sys.excepthook,
             threading.excepthook,
             dict(os.environ),
@@ -612,7 +667,7 @@ def test_nothing_of_the_process_changes() -> None:
     # Frozen objects may be freed.
     gc.unfreeze()
     before = settings()
-    with leveret.Broker() as broker:
+    with leveret.Broker(config=config) as broker:
         exchange_a_message(broker.url)
         assert settings() == before
     assert settings() == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import sys
@@ -23,6 +24,7 @@ def main() -> None:
     parent = os.fdopen(sys.stdin.fileno(), "rb", buffering=0)
     settings = msgspec.json.decode(_first_line(parent.fileno()), type=HttpSettings)
     set_up_logging(settings.log_level, settings.log_format)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     os.nice(_NICE)
     from leveret.management.http.server import serve
 

@@ -28,6 +28,7 @@ from leveret.management.socket_path import CONTROL_SOCKET
 from leveret.node.choices import CHOICES
 from leveret.node.composition import Composition, make_data_directory, tls_settings
 from leveret.node.errors import StartFailed
+from leveret.node.http_endpoint import HttpEndpoint
 from leveret.node.loading import load_definitions
 from leveret.security.declared import check_realms, declared_users
 from leveret.security.tls import TlsError
@@ -138,8 +139,12 @@ class Serving:
         control_path = self._config.server.data_path / CONTROL_SOCKET
         control = ControlServer(composition.admin, control_path)
         if self._http is None:
-            self._http = HttpProcess(self._config, control_path)
-            self._http.listen()
+            endpoint = HttpEndpoint(self._config, self._config.server.data_path)
+            try:
+                endpoint.listen()
+            except StartFailed as error:
+                logger.error("%s", error)  # messages matter more than their management
+            self._http = HttpProcess(endpoint)
         collecting: asyncio.Task[None] | None = None
         if self._ready_file is not None:
             self._ready_file.unlink(missing_ok=True)
@@ -201,7 +206,7 @@ class Serving:
                 "control": str(control_path),
                 "listeners": composition.listeners,
                 "management": self._http_listeners(),
-                "metrics": [] if self._http is None else self._http.metrics_listeners,
+                "metrics": [] if self._http is None else self._http.endpoint.metrics_listeners,
             }
             # Replace the file atomically, because readers poll for it.
             temporary = self._ready_file.with_name(self._ready_file.name + ".new")
@@ -209,7 +214,7 @@ class Serving:
             temporary.replace(self._ready_file)
 
     def _http_listeners(self) -> list[str]:
-        return [] if self._http is None else self._http.listeners
+        return [] if self._http is None else self._http.endpoint.listeners
 
     # Signals
 
@@ -251,7 +256,7 @@ class Serving:
 
 def _first_lines(composition: Composition, http: HttpProcess | None) -> list[str]:
     """Return the startup banner."""
-    api, metrics = ([], []) if http is None else (http.listeners, http.metrics_listeners)
+    api, metrics = ([], []) if http is None else (http.endpoint.listeners, http.endpoint.metrics_listeners)
     config = composition.config
     data = str(config.server.data_path) if config.storage.engine != MEMORY else "in memory only, lost on restart"
     return [

@@ -1,7 +1,8 @@
 """`leveret.Broker`, a broker embedded in a program, on its event loop or in a thread.
 
 It does not change process-wide state: no signal handlers, logging configuration, or garbage collector and interpreter
-settings. It ignores environment variables. Log records go to loggers under `leveret`.
+settings. It ignores environment variables. Log records go to loggers under `leveret`; those of the HTTP server under
+`uvicorn`.
 """
 
 from __future__ import annotations
@@ -27,12 +28,13 @@ from leveret.storage.salvage import Salvage
 # The user of a broker without configured users.
 OWNER = "guest"
 OWNER_PASSWORD = "guest"
-# Defaults that differ from `leveret serve`: free ports, a short wait for clients on shutdown, and no memory alarm, because
-# the broker shares the process's memory with the program.
+# Defaults that differ from `leveret serve`: free ports, a short wait for clients on shutdown, no HTTP API, and no memory
+# alarm, because the broker shares the process's memory with the program.
 _DEFAULTS: Mapping[str, Setting] = {
     "server": {"host": "127.0.0.1", "port": 0, "shutdown_timeout": 0.2},
     "tls": {"port": 0},
     "limits": {"memory_high_watermark": 0},
+    "management": {"enabled": False, "port": 0, "metrics_port": 0},
 }
 _WILDCARDS = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 _NOWHERE = Path("/nowhere")
@@ -132,10 +134,12 @@ class RunningBroker:
         url: The URL of the vhost `/`, with the credentials of `guest`, or of the first configured user with a plain text
             password.
         data_dir: The data directory, or None if everything is in memory.
+        management_url: The address of the HTTP API and the console, or None if `management.enabled` is not set.
     """
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self.management_url = node.http_listeners[0] if node.http_listeners else None
         config = node.config
         scheme, _, address = node.listeners[0].partition("://")
         host, _, port = address.rpartition(":")

@@ -15,6 +15,7 @@ from leveret.management.structs import Reply
 from leveret.node.composition import Composition
 from leveret.node.errors import CallRefused, StartFailed
 from leveret.node.loading import load_definitions
+from leveret.node.management import NodeManagement
 from leveret.security.tls import TlsError
 from leveret.storage.salvage import NOTHING_LOST, Salvage
 
@@ -36,23 +37,41 @@ class Node:
         self._ports = {False: config.server.port, True: config.tls.port}
         self._composition: Composition | None = None
         self._reopening: asyncio.Task[None] | None = None
+        self._management: NodeManagement | None = None
         self.listeners: list[str] = []
+
+    @property
+    def http_listeners(self) -> list[str]:
+        """The addresses of the HTTP API, as URLs."""
+        return [] if self._management is None else self._management.listeners
 
     async def start(self) -> None:
         """Open the store and listen. Raises `StartFailed`."""
+        if self.config.management.enabled:
+            self._management = NodeManagement(self.config)
         try:
             await self._open(self._salvage, first=True)
         except (ConfigError, TlsError, StorageFailed) as error:
+            await self._stop_management()
             raise StartFailed(str(error)) from error
+        except BaseException:
+            await self._stop_management()
+            raise
 
     async def stop(self) -> None:
         """Close listeners, connections and the store. Returns even if the store cannot be closed properly."""
         if self._reopening is not None:
             self._reopening.cancel()
             await asyncio.wait([self._reopening])
+        await self._stop_management()
         composition, self._composition = self._composition, None
         if composition is not None:
             await _close(composition, "the broker stops")
+
+    async def _stop_management(self) -> None:
+        management, self._management = self._management, None
+        if management is not None:
+            await management.stop()
 
     async def call(self, call: str, /, **arguments: Any) -> Reply | Iterator[Reply] | None:
         """Execute an operation; see `Admin.call`. Raises `CallRefused`, or `RuntimeError` if the broker is stopped."""
@@ -72,6 +91,8 @@ class Node:
             if first:
                 await load_definitions(composition)
             await composition.listen(self._ports)
+            if self._management is not None:
+                await self._management.serve(composition.admin)
         except BaseException:
             await _close(composition, "the broker does not start")
             raise
@@ -85,6 +106,8 @@ class Node:
     async def _reopen(self, failed: Composition) -> None:
         """Reopen a failed store, as `leveret serve` does. Clients reconnect; all confirmed messages are recovered."""
         self._composition = None
+        if self._management is not None:
+            await self._management.suspend()
         await _close(failed, "the store failed")
         while self._composition is None:
             await asyncio.sleep(REOPEN_DELAY)

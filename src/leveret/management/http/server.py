@@ -1,9 +1,10 @@
-"""The server of the HTTP process: uvicorn on the sockets that the broker's process listens on."""
+"""The server of the HTTP API: uvicorn on sockets that are open."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 import ssl
 from collections.abc import Iterator
@@ -44,8 +45,7 @@ class _Server(uvicorn.Server):
 
 
 async def serve(settings: HttpSettings, parent: BinaryIO) -> None:
-    """Serve the API until the broker's process closes its end of `parent`."""
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    """Serve the API until the other end of `parent` is closed."""
     path = Path(settings.control)
     application = Application(settings, Control(path), Control(path, _MAX_LOGINS))
     servers = [
@@ -68,7 +68,8 @@ def _stop(servers: list[uvicorn.Server]) -> None:
 
 
 async def _serve(server: uvicorn.Server, numbers: list[int]) -> None:
-    await server.serve([socket.socket(fileno=number) for number in numbers])
+    # The server closes its sockets. Those of the caller stay open.
+    await server.serve([socket.socket(fileno=os.dup(number)) for number in numbers])
 
 
 def _make_server(application: ASGIApp, settings: HttpSettings) -> uvicorn.Server:

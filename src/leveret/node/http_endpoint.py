@@ -1,0 +1,138 @@
+"""The listening sockets of the HTTP API and the metrics of a broker, and the settings of their server."""
+
+from __future__ import annotations
+
+import importlib.util
+import socket
+from pathlib import Path
+from typing import Final
+
+from leveret._build import __version__
+from leveret.config import Config
+from leveret.management.http.settings import HttpSettings, node_name
+from leveret.management.socket_path import CONTROL_SOCKET
+from leveret.node.errors import StartFailed
+from leveret.node.listening import addresses_of, bracketed
+
+_REQUIRED: Final = ("h11", "prometheus_client", "starlette", "uvicorn")
+_BACKLOG: Final = 128
+# The file of the long history.
+_HISTORY: Final = "history.sqlite"
+
+
+class HttpEndpoint:
+    """The sockets of one broker. They stay open while the server restarts.
+
+    Args:
+        config: The configuration of the broker.
+        directory: The directory of the control socket and of the long history.
+
+    Attributes:
+        listeners: The addresses of the API, as URLs. Empty if there is none.
+        metrics_listeners: The addresses of the metrics, as URLs. Empty if there are none.
+    """
+
+    def __init__(self, config: Config, directory: Path) -> None:
+        self._config = config
+        self._directory = directory
+        self._sockets: list[socket.socket] = []
+        self._metrics_sockets: list[socket.socket] = []
+        self.listeners: list[str] = []
+        self.metrics_listeners: list[str] = []
+
+    def listen(self) -> None:
+        """Open the sockets, if the API is enabled. Raises `StartFailed` if any of them cannot be opened."""
+        management = self._config.management
+        if not management.enabled:
+            return
+        missing = [name for name in _REQUIRED if importlib.util.find_spec(name) is None]
+        if missing:
+            raise StartFailed(f"no HTTP API: {', '.join(missing)} not installed; install leveret[management]")
+        self._sockets = self._open("HTTP API", "port", management.port)
+        self.listeners = self._urls(self._sockets, f"{management.path_prefix}/")
+        if management.metrics_enabled:
+            self._metrics_sockets = self._open("metrics", "metrics_port", management.metrics_port)
+            self.metrics_listeners = self._urls(self._metrics_sockets, "/metrics")
+
+    def _open(self, what: str, setting: str, port: int) -> list[socket.socket]:
+        try:
+            return _listen(self._config.management.host, port)
+        except (OSError, StartFailed) as error:
+            text = error.strerror if isinstance(error, OSError) and error.strerror else error
+            raise StartFailed(
+                f"no {what}: cannot listen on port {port}: {text}; change 'management.host' or 'management.{setting}'"
+            ) from None
+
+    def _urls(self, sockets: list[socket.socket], path: str) -> list[str]:
+        scheme = "https" if self._config.management.tls_cert is not None else "http"
+        addresses = [opened.getsockname()[:2] for opened in sockets]
+        return [f"{scheme}://{bracketed(host)}:{port}{path}" for host, port in addresses]
+
+    def descriptors(self) -> list[int]:
+        """Return the file descriptors of the sockets. There are none if there is no API."""
+        return [opened.fileno() for opened in (*self._sockets, *self._metrics_sockets)]
+
+    def close(self) -> None:
+        """Close the sockets."""
+        for opened in (*self._sockets, *self._metrics_sockets):
+            opened.close()
+        self._sockets, self._metrics_sockets = [], []
+
+    def settings(self) -> HttpSettings:
+        """Return the settings of the server, with the descriptors of this process."""
+        config = self._config
+        management = config.management
+        return HttpSettings(
+            control=str(self._directory / CONTROL_SOCKET),
+            sockets=[opened.fileno() for opened in self._sockets],
+            metrics_sockets=[opened.fileno() for opened in self._metrics_sockets],
+            metrics_listeners=self.metrics_listeners,
+            node=node_name(),
+            version=__version__,
+            rabbitmq_version=management.rabbitmq_version,
+            path_prefix=management.path_prefix,
+            cors_origins=management.cors_origins,
+            max_body_size=management.max_body_size,
+            tls_cert=management.tls_cert,
+            tls_key=management.tls_key,
+            disk_free_limit=config.limits.disk_free,
+            listeners=self.listeners,
+            history=str(self._directory / _HISTORY),
+            log_level=config.server.log_level,
+            log_format=config.server.log_format,
+        )
+
+
+def _listen(host: str, port: int) -> list[socket.socket]:
+    """Listen on every address of a host with the same port. Addresses that this machine lacks are skipped.
+
+    Raises:
+        OSError: No address can be listened on, or the port is in use.
+        StartFailed: The host is unknown.
+    """
+    opened: list[socket.socket] = []
+    failure: OSError | None = None
+    for address in addresses_of(host):
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        try:
+            opened.append(_bind(family, address, opened[0].getsockname()[1] if opened else port))
+        except OSError as error:
+            failure = error
+    if not opened:
+        assert failure is not None
+        raise failure
+    return opened
+
+
+def _bind(family: socket.AddressFamily, address: str, port: int) -> socket.socket:
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind((address, port))
+        listener.listen(_BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
