@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,16 @@ def build_directory(language: str, *sources: Path) -> Path:
     return directory
 
 
-def prepare(command: list[str], what: str, **options: object) -> None:
+def prepare(
+    command: list[str],
+    what: str,
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout: float = 400,
+) -> None:
     """Run a step that needs a package registry; skip the test if that fails."""
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False, **options)  # type: ignore[call-overload]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, cwd=cwd, env=env)
     if ran.returncode:
         pytest.skip(f"{what}: {(ran.stderr or ran.stdout)[-1000:]}")
 

@@ -98,6 +98,10 @@ class ManagedBroker:
         """Return the vhost with this name. Raises `NotFound`."""
         return self.broker.vhost(name)
 
+    def vhost_config(self, name: str) -> VhostConfig:
+        """Return the settings of a vhost: those of the configuration, of operators, or the defaults."""
+        return self.config.vhosts.get(name) or self.vhost_settings.get(name) or VhostConfig()
+
     def vhosts(self, name: str | None) -> list[Vhost]:
         """Return the vhost with this name, or all vhosts sorted by name."""
         if name is not None:

@@ -184,6 +184,23 @@ def test_invalid_windows(api: HttpBroker, query: str) -> None:
         assert reply.status == 400 and "_age" in reply.json["reason"]
 
 
+def test_totals_after_the_deletion_of_a_vhost(api: HttpBroker) -> None:
+    """The messages of its queues are no longer counted, and never twice."""
+    everything = {"configure": ".*", "write": ".*", "read": ".*"}
+    before = api.get("/overview")["queue_totals"]["messages"]
+    assert api("PUT", "/vhosts/totals", {}).status == 201
+    assert api("PUT", "/users/totals", {"password": "totals", "tags": "administrator"}).status == 201
+    assert api("PUT", "/permissions/totals/totals", everything).status == 201
+    assert api("PUT", "/queues/totals/q", {"durable": True}, user="totals").status == 201
+    message = {"properties": {}, "routing_key": "q", "payload": "x", "payload_encoding": "string"}
+    assert api("POST", "/exchanges/totals/amq.default/publish", message, user="totals").json == {"routed": True}
+    within(lambda: api.get("/overview")["queue_totals"]["messages"] == before + 1)
+    assert api("DELETE", "/vhosts/totals").status == 204
+    assert api("DELETE", "/users/totals").status == 204
+    within(lambda: named(api.get("/queues"), "q") is None)
+    assert api.get("/overview")["queue_totals"]["messages"] == before
+
+
 def test_sorting_by_rate(api: HttpBroker) -> None:
     with sync.connect(api.process.url()) as connection:
         channel = connection.channel()

@@ -207,14 +207,18 @@ class Cache:
     # Vhosts and exchanges
 
     def totals(self, vhost: str) -> VhostTotals:
-        """Return the totals of a vhost."""
+        """Return the totals of a vhost. Those of an unknown one are 0."""
+        return self.vhosts.get(vhost) or VhostTotals()
+
+    def _totals(self, vhost: str) -> VhostTotals:
+        """Return the totals of a vhost, which the broker describes before its objects."""
         found = self.vhosts.get(vhost)
         if found is None:
             found = self.vhosts[vhost] = VhostTotals()
         return found
 
     def _vhost_sample(self, name: str, sample: list[int]) -> None:
-        self.totals(name).set_ended(sample)
+        self._totals(name).set_ended(sample)
 
     def _vhost_gone(self, name: str, _: Any) -> None:
         self.vhosts.pop(name, None)
@@ -242,14 +246,10 @@ class Cache:
     def _queue(self, number: int, item: Row) -> None:
         known = self.queues.get(number)
         if known is not None:
-            totals = self.totals(item["vhost"])
-            totals.count_queue(known.item, -1)
-            totals.count_queue(item, 1)
-            known.item = item
+            known.describe(item)
             return
-        queue = self.queues[number] = CachedQueue(item)
+        queue = self.queues[number] = CachedQueue(item, self._totals(item["vhost"]))
         self._queues_by_name[item["vhost"], item["name"]] = queue
-        self.totals(item["vhost"]).count_queue(item, 1)
         if not self._is_first:
             self._new(queue, QUEUE)
             self.node.churn["queue_created"] += 1
@@ -257,7 +257,7 @@ class Cache:
 
     def _queue_sample(self, number: int, sample: list[Any]) -> None:
         queue = self.queues[number]
-        increments = queue.sample(self._sampling, sample, self.totals(queue.item["vhost"]))
+        increments = queue.sample(self._sampling, sample)
         self.messages.queue_counted(queue.item["type"], increments)
 
     def _queue_gone(self, number: int, _: Any) -> None:
@@ -265,37 +265,30 @@ class Cache:
         item = queue.item
         if self._queues_by_name.get((item["vhost"], item["name"])) is queue:
             del self._queues_by_name[item["vhost"], item["name"]]
-        self.totals(item["vhost"]).count_queue(item, -1)
+        queue.leave()
         self.node.churn["queue_deleted"] += 1
 
     # Connections and channels
 
     def _connection(self, number: int, item: Row) -> None:
         known = self.connections.get(number)
+        totals = self._totals(item["vhost"]) if item["vhost"] else None
         if known is not None:
-            self._count_bytes(known.item, -1)
-            known.item = item
-        else:
-            connection = self.connections[number] = CachedConnection(item)
-            self.messages.received(number, item["octets_in"])
-            if not self._is_first:
-                self._new(connection, CONNECTION)
-                self.node.churn["connection_created"] += 1
-        self._count_bytes(item, 1)
-
-    def _count_bytes(self, item: Row, sign: int) -> None:
-        if item["vhost"]:
-            self.totals(item["vhost"]).count_bytes(item, sign)
+            known.describe(item, totals)
+            return
+        connection = self.connections[number] = CachedConnection(item, totals)
+        self.messages.received(number, item["octets_in"])
+        if not self._is_first:
+            self._new(connection, CONNECTION)
+            self.node.churn["connection_created"] += 1
 
     def _connection_sample(self, number: int, sample: list[int]) -> None:
         connection = self.connections[number]
-        self._count_bytes(connection.item, -1)
         self.messages.received(number, sample[0] - connection.item["octets_in"])
         connection.sample(self._sampling, sample)
-        self._count_bytes(connection.item, 1)
 
     def _connection_gone(self, number: int, _: Any) -> None:
-        self._count_bytes(self.connections.pop(number).item, -1)
+        self.connections.pop(number).leave()
         self.messages.closed(number)
         self.node.churn["connection_closed"] += 1
 

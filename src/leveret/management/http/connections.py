@@ -147,7 +147,7 @@ def consumer_row(item: Row, connections: dict[int, Row], node: str) -> Row:
         "arguments": item["arguments"],
         "channel_details": channel,
         "consumer_tag": item["tag"],
-        "consumer_timeout": None,
+        "consumer_timeout": item["timeout"],
         "exclusive": item["exclusive"],
         "prefetch_count": item["prefetch"],
         "queue": {"name": item["queue"], "vhost": item["vhost"]},

@@ -150,18 +150,35 @@ NODE_STATISTICS: Final = {
 
 
 class CachedQueue(Measured):
-    """A queue. `item` is what `queues.list` says of it."""
+    """A queue.
 
-    __slots__ = ("item",)
+    Attributes:
+        item: What `queues.list` says of it.
+    """
 
-    def __init__(self, item: Row) -> None:
+    __slots__ = ("_totals", "item")
+
+    def __init__(self, item: Row, totals: VhostTotals) -> None:
         super().__init__()
         self.item = item
+        # Those of the vhost when the queue was new: the vhost may be gone before the queue.
+        self._totals = totals
+        totals.count_queue(item, 1)
 
-    def sample(self, tick: int, sample: list[Any], totals: VhostTotals) -> Sequence[int]:
+    def describe(self, item: Row) -> None:
+        """Replace what the broker says of the queue."""
+        self._totals.count_queue(self.item, -1)
+        self.item = item
+        self._totals.count_queue(item, 1)
+
+    def leave(self) -> None:
+        """Subtract the queue, which is gone, from the totals of its vhost."""
+        self._totals.count_queue(self.item, -1)
+
+    def sample(self, tick: int, sample: list[Any]) -> Sequence[int]:
         """Set the counters and gauges, and return the increments of the counters of `QUEUE`."""
         item = self.item
-        totals.count_changes(item, sample)
+        self._totals.count_changes(item, sample)
         item.update(zip(_QUEUE_KEYS, sample, strict=False))
         gets = item["got"] + item["got_no_ack"]
         return self.measure(
@@ -194,16 +211,39 @@ class CachedExchange(Measured):
 
 
 class CachedConnection(Measured):
-    """A connection. `item` is what `connections.list` says of it."""
+    """A connection.
 
-    __slots__ = ("item",)
+    Attributes:
+        item: What `connections.list` says of it.
+    """
 
-    def __init__(self, item: Row) -> None:
+    __slots__ = ("_totals", "item")
+
+    def __init__(self, item: Row, totals: VhostTotals | None) -> None:
         super().__init__()
         self.item = item
+        # None until the connection has opened a vhost. The vhost may be gone before the connection.
+        self._totals = totals
+        self._count(1)
+
+    def describe(self, item: Row, totals: VhostTotals | None) -> None:
+        """Replace what the broker says of the connection."""
+        self._count(-1)
+        self.item, self._totals = item, totals
+        self._count(1)
+
+    def leave(self) -> None:
+        """Subtract the connection, which is closed, from the totals of its vhost."""
+        self._count(-1)
+
+    def _count(self, sign: int) -> None:
+        if self._totals is not None:
+            self._totals.count_bytes(self.item, sign)
 
     def sample(self, tick: int, sample: list[int]) -> None:
+        self._count(-1)
         self.item.update(zip(_CONNECTION_KEYS, sample, strict=True))
+        self._count(1)
         self.measure(CONNECTION, tick, (), sample[:4])
 
 

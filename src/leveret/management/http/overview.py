@@ -42,6 +42,8 @@ _MEMORY: Final = (
     "connection_other",
     "connection_readers",
     "connection_writers",
+    "metadata_store",
+    "metadata_store_ets",
     "metrics",
     "mgmt_db",
     "mnesia",

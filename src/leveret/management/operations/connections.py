@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from leveret.broker.consumer import Consumer
 from leveret.broker.errors import NotFound
+from leveret.broker.queues.queue import Queue
 from leveret.management.descriptions import ChannelInfo, ConnectionInfo
 from leveret.management.json_values import ClientTable
 from leveret.management.operations.operation import Context, Operation, Operations
@@ -31,7 +32,11 @@ class ListConsumers(InVhost, kw_only=True):
 
 
 class ConsumerInfo(Reply, kw_only=True):
-    """A consumer. Internal consumers, such as that of direct reply-to, have no `connection`."""
+    """A consumer. Internal consumers, such as that of direct reply-to, have no `connection`.
+
+    Attributes:
+        timeout: Maximum time that a delivery may stay unacknowledged, in milliseconds; 0 for no limit.
+    """
 
     vhost: str
     queue: str
@@ -44,6 +49,7 @@ class ConsumerInfo(Reply, kw_only=True):
     priority: int
     unacked: int
     prefetch: int
+    timeout: int
     arguments: ClientTable
 
 
@@ -89,15 +95,23 @@ def list_consumers(context: Context, request: ListConsumers) -> Iterator[Consume
     for vhost in context.vhosts(request.vhost):
         if request.queue is not None:
             found = vhost.find_queue(request.queue)
-            yield from (_describe_consumer(consumer) for consumer in list(found.consumers if found is not None else ()))
+            yield from () if found is None else _describe_consumers(context, found)
             continue
         for queue in vhost.queue_list.walk():
-            for consumer in list(queue.consumers):
-                yield _describe_consumer(consumer)
+            yield from _describe_consumers(context, queue)
             yield None
 
 
-def _describe_consumer(consumer: Consumer) -> ConsumerInfo:
+def _describe_consumers(context: Context, queue: Queue) -> Iterator[ConsumerInfo]:
+    timeout = queue.settings.consumer_timeout
+    if timeout is None:
+        timeout = round(context.managed.vhost_config(queue.vhost.name).consumer_timeout * 1000)
+    for consumer in list(queue.consumers):
+        own = consumer.arguments.get("x-consumer-timeout")
+        yield _describe_consumer(consumer, own if isinstance(own, int) else timeout)
+
+
+def _describe_consumer(consumer: Consumer, timeout: int) -> ConsumerInfo:
     return ConsumerInfo(
         vhost=consumer.queue.vhost.name,
         queue=consumer.queue.name,
@@ -110,6 +124,7 @@ def _describe_consumer(consumer: Consumer) -> ConsumerInfo:
         priority=consumer.priority,
         unacked=consumer.unacked,
         prefetch=getattr(consumer, "prefetch", 0),
+        timeout=timeout,
         arguments=ClientTable(consumer.arguments),
     )
 

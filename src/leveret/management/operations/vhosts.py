@@ -65,7 +65,7 @@ def list_vhosts(context: Context, request: Request) -> Iterator[VhostInfo | None
             ready += queue.ready_count
             unacked += queue.unacked
             yield None
-        config = _config_of(context, vhost.name)
+        config = context.managed.vhost_config(vhost.name)
         yield VhostInfo(
             name=vhost.name,
             source=_source(context, vhost.name),
@@ -87,12 +87,6 @@ def list_vhosts(context: Context, request: Request) -> Iterator[VhostInfo | None
 def _shown(limit: int) -> int:
     """Return a limit of the broker, where -1 is unlimited, as in the configuration, where -1 allows none."""
     return {-1: 0, 0: -1}.get(limit, limit)
-
-
-def _config_of(context: Context, name: str) -> VhostConfig:
-    """Return the settings of a vhost: those of the configuration, of operators, or the defaults."""
-    managed = context.managed
-    return managed.config.vhosts.get(name) or managed.vhost_settings.get(name) or VhostConfig()
 
 
 def _source(context: Context, name: str) -> str:
@@ -155,7 +149,7 @@ def delete(context: Context, request: Named) -> None:
         raise NotAllowed(f"vhost '{DEFAULT_VHOST}' always exists")
     if name not in context.broker.vhosts:
         raise NotFound(f"vhost '{name}' does not exist")
-    if _config_of(context, name).protected_from_deletion:
+    if context.managed.vhost_config(name).protected_from_deletion:
         raise PreconditionFailed(f"vhost '{name}' is protected from deletion; remove the protection first")
     for session in list(context.managed.sessions()):
         if session.describe().vhost == name:

@@ -23,6 +23,8 @@ ADDED: Final = {
             "is_op_policy_updating_enabled",
             "leader",
             "maintenance",
+            "metadata_store",
+            "metadata_store_ets",
             "members",
             "node_tags",
             "oauth_enabled",
@@ -89,7 +91,7 @@ class Difference:
 
     Args:
         requests: The requests, with `*` for any characters: `GET /queues/*`.
-        findings: What is different, as `compare.differences` says it, with `*`.
+        findings: Texts of `compare.differences`, with `*`.
         reason: Why.
     """
 

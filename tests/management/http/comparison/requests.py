@@ -36,7 +36,7 @@ def get(*paths: str, **options: Any) -> list[Call]:
     return [Call("GET", path, **options) for path in paths]
 
 
-# What the other requests are about. The users have one tag each.
+# Requests that make the objects of the others. The users have one tag each.
 _ALL: Final = {"configure": ".*", "write": ".*", "read": ".*"}
 SETUP: Final = [
     *[
