@@ -14,7 +14,7 @@ from leveret.broker.values import freeze
 from leveret.broker.vhost import Vhost
 from leveret.management.json_values import ClientTable, plain
 from leveret.management.operations.operation import Context, Operation, Operations
-from leveret.management.structs import Arguments, InVhost, Reply, Request
+from leveret.management.structs import Arguments, InVhost, Reply, Request, check_arguments, check_routing_key
 
 
 class OneBinding(Request, kw_only=True):
@@ -26,6 +26,10 @@ class OneBinding(Request, kw_only=True):
     kind: Literal["queue", "exchange"] = "queue"
     routing_key: str = ""
     arguments: Arguments = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_routing_key(self.routing_key)
+        check_arguments(self.arguments)
 
 
 class List(InVhost, kw_only=True):

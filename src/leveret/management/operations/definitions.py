@@ -16,7 +16,7 @@ from leveret.broker.queues.queue import Queue
 from leveret.broker.values import FieldTable, Frozen, freeze
 from leveret.management.json_values import ClientTable
 from leveret.management.operations.operation import EACH, Right, VhostContext, VhostOperation, VhostOperations
-from leveret.management.structs import Arguments, Messages, Reply, Request
+from leveret.management.structs import Arguments, Messages, Reply, Request, check_arguments, check_routing_key
 
 if TYPE_CHECKING:
     from leveret.broker.vhost import Vhost
@@ -163,6 +163,9 @@ class DeclareQueue(OneQueue, kw_only=True):
     auto_delete: bool = False
     arguments: Arguments = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        check_arguments(self.arguments)
+
 
 class DeleteQueue(OneQueue, kw_only=True):
     if_unused: bool = False
@@ -184,6 +187,9 @@ class DeclareExchange(OneExchange, kw_only=True):
     internal: bool = False
     arguments: Arguments = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        check_arguments(self.arguments)
+
 
 class Bindings(Request, kw_only=True):
     """Request about the bindings from an exchange to a destination with one routing key."""
@@ -196,6 +202,10 @@ class Bindings(Request, kw_only=True):
 
 class OneBinding(Bindings, kw_only=True):
     arguments: Arguments = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_routing_key(self.routing_key)
+        check_arguments(self.arguments)
 
 
 class QueueDefinition(Reply, kw_only=True):

@@ -12,7 +12,7 @@ from leveret.broker.policies import effective_definition
 from leveret.management.json_values import ClientTable
 from leveret.management.operations.operation import Context, Operation, Operations
 from leveret.management.operations.policies import name_of
-from leveret.management.structs import Arguments, InVhost, NamedInVhost, Reply
+from leveret.management.structs import Arguments, InVhost, NamedInVhost, Reply, check_arguments
 
 
 class Add(NamedInVhost, kw_only=True):
@@ -21,6 +21,9 @@ class Add(NamedInVhost, kw_only=True):
     auto_delete: bool = False
     internal: bool = False
     arguments: Arguments = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_arguments(self.arguments)
 
 
 class Delete(NamedInVhost, kw_only=True):

@@ -8,7 +8,7 @@ from typing import Any
 from leveret.management.json_values import ClientTable
 from leveret.management.operations.operation import Context, Operation, Operations
 from leveret.management.operations.policies import Applied, Stored
-from leveret.management.structs import InVhost, Named, NamedInVhost, Reply, Request
+from leveret.management.structs import InVhost, Named, NamedInVhost, Reply, Request, check_value
 
 
 class Parameters(InVhost, kw_only=True):
@@ -28,11 +28,17 @@ class SetParameter(OneParameter, kw_only=True):
 
     value: Any
 
+    def __post_init__(self) -> None:
+        check_value("value", self.value)
+
 
 class SetGlobalParameter(Named, kw_only=True):
     """Request to add or replace a global parameter."""
 
     value: Any
+
+    def __post_init__(self) -> None:
+        check_value("value", self.value)
 
 
 class ParameterInfo(Reply, kw_only=True):

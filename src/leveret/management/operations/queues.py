@@ -22,13 +22,16 @@ from leveret.management.operations.operation import (
     check,
 )
 from leveret.management.operations.policies import name_of
-from leveret.management.structs import Arguments, InVhost, Messages, NamedInVhost, Reply, Request
+from leveret.management.structs import Arguments, InVhost, Messages, NamedInVhost, Reply, Request, check_arguments
 
 
 class Add(NamedInVhost, kw_only=True):
     durable: bool = True
     auto_delete: bool = False
     arguments: Arguments = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_arguments(self.arguments)
 
 
 class Delete(NamedInVhost, kw_only=True):

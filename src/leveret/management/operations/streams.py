@@ -29,7 +29,7 @@ from leveret.management.operations.operation import (
     VhostOperation,
     VhostOperations,
 )
-from leveret.management.structs import Arguments, InVhost, Messages, NamedInVhost, Reply, Request
+from leveret.management.structs import Arguments, InVhost, Messages, NamedInVhost, Reply, Request, check_arguments
 from leveret.security.patterns import Pattern
 
 if TYPE_CHECKING:
@@ -60,6 +60,9 @@ class Offset(NamedInVhost, kw_only=True):
 class AddSuper(NamedInVhost, kw_only=True):
     partitions: Annotated[int, Meta(ge=1, le=10_000)]
     arguments: Arguments = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_arguments(self.arguments)
 
 
 class Super(Request, kw_only=True):

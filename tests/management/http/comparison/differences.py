@@ -167,7 +167,7 @@ _ANSWERS: Final = [
     Difference("GET /overview?*columns=*", "body: [] | {}", "an object without keys is an object"),
     Difference("GET /*columns=*.*", "body*: * | missing", "columns lead into objects"),
     Difference("GET /*_age=x*", "status: 200 | 400", _STRICT),
-    # What users may see
+    # Visible objects
     Difference("* by *", "status: 401 | 404", _HIDDEN),
     Difference("GET /vhosts/* by *", "status: 401 | 200", _SEEN),
     Difference("GET /*/hidden* by monitor", "status: 401 | 200", _SEEN),

@@ -1,0 +1,97 @@
+"""Input of attackers: bodies, names and parameters that break parsers, lists or the broker's event loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from leveret.management.structs import check_arguments
+from tests.management.http.client import HttpBroker
+
+LISTS = ("/queues", "/exchanges", "/bindings", "/overview", "/vhosts", "/global-parameters", "/definitions")
+
+
+def check_lists(api: HttpBroker) -> None:
+    """Check that no object makes the answers fail that have it."""
+    for path in LISTS:
+        assert api("GET", path).status == 200, path
+
+
+def nested(depth: int) -> bytes:
+    return b"[" * depth + b"]" * depth
+
+
+@pytest.mark.parametrize("depth", [100, 900, 5000])
+def test_deep_values(api: HttpBroker, depth: int) -> None:
+    """A list that is nested as deep as the parser allows would end the encoding of every list with it."""
+    value = nested(depth)
+    for method, path, body in (
+        ("PUT", "/queues/%2F/deep", b'{"arguments":{"a":%s}}'),
+        ("PUT", "/exchanges/%2F/deep", b'{"arguments":{"a":%s}}'),
+        ("POST", "/bindings/%2F/e/amq.topic/e/amq.fanout", b'{"routing_key":"deep","arguments":{"a":%s}}'),
+        ("PUT", "/global-parameters/deep", b'{"value":%s}'),
+        ("PUT", "/policies/%2F/deep", b'{"pattern":"a","definition":{"max-length":%s}}'),
+        ("PUT", "/vhosts/deep", b'{"tags":%s}'),
+        ("POST", "/definitions", b'{"queues":[{"vhost":"/","name":"deep","arguments":{"a":%s}}]}'),
+    ):
+        reply = api(method, path, raw=body % value, headers={"Content-Type": "application/json"})
+        assert reply.status == 400, (path, reply.status, reply.content[:200])
+    check_lists(api)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"a": 1 << 63}, "has the integer 9223372036854775808; expected 64 bits"),
+        ({"a": [{"b": -(1 << 70)}]}, "expected 64 bits"),
+        ({"a": [0] * 10_000}, "has too many values; expected at most 10000"),
+        ({"\u00fc" * 128: 1}, "has a key of 256 bytes; expected at most 255"),
+    ],
+)
+def test_large_arguments(api: HttpBroker, arguments: dict[str, Any], reason: str) -> None:
+    for method, path in (
+        ("PUT", "/queues/%2F/large"),
+        ("PUT", "/exchanges/%2F/large"),
+        ("POST", "/bindings/%2F/e/amq.topic/e/amq.fanout"),
+    ):
+        reply = api(method, path, {"arguments": arguments})
+        assert (reply.status, reply.json["error"]) == (400, "bad_request"), reply.content[:200]
+        assert "'arguments' has " in reply.json["reason"] and reply.json["reason"].endswith(reason)
+
+
+def test_much_text() -> None:
+    check_arguments({"a": "x" * 65536, "b": ["x" * 65536]})
+    with pytest.raises(ValueError, match="'arguments' has too much text; expected at most 131072 characters"):
+        check_arguments({"a": "x" * 65536, "b": ["x" * 65536, "x"]})
+
+
+def test_long_routing_keys(api: HttpBroker) -> None:
+    path = "/bindings/%2F/e/amq.topic/e/amq.fanout"
+    assert api("POST", path, {"routing_key": "k" * 255}).status == 201
+    reply = api("POST", path, {"routing_key": "\u00fc" * 128})
+    assert (reply.status, reply.json["reason"].partition(": ")[2]) == (
+        400,
+        "the routing key has 256 bytes; expected at most 255",
+    )
+    assert api("DELETE", f"{path}/{'k' * 255}").status == 204
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"durable":NaN}',
+        b'{"arguments":{"a":1e999}}',
+        b'{"arguments":{"a":' + b"9" * 5000 + b"}}",
+        b'{"arguments":{"a":"\\ud800"}}',
+    ],
+)
+def test_values_that_json_does_not_have(api: HttpBroker, body: bytes) -> None:
+    reply = api("PUT", "/queues/%2F/invalid", raw=body)
+    assert (reply.status, reply.json["reason"]) == (400, "not_json")
+
+
+def test_the_last_of_duplicate_keys_counts(api: HttpBroker) -> None:
+    assert api("PUT", "/queues/%2F/twice", raw=b'{"durable":true,"durable":false}').status == 201
+    assert not api.get("/queues/%2F/twice")["durable"]
+    assert api("DELETE", "/queues/%2F/twice").status == 204
