@@ -303,7 +303,7 @@ def test_totals_follow_protocols_and_types() -> None:
     assert totals.by_type["deliver", "amqp10", "rabbit_stream_queue"] == 6
     assert (totals.sizes["amqp091"].counts[2], totals.sizes["amqp091"].total) == (4, 8000)
     totals.add([increments(publish=1)])
-    assert totals.by_protocol["publish", "amqp091"] == 5, "a channel that nobody has seen"
+    assert totals.by_protocol["publish", "amqp091"] == 5, "a channel that was closed within the second"
     totals.channel_counted(1, "AMQP 0-9-1", counted(CHANNEL.counters, publish=4))
     totals.discard()
     totals.add([increments()])

@@ -87,7 +87,7 @@ class GlobalTotals:
         self.by_type: Counter[tuple[str, str, str]] = Counter()
         self._expected: Counter[str] = Counter()
         self.sizes = {protocol: SizeHistogram() for protocol in PROTOCOLS}
-        # What channels and queues have counted since the last `add`, by protocol or type, by counter.
+        # Increments of channels and queues since the last `add`, by counter, then by protocol or type.
         self._channels: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._queues: defaultdict[str, Counter[str]] = defaultdict(Counter)
         # Received bytes of connections that have not published since.
@@ -122,7 +122,7 @@ class GlobalTotals:
         self._received.pop(connection, None)
 
     def discard(self) -> None:
-        """Forget what channels and queues have counted: it is already in the totals."""
+        """Forget the increments of channels and queues, which are in the totals already."""
         self._forget_counts()
         self._received.clear()
 
