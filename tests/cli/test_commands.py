@@ -349,7 +349,7 @@ def test_the_broker_is_found_by_its_configuration(
 
 
 def test_without_a_broker(tmp_path: Path) -> None:
-    for arguments in (["status"], ["queues"], ["users", "list"], ["vhosts", "add", "x"]):
+    for arguments in (["status"], ["health"], ["queues"], ["users", "list"], ["vhosts", "add", "x"]):
         result = Commands(tmp_path / "nowhere").run(*arguments)
         assert result.exit_code == 3
         assert f"no broker is running on {tmp_path}/nowhere" in result.output

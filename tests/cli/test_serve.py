@@ -116,6 +116,7 @@ def test_the_ready_file(process: LeveretProcess) -> None:
         "control": str(process.data_dir / "control.sock"),
         "listeners": [f"amqp://127.0.0.1:{process.port}"],
         "management": [],
+        "metrics": [],
     }
 
 

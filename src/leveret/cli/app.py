@@ -28,6 +28,7 @@ COMMANDS = {
     "serve": ("leveret.cli.serve:serve", "Run a broker."),
     "check": ("leveret.cli.check:check", "Verify the data directory of a stopped broker."),
     "status": ("leveret.cli.status:status", "Show the state of the broker."),
+    "health": ("leveret.cli.health:health", "Check the broker, for container probes."),
     "queues": ("leveret.cli.queues:queues", "List, add, delete and purge queues."),
     "streams": ("leveret.cli.streams:streams", "List, inspect and change streams."),
     "leases": ("leveret.cli.leases:leases", "List and release queue leases."),

@@ -14,7 +14,7 @@ from leveret.management.socket_path import CONTROL_SOCKET
 from leveret.node.errors import StartFailed
 from leveret.node.listening import addresses_of, bracketed
 
-_REQUIRED: Final = ("h11", "prometheus_client", "starlette", "uvicorn")
+_REQUIRED: Final = ("asn1crypto", "h11", "prometheus_client", "starlette", "uvicorn")
 _BACKLOG: Final = 128
 # The file of the long history.
 _HISTORY: Final = "history.sqlite"
@@ -95,6 +95,8 @@ class HttpEndpoint:
             max_body_size=management.max_body_size,
             tls_cert=management.tls_cert,
             tls_key=management.tls_key,
+            amqp_tls_cert=config.tls.cert,
+            amqp_tls_ca=config.tls.ca,
             disk_free_limit=config.limits.disk_free,
             listeners=self.listeners,
             history=str(self._directory / _HISTORY),

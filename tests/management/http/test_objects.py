@@ -10,6 +10,7 @@ import pytest
 from leveret import sync
 from leveret.broker.exchanges.registry import TYPES
 from tests.management.http.client import HttpBroker
+from tests.management.http.scrapes import metrics_port
 
 QUEUE = """
     arguments auto_delete consumer_capacity consumer_details consumer_utilisation consumers deliveries durable
@@ -82,8 +83,12 @@ def test_overview(api: HttpBroker) -> None:
     assert found["product_name"] == "Leveret"
     assert found["rabbitmq_version"] == found["management_version"] == api.get("/version")
     assert found["node"].startswith("rabbit@")
-    assert {listener["protocol"] for listener in found["listeners"]} == {"amqp", "http"}
-    assert {listener["port"] for listener in found["listeners"]} == {api.port, api.process.port}
+    assert {listener["protocol"] for listener in found["listeners"]} == {"amqp", "http", "http/prometheus"}
+    assert {listener["port"] for listener in found["listeners"]} == {
+        api.port,
+        api.process.port,
+        metrics_port(api.process),
+    }
     assert set(found["object_totals"]) == {"channels", "connections", "consumers", "exchanges", "queues"}
     limited = api.get("/overview", user="manager")
     check_keys(limited, OVERVIEW)
@@ -413,33 +418,6 @@ def test_topic_permissions(api: HttpBroker) -> None:
     assert api("DELETE", f"{path}/amq.topic").status == 204
     assert api("DELETE", path).status == 404
     assert api("DELETE", "/users/sensor").status == 204
-
-
-def test_health_checks(api: HttpBroker) -> None:
-    for check in (
-        "alarms",
-        "local-alarms",
-        "virtual-hosts",
-        "node-is-quorum-critical",
-        "node-is-mirror-sync-critical",
-        "is-in-service",
-        "ready-to-serve-clients",
-        "below-node-connection-limit",
-        "metadata-store/initialized",
-        f"port-listener/{api.process.port}",
-        "protocol-listener/amqp",
-        "protocol-listener/http",
-    ):
-        reply = api("GET", f"/health/checks/{check}", user="manager")
-        assert (reply.status, reply.json["status"]) == (200, "ok"), check
-        assert "no-cache" in reply.headers["cache-control"]
-    failed = api("GET", "/health/checks/port-listener/1")
-    assert failed.status == 503
-    assert failed.json["reason"] == "No active listener"
-    assert failed.json["missing"] == 1
-    assert api("GET", "/health/checks/protocol-listener/mqtt").status == 503
-    assert api("GET", "/health/checks/port-listener/x").status == 400
-    assert api.get("/healthchecks/node") == {"status": "ok"}
 
 
 def test_pages(api: HttpBroker) -> None:

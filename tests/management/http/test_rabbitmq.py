@@ -12,7 +12,7 @@ import pytest
 
 from leveret import sync
 from tests.management.http.client import HttpBroker, HttpRabbit, Reply
-from tests.management.http.scrapes import Samples, request, scrape
+from tests.management.http.scrapes import Samples, metrics_port, request
 from tests.support.broker import LeveretProcess, free_port
 from tests.support.polling import wait_until
 from tests.support.rabbitmq import RabbitProcess, available
@@ -198,6 +198,19 @@ REQUESTS: list[tuple[str, str, Any]] = [
     ("GET", "/aliveness-test/%2F", None),
     ("GET", "/health/checks/alarms", None),
     ("GET", "/health/checks/port-listener/1", None),
+    ("GET", "/health/checks/port-listener/x", None),
+    ("GET", "/health/checks/protocol-listener/amqp", None),
+    ("GET", "/health/checks/protocol-listener/amqp091", None),
+    ("GET", "/health/checks/virtual-hosts", None),
+    ("GET", "/health/checks/node-is-quorum-critical", None),
+    ("GET", "/health/checks/node-is-mirror-sync-critical", None),
+    ("GET", "/health/checks/certificate-expiration/1/weeks", None),
+    ("GET", "/health/checks/certificate-expiration/x/weeks", None),
+    ("GET", "/health/checks/certificate-expiration/1/eons", None),
+    ("GET", "/aliveness-test/missing", None),
+    ("GET", "/healthchecks/node/missing", None),
+    ("DELETE", "/reset", None),
+    ("DELETE", "/reset/missing", None),
 ]
 
 
@@ -220,13 +233,7 @@ def test_metrics(api: HttpBroker, rabbit: tuple[RabbitProcess, HttpRabbit]) -> N
             channel.publish(b"body", routing_key="compared.metrics")
             assert channel.get("compared.metrics")
         for path in ("", "/per-object"):
-
-            def theirs(path: str = path) -> Samples | None:
-                reply = request(METRICS_PORT, f"/metrics{path}")
-                found = Samples(reply.content.decode())
-                return found if found.sum("rabbitmq_channel_get_ack_total") else None
-
-            expected, ours = wait_until(theirs), Samples(scrape(api.process, path))
+            expected, ours = (counted(port, path) for port in (METRICS_PORT, metrics_port(api.process)))
             types = {name: family.type for name, family in ours.families.items()}
             missing = expected.names() - ours.names()
             assert [name for name in sorted(missing) if not re.fullmatch(OMITTED_METRICS, name)] == []
@@ -235,6 +242,16 @@ def test_metrics(api: HttpBroker, rabbit: tuple[RabbitProcess, HttpRabbit]) -> N
             for name in ("rabbitmq_global_messages_delivered_total", "rabbitmq_global_messages_received_total"):
                 labels = expected.find(name, protocol="amqp091")
                 assert all(label in ours.find(name) for label in labels)
+
+
+def counted(port: int, path: str) -> Samples:
+    """Return the samples of a scrape that has seen a channel with basic.get."""
+
+    def found() -> Samples | None:
+        samples = Samples(request(port, f"/metrics{path}").content.decode())
+        return samples if samples.sum("rabbitmq_channel_get_ack_total") else None
+
+    return wait_until(found, "the channel")
 
 
 def shown(reply: Reply) -> tuple[int, str | None, Any]:

@@ -124,6 +124,13 @@ class Cache:
                 if not self._is_fresh(wanted):
                     await self._pass()
 
+    async def reset(self) -> None:
+        """Forget samples and churn, and ask the broker for everything. Raises `BrokerUnavailable`."""
+        async with self._lock:
+            self._reader = ""
+            self.node = NodeTotals()
+            await self._pass()
+
     def _is_fresh(self, change: int) -> bool:
         return self._passed_change >= change and time.monotonic() - self._passed_at < MAX_AGE
 

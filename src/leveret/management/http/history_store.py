@@ -164,6 +164,14 @@ class HistoryDatabase:
         )
         return [(time, _unpack(packed)) for time, packed in found]
 
+    def clear(self) -> None:
+        """Delete all samples."""
+        with self._connection:
+            self._connection.execute("BEGIN")
+            for table in ("minutes", "hours", "series"):
+                self._connection.execute(f"DELETE FROM {table}")
+        self._series = {}
+
     def subjects(self) -> list[Subject]:
         """Return everything that has samples."""
         return list(self._series)

@@ -75,6 +75,12 @@ class History:
         """Return everything that has samples. Raises `HttpError` (503) if there is no history."""
         return await self._run((await self._checked()).subjects)
 
+    async def clear(self) -> None:
+        """Delete all samples, if there is a history."""
+        await self._opened.wait()
+        if self._database is not None:
+            await self._run(self._database.clear)
+
     async def _checked(self) -> HistoryDatabase:
         await self._opened.wait()
         if self._database is None:

@@ -82,9 +82,20 @@ _RETENTION: Final = [600, 3600]
 def endpoints(request: Request, listeners: list[str]) -> Iterator[tuple[str, str, int]]:
     """Yield protocol, address and port of each listener."""
     for url in [*listeners, *request.settings.listeners]:
-        scheme, _, address = url.partition("://")
-        host, _, port = address.rstrip("/").rpartition(":")
-        yield _SCHEMES.get(scheme, scheme), host.strip("[]"), int(port)
+        yield _endpoint(url)
+
+
+def metrics_endpoints(request: Request) -> Iterator[tuple[str, str, int]]:
+    """Yield protocol, address and port of each listener of the metrics."""
+    for url in request.settings.metrics_listeners:
+        protocol, host, port = _endpoint(url)
+        yield f"{protocol}/prometheus", host, port
+
+
+def _endpoint(url: str) -> tuple[str, str, int]:
+    scheme, _, address = url.partition("://")
+    host, _, port = address.partition("/")[0].rpartition(":")
+    return _SCHEMES.get(scheme, scheme), host.strip("[]"), int(port)
 
 
 def _listeners(request: Request, status: Row) -> list[Row]:
@@ -96,7 +107,7 @@ def _listeners(request: Request, status: Row) -> list[Row]:
             "protocol": protocol,
             "socket_opts": _SOCKET_OPTIONS,
         }
-        for protocol, host, port in endpoints(request, status["listeners"])
+        for protocol, host, port in (*endpoints(request, status["listeners"]), *metrics_endpoints(request))
     ]
 
 

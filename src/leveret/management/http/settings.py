@@ -21,6 +21,8 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
         max_body_size: Maximum size of a request body in bytes.
         tls_cert: The certificate chain, or None for plain HTTP.
         tls_key: The private key; None for the key in the file of `tls_cert`.
+        amqp_tls_cert: The certificate chain of the AMQP listener, or None without TLS.
+        amqp_tls_ca: The CA certificates of that listener.
         disk_free_limit: `limits.disk_free`.
         listeners: The addresses of the API, as URLs.
         metrics_sockets: File descriptors of the listening sockets of the metrics.
@@ -40,6 +42,8 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_body_size: int
     tls_cert: str | None
     tls_key: str | None
+    amqp_tls_cert: str | None
+    amqp_tls_ca: str | None
     listeners: list[str]
     metrics_sockets: list[int]
     metrics_listeners: list[str]

@@ -9,7 +9,7 @@ import msgspec
 
 from leveret.management.descriptions import ProcessInfo
 from leveret.management.operations.operation import Context, Operation, Operations
-from leveret.management.structs import Request
+from leveret.management.structs import Reply, Request
 
 # Maximum number of queues to sum up per turn.
 STEP: Final = 1000
@@ -28,6 +28,39 @@ class Status(ProcessInfo, kw_only=True):
     unacked: int
     queue_memory: int
     log: dict[str, str | int]
+
+
+class Health(Reply, kw_only=True):
+    """State of the broker for health checks, without a walk through all queues.
+
+    Attributes:
+        alarm: The reason why publishers are blocked, or "".
+        state: The state of the log: `ok`, `full` or `failed`.
+        reason: The reason for another state than `ok`.
+        max_connections: The maximum number of connections; 0 is unlimited.
+    """
+
+    alarm: str
+    state: str
+    reason: str
+    listeners: list[str]
+    connections: int
+    max_connections: int
+    vhosts: int
+
+
+def health(context: Context, request: Request) -> Health:
+    """Return the state of the broker for health checks."""
+    log = context.broker.log
+    return Health(
+        alarm=context.managed.alarm(),
+        state=log.state,
+        reason=log.reason,
+        listeners=context.managed.facts().listeners,
+        connections=len(list(context.managed.sessions())),
+        max_connections=context.managed.config.limits.connections,
+        vhosts=len(context.broker.vhosts),
+    )
 
 
 async def status(context: Context, request: Request) -> Status:
@@ -62,4 +95,7 @@ async def status(context: Context, request: Request) -> Status:
     )
 
 
-OPERATIONS: Operations = {"status": Operation(status, Request, Status)}
+OPERATIONS: Operations = {
+    "status": Operation(status, Request, Status),
+    "health": Operation(health, Request, Health),
+}

@@ -1,0 +1,82 @@
+"""`leveret health`."""
+
+from __future__ import annotations
+
+import socket
+
+import click
+
+from leveret.broker.log import OK
+from leveret.cli.failed import NO_BROKER, Failed
+from leveret.cli.output import Item, show_json
+from leveret.cli.remote import current, remote_options
+from leveret.management import control_client
+
+# Addresses of all interfaces, and the ones to connect to instead.
+_LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+@click.command()
+@click.option("--alarms", is_flag=True, help="Also fail while an alarm blocks publishers.")
+@click.option(
+    "--listener",
+    "listeners",
+    multiple=True,
+    metavar="PORT|PROTOCOL",
+    help="Also fail unless this port, or one for amqp or amqps, accepts connections; repeatable.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0, min_open=True),
+    default=5.0,
+    show_default=True,
+    help="Seconds for the broker to answer.",
+)
+@remote_options
+def health(alarms: bool, listeners: tuple[str, ...], timeout: float) -> None:
+    """Check a broker, for probes of containers and load balancers.
+
+    Fails if the broker does not answer or its log does not accept commits. The exit code is 0 for a healthy broker, 1 for
+    another one, and 3 if none answers.
+    """
+    broker = current()
+    try:
+        found: Item = control_client.call(broker.data_dir, "health", timeout=timeout)
+    except control_client.NoBroker as error:
+        raise Failed(str(error), NO_BROKER) from None
+    except control_client.CallFailed as error:
+        raise Failed(str(error)) from None
+    problems = _problems(found, alarms, listeners, timeout)
+    if broker.as_json:
+        show_json({"status": "failed" if problems else "ok", "problems": problems, **found})
+    elif not problems:
+        click.echo("ok")
+    if problems:
+        raise Failed("; ".join(problems))
+
+
+def _problems(found: Item, alarms: bool, listeners: tuple[str, ...], timeout: float) -> list[str]:
+    problems = []
+    if found["state"] != OK:
+        problems.append(f"the log is {found['state']}: {found['reason']}")
+    if alarms and found["alarm"]:
+        problems.append(f"publishers are blocked: {found['alarm']}")
+    for wanted in listeners:
+        urls = [url for url in found["listeners"] if wanted in (url.partition("://")[0], url.rpartition(":")[2])]
+        if not urls:
+            problems.append(
+                f"no listener for '{wanted}'; the broker listens on {', '.join(found['listeners']) or 'nothing'}"
+            )
+        problems += [f"{url} does not accept connections: {reason}" for url in urls if (reason := _try(url, timeout))]
+    return problems
+
+
+def _try(url: str, timeout: float) -> str:
+    """Return why a listener does not accept connections, or ""."""
+    host, _, port = url.partition("://")[2].rpartition(":")
+    host = host.strip("[]")
+    try:
+        socket.create_connection((_LOOPBACK.get(host, host), int(port)), timeout).close()
+    except OSError as error:
+        return str(error)
+    return ""
