@@ -46,7 +46,7 @@ def process(provider: OidcProvider, tmp_path_factory: pytest.TempPathFactory) ->
         'additional_scopes_key = ["realm_access.roles"]',
         'scope_aliases.operators.scopes = ["leveret.tag:administrator", "leveret.read:*/*"]',
     )
-    config = basic_config() + settings + "[management]\nport = 0\n"
+    config = basic_config() + settings + "[management]\nport = 0\nrefused_logins = 0\n"
     started = LeveretProcess(
         tmp_path_factory.mktemp("oauth"), config=config, environment={"LEVERET_MANAGEMENT__ENABLED": "true"}
     )

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from leveret.protocols import login_queue
-from leveret.protocols.login_queue import FREE_FAILURES, MAX_BACKOFF, LoginQueue, TooManyLogins, Waiter, network_of
+from leveret.protocols.login_queue import FREE_FAILURES, MAX_BACKOFF, LoginQueue, TooManyLogins, Waiter
+from leveret.security.addresses import network_of
 from leveret.security.users import User
 from tests.protocols.support import Client, Site
 

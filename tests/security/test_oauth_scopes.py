@@ -85,7 +85,7 @@ def test_variables_stand_for_claims_and_the_vhost() -> None:
     assert not allows("read:*/{sub}-*", "/", "bob-1", sub="alice")
     assert allows("read:*/{vhost}.q", "shop", "shop.q")
     assert not allows("read:*/{vhost}.q", "shop", "{vhost}.q")
-    # A variable without a value stands for itself.
+    # A variable without a value stays as it is.
     assert allows("read:*/{team}", "/", "{team}")
 
 

@@ -244,7 +244,7 @@ def test_deeply_nested_claims_are_refused() -> None:
 # Keys
 
 
-def test_an_unknown_key_is_told_apart() -> None:
+def test_an_unknown_key_has_an_error_of_its_own() -> None:
     with pytest.raises(UnknownKey, match="'new'"):
         verify(token({"kid": "new"}))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from leveret.config.errors import ConfigError
@@ -10,6 +11,7 @@ from leveret.config.schema import Choices
 
 Source = Callable[[tuple[str, ...]], str]
 
+_ORIGIN = re.compile(r"https?://[A-Za-z0-9.:\[\]_-]+")
 _CERT = "expected 'tls.cert' to name the server's certificate"
 
 
@@ -84,6 +86,22 @@ def _check_management(config: Config, source: Source) -> None:
             f"{source(('management', 'tls_key'))}: 'management.tls_key' is set without 'management.tls_cert'; expected "
             "'management.tls_cert' to name the server's certificate"
         )
+    if management.oauth_client_id and not (config.auth.oauth.resource_server_id and config.auth.oauth.issuer):
+        raise ConfigError(
+            f"{source(('management', 'oauth_client_id'))}: 'management.oauth_client_id' is set without a provider; "
+            "expected 'auth.oauth.resource_server_id' and 'auth.oauth.issuer'"
+        )
+    if not management.basic_auth and not config.auth.oauth.resource_server_id:
+        raise ConfigError(
+            f"{source(('management', 'basic_auth'))}: 'management.basic_auth' is false, which leaves no way to log in; "
+            "expected 'auth.oauth.resource_server_id'"
+        )
+    for origin in management.oauth_origins:
+        if not _ORIGIN.fullmatch(origin):
+            raise ConfigError(
+                f"{source(('management', 'oauth_origins'))}: 'management.oauth_origins' has '{origin}'; expected an origin "
+                "such as https://id.example.com"
+            )
     prefix = management.path_prefix
     if prefix and (not prefix.startswith("/") or prefix.endswith("/")):
         raise ConfigError(

@@ -641,6 +641,32 @@ class ManagementConfig(Section, frozen=True, kw_only=True):
     cors_origins: Annotated[
         list[Name], about("Origins of pages that may use the API from a browser; `*` means every origin.")
     ] = field(default_factory=list)
+    basic_auth: Annotated[
+        bool, about("Whether users may log in with passwords, by Basic authentication or the sign-in form.")
+    ] = True
+    refused_logins: Annotated[
+        int,
+        about(
+            "Maximum number of refused logins per minute and address over HTTP; further ones are answered with 429. 0 is "
+            "unlimited. Sessions, and passwords that were right before, are not affected.",
+            ge=0,
+        ),
+    ] = 30
+    session_timeout: Annotated[Seconds, about("Time after which a user must sign in again to the console.", gt=0)] = 43200.0
+    session_idle_timeout: Annotated[
+        Seconds, about("Time without a request after which a user must sign in again to the console.", gt=0)
+    ] = 1800.0
+    oauth_client_id: Annotated[
+        str,
+        about("Client id of the console at the provider of `auth.oauth.issuer`; enables sign-in there, with PKCE."),
+    ] = ""
+    oauth_scopes: Annotated[list[Name], about("Scopes that the console asks for.")] = field(
+        default_factory=lambda: ["openid"]
+    )
+    oauth_origins: Annotated[
+        list[Name],
+        about("Origins that the console sends requests to for the sign-in. Default: the origin of `auth.oauth.issuer`."),
+    ] = field(default_factory=list)
     rabbitmq_version: Annotated[
         Name, about("RabbitMQ version to report to clients, which choose their requests by it.")
     ] = "4.1.0"

@@ -6,6 +6,7 @@ import importlib.util
 import socket
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from leveret._build import __version__
 from leveret.config import Config
@@ -93,6 +94,14 @@ class HttpEndpoint:
             path_prefix=management.path_prefix,
             cors_origins=management.cors_origins,
             max_body_size=management.max_body_size,
+            basic_auth=management.basic_auth,
+            refused_logins=management.refused_logins,
+            session_timeout=management.session_timeout,
+            session_idle_timeout=management.session_idle_timeout,
+            oauth_client_id=management.oauth_client_id,
+            oauth_issuer=config.auth.oauth.issuer,
+            oauth_scopes=" ".join(management.oauth_scopes),
+            oauth_origins=management.oauth_origins or [_origin_of(config.auth.oauth.issuer)],
             tls_cert=management.tls_cert,
             tls_key=management.tls_key,
             amqp_tls_cert=config.tls.cert,
@@ -103,6 +112,11 @@ class HttpEndpoint:
             log_level=config.server.log_level,
             log_format=config.server.log_format,
         )
+
+
+def _origin_of(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"
 
 
 def _listen(host: str, port: int) -> list[socket.socket]:

@@ -11,7 +11,6 @@ from the same address, and an attacker could lock a user out. Instead, they dela
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import time
 from collections import OrderedDict, deque
@@ -20,6 +19,7 @@ from functools import partial
 from typing import Final
 
 from leveret.protocols.peer import Result
+from leveret.security.addresses import network_of
 
 # Maximum number of waiting checks: per user and address, per address, and in total.
 MAX_WAITING_PER_USER: Final = 16
@@ -216,16 +216,3 @@ class LoginQueue:
         failures = self._failures.get((network_of(host), name))
         excess = failures.count - FREE_FAILURES if failures is not None else 0
         return min(MIN_BACKOFF * 2.0 ** min(excess - 1, 10), MAX_BACKOFF) if excess > 0 else 0.0
-
-
-def network_of(host: str) -> str:
-    """Return the key of an address: for IPv6 its /64 network, because one client may use every address in it."""
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    if isinstance(address, ipaddress.IPv4Address):
-        return host
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    return str(ipaddress.IPv6Address(int(address) >> 64 << 64))

@@ -1,4 +1,7 @@
-"""Tags of users, and the roles in management that they grant, as in RabbitMQ. Any other tag is stored without effect."""
+"""Tags of users, and the roles in management that they grant, as in RabbitMQ, or restrict.
+
+Any other tag is stored without effect.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,9 @@ MANAGEMENT: Final = "management"
 POLICYMAKER: Final = "policymaker"
 MONITORING: Final = "monitoring"
 ADMINISTRATOR: Final = "administrator"
+# They take rights away from the roles of other tags: to change anything, and to read payloads of messages.
+READ_ONLY: Final = "read-only"
+NO_PAYLOADS: Final = "no-payloads"
 # Not a role in management: the user may publish with the `user-id` of other users.
 IMPERSONATOR: Final = "impersonator"
 

@@ -389,6 +389,17 @@ class UserStore:
         """Return whether the user has a password: a hash, or one in clear text."""
         return bool(user.password_hash) or user.name in self._digests or user is self._default
 
+    def credential(self, name: str) -> str:
+        """Return an identifier of a user's password, valid in this process only; "" for a user without a password.
+
+        It changes with the password, but not with other properties of the user.
+        """
+        user = self.get(name)
+        password = None if user is None else self._password_of(user)
+        if not password:
+            return ""
+        return self._digester.digest(name, 0, password if isinstance(password, bytes) else password.encode()).hex()
+
     # SCRAM
 
     def scram_keys(self, name: str, mechanism: str) -> ScramKeys:

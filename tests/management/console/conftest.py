@@ -37,7 +37,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpBroker]:
     directory = tmp_path_factory.mktemp("console")
     process = LeveretProcess(
         directory,
-        config=basic_config() + USERS + "[management]\nport = 0\n",
+        config=basic_config() + USERS + "[management]\nport = 0\nrefused_logins = 0\n",
         environment={"LEVERET_MANAGEMENT__ENABLED": "true"},
     )
     with process.start():
@@ -74,6 +74,7 @@ def console(driver: Chrome, api: HttpBroker) -> Iterator[Console]:
     problems = opened.problems()
     driver.get(opened.url + "console/routes.json")  # the origin, without the console
     driver.execute_script("localStorage.clear(); sessionStorage.clear()")
+    driver.delete_all_cookies()
     driver.close()
     driver.switch_to.window(first)
     assert problems == []

@@ -124,6 +124,39 @@ def test_a_user_who_is_not_an_administrator(console: Console) -> None:
     console.see("your user may not see it")
 
 
+def test_a_read_only_user_sees_why_nothing_can_be_changed(console: Console) -> None:
+    console.open("queues")
+    console.sign_in("viewer")
+    console.see_heading("Queues")
+    console.see("viewer (read-only)")
+    console.click("Declare queue")
+    console.see("Your user has the tag read-only and may change nothing.")
+    assert not console.find("dialog button", "Declare queue").is_enabled()
+
+
+def test_all_tabs_share_the_session(console: Console, api: HttpBroker) -> None:
+    """A new tab needs no new sign-in, a session that ends in one of them ends in all, and scripts cannot read it."""
+    api("PUT", "/users/tabs", {"password": "tabs", "tags": "monitoring"})
+    console.open("queues")
+    console.sign_in("tabs")
+    console.see_heading("Queues")
+    assert console.script("return document.cookie + JSON.stringify([{...sessionStorage}, {...localStorage}])") == "[{},{}]"
+    first = console.driver.current_window_handle
+    console.driver.switch_to.new_window("tab")
+    console.open("exchanges")
+    console.see_heading("Exchanges")
+    console.click("Sign out")
+    console.field("User name")
+    console.driver.close()
+    console.driver.switch_to.window(first)
+    console.see("You signed out in another tab.")
+    console.sign_in("tabs")
+    console.see_heading("Queues")
+    api("DELETE", "/users/tabs")
+    console.see("the session has ended; sign in again")
+    assert all("401" in message for message in console.problems())
+
+
 def test_from_a_growing_queue_to_its_end(console: Console, api: HttpBroker) -> None:
     declare(api, "growing")
     declare(api, "quiet")

@@ -25,6 +25,16 @@ password = "maker"
 tags = ["policymaker"]
 permissions."/" = { configure = "", write = "", read = "" }
 
+[users.viewer]
+password = "viewer"
+tags = ["administrator", "read-only"]
+permissions."/" = { configure = ".*", write = ".*", read = ".*" }
+
+[users.operator]
+password = "operator"
+tags = ["monitoring", "policymaker", "no-payloads"]
+permissions."/" = { configure = ".*", write = ".*", read = ".*" }
+
 [users.plain]
 password = "plain"
 permissions."/" = { configure = ".*", write = ".*", read = ".*" }
@@ -41,7 +51,9 @@ def installed() -> None:
 def http_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpBroker]:
     leveret_only("the HTTP API")
     directory: Path = tmp_path_factory.mktemp("http")
-    settings = '[management]\nport = 0\ncors_origins = ["https://console.example"]\nmax_body_size = 100000\n'
+    settings = (
+        '[management]\nport = 0\ncors_origins = ["https://console.example"]\nmax_body_size = 100000\nrefused_logins = 0\n'
+    )
     process = LeveretProcess(
         directory, config=basic_config() + USERS + settings, environment={"LEVERET_MANAGEMENT__ENABLED": "true"}
     )

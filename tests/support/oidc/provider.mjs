@@ -50,15 +50,6 @@ function make(issuer) {
     clientBasedCORS: () => true,
     conformIdTokenClaims: false,
     pkce: { required: () => true },
-    // Every scope is granted without a page that asks for it.
-    loadExistingGrant: async (ctx) => {
-      const { oidc } = ctx;
-      const grant = new oidc.provider.Grant({ clientId: oidc.client.clientId, accountId: oidc.session.accountId });
-      grant.addOIDCScope('openid');
-      grant.addResourceScope('urn:leveret', oidc.params.scope);
-      await grant.save();
-      return grant;
-    },
     findAccount: (ctx, id) => ({ accountId: id, claims: () => ({ sub: id }) }),
     features: {
       clientCredentials: { enabled: true },

@@ -27,12 +27,14 @@ from leveret.management.http.errors import (
     not_found,
 )
 from leveret.management.http.history_thread import History
-from leveret.management.http.identity import ANONYMOUS, Authenticator, Identity
+from leveret.management.http.identity import ANONYMOUS, Identity
 from leveret.management.http.lists import RowStream
 from leveret.management.http.request import Answer, Request
 from leveret.management.http.settings import HttpSettings
+from leveret.management.http.sign_in import SignIn
 from leveret.management.http.snapshot import Snapshot
 from leveret.management.http.table import Route, find
+from leveret.security.tags import NO_PAYLOADS, READ_ONLY
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -77,7 +79,7 @@ class Application:
         self._snapshot = Snapshot(control)
         self._cache = Cache(control)
         self._history = History(Path(settings.history))
-        self._authenticator = Authenticator(logins)
+        self._sign_in = SignIn(settings, control, logins)
         self._base = f"{settings.path_prefix}/api"
 
     @property
@@ -128,11 +130,13 @@ class Application:
         if method not in _SAFE:
             self._check_origin(headers)
         client = scope.get("client")
-        if route.public:
-            identity = ANONYMOUS
-        else:
-            identity = await self._authenticator.authenticate(headers.get("authorization"), client[0] if client else "")
+        address = client[0] if client else ""
+        identity = ANONYMOUS if route.public else await self._sign_in.identify(headers, address, method not in _SAFE)
         _check_access(route, identity, path)
+        if method not in _SAFE and identity.is_read_only():
+            raise not_authorised(f"the user has the tag '{READ_ONLY}' and may change nothing")
+        if route.payloads and not identity.may_read_payloads():
+            raise not_authorised(f"the user has the tag '{NO_PAYLOADS}' and may not read payloads")
         if "vhost" in path and route.scope != "all":
             await self._check_vhost(path["vhost"])
         content = await self._read(receive, headers)
@@ -149,6 +153,8 @@ class Application:
                 query,
                 headers,
                 content,
+                self._sign_in,
+                address,
             )
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -32,22 +32,19 @@ _TYPES: Final = {
 # The version in its path changes with every change of a file.
 _IMMUTABLE: Final = "public, max-age=31536000, immutable"
 _REVALIDATE: Final = "no-cache"
-_SECURITY: Final = {
-    "content-security-policy": "; ".join(
-        (
-            "default-src 'none'",
-            "script-src 'self'",
-            "style-src 'self'",
-            "img-src 'self'",
-            "connect-src 'self'",
-            "base-uri 'none'",
-            "form-action 'none'",
-            "frame-ancestors 'none'",
-            # No script can turn text into markup.
-            "require-trusted-types-for 'script'",
-            "trusted-types 'none'",
-        )
-    ),
+_POLICY: Final = (
+    "default-src 'none'",
+    "script-src 'self'",
+    "style-src 'self'",
+    "img-src 'self'",
+    "base-uri 'none'",
+    "form-action 'none'",
+    "frame-ancestors 'none'",
+    # No script can turn text into markup.
+    "require-trusted-types-for 'script'",
+    "trusted-types 'none'",
+)
+_HEADERS: Final = {
     "cross-origin-resource-policy": "same-origin",
     "referrer-policy": "no-referrer",
     "vary": "accept-encoding",
@@ -57,11 +54,11 @@ _SECURITY: Final = {
 
 
 class _File:
-    def __init__(self, content: bytes, media_type: str, caching: str) -> None:
+    def __init__(self, content: bytes, media_type: str, caching: str, security: Mapping[str, str]) -> None:
         self.content = content
         self.compressed = gzip.compress(content, 6, mtime=0)
         self.headers = {
-            **_SECURITY,
+            **security,
             "cache-control": caching,
             "content-type": media_type,
             "etag": f'"{_digest([content])}"',
@@ -89,12 +86,13 @@ class Console:
     def __init__(self, settings: HttpSettings, api: ASGIApp) -> None:
         self._api = api
         self._root = f"{settings.path_prefix}/"
-        self._files = _load(self._root)
+        self._security = {**_HEADERS, "content-security-policy": _policy(settings)}
+        self._files = _load(self._root, self._security)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["raw_path"].decode("latin-1") if scope["type"] == "http" else ""
         if path + "/" == self._root:
-            response = Response(status_code=308, headers={**_SECURITY, "location": self._root})
+            response = Response(status_code=308, headers={**self._security, "location": self._root})
         elif path == self._root or path.startswith(f"{self._root}console/"):
             response = self._answer(scope, path)
         else:
@@ -105,14 +103,20 @@ class Console:
     def _answer(self, scope: Scope, path: str) -> Response:
         found = self._files.get(path)
         if found is None:
-            return Response(status_code=404, headers=_SECURITY)
+            return Response(status_code=404, headers=self._security)
         if scope["method"] not in ("GET", "HEAD"):
-            return Response(status_code=405, headers={**_SECURITY, "allow": "GET, HEAD"})
+            return Response(status_code=405, headers={**self._security, "allow": "GET, HEAD"})
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         return found.answer(scope["method"], headers)
 
 
-def _load(root: str) -> dict[str, _File]:
+def _policy(settings: HttpSettings) -> str:
+    """Return the content security policy. The console talks to the broker, and to the provider that users sign in at."""
+    origins = settings.oauth_origins if settings.oauth_client_id else []
+    return "; ".join((*_POLICY, " ".join(("connect-src 'self'", *origins))))
+
+
+def _load(root: str, security: Mapping[str, str]) -> dict[str, _File]:
     """Return all files by their paths."""
     contents = {
         path.relative_to(FILES).as_posix(): path.read_bytes() for path in sorted(FILES.rglob("*")) if path.is_file()
@@ -121,11 +125,11 @@ def _load(root: str) -> dict[str, _File]:
     version = _digest(part for name, content in contents.items() for part in (name.encode(), content))[:16]
     routes = msgspec.json.encode({path: sorted(methods) for path, methods in ROUTES.items()})
     files = {
-        root: _File(index.replace(_VERSION, version.encode()), _TYPES[".html"], _REVALIDATE),
-        f"{root}console/routes.json": _File(routes, _TYPES[".json"], _REVALIDATE),
+        root: _File(index.replace(_VERSION, version.encode()), _TYPES[".html"], _REVALIDATE, security),
+        f"{root}console/routes.json": _File(routes, _TYPES[".json"], _REVALIDATE, security),
     }
     for name, content in contents.items():
-        files[f"{root}console/{version}/{name}"] = _File(content, _TYPES[Path(name).suffix], _IMMUTABLE)
+        files[f"{root}console/{version}/{name}"] = _File(content, _TYPES[Path(name).suffix], _IMMUTABLE, security)
     return files
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+# The `error` of answers for lack of a right, as RabbitMQ spells it; for lack of valid credentials it is "not_authorized".
+NOT_AUTHORISED: Final = "not_authorised"
 # Status and `error` of the answer by the condition of the broker's error, as RabbitMQ answers them.
 _CONDITIONS: Final = {
     "not-found": (404, "not_found"),
-    "access-refused": (401, "not_authorised"),
+    "access-refused": (401, NOT_AUTHORISED),
     "not-allowed": (400, "bad_request"),
     "internal-error": (500, "internal_server_error"),
 }
@@ -59,10 +61,10 @@ def not_found() -> HttpError:
 
 
 def not_authorised(reason: str) -> HttpError:
-    return HttpError(401, "not_authorised", reason)
+    return HttpError(401, NOT_AUTHORISED, reason)
 
 
 def as_http_error(refused: BrokerRefused) -> HttpError:
     """Return the answer to a request whose operation the broker refused."""
     status, error = _CONDITIONS.get(refused.condition, (400, "bad_request"))
-    return HttpError(status, error, _REFUSED if error == "not_authorised" else str(refused))
+    return HttpError(status, error, _REFUSED if error == NOT_AUTHORISED else str(refused))

@@ -1,22 +1,14 @@
-"""The users of requests: credentials, tags and visible vhosts."""
+"""The users of requests: tags and visible vhosts."""
 
 from __future__ import annotations
 
-import base64
-import binascii
 from dataclasses import dataclass
 from typing import Final
 
-from leveret.management.http.control import Control
-from leveret.management.http.errors import BrokerRefused, HttpError, not_authorised
+from leveret.management.http.errors import not_authorised
+from leveret.security.tags import ADMINISTRATOR, MANAGEMENT, MONITORING, NO_PAYLOADS, POLICYMAKER, READ_ONLY
 
-ADMINISTRATOR: Final = "administrator"
-MONITORING: Final = "monitoring"
-POLICYMAKER: Final = "policymaker"
-MANAGEMENT: Final = "management"
-
-_MANAGEMENT_TAGS: Final = frozenset((ADMINISTRATOR, MONITORING, POLICYMAKER, MANAGEMENT))
-_REALM: Final = ("www-authenticate", 'Basic realm="RabbitMQ Management"')
+MANAGEMENT_TAGS: Final = frozenset((ADMINISTRATOR, MONITORING, POLICYMAKER, MANAGEMENT))
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +33,14 @@ class Identity:
     def is_monitor(self) -> bool:
         """Return whether the user sees every vhost, and the connections of other users."""
         return not self.tags.isdisjoint((ADMINISTRATOR, MONITORING))
+
+    def is_read_only(self) -> bool:
+        """Return whether the user may change nothing over HTTP, whatever the other tags are."""
+        return READ_ONLY in self.tags
+
+    def may_read_payloads(self) -> bool:
+        """Return whether answers to the user may have payloads of messages."""
+        return NO_PAYLOADS not in self.tags
 
     def sees(self, vhost: str) -> bool:
         """Return whether lists show the objects of a vhost."""
@@ -72,47 +72,3 @@ ANY: Final = Access()
 ADMIN: Final = _Tagged("Not administrator user", ADMINISTRATOR)
 MONITOR: Final = _Tagged("Not monitor user", ADMINISTRATOR, MONITORING)
 POLICY: Final = _Tagged("User not authorised to access object", ADMINISTRATOR, POLICYMAKER)
-
-
-class Authenticator:
-    """Verifies the credentials of requests. The broker checks passwords and tokens, and limits and caches the checks."""
-
-    def __init__(self, control: Control) -> None:
-        self._control = control
-
-    async def authenticate(self, authorization: str | None, address: str) -> Identity:
-        """Return the user of a request.
-
-        Args:
-            authorization: The `Authorization` header, if any.
-            address: The IP address of the client.
-
-        Raises:
-            HttpError: 401, the credentials are missing or wrong, or the user has no tag for management.
-        """
-        name, password = _credentials(authorization)
-        try:
-            login = {"name": name, "password": password, "address": address}
-            user = await self._control.call("users.authenticate", login)
-        except BrokerRefused:
-            raise HttpError(401, "not_authorized", "Login failed", (_REALM,)) from None
-        tags = frozenset(user["tags"])
-        if tags.isdisjoint(_MANAGEMENT_TAGS):
-            raise not_authorised("Not management user")
-        return Identity(user["name"], tags, frozenset(user["vhosts"]), password if user["is_token"] else "")
-
-
-def _credentials(authorization: str | None) -> tuple[str, str]:
-    """Return the name and the password of Basic authentication, or no name and a bearer token."""
-    scheme, _, encoded = (authorization or "").partition(" ")
-    if scheme.lower() == "bearer":
-        return "", encoded.strip()
-    if scheme.lower() != "basic":
-        raise HttpError(401, headers=(_REALM,))
-    try:
-        name, separator, password = base64.b64decode(encoded.strip(), validate=True).decode().partition(":")
-    except (binascii.Error, UnicodeDecodeError):
-        raise HttpError(401, headers=(_REALM,)) from None
-    if not separator:
-        raise HttpError(401, headers=(_REALM,))
-    return name, password

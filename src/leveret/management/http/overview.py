@@ -328,7 +328,19 @@ async def empty(request: Request) -> Answer:
 
 
 async def auth(request: Request) -> Answer:
-    return Answer(body={"oauth_enabled": False})
+    """Return how users of the console may sign in."""
+    settings = request.settings
+    if not settings.oauth_client_id:
+        return Answer(body={"oauth_enabled": False})
+    return Answer(
+        body={
+            "oauth_enabled": True,
+            "oauth_client_id": settings.oauth_client_id,
+            "oauth_disable_basic_auth": not settings.basic_auth,
+            "oauth_provider_url": settings.oauth_issuer,
+            "oauth_scopes": settings.oauth_scopes,
+        }
+    )
 
 
 async def cluster_name(request: Request) -> Answer:

@@ -15,6 +15,7 @@ from leveret.management.http.history_thread import History
 from leveret.management.http.identity import Identity
 from leveret.management.http.measured import Window, windows_of
 from leveret.management.http.settings import HttpSettings
+from leveret.management.http.sign_in import SignIn
 from leveret.management.http.snapshot import Snapshot
 
 # The name of the default exchange in paths.
@@ -58,6 +59,8 @@ class Request:
         query: The parameters of the query.
         headers: The headers, with names in lower case.
         content: The body.
+        sign_in: The sessions of users.
+        address: The IP address of the client.
     """
 
     settings: HttpSettings
@@ -70,6 +73,8 @@ class Request:
     query: Mapping[str, str]
     headers: Mapping[str, str]
     content: bytes
+    sign_in: SignIn
+    address: str
     _body: Row | None = field(default=None)
     _windows: dict[str, Window] | None = field(default=None)
 

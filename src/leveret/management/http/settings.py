@@ -19,6 +19,14 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
         path_prefix: The prefix of all paths.
         cors_origins: Origins of pages that may use the API from a browser.
         max_body_size: Maximum size of a request body in bytes.
+        basic_auth: Whether users may log in with passwords.
+        refused_logins: Maximum number of refused logins of one address per minute; 0 for no limit.
+        session_timeout: Seconds after which a session ends.
+        session_idle_timeout: Seconds without a request after which a session ends.
+        oauth_client_id: The client id of the console at the OpenID provider; "" for none.
+        oauth_issuer: The issuer of the provider.
+        oauth_scopes: The scopes that the console asks for, with spaces.
+        oauth_origins: The origins that the console sends requests to.
         tls_cert: The certificate chain, or None for plain HTTP.
         tls_key: The private key; None for the key in the file of `tls_cert`.
         amqp_tls_cert: The certificate chain of the AMQP listener, or None without TLS.
@@ -40,6 +48,14 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
     path_prefix: str
     cors_origins: list[str]
     max_body_size: int
+    basic_auth: bool
+    refused_logins: int
+    session_timeout: float
+    session_idle_timeout: float
+    oauth_client_id: str
+    oauth_issuer: str
+    oauth_scopes: str
+    oauth_origins: list[str]
     tls_cert: str | None
     tls_key: str | None
     amqp_tls_cert: str | None

@@ -19,6 +19,7 @@ from leveret.management.http import (
     overview,
     parameters,
     queues,
+    session,
     users,
     vhosts,
 )
@@ -40,12 +41,14 @@ class Route:
         access: The tags that the method requires.
         scope: The vhosts that the path may name. Others do not exist for the user.
         public: Whether the method requires no credentials.
+        payloads: Whether answers have payloads of messages.
     """
 
     handler: Handler
     access: Access = ANY
     scope: Scope = "own"
     public: bool = False
+    payloads: bool = False
 
 
 @dataclass(slots=True)
@@ -73,6 +76,12 @@ ROUTES: Final[dict[str, dict[str, Route]]] = {
     "/version": {"GET": Route(overview.version)},
     "/extensions": {"GET": Route(overview.empty)},
     "/auth": {"GET": Route(overview.auth, public=True)},
+    "/login": {"POST": Route(session.login, public=True)},
+    "/leveret/session": {
+        "GET": Route(session.show, public=True),
+        "POST": Route(session.open_session, public=True),
+        "DELETE": Route(session.close_session, public=True),
+    },
     "/cluster-name": {"GET": Route(overview.cluster_name), "PUT": Route(overview.set_cluster_name, ADMIN)},
     "/nodes": {"GET": Route(overview.list_nodes, MONITOR)},
     "/nodes/{node}": {"GET": Route(overview.show_node, MONITOR)},
@@ -195,7 +204,7 @@ ROUTES: Final[dict[str, dict[str, Route]]] = {
     },
     "/queues/{vhost}/{name}/bindings": {"GET": Route(bindings.list_of_queue, ANY, "visible")},
     "/queues/{vhost}/{name}/contents": {"DELETE": Route(queues.purge)},
-    "/queues/{vhost}/{name}/get": {"POST": Route(messages.get)},
+    "/queues/{vhost}/{name}/get": {"POST": Route(messages.get, payloads=True)},
     "/queues/{vhost}/{name}/actions": {"POST": Route(queues.act, ADMIN)},
     "/queues/quorum/{vhost}/{name}/status": {"GET": Route(queues.show_replicas, MONITOR, "all")},
     "/queues/quorum/{vhost}/{name}/replicas/add": {"POST": Route(queues.change_replicas, ADMIN, "all")},

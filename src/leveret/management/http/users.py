@@ -6,9 +6,9 @@ from typing import Final
 
 from leveret.management.http.control import Row
 from leveret.management.http.errors import BrokerRefused, HttpError, bad_request, not_found
-from leveret.management.http.identity import ADMINISTRATOR
 from leveret.management.http.lists import columns_of, select
 from leveret.management.http.request import CREATED, NO_CONTENT, Answer, Request, exchange_of
+from leveret.security.tags import ADMINISTRATOR
 
 _SHA256: Final = "rabbit_password_hashing_sha256"
 # The tag of users that the API does not delete.

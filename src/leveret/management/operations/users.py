@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Iterable, Iterator
 from functools import partial
 
@@ -9,6 +10,7 @@ from leveret.broker.errors import AccessRefused, PreconditionFailed
 from leveret.management.operations.connections import Closed, close_all
 from leveret.management.operations.operation import Context, Operation, Operations
 from leveret.management.structs import Named, Reply, Request
+from leveret.security.accounts import Account, UserAccount
 from leveret.security.passwords import RABBITMQ_ALGORITHMS, RABBITMQ_SHA256, rabbitmq_hash
 from leveret.security.tags import parse_tags, roles_of
 from leveret.security.users import (
@@ -94,10 +96,21 @@ class Authenticate(Named, kw_only=True):
     address: str = ""
 
 
+class Resume(Named, kw_only=True):
+    """Request to resume a session of a user who has logged in by password before.
+
+    `credential` is the one that the login returned. `address` is the client's; an empty one is this machine.
+    """
+
+    credential: str
+    address: str = ""
+
+
 class Authenticated(Reply, kw_only=True):
     """A user who has logged in: tags, the roles that they grant, and the vhosts that the user may access.
 
     `is_token` tells whether the user has logged in by token, and `expires_at` when it expires, in seconds of Unix time.
+    `credential` identifies the password while the broker runs; it changes with the password.
     """
 
     name: str
@@ -106,6 +119,7 @@ class Authenticated(Reply, kw_only=True):
     vhosts: list[str]
     is_token: bool = False
     expires_at: float = 0.0
+    credential: str = ""
 
 
 class UserInfo(Reply, kw_only=True):
@@ -223,6 +237,21 @@ async def authenticate(context: Context, request: Authenticate) -> Authenticated
     account = await context.managed.authenticate(request.name, request.password.encode(), request.address)
     if account is None:
         raise AccessRefused(f"login refused for user '{request.name}'")
+    return _authenticated(context, account)
+
+
+def resume(context: Context, request: Resume) -> Authenticated:
+    """Check that a user still exists with the same password, and return what a login returns."""
+    users = context.users
+    current = users.credential(request.name)
+    if not current or not hmac.compare_digest(current.encode(), request.credential.encode("utf-8", "replace")):
+        raise AccessRefused(f"the session of user '{request.name}' has ended: the password has changed")
+    if not users.may_connect_from(request.name, request.address):
+        raise AccessRefused(f"user '{request.name}' may log in from the local machine only")
+    return _authenticated(context, UserAccount(request.name, users))
+
+
+def _authenticated(context: Context, account: Account) -> Authenticated:
     return Authenticated(
         name=account.name,
         tags=list(account.tags),
@@ -230,6 +259,7 @@ async def authenticate(context: Context, request: Authenticate) -> Authenticated
         vhosts=[name for name in sorted(context.broker.vhosts) if account.may_open(name)],
         is_token=account.is_token,
         expires_at=account.expires_at,
+        credential="" if account.is_token else context.users.credential(account.name),
     )
 
 
@@ -257,6 +287,7 @@ OPERATIONS: Operations = {
     "users.add": Operation(add, Add, changes=True),
     "users.set": Operation(set_user, Set, SetReply, changes=True),
     "users.authenticate": Operation(authenticate, Authenticate, Authenticated),
+    "users.resume": Operation(resume, Resume, Authenticated),
     "users.hash_password": Operation(hash_password, HashPassword, HashedPassword),
     "users.keep_default": Operation(keep_default, Request, changes=True),
     "users.change": Operation(change, Change, changes=True),

@@ -2,7 +2,6 @@
 
 const BASE = new URL("api/", document.baseURI);
 
-let authorization = "";
 let onSignedOut = () => {};
 
 /** An answer other than success, or no answer (status 0). The message is the reason that the API gives. */
@@ -17,9 +16,8 @@ export class ApiError extends Error {
   }
 }
 
-/** Sets the header `Authorization` of all calls, and the function to call when the API refuses it. */
-export function authorize(header, signedOut) {
-  authorization = header;
+/** Sets the function to call when the session has ended. */
+export function whenSignedOut(signedOut) {
   onSignedOut = signedOut;
 }
 
@@ -56,9 +54,9 @@ export async function send(method, target, { body, headers = {}, signal } = {}) 
     response = await fetch(new URL(`.${target}`, BASE), {
       method,
       body: body === undefined ? undefined : JSON.stringify(body),
-      headers: { ...headers, authorization },
-      // Credentials are in the header: the browser must neither add its own nor ask for them.
-      credentials: "omit",
+      // The header has the API neither ask the browser for a password nor take changes of other pages for the user's.
+      headers: { ...headers, "x-leveret-console": "1" },
+      credentials: "same-origin",
       cache: "no-store",
       signal,
     });
@@ -73,14 +71,17 @@ export async function send(method, target, { body, headers = {}, signal } = {}) 
   }
   const text = await response.text();
   let reason = text;
+  let kind = "";
   try {
     const answer = JSON.parse(text);
+    kind = answer.error;
     reason = typeof answer.reason === "string" ? answer.reason : JSON.stringify(answer.reason ?? answer.error);
   } catch {
     // Not an answer of the API: a proxy's page.
   }
   const error = new ApiError(response.status, reason || `the broker answers with status ${response.status}`);
-  if (response.status === 401 && response.headers.has("www-authenticate")) {
+  // The spelling "not_authorised" means that the user lacks a right.
+  if (response.status === 401 && kind !== "not_authorised") {
     onSignedOut(error);
   }
   throw error;

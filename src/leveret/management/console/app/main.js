@@ -5,7 +5,7 @@ import { html, render, useEffect, useErrorBoundary, useLayoutEffect, useState } 
 import { installKeys, openHelp, openPalette } from "./keyboard.js";
 import { isPaused, setPaused, source, start, stop } from "./live.js";
 import { link, route } from "./route.js";
-import { notice, resume, signIn, signOut, user } from "./session.js";
+import { isReadOnly, notice, resume, signIn, signInAtProvider, signOut, user, ways } from "./session.js";
 import { theme, toggleTheme } from "./theme.js";
 import { useResource } from "./data.js";
 import { DialogHost, closeDialog } from "./ui/dialog.js";
@@ -17,24 +17,26 @@ function SignIn() {
   const state = useFields({ name: "", password: "" });
   const [error, setError] = useState(notice.value);
   const [busy, setBusy] = useState(false);
-  async function submit(event) {
+  async function attempt(event, enter) {
     event.preventDefault();
     setBusy(true);
     try {
-      await signIn(state[0].name, state[0].password);
+      await enter();
     } catch (failure) {
       setError(failure.message);
       setBusy(false);
     }
   }
+  const { password, provider } = ways.value;
   return html`
     <main class="signin">
-      <form class="form" onSubmit=${submit}>
+      <form class="form" onSubmit=${(event) => attempt(event, () => signIn(state[0].name, state[0].password))}>
         <h1>Leveret</h1>
-        <${Text} label="User name" name="name" state=${state} required autofocus autocomplete="username" />
-        <${Text} label="Password" name="password" type="password" state=${state} autocomplete="current-password" />
+        ${password && html`<${Text} label="User name" name="name" state=${state} required autofocus autocomplete="username" />`}
+        ${password && html`<${Text} label="Password" name="password" type="password" state=${state} autocomplete="current-password" />`}
         ${error && html`<${Note} tone="bad">${error}<//>`}
-        <button class="primary" disabled=${busy}>Sign in</button>
+        ${password && html`<button class="primary" disabled=${busy}>Sign in</button>`}
+        ${provider && html`<button class=${password ? "" : "primary"} type="button" disabled=${busy} onClick=${(event) => attempt(event, signInAtProvider)}>Sign in with your organisation</button>`}
       </form>
     </main>
   `;
@@ -58,7 +60,7 @@ function Head({ onMenu, menuOpen }) {
       <button class="live quiet" data-source=${source.value} title=${hint} aria-pressed=${isPaused()} onClick=${() => setPaused(!isPaused())}>${text}</button>
       <button class="quiet wide" onClick=${toggleTheme}>${theme.value === "dark" ? "Light" : "Dark"}</button>
       <button class="quiet wide" onClick=${openHelp} aria-label="Keyboard shortcuts">?</button>
-      <span class="muted small wide">${user.value.name}</span>
+      <span class="muted small wide">${user.value.name}${isReadOnly() && " (read-only)"}</span>
       <button class="quiet" onClick=${signOut}>Sign out</button>
     </header>
   `;

@@ -1,92 +1,89 @@
-// The signed-in user. Credentials live as long as the browser tab; a new tab of the same browser asks the others for them.
+// The signed-in user. The session is a cookie that scripts cannot read; all tabs of the browser share it.
 
-import { ApiError, authorize, get } from "./api.js";
+import { ApiError, call, get, whenSignedOut } from "./api.js";
 import { signal } from "./html.js";
+import { PROVIDER, beginSignIn, endSignIn, finishSignIn } from "./provider.js";
 
-const KEY = "leveret.authorization";
-// Milliseconds in which another tab may answer.
-const HANDOVER_TIMEOUT = 150;
+const SESSION = "/leveret/session";
 
 /** The user: `{name, tags}`; null while the sign-in form is shown, undefined until the first check ends. */
 export const user = signal(undefined);
 /** Why the sign-in form is shown; "" if there is nothing to say. */
 export const notice = signal("");
+/** The ways to sign in: `{password, provider}`. */
+export const ways = signal({ password: true, provider: false });
 
 const channel = new BroadcastChannel(`leveret-session ${location.pathname}`);
-let header = "";
 
+export const isReadOnly = () => user.value?.tags.includes("read-only") ?? false;
 export const isAdministrator = () => user.value?.tags.includes("administrator") ?? false;
 export const isMonitor = () => isAdministrator() || (user.value?.tags.includes("monitoring") ?? false);
 export const isPolicymaker = () => isAdministrator() || (user.value?.tags.includes("policymaker") ?? false);
 
-function encode(name, password) {
-  const bytes = new TextEncoder().encode(`${name}:${password}`);
-  return `Basic ${btoa(String.fromCharCode(...bytes))}`;
-}
-
-async function open(value) {
-  authorize(value, () => {});
-  const found = await get("/whoami");
-  authorize(value, (error) => close(error.message));
-  header = value;
-  sessionStorage.setItem(KEY, value);
+function opened(found) {
+  whenSignedOut((error) => closed(error.message));
   notice.value = "";
   user.value = found;
 }
 
-function close(text) {
-  header = "";
-  authorize("", () => {});
-  sessionStorage.removeItem(KEY);
+function closed(text) {
+  whenSignedOut(() => {});
   notice.value = text;
   user.value = null;
 }
 
+async function open(credentials) {
+  whenSignedOut(() => {});
+  const { user: found } = await call("POST", SESSION, credentials);
+  opened(found);
+}
+
 /** Signs in. Throws `ApiError` if the API refuses the credentials. */
-export const signIn = (name, password) => open(encode(name, password));
+export const signIn = (username, password) => open({ username, password });
 
-/** Signs out in all tabs. */
-export function signOut() {
-  channel.postMessage({ kind: "closed" });
-  close("");
-}
+/** Goes to the provider's page, which comes back to this one. */
+export const signInAtProvider = () => beginSignIn();
 
-/** Signs in with the credentials of this tab or of another one, if there are any. */
-export async function resume() {
-  const known = sessionStorage.getItem(KEY) ?? (await ask());
-  if (!known) {
-    user.value = null;
-    return;
-  }
+/** Signs out in all tabs, and at the provider. */
+export async function signOut() {
   try {
-    await open(known);
+    await call("DELETE", SESSION);
   } catch (error) {
-    close(error instanceof ApiError && error.status !== 401 ? error.message : "");
+    if (!(error instanceof ApiError)) {
+      throw error;
+    }
   }
+  channel.postMessage("closed");
+  closed("");
+  await endSignIn();
 }
 
-function ask() {
-  return new Promise((resolve) => {
-    const listen = ({ data }) => {
-      if (data.kind === "opened") {
-        finish(data.header);
+/** Continues the session of the browser or the sign-in at the provider, if there is one. */
+export async function resume() {
+  try {
+    const found = await get("/auth");
+    ways.value = { password: !found.oauth_disable_basic_auth, provider: found.oauth_enabled };
+    if (found.oauth_enabled) {
+      Object.assign(PROVIDER, { issuer: found.oauth_provider_url, client: found.oauth_client_id, scopes: found.oauth_scopes });
+      const token = await finishSignIn();
+      if (token) {
+        await open({ token });
+        return;
       }
-    };
-    const timer = setTimeout(() => finish(null), HANDOVER_TIMEOUT);
-    function finish(value) {
-      clearTimeout(timer);
-      channel.removeEventListener("message", listen);
-      resolve(value);
     }
-    channel.addEventListener("message", listen);
-    channel.postMessage({ kind: "asked" });
-  });
+    const { user: current } = await get(SESSION);
+    if (current) {
+      opened(current);
+    } else {
+      closed("");
+    }
+  } catch (error) {
+    closed(error.message);
+  }
 }
 
 channel.addEventListener("message", ({ data }) => {
-  if (data.kind === "asked" && header) {
-    channel.postMessage({ kind: "opened", header });
-  } else if (data.kind === "closed" && header) {
-    close("You signed out in another tab.");
+  if (data === "closed" && user.value) {
+    closed("You signed out in another tab.");
   }
 });

@@ -2,6 +2,7 @@
 
 import { html, signal, useEffect, useRef, useState } from "../html.js";
 import { refresh } from "../live.js";
+import { isReadOnly } from "../session.js";
 import { Note, toast } from "./parts.js";
 
 const current = signal(null);
@@ -70,9 +71,10 @@ export function ChangeForm({ label, tone = "primary", submit, stay, children }) 
     <form class="form" onSubmit=${send}>
       ${children}
       ${error && html`<${Note} tone="bad">${error.message}<//>`}
+      ${isReadOnly() && html`<${Note}>Your user has the tag read-only and may change nothing.<//>`}
       <div class="end">
         ${!stay && html`<button type="button" onClick=${closeDialog}>Cancel</button>`}
-        <button class=${tone} disabled=${busy}>${label}</button>
+        <button class=${tone} disabled=${busy || isReadOnly()}>${label}</button>
       </div>
     </form>
   `;

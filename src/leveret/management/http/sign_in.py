@@ -1,0 +1,188 @@
+"""Credentials of requests: passwords, tokens, and cookies of sessions."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from http.cookies import CookieError, SimpleCookie
+from typing import Final
+
+from leveret.management.http.attempts import Attempts
+from leveret.management.http.control import Control, Row
+from leveret.management.http.errors import NOT_AUTHORISED, BrokerRefused, HttpError, not_authorised
+from leveret.management.http.identity import MANAGEMENT_TAGS, Identity
+from leveret.management.http.sessions import Session, Sessions
+from leveret.management.http.settings import HttpSettings
+
+_REALM: Final = ("www-authenticate", 'Basic realm="RabbitMQ Management"')
+# The console sends this header. Browsers would ask for a password if an answer had the header above.
+CONSOLE_HEADER: Final = "x-leveret-console"
+# Seconds for which credentials that were accepted are exempt from the limits on logins, and their maximum number.
+_ACCEPTED_SECONDS: Final = 600.0
+_MAX_ACCEPTED: Final = 4096
+
+
+class SignIn:
+    """Verifies the credentials of requests. The broker checks passwords and tokens, and caches the checks.
+
+    Args:
+        settings: The settings of the process.
+        control: The calls of the broker.
+        logins: The same for logins with unknown credentials, so that they do not delay other calls.
+    """
+
+    def __init__(self, settings: HttpSettings, control: Control, logins: Control) -> None:
+        self._settings = settings
+        self._control = control
+        self._logins = logins
+        self._attempts = Attempts(settings.refused_logins)
+        self._sessions = Sessions(settings.session_timeout, settings.session_idle_timeout)
+        # Digests of credentials that were accepted, with the time until which they are exempt from limits.
+        self._accepted: OrderedDict[bytes, float] = OrderedDict()
+        self._key = secrets.token_bytes(32)
+        # Cookies do not depend on the port, and several brokers may run on one machine.
+        port = settings.listeners[0].rstrip("/").removesuffix(settings.path_prefix).rpartition(":")[2]
+        self._cookie = f"leveret_session_{port}"
+        self._attributes = f"; Path={settings.path_prefix or '/'}; HttpOnly; SameSite=Strict"
+        if settings.tls_cert is not None:
+            self._attributes += "; Secure"
+
+    async def identify(self, headers: Mapping[str, str], address: str, changes: bool) -> Identity:
+        """Return the user of a request.
+
+        Args:
+            headers: The headers of the request.
+            address: The IP address of the client.
+            changes: Whether the request changes something.
+
+        Raises:
+            HttpError: 401, the credentials are missing or wrong, or the user has no tag for management; 429, the address
+                has too many logins.
+        """
+        try:
+            if "authorization" in headers:
+                name, password = self._credentials(headers["authorization"])
+                return identity_of(await self._authenticate(name, password, address), password)
+            if not self._cookie_of(headers):
+                raise HttpError(401)
+            if changes and CONSOLE_HEADER not in headers:
+                # Another page of the same host cannot send the header without permission.
+                raise _refused(f"a change in a session requires the header '{CONSOLE_HEADER}'")
+            identity = await self.find(headers, address)
+            if identity is None:
+                raise _refused("the session has ended; sign in again")
+            return identity
+        except HttpError as error:
+            if error.status == 401 and error.error != NOT_AUTHORISED and self._asks_for_password(headers):
+                error.headers = (_REALM,)
+            raise
+
+    def _asks_for_password(self, headers: Mapping[str, str]) -> bool:
+        """Return whether an answer without credentials may have a browser ask for them."""
+        return self._settings.basic_auth and CONSOLE_HEADER not in headers
+
+    async def find(self, headers: Mapping[str, str], address: str) -> Identity | None:
+        """Return the user of the session of a request; None if there is none or it has ended."""
+        value = self._cookie_of(headers)
+        session = self._sessions.find(value) if value else None
+        if session is None:
+            return None
+        try:
+            return identity_of(await self._resume(session, address), session.token)
+        except BrokerRefused:
+            self._sessions.close(value)
+            return None
+
+    async def _resume(self, session: Session, address: str) -> Row:
+        """Return the user of a session. Raises `BrokerRefused` if its password or token is not accepted any more."""
+        if session.token:
+            login = {"name": "", "password": session.token, "address": address}
+            found: Row = await self._control.call("users.authenticate", login)
+        else:
+            resumed = {"name": session.name, "credential": session.credential, "address": address}
+            found = await self._control.call("users.resume", resumed)
+        return found
+
+    async def _authenticate(self, name: str, password: str, address: str) -> Row:
+        """Check a password or token. Raises `HttpError`."""
+        login = {"name": name, "password": password, "address": address}
+        key = hmac.digest(self._key, f"{len(name)}:{name}{password}".encode("utf-8", "surrogateescape"), hashlib.sha256)
+        until = self._accepted.pop(key, 0.0)
+        try:
+            if until > time.monotonic():
+                found: Row = await self._control.call("users.authenticate", login)
+            else:
+                with self._attempts.attempt(address):
+                    found = await self._logins.call("users.authenticate", login)
+        except BrokerRefused:
+            self._attempts.refused(address)
+            raise _refused("Login failed") from None
+        self._accepted[key] = time.monotonic() + _ACCEPTED_SECONDS
+        if len(self._accepted) > _MAX_ACCEPTED:
+            self._accepted.popitem(last=False)
+        return found
+
+    def _credentials(self, authorization: str) -> tuple[str, str]:
+        """Return the name and the password of Basic authentication, or no name and a bearer token. Raises `HttpError`."""
+        scheme, _, encoded = authorization.partition(" ")
+        if scheme.lower() == "bearer":
+            return "", encoded.strip()
+        if scheme.lower() != "basic":
+            raise HttpError(401)
+        if not self._settings.basic_auth:
+            raise _refused("Basic authentication is off; the setting is management.basic_auth")
+        try:
+            name, separator, password = base64.b64decode(encoded.strip(), validate=True).decode().partition(":")
+        except (binascii.Error, UnicodeDecodeError):
+            raise HttpError(401) from None
+        if not separator:
+            raise HttpError(401)
+        return name, password
+
+    # Sessions
+
+    def _cookie_of(self, headers: Mapping[str, str]) -> str:
+        """Return the value of the session's cookie, or ""."""
+        try:
+            cookies = SimpleCookie(headers.get("cookie", ""))
+        except CookieError:
+            return ""
+        found = cookies.get(self._cookie)
+        return "" if found is None else found.value
+
+    async def open(self, name: str, password: str, address: str) -> tuple[Identity, tuple[str, str]]:
+        """Open a session for a user, and return the header that sets its cookie. A token has no name.
+
+        Raises:
+            HttpError: As `identify`.
+        """
+        if name and not self._settings.basic_auth:
+            raise _refused("sign-in by password is off; the setting is management.basic_auth")
+        user = await self._authenticate(name, password, address)
+        identity = identity_of(user, password)
+        lifetime = user["expires_at"] - time.time() if user["expires_at"] else None
+        value = self._sessions.open(identity.name, credential=user["credential"], token=identity.token, lifetime=lifetime)
+        return identity, ("set-cookie", f"{self._cookie}={value}{self._attributes}")
+
+    def close(self, headers: Mapping[str, str]) -> tuple[str, str]:
+        """End the session of a request, if there is one, and return the header that removes its cookie."""
+        self._sessions.close(self._cookie_of(headers))
+        return "set-cookie", f"{self._cookie}=; Max-Age=0{self._attributes}"
+
+
+def identity_of(user: Row, password: str) -> Identity:
+    """Return the identity of a user who has logged in. Raises `HttpError` (401) if the user has no tag for management."""
+    tags = frozenset(user["tags"])
+    if tags.isdisjoint(MANAGEMENT_TAGS):
+        raise not_authorised("Not management user")
+    return Identity(user["name"], tags, frozenset(user["vhosts"]), password if user["is_token"] else "")
+
+
+def _refused(reason: str) -> HttpError:
+    return HttpError(401, "not_authorized", reason)
