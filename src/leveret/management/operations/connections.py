@@ -111,13 +111,21 @@ def _describe_consumers(context: Context, queue: Queue) -> Iterator[ConsumerInfo
         yield _describe_consumer(consumer, own if isinstance(own, int) else timeout)
 
 
+def _connection_of(consumer: Consumer) -> int | None:
+    return getattr(consumer.owner, "number", None)
+
+
+def _channel_of(consumer: Consumer) -> int | None:
+    return getattr(consumer.channel, "number", None)
+
+
 def _describe_consumer(consumer: Consumer, timeout: int) -> ConsumerInfo:
     return ConsumerInfo(
         vhost=consumer.queue.vhost.name,
         queue=consumer.queue.name,
         tag=consumer.tag,
-        connection=getattr(consumer.owner, "number", None),
-        channel=getattr(consumer.channel, "number", None),
+        connection=_connection_of(consumer),
+        channel=_channel_of(consumer),
         no_ack=consumer.no_ack,
         exclusive=consumer.exclusive,
         active=consumer.active,
@@ -162,8 +170,7 @@ def cancel(context: Context, request: Cancel) -> Cancelled:
 
 
 def _is_of(consumer: Consumer, request: Cancel) -> bool:
-    item = _describe_consumer(consumer)
-    return request.connection in (None, item.connection) and request.channel in (None, item.channel)
+    return request.connection in (None, _connection_of(consumer)) and request.channel in (None, _channel_of(consumer))
 
 
 OPERATIONS: Operations = {
