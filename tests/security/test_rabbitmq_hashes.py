@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pika
 import pika.exceptions
@@ -229,11 +230,15 @@ def test_set_adds_or_replaces(process: LeveretProcess) -> None:
 
 
 def test_authenticate(process: LeveretProcess) -> None:
-    def authenticate(name: str, password: str, address: str = "192.0.2.1") -> object:
-        return call(process.data_dir, "users.authenticate", {"name": name, "password": password, "address": address})
+    def authenticate(name: str, password: str, address: str = "192.0.2.1") -> dict[str, Any]:
+        found = call(process.data_dir, "users.authenticate", {"name": name, "password": password, "address": address})
+        assert isinstance(found, dict)
+        return found
 
     call(process.data_dir, "users.set", {"name": "dave", "password_hash": DOCUMENTED, "tags": "policymaker"})
-    assert authenticate("dave", "test12") == {
+    answer = authenticate("dave", "test12")
+    assert len(answer.pop("credential")) == 64
+    assert answer == {
         "name": "dave",
         "tags": ["policymaker"],
         "roles": ["management", "policymaker"],
@@ -243,8 +248,8 @@ def test_authenticate(process: LeveretProcess) -> None:
     }
     assert hash_of(process, "dave") == ("", "")
     call(process.data_dir, "permissions.set", {"user": "dave", "configure": "", "write": "", "read": ""})
-    assert authenticate("dave", "test12")["vhosts"] == ["/"]  # type: ignore[index]
-    for name, password in (("dave", "wrong"), ("dave", "wrong"), ("nobody", "test12"), ("dave", "")):
+    assert authenticate("dave", "test12")["vhosts"] == ["/"]
+    for name, password in (("dave", "wrong"), ("dave", "wrong"), ("unknown", "test12"), ("dave", "")):
         with pytest.raises(CallFailed, match=f"login refused for user '{name}'"):
             authenticate(name, password)
 
