@@ -34,6 +34,7 @@ from leveret.security.declared import check_realms, declared_users
 from leveret.security.tls import TlsError
 from leveret.security.users import FROM_DEFAULT
 from leveret.server.garbage import INTERVAL, Collector
+from leveret.server.service_manager import ServiceManager
 from leveret.server.watchdog import Watchdog
 from leveret.storage.registry import MEMORY
 from leveret.storage.salvage import NOTHING_LOST, Salvage
@@ -81,6 +82,7 @@ class Serving:
         self._announced = False
         # Also serves while the store is reopened.
         self._http: HttpProcess | None = None
+        self._manager = ServiceManager()
 
     def run(self) -> int:
         """Serve until a signal. Returns the exit code. Raises `ConfigError`, `TlsError`, `StorageFailed`, `StartFailed`."""
@@ -98,11 +100,15 @@ class Serving:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop, signal.Signals(number).name)
         loop.add_signal_handler(signal.SIGHUP, self._reload)
+        self._manager.open()
+        alive = asyncio.create_task(self._manager.keep_alive())
         try:
             return await self._serve_until_stopped(self._end)
         finally:
             if self._http is not None:
                 await self._http.stop()
+            alive.cancel()
+            self._manager.close()
 
     async def _serve_until_stopped(self, end: asyncio.Event) -> int:
         while True:
@@ -110,6 +116,7 @@ class Serving:
             if self._stopping:
                 return 0
             logger.error("reopening the store")
+            self._manager.status("the store failed: reopening it")
             # The failed store set the event. A signal sets it again and ends the delay.
             end.clear()
             with contextlib.suppress(TimeoutError):
@@ -197,6 +204,7 @@ class Serving:
                 click.echo(line)
             sys.stdout.flush()
         logger.info("ready in %.2f s: %s", took, ", ".join(composition.listeners))
+        self._manager.ready(_status(composition))
         if self._ready_file is not None:
             first = composition.listeners[0].partition("://")[2]
             ready = {
@@ -220,6 +228,7 @@ class Serving:
 
     def _stop(self, name: str) -> None:
         logger.info("%s: stopping", name)
+        self._manager.stopping()
         assert self._end is not None
         if not self._stopping:
             timeout = self._config.server.shutdown_timeout
@@ -236,6 +245,13 @@ class Serving:
         composition = self._composition
         if composition is None:
             return
+        self._manager.reloading()
+        try:
+            self._apply(composition)
+        finally:
+            self._manager.ready(_status(composition))
+
+    def _apply(self, composition: Composition) -> None:
         try:
             config = load_config(self._path, flags=self._flags, choices=CHOICES)
             declared = declared_users(config.users)
@@ -268,6 +284,10 @@ def _first_lines(composition: Composition, http: HttpProcess | None) -> list[str
         *([f"  HTTP API    {', '.join(api)}"] if api else []),
         *([f"  metrics     {', '.join(metrics)}"] if metrics else []),
     ]
+
+
+def _status(composition: Composition) -> str:
+    return f"listening on {', '.join(composition.listeners)}"
 
 
 def _how_to_log_in(composition: Composition) -> str:
