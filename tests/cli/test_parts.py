@@ -40,6 +40,28 @@ def test_json_log_lines() -> None:
     assert "ValueError: c" in event["exception"]
 
 
+class Subject:
+    """An argument of a message that has fields."""
+
+    log_fields = {"connection": 7, "user": "\udcff"}
+
+    def __str__(self) -> str:
+        return "subject"
+
+
+def test_json_log_lines_have_the_fields_of_arguments_and_extras() -> None:
+    made = logging.LogRecord("leveret.x", logging.INFO, __file__, 1, "%s: %d", (Subject(), 5), None)
+    made.__dict__["vhost"] = "/"
+    event = json.loads(JsonFormatter().format(made))
+    assert event["message"] == "subject: 5"
+    assert {name: event.get(name) for name in ("connection", "user", "vhost", "peer")} == {
+        "connection": 7,
+        "user": "\\xff",
+        "vhost": "/",
+        "peer": None,
+    }
+
+
 # Output
 
 

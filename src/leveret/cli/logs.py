@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 import time
+from typing import Final
 
 from leveret.cli.output import Item
 
@@ -28,19 +29,30 @@ class TextFormatter(logging.Formatter):
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
+# Fields of JSON log messages that calls give as `extra`, or arguments of messages as `log_fields`.
+_FIELDS: Final = ("connection", "vhost", "user", "peer")
+
+
 class JsonFormatter(logging.Formatter):
-    """Formatter for JSON objects with time, level, logger, message and the traceback of an exception."""
+    """Formatter for JSON objects.
+
+    They have time, level, logger and message; for an exception its traceback; and if the message is about a connection, a
+    vhost, a user or a client, the number of the connection, the names, and the address of the client as `peer`.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         event: Item = {
             "time": _time(record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": _text(record.getMessage()),
+            "message": record.getMessage(),
         }
+        for argument in record.args if isinstance(record.args, tuple) else ():
+            event |= getattr(argument, "log_fields", {})
+        event |= {name: getattr(record, name) for name in _FIELDS if hasattr(record, name)}
         if record.exc_info:
-            event["exception"] = _text(self.formatException(record.exc_info))
-        return json.dumps(event)
+            event["exception"] = self.formatException(record.exc_info)
+        return json.dumps({name: _text(value) if isinstance(value, str) else value for name, value in event.items()})
 
 
 def _text(text: str) -> str:
@@ -55,6 +67,7 @@ def set_up_logging(level: str, format: str) -> None:
     """Configure logging for this process. `level` and `format` are `server.log_level` and `server.log_format`."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
+    logging.captureWarnings(True)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     # asyncio's debug messages do not help operators.
     logging.getLogger("asyncio").setLevel(max(logging.WARNING, logging.getLogger().level))

@@ -200,9 +200,10 @@ class Serving:
         took = time.monotonic() - began if self._announced else running_for()
         if not self._announced:
             self._announced = True
-            for line in _first_lines(composition, self._http):
-                click.echo(line)
-            sys.stdout.flush()
+            if self._config.server.log_format == "text":
+                for line in _first_lines(composition, self._http):
+                    click.echo(line)
+                sys.stdout.flush()
         logger.info("ready in %.2f s: %s", took, ", ".join(composition.listeners))
         self._manager.ready(_status(composition))
         if self._ready_file is not None:

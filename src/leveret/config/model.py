@@ -72,7 +72,7 @@ class ServerConfig(Section, frozen=True, kw_only=True):
         Literal["debug", "info", "warning", "error"], about("Minimum severity of messages to log, on stderr.")
     ] = "info"
     log_format: Annotated[
-        Literal["text", "json"], about("Log each event as one line of text, or as one JSON object per line.")
+        Literal["text", "json"], about("[Log](logging.md) each event as one line of text, or as one JSON object per line.")
     ] = "text"
     handshake_timeout: Annotated[
         Seconds, about("Time between accepting a socket and `connection.open`; slower clients are disconnected.", gt=0)

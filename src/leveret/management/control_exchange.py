@@ -81,7 +81,8 @@ class Requests(RequestHandler):
                 return
             self._execute(vhost, message, session, _Reply(self, message, queue))
         except Exception:
-            logger.exception("a request of '%s' in vhost '%s' failed", session.user, vhost.name)
+            fields = _log_fields(session, vhost)
+            logger.exception("a request of '%s' in vhost '%s' failed", session.user, vhost.name, extra=fields)
 
     def _reply_queue(self, vhost: Vhost, message: Message, session: RequestingSession) -> Queue | None:
         """Return the reply queue, or None if the user may not use it.
@@ -113,7 +114,13 @@ class Requests(RequestHandler):
         except BrokerError as error:
             reply.resolve(error)
         except Exception:
-            logger.exception("request '%s' of '%s' in vhost '%s' failed", message.routing_key, session.user, vhost.name)
+            logger.exception(
+                "request '%s' of '%s' in vhost '%s' failed",
+                message.routing_key,
+                session.user,
+                vhost.name,
+                extra=_log_fields(session, vhost),
+            )
             reply.resolve(BrokerError(INTERNAL_ERROR))
         else:
             if isinstance(answer, Later):
@@ -155,6 +162,10 @@ class _Reply(CommitWaiter):
 
     def committed(self, batch: int) -> None:
         self._requests.send(self._message, self._queue, self._body)
+
+
+def _log_fields(session: RequestingSession, vhost: Vhost) -> dict[str, str | int]:
+    return {"connection": session.number, "user": session.user, "vhost": vhost.name}
 
 
 def _perform(message: Message, envelopes: Envelopes, context: VhostContext) -> Reply | Later[Reply]:

@@ -55,14 +55,17 @@ class Logins:
             try:
                 account: Account = await self._tokens.authenticate(password, host)
             except TokenRefused as refused:
-                logger.warning("login by token from '%s' refused: %s", host, refused)
+                logger.warning("login by token from '%s' refused: %s", host, refused, extra={"peer": host})
                 return None
         elif await self._is_right(name, password, host):
             account = UserAccount(name, self._users)
         else:
             return None
         if not self._users.may_connect_from(account.name, host):
-            logger.warning("user '%s' may log in from the local machine only (auth.loopback_users)", account.name)
+            fields = _fields(account.name, host)
+            logger.warning(
+                "user '%s' may log in from the local machine only (auth.loopback_users)", account.name, extra=fields
+            )
             return None
         return account if account.exists() else None
 
@@ -89,12 +92,17 @@ class Logins:
         )
         result = await answered
         if isinstance(result, TooManyLogins):
-            logger.warning("login of user '%s' from '%s' refused: %s", name, host, result)
+            logger.warning("login of user '%s' from '%s' refused: %s", name, host, result, extra=_fields(name, host))
             return False
         if isinstance(result, BaseException):
-            logger.error("error while checking a login of user '%s': %r", name, result)
+            logger.error("error while checking a login of user '%s': %r", name, result, extra=_fields(name, host))
             return False
         backoff = self._queue.backoff(host, name) if result is False else 0.0
         if backoff:
             await asyncio.sleep(backoff)
         return bool(result)
+
+
+def _fields(user: str, host: str) -> dict[str, str]:
+    """Return the fields of JSON log messages about a login. An empty address is this machine."""
+    return {"user": user, "peer": host} if host else {"user": user}

@@ -225,7 +225,7 @@ class Authentication:
         if isinstance(result, TooManyLogins):
             self.refuse_for(str(result))
         elif isinstance(result, BaseException):
-            logger.error("%s: error while checking a %s login: %r", self._peer.name, self.mechanism, result)
+            logger.error("%s: error while checking a %s login: %r", self._peer.subject, self.mechanism, result)
             self.refuse_for("the check raised an error")
         else:
             done(result)
@@ -234,7 +234,7 @@ class Authentication:
     def _verified(self, name: str, verdict: bool, data: bytes) -> None:
         users, peer = self._users, self._peer
         if verdict and not may_connect(users, peer, name):
-            logger.warning("%s: user '%s' may log in from the local machine only (auth.loopback_users)", peer.name, name)
+            logger.warning("%s: user '%s' may log in from the local machine only (auth.loopback_users)", peer.subject, name)
             verdict = False
         if not verdict or users.get(name) is None:
             self.refuse_for(f"user '{name}', mechanism {self.mechanism}")
@@ -252,7 +252,7 @@ class Authentication:
 
     def refuse_for(self, reason: str) -> None:
         """Refuse the login. The reason is logged but not sent to the client."""
-        logger.warning("%s: login refused: %s", self._peer.name, reason)
+        logger.warning("%s: login refused: %s", self._peer.subject, reason)
         self.refuse()
 
 

@@ -105,5 +105,5 @@ class IngressThrottle(CommitWaiter):
         """Abort the connection if the client disconnected while its socket was not being read."""
         session = self.session
         if session is not None and self.paused and session.peer.hung_up():
-            logger.warning("%s: the client disconnected while it was throttled", session.peer.name)
+            logger.warning("%s: the client disconnected while it was throttled", session.peer.subject)
             session.peer.abort()

@@ -12,6 +12,38 @@ from leveret.security.mechanisms.base import Certificate
 Result: TypeAlias = Any
 
 
+class LogSubject:
+    """A connection as an argument of log messages. It does not refer to the socket, since log records may live long.
+
+    Attributes:
+        name: The name of the connection, for the text of messages.
+        number: Its number.
+        user: The user once it is known.
+        vhost: The vhost once it is open.
+    """
+
+    __slots__ = ("name", "number", "user", "vhost")
+
+    def __init__(self) -> None:
+        self.name = ""
+        self.number = 0
+        self.user = ""
+        self.vhost = ""
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def log_fields(self) -> dict[str, str | int]:
+        """The fields of JSON log messages about the connection."""
+        fields: dict[str, str | int] = {"connection": self.number, "peer": self.name.partition(" -> ")[0]}
+        if self.user:
+            fields["user"] = self.user
+        if self.vhost:
+            fields["vhost"] = self.vhost
+        return fields
+
+
 class Peer:
     """The socket under a session."""
 
@@ -27,6 +59,8 @@ class Peer:
 
     # milliseconds of Unix time
     connected_at: int
+    # the connection in log messages
+    subject: LogSubject
 
     def __init__(self) -> None:
         self.connected_at = time.time_ns() // 1_000_000
@@ -36,6 +70,7 @@ class Peer:
         self.certificate = None
         self.tls = False
         self.checking = False
+        self.subject = LogSubject()
 
     def opened(self) -> None:
         """Lift the limits that apply until the client has opened a connection."""

@@ -46,7 +46,8 @@ class VhostSession(Session):
         self.services = services
         self.broker = services.broker
         self.settings = services.settings
-        self.number = services.new_number()
+        self.number = peer.subject.number = services.new_number()
+        peer.subject.name = peer.name
         self.vhost = None
         self.vhost_name = ""
         self.account = None
@@ -123,7 +124,7 @@ class VhostSession(Session):
     def enter_vhost(self, vhost: Vhost) -> None:
         """Open a vhost for the client: count the connection there and for its user."""
         self.vhost = vhost
-        self.vhost_name = vhost.name
+        self.vhost_name = self.peer.subject.vhost = vhost.name
         vhost.connections += 1
         by_user = self.services.by_user
         by_user[self.user] = by_user.get(self.user, 0) + 1
@@ -184,7 +185,7 @@ class VhostSession(Session):
     def set_account(self, account: Account) -> None:
         """Set the authenticated user, or the rights of its renewed token."""
         self.account = account
-        self.user = account.name
+        self.user = self.peer.subject.user = account.name
         self.user_bytes = account.name.encode("utf-8", "surrogateescape")
         self.may_impersonate = IMPERSONATOR in account.tags
         # Drop what was cached under the rights of an earlier token.
@@ -239,7 +240,7 @@ class VhostSession(Session):
 
     def _renew(self, result: Any, done: Callable[[str], None]) -> None:
         if isinstance(result, TokenRefused):
-            logger.warning("%s: renewed token of user '%s' refused: %s", self.peer.name, self.user, result)
+            logger.warning("%s: renewed token of user '%s' refused: %s", self.peer.subject, self.user, result)
             done("the broker refused the token; see its log")
         elif result.name != self.user:
             done(f"the token is for user '{result.name}', expected '{self.user}'")

@@ -219,10 +219,12 @@ class SocketProtocol(asyncio.BufferedProtocol):
 
     def _too_slow(self) -> None:
         if self._transport is not None:
+            name = _shown(self._transport.get_extra_info("peername"))
             logger.warning(
                 "%s: no connection opened within %g seconds ('server.handshake_timeout'), closing",
-                _shown(self._transport.get_extra_info("peername")),
+                name,
                 self._sockets.handshake_timeout,
+                extra={"peer": name},
             )
             self._transport.abort()
 
@@ -289,11 +291,12 @@ class SocketProtocol(asyncio.BufferedProtocol):
         assert transport is not None
         name = _shown(transport.get_extra_info("peername"))
         if found == UNKNOWN:
-            logger.info("%s: not a protocol header of AMQP 0-9-1 or 1.0: %r", name, self._first[:HEADER_SIZE])
+            reason = f"not a protocol header of AMQP 0-9-1 or 1.0: {self._first[:HEADER_SIZE]!r}"
         elif transport.get_extra_info("ssl_object") is not None:
-            logger.info("%s: requested TLS within TLS", name)
+            reason = "requested TLS within TLS"
         else:
-            logger.info("%s: requested TLS, which is disabled; set 'tls.cert' to enable it", name)
+            reason = "requested TLS, which is disabled; set 'tls.cert' to enable it"
+        logger.info("%s: %s", name, reason, extra={"peer": name})
         transport.write(supported_header(self._first, self._tls is not None))
         finish(transport)
         self._first = b""
@@ -310,11 +313,8 @@ class SocketProtocol(asyncio.BufferedProtocol):
     def _not_tls(self) -> None:
         transport = self._transport
         assert transport is not None
-        logger.info(
-            "%s: TLS failed: expected a ClientHello, got %r",
-            _shown(transport.get_extra_info("peername")),
-            self._first[:HEADER_SIZE],
-        )
+        name = _shown(transport.get_extra_info("peername"))
+        logger.info("%s: TLS failed: expected a ClientHello, got %r", name, self._first[:HEADER_SIZE], extra={"peer": name})
         self._first = b""
         self._ignoring = True
         transport.close()

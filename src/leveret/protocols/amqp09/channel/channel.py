@@ -157,7 +157,7 @@ class Channel(Channel091):
             try:
                 requeue_pending()
             except Exception:  # requeue the rest nevertheless
-                logger.exception("%s: channel %d failed to requeue deliveries", self.connection.peer.name, self.number)
+                logger.exception("%s: channel %d failed to requeue deliveries", self.connection.peer.subject, self.number)
         yield from Channel091.requeuing_all(self)
 
     # Interruption

@@ -34,7 +34,7 @@ class Interruption(Timed):
         self.channels: dict[str, Channel] = {}
 
     def fire(self, now: int) -> None:
-        logger.info("%s: %d channels were not resumed in time", self.connection.peer.name, len(self.channels))
+        logger.info("%s: %d channels were not resumed in time", self.connection.peer.subject, len(self.channels))
         self.end()
 
     def end(self) -> None:
@@ -80,7 +80,7 @@ class Interrupted:
         if interruption.channels:
             logger.info(
                 "%s: %d channels may be resumed for %g s",
-                connection.peer.name,
+                connection.peer.subject,
                 len(interruption.channels),
                 settings.resume_timeout,
             )

@@ -234,7 +234,7 @@ class BaseConnection(VhostSession):
             else:
                 self.refuse(channel, CODES[error.condition], str(error), class_id, method_id)
         except Exception:
-            logger.exception("%s: internal error in %s", self.peer.name, name_of(command))
+            logger.exception("%s: internal error in %s", self.peer.subject, name_of(command))
             class_id, method_id = ids_of(command)
             self.close(INTERNAL_ERROR, FAILURE, class_id, method_id)
 
@@ -257,12 +257,12 @@ class BaseConnection(VhostSession):
             except BrokerError as error:
                 self.close(CODES[error.condition], str(error), command.class_id, command.method_id)
             except Exception:
-                logger.exception("%s: internal error in %s", self.peer.name, command.name)
+                logger.exception("%s: internal error in %s", self.peer.subject, command.name)
                 self.close(INTERNAL_ERROR, FAILURE, command.class_id, command.method_id)
             self.mark()
 
     def _protocol_error(self, error: Error) -> None:
-        logger.info("%s: %d %s", self.peer.name, error.code, error.text)
+        logger.info("%s: %d %s", self.peer.subject, error.code, error.text)
         if error.scope == CHANNEL_SCOPE:
             channel = self.channels.get(error.channel)
             if channel is not None:
@@ -283,7 +283,7 @@ class BaseConnection(VhostSession):
             self.close(code, text, class_id, method_id)
             return
         full_text = reply_text(code, text)
-        logger.info("%s: channel %d closed with %d: %s", self.peer.name, channel.number, code, full_text)
+        logger.info("%s: channel %d closed with %d: %s", self.peer.subject, channel.number, code, full_text)
         channel.resolve()
         self.close_channel(channel)
         # The engine drops this if the client has already sent channel.close.
@@ -323,7 +323,7 @@ class BaseConnection(VhostSession):
         if self.closing or self.lost:
             return
         full_text = reply_text(code, text)
-        logger.info("%s: connection closed with %d: %s", self.peer.name, code, full_text)
+        logger.info("%s: connection closed with %d: %s", self.peer.subject, code, full_text)
         self.closing = True
         self.awaits_close_ok = True
         self.output.drop()
@@ -379,7 +379,7 @@ class BaseConnection(VhostSession):
             try:
                 channel.close(self._part_released)
             except Exception:
-                logger.exception("%s: cannot close channel %d", self.peer.name, channel.number)
+                logger.exception("%s: cannot close channel %d", self.peer.subject, channel.number)
                 self._part_released()
             yield CHANNEL_WORK
 
@@ -400,9 +400,9 @@ class BaseConnection(VhostSession):
         self.ingress.detach()
         self.output.detach()
         if self.opened and not self.closing:
-            logger.warning("%s: connection lost without connection.close", self.peer.name)
+            logger.warning("%s: connection lost without connection.close", self.peer.subject)
         elif self.awaits_close_ok:
-            logger.warning("%s: connection lost without connection.close-ok", self.peer.name)
+            logger.warning("%s: connection lost without connection.close-ok", self.peer.subject)
         self.closing = True
         self.services.remove(self)
         self.handshake.end_login()

@@ -40,7 +40,9 @@ class Heartbeat(Timed):
         else:
             self.silent += 1
             if self.silent >= 8:
-                logger.warning("%s: connection aborted, no heartbeat for %d s", connection.peer.name, self.quarter // 125)
+                logger.warning(
+                    "%s: connection aborted, no heartbeat for %d s", connection.peer.subject, self.quarter // 125
+                )
                 connection.peer.abort()
                 return
         self.quiet_checks = 1 if connection.output.take_sent() else self.quiet_checks + 1

@@ -42,7 +42,7 @@ class Login(Authentication):
         connection = self.connection
         if not self.start(mechanism, response):
             # start-ok.mechanism.validity: close the socket without sending anything
-            logger.warning("%s: mechanism '%s' was not offered", connection.peer.name, mechanism)
+            logger.warning("%s: mechanism '%s' was not offered", connection.peer.subject, mechanism)
             connection.handshake.end_login()
             connection.peer.close()
 

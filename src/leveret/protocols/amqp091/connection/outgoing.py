@@ -152,7 +152,7 @@ class ConnectionOutput:
             try:
                 data = item.take(piece)
             except OSError as error:
-                logger.error("%s: connection aborted, cannot read a message body: %s", self._peer.name, error)
+                logger.error("%s: connection aborted, cannot read a message body: %s", self._peer.subject, error)
                 queued.clear()
                 self._peer.abort()
                 return

@@ -67,7 +67,7 @@ def _removed(reply: DeferredReply, durable: bool) -> None:
         else:
             reply.committed(0)
     except Exception:
-        logger.exception("%s: internal error in the reply %s", channel.connection.peer.name, reply.name)
+        logger.exception("%s: internal error in the reply %s", channel.connection.peer.subject, reply.name)
         channel.fail()
 
 

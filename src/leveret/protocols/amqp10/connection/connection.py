@@ -232,7 +232,7 @@ class Connection(VhostSession):
         except EncodeError as failed:
             self.close(constants.FRAME_SIZE_TOO_SMALL, str(failed))
         except Exception:
-            logger.exception("%s: internal error while processing a frame of kind 0x%02x", self.peer.name, frame.kind)
+            logger.exception("%s: internal error while processing a frame of kind 0x%02x", self.peer.subject, frame.kind)
             self.close(constants.INTERNAL_ERROR, "internal error; see the broker's log")
 
     def _opened(self, frame: Performative) -> None:
@@ -260,7 +260,7 @@ class Connection(VhostSession):
         if isinstance(frame, Failure):
             if self.state == AWAIT_OPEN:
                 raise ConnectionRefused(frame.condition, frame.text)
-            logger.info("%s: %s", self.peer.name, frame.text)
+            logger.info("%s: %s", self.peer.subject, frame.text)
             self.flush()
             self.peer.finish()
             self.state = CLOSED
@@ -309,7 +309,7 @@ class Connection(VhostSession):
 
     def _require_sasl(self) -> None:
         """Refuse a client without SASL: send the SASL header and close (transport section 2.2)."""
-        logger.info("%s: refused without SASL; see amqp10.anonymous_user and auth.loopback_users", self.peer.name)
+        logger.info("%s: refused without SASL; see amqp10.anonymous_user and auth.loopback_users", self.peer.subject)
         self.output.send_header(SASL)
         self.state = CLOSED
         self.flush()
@@ -374,7 +374,7 @@ class Connection(VhostSession):
         """Send close with an error. From then on, only the client's close is processed."""
         if self.closing or self.lost:
             return
-        logger.info("%s: connection closed with %s: %s", self.peer.name, condition, text)
+        logger.info("%s: connection closed with %s: %s", self.peer.subject, condition, text)
         if self.state != OPENED and self.state != AWAIT_OPEN:
             self.peer.close()
             return
@@ -392,7 +392,9 @@ class Connection(VhostSession):
     def _closed(self, frame: Close) -> None:
         """Handle the client's close."""
         if frame.error is not None:
-            logger.info("%s: the client closed with %s: %s", self.peer.name, frame.error.condition, frame.error.description)
+            logger.info(
+                "%s: the client closed with %s: %s", self.peer.subject, frame.error.condition, frame.error.description
+            )
         self._release()
         self.closing = True
         self.output.send(Close())
@@ -415,7 +417,7 @@ class Connection(VhostSession):
         self.lost = True
         self.ingress.detach()
         if self.opened and not self.closing:
-            logger.warning("%s: connection lost without close", self.peer.name)
+            logger.warning("%s: connection lost without close", self.peer.subject)
         self.closing = True
         self.services.remove(self)
         self.idle_timers.stop()

@@ -54,7 +54,7 @@ class IdleTimeout(Timed):
         else:
             self.silent += 1
             if self.silent >= 4:
-                logger.warning("%s: no frame for %d ms, closing", connection.peer.name, self.part * 4)
+                logger.warning("%s: no frame for %d ms, closing", connection.peer.subject, self.part * 4)
                 if connection.closing:
                     connection.peer.abort()
                     return

@@ -139,7 +139,9 @@ def _steal(link: Link | None, name: str) -> None:
 
 def _refuse(session: SessionEndpoint, frame: Attach, handle: int, error: Error) -> None:
     connection = session.connection
-    logger.info("%s: link '%s' refused with %s: %s", connection.peer.name, frame.name, error.condition, error.description)
+    logger.info(
+        "%s: link '%s' refused with %s: %s", connection.peer.subject, frame.name, error.condition, error.description
+    )
     ours = not frame.role
     connection.send(
         Attach(

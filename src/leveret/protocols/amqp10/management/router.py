@@ -60,7 +60,7 @@ def answer(connection: VhostSession, payload: bytes, busy: str = "") -> tuple[by
     except BrokerError as error:
         found = _refused(connection, request, STATUSES.get(error.condition, 400), str(error))
     except Exception:
-        logger.exception("%s: internal error in request '%s %s'", connection.peer.name, request.method, request.target)
+        logger.exception("%s: internal error in request '%s %s'", connection.peer.subject, request.method, request.target)
         found = refusal(500, "internal error; see the broker's log")
     try:
         return encode(request, found), found
@@ -87,6 +87,6 @@ def _perform(connection: VhostSession, request: Request) -> Answer:
 
 def _refused(connection: VhostSession, request: Request, status: int, text: str) -> Answer:
     logger.info(
-        "%s: request '%s %s' answered with %d: %s", connection.peer.name, request.method, request.target, status, text
+        "%s: request '%s %s' answered with %d: %s", connection.peer.subject, request.method, request.target, status, text
     )
     return refusal(status, text)

@@ -303,7 +303,7 @@ class SessionEndpoint(UnackedOwner):
         if frame.error is not None:
             logger.info(
                 "%s: link '%s' detached by the client with %s: %s",
-                self.connection.peer.name,
+                self.connection.peer.subject,
                 link.name,
                 frame.error.condition,
                 frame.error.description,
@@ -328,7 +328,11 @@ class SessionEndpoint(UnackedOwner):
         if self.handles.get(link.handle) is not link:
             return
         logger.info(
-            "%s: link '%s' detached with %s: %s", self.connection.peer.name, link.name, error.condition, error.description
+            "%s: link '%s' detached with %s: %s",
+            self.connection.peer.subject,
+            link.name,
+            error.condition,
+            error.description,
         )
         self.resolve()
         link.detach(closed)
@@ -508,7 +512,9 @@ class SessionEndpoint(UnackedOwner):
                 if sending[0].send(self):
                     sending.popleft()
         except OSError as error:
-            logger.error("%s: connection aborted: a message body cannot be read from disk: %s", connection.peer.name, error)
+            logger.error(
+                "%s: connection aborted: a message body cannot be read from disk: %s", connection.peer.subject, error
+            )
             sending.clear()
             connection.peer.abort()
         connection.transactions.aborts_sent()
@@ -573,7 +579,11 @@ class SessionEndpoint(UnackedOwner):
         if self.ended:
             return
         logger.info(
-            "%s: session %d ended with %s: %s", self.connection.peer.name, self.channel, error.condition, error.description
+            "%s: session %d ended with %s: %s",
+            self.connection.peer.subject,
+            self.channel,
+            error.condition,
+            error.description,
         )
         self.resolve()
         self.release()
