@@ -201,12 +201,12 @@ class Application:
     def _respond(self, answer: Answer, method: str, headers: Mapping[str, str]) -> Response:
         if isinstance(answer.body, RowStream):
             return self._stream(answer.body, method, headers)
-        content = b"" if answer.body is None else encode(answer.body)
+        content = answer.content if answer.body is None else encode(answer.body)
         response = Response(content, answer.status, {**dict(_SECURITY), **dict(answer.headers)})
         if answer.status == 204:
             del response.headers["content-length"]
-        elif answer.body is not None:
-            response.headers["content-type"] = _JSON
+        elif content:
+            response.headers.setdefault("content-type", _JSON)
             if len(content) >= _MIN_COMPRESSED and "gzip" in headers.get("accept-encoding", ""):
                 response.body = gzip.compress(content, _COMPRESSION, mtime=0)
                 response.headers["content-encoding"] = "gzip"

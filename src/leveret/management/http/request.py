@@ -33,11 +33,13 @@ class Answer:
         status: The status code.
         body: A value to encode as JSON; None for an empty body.
         headers: More headers.
+        content: The body of an answer that is not JSON, whose type is in `headers`.
     """
 
     status: int = 200
     body: Any = None
     headers: tuple[tuple[str, str], ...] = ()
+    content: bytes = b""
 
 
 NO_CONTENT: Final = Answer(204)

@@ -16,6 +16,7 @@ from leveret.management.http import (
     in_place,
     limits,
     messages,
+    openapi,
     overview,
     parameters,
     queues,
@@ -284,6 +285,9 @@ ROUTES: Final[dict[str, dict[str, Route]]] = {
     "/health/checks/metadata-store/initialized": {"GET": Route(health.running)},
     "/health/checks/metadata-store/initialized/with-data": {"GET": Route(health.running)},
 }
+_DOCUMENT: Final = openapi.Document(ROUTES)
+ROUTES["/openapi.json"] = {"GET": Route(_DOCUMENT.show, public=True)}
+ROUTES["/docs"] = {"GET": Route(_DOCUMENT.show_page, public=True)}
 
 
 def _tree() -> Node:

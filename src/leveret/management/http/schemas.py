@@ -1,0 +1,801 @@
+"""Schemas of bodies and answers, from which the OpenAPI document is generated.
+
+Handlers build answers as dictionaries, because most keys come from the broker as they are. A test validates real answers
+against these structs.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from msgspec import UNSET, Meta, Struct, UnsetType, field
+
+# A statistic `X`, which has its rate and samples in `X_details`.
+Rated: TypeAlias = Annotated[int, Meta(extra_json_schema={"x-rated": True})]
+RatedTime: TypeAlias = Annotated[float, Meta(extra_json_schema={"x-rated": True})]
+Json: TypeAlias = Any
+Arguments: TypeAlias = dict[str, Any]
+
+
+class Answer(Struct, kw_only=True):
+    """Base class of objects in answers. An optional key is missing or has a value."""
+
+
+class Body(Struct, kw_only=True):
+    """Base class of bodies of requests. Unknown keys are ignored."""
+
+
+# Common parts
+
+
+class Error(Answer):
+    """The reason why a request failed."""
+
+    error: str
+    reason: Json
+
+
+class Sample(Answer):
+    """The value of a statistic at a time, in milliseconds of Unix time."""
+
+    sample: int
+    timestamp: int
+
+
+class Rate(Answer):
+    """The rate of a statistic per second; and its samples, newest first, if the request asks for them."""
+
+    rate: float
+    avg: float | UnsetType = UNSET
+    avg_rate: float | UnsetType = UNSET
+    samples: list[Sample] | UnsetType = UNSET
+
+
+class GarbageCollection(Answer):
+    """Statistics of Erlang's garbage collection, which are always 0."""
+
+    fullsweep_after: int
+    max_heap_size: int
+    min_bin_vheap_size: int
+    min_heap_size: int
+    minor_gcs: int
+
+
+class ChannelStats(Answer):
+    """Counts of messages since the object was created."""
+
+    ack: Rated
+    confirm: Rated
+    deliver: Rated
+    deliver_get: Rated
+    deliver_no_ack: Rated
+    drop_unroutable: Rated
+    get: Rated
+    get_empty: Rated
+    get_no_ack: Rated
+    publish: Rated
+    redeliver: Rated
+    return_unroutable: Rated
+
+
+class MessageStats(ChannelStats):
+    """Counts of messages since the object was created."""
+
+    disk_reads: Rated
+    disk_writes: Rated
+
+
+class ExchangeStats(Answer):
+    """Counts of messages that were published to an exchange, and routed by it."""
+
+    publish_in: Rated
+    publish_out: Rated
+
+
+class QueueTotals(Answer):
+    """Numbers of messages."""
+
+    messages: Rated
+    messages_ready: Rated
+    messages_unacknowledged: Rated
+
+
+class Status(Answer):
+    """The result of a check. One that failed has more keys with the reason."""
+
+    status: Literal["ok", "failed"]
+    reason: str | UnsetType = UNSET
+    port: int | UnsetType = UNSET
+    protocol: str | UnsetType = UNSET
+    missing: Json | UnsetType = UNSET
+    ports: list[int] | UnsetType = UNSET
+    protocols: list[str] | UnsetType = UNSET
+    alarms: list[dict[str, str]] | UnsetType = UNSET
+
+
+# Users
+
+
+class Whoami(Answer):
+    """The user of the request."""
+
+    name: str
+    tags: list[str]
+
+
+class Session(Answer):
+    """The user of a session, or null."""
+
+    user: Whoami | None
+
+
+class SignIn(Body):
+    """Credentials: a user name and password, or a token."""
+
+    username: str | UnsetType = UNSET
+    password: str | UnsetType = UNSET
+    token: str | UnsetType = UNSET
+
+
+class Auth(Answer):
+    """How users of the console may sign in."""
+
+    oauth_enabled: bool
+    oauth_client_id: str | UnsetType = UNSET
+    oauth_disable_basic_auth: bool | UnsetType = UNSET
+    oauth_provider_url: str | UnsetType = UNSET
+    oauth_scopes: str | UnsetType = UNSET
+
+
+class User(Answer):
+    """A user. The hash is empty unless it has RabbitMQ's format."""
+
+    name: str
+    password_hash: str
+    hashing_algorithm: str
+    tags: list[str]
+    limits: dict[str, int]
+
+
+class UserBody(Body):
+    """A user. One without a password or hash cannot log in by password."""
+
+    password: str | UnsetType = UNSET
+    password_hash: str | UnsetType = UNSET
+    hashing_algorithm: str | UnsetType = UNSET
+    tags: str | list[str] | UnsetType = UNSET
+
+
+class UserNames(Body):
+    """Names of users."""
+
+    users: list[str]
+
+
+class Password(Body):
+    """A password to hash."""
+
+    password: str
+
+
+class HashedPassword(Answer):
+    """A password hash in RabbitMQ's format."""
+
+    ok: str
+
+
+class Permission(Answer):
+    """The permissions of a user in a vhost, as regular expressions."""
+
+    user: str
+    vhost: str
+    configure: str
+    write: str
+    read: str
+
+
+class PermissionBody(Body):
+    """Regular expressions over the names that the user may configure, write and read."""
+
+    configure: str
+    write: str
+    read: str
+
+
+class TopicPermission(Answer):
+    """The topic permissions of a user for an exchange, as regular expressions."""
+
+    user: str
+    vhost: str
+    exchange: str
+    write: str
+    read: str
+
+
+class TopicPermissionBody(Body):
+    """Regular expressions over the routing keys that the user may write and read."""
+
+    exchange: str
+    write: str
+    read: str
+
+
+class UserLimits(Answer):
+    """The limits of a user."""
+
+    user: str
+    value: dict[str, int]
+
+
+class VhostLimits(Answer):
+    """The limits of a vhost."""
+
+    vhost: str
+    value: dict[str, int]
+
+
+class Limit(Body):
+    """The value of a limit."""
+
+    value: int
+
+
+# Vhosts, policies and parameters
+
+
+class Vhost(QueueTotals):
+    """A vhost."""
+
+    name: str
+    description: str
+    tags: list[str]
+    default_queue_type: str
+    metadata: dict[str, Json]
+    protected_from_deletion: bool
+    tracing: bool
+    cluster_state: dict[str, str]
+    message_stats: MessageStats
+    recv_oct: Rated
+    send_oct: Rated
+
+
+class VhostBody(Body):
+    """Properties of a vhost."""
+
+    description: str | UnsetType = UNSET
+    tags: str | list[str] | UnsetType = UNSET
+    default_queue_type: str | UnsetType = UNSET
+    protected_from_deletion: bool | UnsetType = UNSET
+
+
+class Policy(Answer):
+    """A policy: settings of the queues or exchanges whose names match a regular expression."""
+
+    vhost: str
+    name: str
+    pattern: str
+    apply_to: str = field(name="apply-to")
+    definition: Arguments
+    priority: int
+
+
+class PolicyBody(Body):
+    """A policy."""
+
+    pattern: str
+    definition: Arguments
+    priority: int | UnsetType = UNSET
+    apply_to: Literal["all", "queues", "classic_queues", "quorum_queues", "streams", "exchanges"] | UnsetType = field(
+        name="apply-to", default=UNSET
+    )
+
+
+class Parameter(Answer):
+    """A parameter of a component in a vhost."""
+
+    vhost: str
+    component: str
+    name: str
+    value: Json
+
+
+class GlobalParameter(Answer):
+    """A parameter of the broker."""
+
+    name: str
+    value: Json
+
+
+class Value(Body):
+    """The value of a parameter."""
+
+    value: Json
+
+
+# Exchanges, queues and bindings
+
+
+class Exchange(Answer):
+    """An exchange."""
+
+    name: str
+    vhost: str
+    type: str
+    durable: bool
+    auto_delete: bool
+    internal: bool
+    arguments: Arguments
+    policy: str | None
+    user_who_performed_action: str
+    message_stats: ExchangeStats
+    incoming: list[Json] | UnsetType = UNSET
+    outgoing: list[Json] | UnsetType = UNSET
+
+
+class ExchangeBody(Body):
+    """Properties of an exchange."""
+
+    type: str | UnsetType = UNSET
+    durable: bool | UnsetType = UNSET
+    auto_delete: bool | UnsetType = UNSET
+    internal: bool | UnsetType = UNSET
+    arguments: Arguments | UnsetType = UNSET
+
+
+class Publish(Body):
+    """A message to publish."""
+
+    properties: dict[str, Json]
+    routing_key: str
+    payload: str
+    payload_encoding: Literal["string", "base64"]
+
+
+class Published(Answer):
+    """Whether the message was routed to a queue."""
+
+    routed: bool
+
+
+class ConsumerQueue(Answer):
+    """The queue of a consumer."""
+
+    name: str
+    vhost: str
+
+
+class ChannelDetails(Answer):
+    """The channel of a consumer."""
+
+    name: str
+    number: int
+    user: str
+    connection_name: str
+    peer_host: str
+    peer_port: int
+    node: str
+
+
+class Consumer(Answer):
+    """A consumer."""
+
+    consumer_tag: str
+    queue: ConsumerQueue
+    channel_details: ChannelDetails
+    ack_required: bool
+    active: bool
+    activity_status: str
+    arguments: Arguments
+    exclusive: bool
+    prefetch_count: int
+    consumer_timeout: int | None
+    user_who_performed_action: str
+
+
+class Owner(Answer):
+    """The connection of an exclusive queue."""
+
+    name: str
+    peer_host: str
+    peer_port: int
+
+
+class Queue(QueueTotals):
+    """A queue or stream."""
+
+    name: str
+    vhost: str
+    type: str
+    state: str
+    durable: bool
+    auto_delete: bool
+    exclusive: bool
+    arguments: Arguments
+    node: str
+    leader: str
+    members: list[str]
+    online: list[str]
+    consumers: int
+    consumer_capacity: float
+    consumer_utilisation: float
+    exclusive_consumer_tag: str | None
+    single_active_consumer_tag: str | None
+    effective_policy_definition: Arguments
+    policy: str | None
+    operator_policy: str | None
+    garbage_collection: GarbageCollection
+    head_message_timestamp: int | None
+    idle_since: str | None
+    memory: int
+    message_bytes: int
+    message_bytes_paged_out: int
+    message_bytes_persistent: int
+    message_bytes_ram: int
+    message_bytes_ready: int
+    message_bytes_unacknowledged: int
+    message_stats: MessageStats
+    messages_paged_out: int
+    messages_persistent: int
+    messages_ram: int
+    messages_ready_ram: int
+    messages_unacknowledged_ram: int
+    recoverable_slaves: list[str] | None
+    reductions: Rated
+    owner_pid_details: Owner | UnsetType = UNSET
+    consumer_details: list[Consumer] | UnsetType = UNSET
+    deliveries: list[Json] | UnsetType = UNSET
+    incoming: list[Json] | UnsetType = UNSET
+
+
+class QueueBody(Body):
+    """Properties of a queue. The argument `x-queue-type` has its type."""
+
+    durable: bool | UnsetType = UNSET
+    auto_delete: bool | UnsetType = UNSET
+    arguments: Arguments | UnsetType = UNSET
+
+
+class Action(Body):
+    """An action on a queue, which has no effect."""
+
+    action: str
+
+
+class Get(Body):
+    """Which messages to get. `truncate` limits the bytes of each payload."""
+
+    count: int
+    ackmode: Literal["ack_requeue_true", "ack_requeue_false", "reject_requeue_true", "reject_requeue_false"]
+    encoding: Literal["auto", "base64"]
+    truncate: int | UnsetType = UNSET
+
+
+class Message(Answer):
+    """A message. `properties` is an empty list if there are none."""
+
+    payload: str
+    payload_bytes: int
+    payload_encoding: Literal["string", "base64"]
+    redelivered: bool
+    exchange: str
+    routing_key: str
+    message_count: int
+    properties: dict[str, Json] | list[Json]
+
+
+class Binding(Answer):
+    """A binding. `properties_key` identifies it among those with the same source and destination."""
+
+    source: str
+    vhost: str
+    destination: str
+    destination_type: Literal["queue", "exchange"]
+    routing_key: str
+    arguments: Arguments
+    properties_key: str
+
+
+class BindingBody(Body):
+    """A binding between the source and the destination of the path."""
+
+    routing_key: str | UnsetType = UNSET
+    arguments: Arguments | UnsetType = UNSET
+
+
+# Connections and channels
+
+
+class Connection(Answer):
+    """A connection."""
+
+    name: str
+    vhost: str
+    user: str
+    protocol: str
+    state: str
+    type: str
+    node: str
+    host: str
+    port: int
+    peer_host: str
+    peer_port: int
+    auth_mechanism: str
+    channel_max: int
+    channels: int
+    client_properties: Arguments
+    connected_at: int
+    frame_max: int
+    garbage_collection: GarbageCollection
+    peer_cert_issuer: str | None
+    peer_cert_subject: str | None
+    peer_cert_validity: str | None
+    recv_cnt: Rated
+    recv_oct: Rated
+    reductions: Rated
+    send_cnt: Rated
+    send_oct: Rated
+    send_pend: int
+    ssl: bool
+    ssl_cipher: str | None
+    ssl_hash: str | None
+    ssl_key_exchange: str | None
+    ssl_protocol: str | None
+    timeout: int
+    user_provided_name: str | None
+    user_who_performed_action: str
+
+
+class Channel(Answer):
+    """A channel of AMQP 0-9 or 0-9-1, or a session of 1.0."""
+
+    name: str
+    number: int
+    vhost: str
+    user: str
+    state: str
+    node: str
+    acks_uncommitted: int
+    confirm: bool
+    connection_details: Owner
+    consumer_count: int
+    garbage_collection: GarbageCollection
+    global_prefetch_count: int
+    idle_since: str | None
+    message_stats: ChannelStats
+    messages_unacknowledged: int
+    messages_uncommitted: int
+    messages_unconfirmed: int
+    pending_raft_commands: int
+    prefetch_count: int
+    reductions: Rated
+    transactional: bool
+    user_who_performed_action: str
+    consumer_details: list[Consumer] | UnsetType = UNSET
+    deliveries: list[Json] | UnsetType = UNSET
+    publishes: list[Json] | UnsetType = UNSET
+
+
+# The broker
+
+
+class Described(Answer):
+    """An exchange type or a SASL mechanism."""
+
+    name: str
+    description: str
+    enabled: bool
+
+
+class Application(Answer):
+    """A part of the broker."""
+
+    name: str
+    description: str
+    version: str
+
+
+class ListenerContext(Answer):
+    """An address of the HTTP API."""
+
+    description: str
+    ip: str
+    node: str
+    path: str
+    port: int
+    protocol: str
+
+
+class Listener(Answer):
+    """An address that the broker listens on."""
+
+    node: str
+    protocol: str
+    ip_address: str
+    port: int
+    socket_opts: dict[str, Json]
+
+
+class Churn(Answer):
+    """Counts of connections, channels and queues that were created and closed."""
+
+    channel_closed: Rated
+    channel_created: Rated
+    connection_closed: Rated
+    connection_created: Rated
+    queue_created: Rated
+    queue_declared: Rated
+    queue_deleted: Rated
+
+
+class ObjectTotals(Answer):
+    """Numbers of objects."""
+
+    channels: int
+    connections: int
+    consumers: int
+    exchanges: int
+    queues: int
+
+
+class Overview(Answer):
+    """Versions and totals. The totals are those of the vhosts that the user sees."""
+
+    management_version: str
+    rabbitmq_version: str
+    product_name: str
+    product_version: str
+    erlang_version: str
+    erlang_full_version: str
+    cluster_name: str
+    node: str
+    cluster_tags: dict[str, str]
+    node_tags: dict[str, str]
+    churn_rates: Churn
+    default_queue_type: str
+    disable_stats: bool
+    enable_queue_totals: bool
+    exchange_types: list[Described]
+    is_op_policy_updating_enabled: bool
+    message_stats: MessageStats
+    object_totals: ObjectTotals
+    queue_totals: QueueTotals
+    rates_mode: str
+    release_series_support_status: str
+    sample_retention_policies: dict[str, list[int]]
+    statistics_db_event_queue: int
+    contexts: list[ListenerContext] | UnsetType = UNSET
+    listeners: list[Listener] | UnsetType = UNSET
+
+
+class ClusterName(Answer):
+    """The name of the cluster."""
+
+    name: str
+
+
+class Node(Churn):
+    """The broker's process and its machine. Statistics that Leveret does not have are 0."""
+
+    name: str
+    type: str
+    running: bool
+    being_drained: bool
+    maintenance: bool
+    uptime: int
+    os_pid: str
+    applications: list[Application]
+    auth_mechanisms: list[Described]
+    exchange_types: list[Described]
+    contexts: list[ListenerContext]
+    enabled_plugins: list[str]
+    cluster_links: list[Json]
+    partitions: list[str]
+    config_files: list[str]
+    log_files: list[str]
+    db_dir: str
+    disk_free: Rated
+    disk_free_alarm: bool
+    disk_free_limit: int
+    fd_total: int
+    fd_used: Rated
+    mem_alarm: bool
+    mem_calculation_strategy: str
+    mem_limit: int
+    mem_used: Rated
+    metrics_gc_queue_length: dict[str, int]
+    net_ticktime: int
+    proc_total: int
+    proc_used: Rated
+    processors: int
+    ra_open_file_metrics: dict[str, int]
+    rates_mode: str
+    run_queue: int
+    sockets_total: int
+    sockets_used: Rated
+    context_switches: Rated
+    gc_bytes_reclaimed: Rated
+    gc_num: Rated
+    io_file_handle_open_attempt_count: Rated
+    io_file_handle_open_attempt_avg_time: RatedTime
+    io_read_bytes: Rated
+    io_read_count: Rated
+    io_read_avg_time: RatedTime
+    io_reopen_count: Rated
+    io_seek_count: Rated
+    io_seek_avg_time: RatedTime
+    io_sync_count: Rated
+    io_sync_avg_time: RatedTime
+    io_write_bytes: Rated
+    io_write_count: Rated
+    io_write_avg_time: RatedTime
+    mnesia_disk_tx_count: Rated
+    mnesia_ram_tx_count: Rated
+    msg_store_read_count: Rated
+    msg_store_write_count: Rated
+    queue_index_read_count: Rated
+    queue_index_write_count: Rated
+
+
+class MemoryTotal(Answer):
+    """Memory of the process in bytes."""
+
+    allocated: int
+    erlang: int
+    rss: int
+
+
+class MemoryUse(Answer):
+    """Memory by use in bytes."""
+
+    connection_other: int
+    other_system: int
+    queue_procs: int
+    strategy: str
+    total: MemoryTotal
+
+
+class NodeMemory(Answer):
+    """Memory of the node."""
+
+    memory: MemoryUse
+
+
+class History(Answer):
+    """Statistics of a day or a month: the values of gauges and the increments of counters for each step."""
+
+    step: int
+    gauges: list[str]
+    counters: list[str]
+    samples: list[dict[str, int]]
+
+
+class VhostDefinitions(Struct, kw_only=True):
+    """Definitions of one vhost, in RabbitMQ's file format. Every part may be omitted in a request."""
+
+    rabbit_version: str | UnsetType = UNSET
+    rabbitmq_version: str | UnsetType = UNSET
+    product_name: str | UnsetType = UNSET
+    product_version: str | UnsetType = UNSET
+    rabbitmq_definition_format: str | UnsetType = UNSET
+    explanation: str | UnsetType = UNSET
+    original_vhost_name: str | UnsetType = UNSET
+    default_queue_type: str | UnsetType = UNSET
+    description: str | UnsetType = UNSET
+    metadata: dict[str, Json] | UnsetType = UNSET
+    limits: dict[str, int] | UnsetType = UNSET
+    parameters: list[dict[str, Json]] | UnsetType = UNSET
+    policies: list[dict[str, Json]] | UnsetType = UNSET
+    queues: list[dict[str, Json]] | UnsetType = UNSET
+    exchanges: list[dict[str, Json]] | UnsetType = UNSET
+    bindings: list[dict[str, Json]] | UnsetType = UNSET
+
+
+class Definitions(VhostDefinitions):
+    """Definitions of the broker or of one vhost, in RabbitMQ's file format. Every part may be omitted in a request."""
+
+    original_cluster_name: str | UnsetType = UNSET
+    users: list[dict[str, Json]] | UnsetType = UNSET
+    vhosts: list[dict[str, Json]] | UnsetType = UNSET
+    permissions: list[dict[str, Json]] | UnsetType = UNSET
+    topic_permissions: list[dict[str, Json]] | UnsetType = UNSET
+    global_parameters: list[dict[str, Json]] | UnsetType = UNSET
