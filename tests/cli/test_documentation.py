@@ -15,7 +15,7 @@ PAGE = (DOCS / "cli.md").read_text("utf-8")
 CLIENTS_PAGE = (DOCS / "cli-clients.md").read_text("utf-8")
 CLIENTS = {"publish", "consume", "get", "purge", "bench"}
 # Options that the page describes once for all commands to a running broker.
-COMMON = {"--help", "--json", "--data-dir", "--config", "--vhost"}
+COMMON = {"--help", "--json", "--data-dir", "--config", "--vhost", "--url", "--token", "--ca"}
 
 
 def leaves() -> list[tuple[str, click.Command]]:

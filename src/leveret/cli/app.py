@@ -9,6 +9,7 @@ from typing import Final
 import click
 
 from leveret._build import __version__, build_info
+from leveret.cli.http_options import URL, http_options
 
 RENAMED_COMMANDS: Final = {
     "staged": "uploads",
@@ -66,6 +67,15 @@ COMMANDS = {
 }
 
 
+_AMQP_CLIENT: Final = "is an AMQP client; give its own --url, amqp:// or amqps://, after the name of the command"
+_LOCAL: Final = "has no remote form; run it on the machine of the data directory, without --url"
+# The commands that the HTTP API cannot execute, and why.
+NOT_REMOTE: Final = {
+    **dict.fromkeys(("serve", "check"), _LOCAL),
+    **dict.fromkeys(("publish", "consume", "get", "purge", "bench", "pipeline"), _AMQP_CLIENT),
+}
+
+
 class _Commands(click.Group):
     """Command group that imports the module of a command only when it runs, so that `leveret serve` starts faster."""
 
@@ -98,12 +108,17 @@ def _show_version(context: click.Context, parameter: click.Parameter, value: boo
 
 
 @click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@http_options
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show the version and exit."
 )
-def leveret() -> None:
+@click.pass_context
+def leveret(context: click.Context) -> None:
     """A durable message broker that speaks AMQP.
 
     `publish`, `consume`, `get`, `purge`, `bench` and `pipeline` work with any AMQP 0-9-1 broker (--url). The other
-    commands, except `serve` and `check`, manage a running Leveret broker through the control socket in its data directory.
+    commands, except `serve` and `check`, manage a running Leveret broker through the control socket in its data directory,
+    or through its HTTP API (`leveret --url https://user:password@host:15671 status`).
     """
+    if URL in context.meta and context.invoked_subcommand in NOT_REMOTE:
+        raise click.UsageError(f"`leveret {context.invoked_subcommand}` {NOT_REMOTE[context.invoked_subcommand]}")

@@ -2,37 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from leveret.cli.failed import NO_BROKER, Failed
+from leveret.cli.http_options import CA, TOKEN, URL, http_options, keep, key_of
 from leveret.cli.options import together
 from leveret.cli.output import Columns, Item, Reply, label, show_json, show_table
 from leveret.cli.tables import read_table
 from leveret.management import control_client
 
-_DATA_DIR: Final = f"{__name__}.data_dir"
-_CONFIG: Final = f"{__name__}.config"
-_JSON: Final = f"{__name__}.json"
+if TYPE_CHECKING:
+    from leveret.management.http_client import HttpControl
 
-
-def _keep(context: click.Context, parameter: click.Parameter, value: Path | bool | None) -> None:
-    """Store an option for `current`. Subcommands are parsed after their groups, so their options take precedence."""
-    if value is not None:
-        context.meta[f"{__name__}.{parameter.name}"] = value
+_DATA_DIR: Final = key_of("data_dir")
+_CONFIG: Final = key_of("config")
+_JSON: Final = key_of("json")
 
 
 # The options of every management command. They may precede or follow the name of a subcommand.
 remote_options = together(
+    http_options,
     click.option(
         "--data-dir",
         "data_dir",
         type=click.Path(path_type=Path),
-        callback=_keep,
+        callback=keep,
         expose_value=False,
         help="The broker's data directory.",
     ),
@@ -40,11 +41,11 @@ remote_options = together(
         "--config",
         "config",
         type=click.Path(path_type=Path),
-        callback=_keep,
+        callback=keep,
         expose_value=False,
         help="The broker's configuration file.",
     ),
-    click.option("--json", "json", is_flag=True, default=None, callback=_keep, expose_value=False, help="Print JSON."),
+    click.option("--json", "json", is_flag=True, default=None, callback=keep, expose_value=False, help="Print JSON."),
 )
 # --vhost for lists, which default to all vhosts.
 vhost_option = click.option("--vhost", help="Only this vhost.")
@@ -66,10 +67,15 @@ def read_arguments(pairs: tuple[str, ...]) -> Item:
 
 
 class Remote:
-    """A running broker."""
+    """A running broker.
 
-    def __init__(self, data_dir: Path, as_json: bool) -> None:
-        self.data_dir = data_dir
+    Args:
+        execute: Executes an operation of the control socket with arguments.
+        as_json: Whether to print JSON.
+    """
+
+    def __init__(self, execute: Callable[[str, Item], Reply], as_json: bool) -> None:
+        self._execute = execute
         self.as_json = as_json
 
     def call(self, call: str, /, **arguments: Reply) -> Reply:
@@ -80,7 +86,7 @@ class Remote:
         """
         given = {key: value for key, value in arguments.items() if value is not None}
         try:
-            return control_client.call(self.data_dir, call, given)
+            return self._execute(call, given)
         except control_client.NoBroker as error:
             raise Failed(str(error), NO_BROKER) from None
         except control_client.CallFailed as error:
@@ -111,15 +117,34 @@ class Remote:
 def current() -> Remote:
     """Return the broker selected by the options of the running command and its groups."""
     kept = click.get_current_context().meta
+    as_json = bool(kept.get(_JSON))
     data_dir: Path | None = kept.get(_DATA_DIR)
+    url: str | None = kept.get(URL)
+    if url is None and data_dir is None and _CONFIG not in kept:
+        url = _url_of_environment()
+    if url is not None:
+        return Remote(_http_control(url, kept.get(TOKEN), kept.get(CA)).call, as_json)
     if data_dir is None:
         data_dir = _configured(kept.get(_CONFIG))
-    return Remote(data_dir.absolute(), bool(kept.get(_JSON)))
+    return Remote(partial(control_client.call, data_dir.absolute()), as_json)
+
+
+def _url_of_environment() -> str | None:
+    """Return LEVERET_URL if it is that of an HTTP API. Commands that are AMQP clients use the same variable."""
+    url = os.environ.get("LEVERET_URL", "")
+    return url if url.startswith(("http://", "https://")) else None
+
+
+def _http_control(url: str, token: str | None, ca: Path | None) -> HttpControl:
+    from leveret.management.http_client import HttpControl, InvalidUrl  # commands on this machine start faster without it
+
+    try:
+        return HttpControl(url, token or os.environ.get("LEVERET_TOKEN") or None, ca)
+    except InvalidUrl as error:
+        raise click.UsageError(str(error)) from None
 
 
 def _configured(path: Path | None) -> Path:
-    import os
-
     from leveret.config import ConfigError, load_config
 
     try:

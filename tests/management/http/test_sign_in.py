@@ -319,7 +319,7 @@ def test_a_flood_of_wrong_logins_is_limited_and_stalls_nothing(flooded: HttpBrok
         thread.start()
     try:
         wait_until(lambda: statuses.count(429) > 100, lambda: f"{len(statuses)} logins: {set(statuses)}")
-        # Known credentials and sessions go on, and new credentials from other addresses.
+        # Known credentials and sessions work, and new credentials from other addresses.
         assert api("GET", "/whoami").status == 200
         assert with_cookie(api, cookie, "GET", "/whoami").status == 200
         assert from_other_address(api, "monitor") == 200

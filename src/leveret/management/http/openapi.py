@@ -13,7 +13,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
@@ -26,6 +26,7 @@ from leveret.management.http import (
     history,
     limits,
     messages,
+    operations,
     overview,
     parameters,
     queues,
@@ -43,6 +44,8 @@ from leveret.management.http.request import Answer, Request
 if TYPE_CHECKING:
     from leveret.management.http.table import Handler, Route
 
+Arguments: TypeAlias = dict[str, Any]
+
 _TEMPLATE: Final = "#/components/schemas/{name}"
 _JSON: Final = "application/json"
 _HTML: Final = "text/html; charset=utf-8"
@@ -56,7 +59,7 @@ _RIGHTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What the document has about a handler beside its route.
+    """The document's entry about a handler, beside its route.
 
     Attributes:
         answer: The type of the answer; None for one without a body.
@@ -151,6 +154,7 @@ OPERATIONS: Final[Mapping[Handler, Operation]] = {
     session.close_session: Operation(status=204),
     definitions.download: Operation(schemas.Definitions, text="Export definitions."),
     definitions.upload: Operation(body=schemas.Definitions, status=204),
+    operations.execute: Operation(schemas.OperationResult, Arguments),
     history.show: Operation(schemas.History),
     history.list_queues: Operation(list[schemas.ConsumerQueue]),
     vhosts.show: Operation(schemas.Vhost, text="Return a vhost."),

@@ -138,7 +138,7 @@ class SignIn(Body):
 
 
 class Auth(Answer):
-    """How users of the console may sign in."""
+    """Ways for users of the console to sign in."""
 
     oauth_enabled: bool
     oauth_client_id: str | UnsetType = UNSET
@@ -462,7 +462,7 @@ class Action(Body):
 
 
 class Get(Body):
-    """Which messages to get. `truncate` limits the bytes of each payload."""
+    """A request for messages of a queue. `truncate` limits the bytes of each payload."""
 
     count: int
     ackmode: Literal["ack_requeue_true", "ack_requeue_false", "reject_requeue_true", "reject_requeue_false"]
@@ -758,6 +758,12 @@ class NodeMemory(Answer):
     """Memory of the node."""
 
     memory: MemoryUse
+
+
+class OperationResult(Answer):
+    """The result of an operation of the control socket: an object, a list, or null."""
+
+    result: Json
 
 
 class History(Answer):

@@ -17,6 +17,7 @@ from leveret.management.http import (
     limits,
     messages,
     openapi,
+    operations,
     overview,
     parameters,
     queues,
@@ -103,6 +104,7 @@ ROUTES: Final[dict[str, dict[str, Route]]] = {
     "/leveret/queues/{vhost}/{name}/resume": {"POST": Route(in_place.resume)},
     "/leveret/queues/{vhost}/{name}/consumers/{tag}": {"DELETE": Route(in_place.cancel_consumer, ADMIN)},
     "/leveret/delete": {"POST": Route(in_place.delete_matching)},
+    "/leveret/operations/{name}": {"POST": Route(operations.execute, ADMIN, payloads=True)},
     "/vhosts": {"GET": Route(vhosts.list_all)},
     "/vhosts/{vhost}": {
         "GET": Route(vhosts.show, ANY, "visible"),

@@ -1,0 +1,31 @@
+"""The operations of the control socket over HTTP, for administrators on other machines."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from leveret.management.http.errors import BrokerRefused, HttpError
+from leveret.management.http.request import Answer, Request
+
+logger = logging.getLogger("leveret.http")
+
+# Operations of this process: logins, and statistics for a reader.
+_INTERNAL: Final = ("statistics.", "users.authenticate", "users.resume")
+# Status by the condition of the broker's error; 400 for others. Unlike in RabbitMQ's paths, the reason is the broker's.
+_STATUSES: Final = {"not-found": 404, "internal-error": 500}
+
+
+async def execute(request: Request) -> Answer:
+    """Execute an operation of the control socket with the body as its arguments, and return its `result`."""
+    name = request.name
+    if name.startswith(_INTERNAL):
+        raise HttpError(400, "bad_request", f"operation '{name}' is not available over HTTP")
+    logger.info("operation '%s' by user '%s'", name, request.identity.name)
+    try:
+        result = await request.control.call(name, request.body())
+    except BrokerRefused as refused:
+        raise HttpError(_STATUSES.get(refused.condition, 400), refused.condition, str(refused)) from None
+    finally:
+        request.changed()
+    return Answer(body={"result": result})

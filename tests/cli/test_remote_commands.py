@@ -1,0 +1,192 @@
+"""Commands over the HTTP API of a broker, as on another machine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from leveret.cli.app import COMMANDS, NOT_REMOTE, leveret
+from tests.cli.runner import Commands
+from tests.management.http.conftest import USERS
+from tests.security.certificates import Authority
+from tests.support.broker import LeveretProcess, basic_config, leveret_only
+
+ALL = "leveret.tag:administrator"
+
+
+def http_url(broker: LeveretProcess, user: str = "guest", password: str | None = None) -> str:
+    ready = json.loads((broker.directory / "ready.json").read_text("utf-8"))
+    scheme, _, rest = str(ready["management"][0]).partition("://")
+    return f"{scheme}://{user}:{user if password is None else password}@{rest}"
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeveretProcess]:
+    leveret_only("the HTTP API")
+    pytest.importorskip("uvicorn", reason="the extra leveret[management] is not installed")
+    settings = '[management]\nport = 0\npath_prefix = "/broker"\nrefused_logins = 0\n'
+    process = LeveretProcess(
+        tmp_path_factory.mktemp("remote"),
+        config=basic_config() + USERS + settings,
+        environment={"LEVERET_MANAGEMENT__ENABLED": "true"},
+    )
+    with process.start():
+        yield process
+        process.check_log()
+
+
+def run(*arguments: str, environment: dict[str, str] | None = None) -> Result:
+    given = {"LEVERET_URL": "", "LEVERET_TOKEN": ""} | (environment or {})
+    return CliRunner().invoke(leveret, list(arguments), env=given)
+
+
+def ok(*arguments: str, environment: dict[str, str] | None = None) -> str:
+    result = run(*arguments, environment=environment)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_commands_do_the_same_as_on_the_machine_of_the_broker(broker: LeveretProcess, tmp_path: Path) -> None:
+    url = http_url(broker)
+    local = Commands(broker.data_dir)
+    ok("--url", url, "queues", "add", "remote-queue", "--argument", "x-max-length=7")
+    ok("queues", "add", "other-queue", "--url", url)
+    assert json.loads(ok("--url", url, "queues", "--json")) == local.json("queues")
+    ok("--url", url, "exchanges", "add", "remote-exchange", "--type", "topic")
+    ok("--url", url, "bindings", "add", "remote-exchange", "remote-queue", "--routing-key", "a.#")
+    assert local.json("bindings") == json.loads(ok("--url", url, "bindings", "--json"))
+    ok("--url", url, "policies", "set", "short", "^remote", '{"max-length": 3}')
+    assert [policy["name"] for policy in local.json("policies")] == ["short"]
+    assert "remote-queue" in ok("--url", url, "queues")
+    assert broker.kind in ok("--url", url, "status").lower()
+    ok("--url", url, "users", "add", "remote-user", "--no-password")
+    assert "remote-user" in {user["name"] for user in local.json("users")}
+    ok("--url", url, "permissions", "set", "remote-user", "--configure", ".*", "--write", "", "--read", "")
+    file = tmp_path / "definitions.json"
+    ok("--url", url, "definitions", "export", str(file))
+    assert "remote-queue" in file.read_text("utf-8")
+    ok("--url", url, "definitions", "import", str(file))
+    ok("--url", url, "queues", "delete", "remote-queue")
+    ok("--url", url, "queues", "delete", "other-queue")
+    assert local.json("queues") == []
+
+
+def groups() -> list[list[str]]:
+    """The commands that print a list or an object without arguments."""
+    context = click.Context(leveret)
+    found = []
+    for name in COMMANDS:
+        command = leveret.get_command(context, name) if isinstance(leveret, click.Group) else None
+        if name not in NOT_REMOTE and isinstance(command, click.Group) and command.invoke_without_command:
+            found.append([name])
+    return found
+
+
+@pytest.mark.parametrize("command", groups(), ids=" ".join)
+def test_every_list_has_a_remote_form(broker: LeveretProcess, command: list[str]) -> None:
+    remote = json.loads(ok("--url", http_url(broker), *command, "--json"))
+    assert remote == Commands(broker.data_dir).json(*command)
+
+
+def test_the_environment_selects_the_broker(broker: LeveretProcess) -> None:
+    environment = {"LEVERET_URL": http_url(broker)}
+    assert "guest" in ok("users", environment=environment)
+    # Options for a broker of this machine take precedence.
+    assert run("users", "--data-dir", "/nonexistent", environment=environment).exit_code == 3
+    # The clients of AMQP use the same variable for other URLs.
+    assert run("users", "--config", "/nonexistent", environment={"LEVERET_URL": "amqp://localhost"}).exit_code == 1
+
+
+@pytest.mark.parametrize("name", NOT_REMOTE)
+def test_a_command_without_a_remote_form_says_so(name: str) -> None:
+    result = run("--url", "http://localhost", name)
+    assert result.exit_code == 2
+    assert f"`leveret {name}`" in result.output
+    assert "has no remote form" in result.output or "is an AMQP client" in result.output
+
+
+def test_refusals_have_the_reason_of_the_broker(broker: LeveretProcess) -> None:
+    result = run("--url", http_url(broker), "queues", "delete", "missing")
+    assert (result.exit_code, "queue 'missing'" in result.output) == (1, True)
+    result = run("--url", http_url(broker, password="wrong"), "queues")
+    assert (result.exit_code, "Login failed" in result.output) == (1, True)
+    for user in ("monitor", "plain", "viewer"):
+        result = run("--url", http_url(broker, user), "queues")
+        assert result.exit_code == 1, user
+    assert "Not administrator user" in run("--url", http_url(broker, "monitor"), "queues").output
+    assert "read-only" in run("--url", http_url(broker, "viewer"), "queues").output
+
+
+@pytest.mark.parametrize(
+    ("url", "code", "reason"),
+    [
+        ("http://127.0.0.1:1", 3, "no HTTP API answers at http://127.0.0.1:1/"),
+        ("amqp://127.0.0.1", 2, "expected http:// or https://"),
+        ("http://", 2, "expected http:// or https://"),
+        ("http://h:99999999", 2, "invalid URL"),
+        ("http://[::1", 2, "invalid URL"),
+        ("x", 2, "expected http:// or https://"),
+    ],
+)
+def test_unusable_urls_are_refused_without_the_password(url: str, code: int, reason: str) -> None:
+    shown = url.replace("http://127", "http://user:secret@127")
+    result = run("--url", shown, "queues")
+    assert (result.exit_code, reason in result.output, "secret" in result.output) == (code, True, False)
+
+
+def test_a_wrong_path_is_refused_with_what_was_expected(broker: LeveretProcess) -> None:
+    result = run("--url", http_url(broker).replace("/broker", "/other"), "queues")
+    assert (result.exit_code, "has no operations of Leveret" in result.output) == (1, True)
+
+
+def test_tls_with_an_own_authority(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.issue("localhost")
+    settings = {"ENABLED": "true", "PORT": "0", "TLS_CERT": str(certificate), "TLS_KEY": str(key)}
+    environment = {f"LEVERET_MANAGEMENT__{name}": value for name, value in settings.items()}
+    with LeveretProcess(tmp_path / "broker", config=basic_config(), environment=environment).start() as process:
+        url = http_url(process)
+        assert "CERTIFICATE_VERIFY_FAILED" in run("--url", url, "users").output
+        assert "guest" in ok("--url", url, "--ca", str(authority.path), "users")
+        assert "cannot read" in run("--url", url, "--ca", str(tmp_path / "missing"), "users").output
+
+
+def test_an_access_token_takes_the_place_of_a_password(tmp_path: Path) -> None:
+    pytest.importorskip("joserfc", reason="the extra leveret[oauth] is not installed")
+    from tests.support.oidc import run_provider
+
+    with run_provider() as provider:
+        config = basic_config() + provider.config() + "[management]\nport = 0\n"
+        environment = {"LEVERET_MANAGEMENT__ENABLED": "true"}
+        with LeveretProcess(tmp_path, config=config, environment=environment).start() as process:
+            url = http_url(process).replace("guest:guest@", "")
+            token = provider.token(ALL)
+            assert "guest" in ok("--url", url, "--token", token, "users")
+            assert "guest" in ok("users", environment={"LEVERET_URL": url, "LEVERET_TOKEN": token})
+            assert "Login failed" in run("--url", url, "--token", "wrong", "users").output
+
+
+@pytest.mark.parametrize("name", ["statistics.changes", "users.authenticate", "users.resume"])
+def test_internal_operations_are_not_available(broker: LeveretProcess, name: str) -> None:
+    from leveret.management.control_client import CallFailed
+    from leveret.management.http_client import HttpControl
+
+    with pytest.raises(CallFailed, match="not available over HTTP"):
+        HttpControl(http_url(broker)).call(name, {})
+
+
+def test_unknown_operations_and_arguments_are_refused(broker: LeveretProcess) -> None:
+    from leveret.management.control_client import CallFailed
+    from leveret.management.http_client import HttpControl
+
+    control: Any = HttpControl(http_url(broker))
+    with pytest.raises(CallFailed, match="unknown call 'x'"):
+        control.call("x", {})
+    with pytest.raises(CallFailed, match="unknown field"):
+        control.call("queues.list", {"x": 1})
