@@ -39,6 +39,7 @@ from leveret.broker.queues.shares import MemoryShares
 from leveret.broker.segments import Segments, SegmentSettings, SegmentStore
 from leveret.broker.streams.recovery import StreamRecords
 from leveret.broker.timers import Timers
+from leveret.broker.tracing import Tracing
 from leveret.broker.transactions import branch_recovery
 from leveret.broker.transactions.branch import BranchSettings
 from leveret.broker.transactions.sink_transactions import SinkTransactionSettings
@@ -75,6 +76,11 @@ class HeaderReader:
     def property(self, message: Message, name: str) -> str:
         """Return a content property ("message-id") as text; "" if the message has none."""
         raise NotImplementedError
+
+    def header(self, message: Message, name: bytes) -> str:
+        """Return an application header whose value is text; "" if there is none."""
+        value = self.headers(message).get(name.decode())
+        return value if isinstance(value, str) else ""
 
     def expiration(self, message: Message) -> str | None:
         """Return the expiration as the publisher wrote it."""
@@ -181,6 +187,8 @@ class Broker:
         self.content_policies: list[ContentPolicy | None] = [None] * len(PROTOCOLS)
         self.page_above = DEFAULT_PAGE_ABOVE
         self.event_sample = 1
+        # Set before the start if messages are traced.
+        self.tracing: Tracing | None = None
         self.droppable_backlog = DEFAULT_DROPPABLE_BACKLOG
         self.max_routing_keys = DEFAULT_ROUTING_KEYS
         self.max_routing_steps = DEFAULT_ROUTING_STEPS
@@ -340,6 +348,10 @@ class Broker:
     def decode_headers(self, message: Message) -> FieldTable:
         reader = self.header_readers.get(message.format)
         return reader.headers(message) if reader is not None else {}
+
+    def header_of(self, message: Message, name: bytes) -> str:
+        reader = self.header_readers.get(message.format)
+        return reader.header(message, name) if reader is not None else ""
 
     def property_of(self, message: Message, name: str) -> str:
         reader = self.header_readers.get(message.format)
@@ -560,6 +572,8 @@ class Broker:
         for vhost in self.vhosts.values():
             vhost.events.rebind()
             for queue in vhost.queues.values():
+                if self.tracing is not None:
+                    self.tracing.watch(queue)
                 queue.start()
             vhost.pending_dead_letters.start()
             vhost.sink_transactions.start()

@@ -1,9 +1,8 @@
 """Events about message activity, published to the exchange `amq.leveret.events` of each vhost.
 
 An event is a message with the routing key EVENT.NAME, where NAME is a queue or an exchange. Events without a binding are
-never created: when the bindings of the exchange change, each queue with a bound event gets a `Watch`. A queue without a
-watch does no work for events. A watched queue takes the code paths of limits and selective consumers (`guarded`,
-`selective`), and routes from a watched exchange are `dynamic`.
+never created: when the bindings of the exchange change, each queue with a bound event gets `QueueEvents`, which its watch
+(see `watches`) calls. A queue without them does no work for events.
 
 The activity of a turn is counted and turned into messages at the end of the turn. Events never block: events that a queue
 rejects are counted and reported later.
@@ -19,8 +18,9 @@ from typing import TYPE_CHECKING, Final
 from leveret.broker.consumer import Output
 from leveret.broker.exchanges.base import Binding, Effort
 from leveret.broker.exchanges.topic import TopicExchange
-from leveret.broker.message import PROTOCOLS, Entry, Message
+from leveret.broker.message import PROTOCOLS, Entry, Message, address_of
 from leveret.broker.outcomes import ACCEPTED, REJECTED
+from leveret.broker.watches import events_of, set_events
 
 if TYPE_CHECKING:
     from leveret.broker.queues.queue import Queue
@@ -132,7 +132,7 @@ class Kind:
         if series is None or series.outcome != outcome or series.protocol != protocol or series.reason != reason:
             if self.series is None:
                 self.series = {}
-                self.address = address_of(self.event, self.name)
+                self.address = event_address(self.event, self.name)
             series = self.series.get((outcome, reason, protocol))
             if series is None:
                 series = self.series[outcome, reason, protocol] = self._new_series(outcome, reason, protocol)
@@ -190,7 +190,7 @@ class Times:
         return max(now - self.times[index - 1], 0) if index else UNKNOWN
 
 
-class Watch:
+class QueueEvents:
     """The events of one queue; None for events without a binding."""
 
     __slots__ = (
@@ -235,7 +235,7 @@ class Watch:
         times.note(entry.seq, self.events.turn())
         kind = self.routed_kind
         if kind is not None:
-            kind.note(_address(entry), message.size, UNKNOWN, "", "", PROTOCOLS[message.format])
+            kind.note(address_of(entry), message.size, UNKNOWN, "", "", PROTOCOLS[message.format])
 
     def delivered(self, entry: Entry, protocol: str, copy: bool = False) -> None:
         """Record a delivery; `copy`: to a browser, so that the entry stays."""
@@ -245,7 +245,7 @@ class Watch:
         now = self.events.turn()
         kind = self.delivered_kind
         if kind is not None:
-            kind.note(_address(entry), message.size, self._age(entry, now), COPY if copy else "", "", protocol)
+            kind.note(address_of(entry), message.size, self._age(entry, now), COPY if copy else "", "", protocol)
         if self.settled_kind is not None and not copy and len(self.delivered_at) < MAX_UNREPORTED:
             self.delivered_at[entry] = now
 
@@ -258,7 +258,7 @@ class Watch:
         kind = self.settled_kind
         if kind is not None:
             age = UNKNOWN if since < 0 else max(self.events.turn() - since, 0)
-            kind.note(_address(entry), message.size, age, outcome, "", protocol)
+            kind.note(address_of(entry), message.size, age, outcome, "", protocol)
 
     def left(self, entry: Entry, reason: str) -> None:
         """Record that an entry leaves the queue for a reason other than an outcome."""
@@ -268,9 +268,9 @@ class Watch:
         age = self._age(entry, self.events.turn())
         if reason == EXPIRED:
             if self.expired_kind is not None:
-                self.expired_kind.note(_address(entry), message.size, age, "", "", "")
+                self.expired_kind.note(address_of(entry), message.size, age, "", "", "")
         elif self.settled_kind is not None:
-            self.settled_kind.note(_address(entry), message.size, age, REMOVED, reason, "")
+            self.settled_kind.note(address_of(entry), message.size, age, REMOVED, reason, "")
 
     def removed(self, reason: str, count: int) -> None:
         """Record the removal of several entries at once."""
@@ -289,10 +289,10 @@ class Watch:
         if kind is None or message.address.startswith(_FROM_EVENTS):
             return
         age = self._age(entry, self.events.turn())
-        kind.note(_address(entry), message.size, age, ROUTED if targets else NO_QUEUE, reason, "")
+        kind.note(address_of(entry), message.size, age, ROUTED if targets else NO_QUEUE, reason, "")
 
 
-class ExchangeWatch:
+class ExchangeEvents:
     """The events of one exchange."""
 
     __slots__ = ("published_kind", "unroutable_kind")
@@ -323,7 +323,7 @@ class Events(Output):
         self.bound = False
         self.dropped = 0
         self._all: frozenset[str] = frozenset()
-        self._exchanges: dict[str, ExchangeWatch | None] = {}
+        self._exchanges: dict[str, ExchangeEvents | None] = {}
         self._pending: list[Noted] = []
         self._now = 0
         self._lost: dict[str, int] = {}
@@ -361,13 +361,13 @@ class Events(Output):
         settled = self._kind(SETTLED, name)
         expired = self._kind(EXPIRED, name)
         dead_lettered = self._kind(DEAD_LETTERED, name)
-        watch = queue.watch
+        watch = events_of(queue)
         if routed is None and delivered is None and settled is None and expired is None and dead_lettered is None:
             if watch is not None:
-                queue.set_watch(None)
+                set_events(queue, None)
             return
         if watch is None:
-            watch = Watch(self)
+            watch = QueueEvents(self)
         watch.routed_kind = routed
         watch.delivered_kind = delivered
         watch.settled_kind = settled
@@ -375,9 +375,9 @@ class Events(Output):
         watch.dead_lettered_kind = dead_lettered
         if settled is None:
             watch.delivered_at.clear()
-        queue.set_watch(watch)
+        set_events(queue, watch)
 
-    def of_exchange(self, name: str) -> ExchangeWatch | None:
+    def of_exchange(self, name: str) -> ExchangeEvents | None:
         """Return the watch of an exchange; None for events without a binding."""
         if not self.bound or name == EVENTS:
             return None
@@ -385,7 +385,7 @@ class Events(Output):
             return self._exchanges[name]
         published = self._kind(PUBLISHED, name)
         unroutable = self._kind(UNROUTABLE, name)
-        watch = None if published is None and unroutable is None else ExchangeWatch(published, unroutable)
+        watch = None if published is None and unroutable is None else ExchangeEvents(published, unroutable)
         if len(self._exchanges) > 2 * len(self.vhost.exchanges):
             self._exchanges.clear()  # of deleted exchanges
         self._exchanges[name] = watch
@@ -465,7 +465,7 @@ class Events(Output):
         name = _json(self.vhost.name)
         for queue, count in lost.items():
             text = f'{{"event":"{DROPPED}","vhost":{name},"time":{now},"queue":{_json(queue)},"sample":{count}}}'
-            if not self._publish(address_of(DROPPED, queue), text, 0):
+            if not self._publish(event_address(DROPPED, queue), text, 0):
                 self._lost[queue] = count  # reported when there is room
 
     def _names_of(self, address: bytes) -> str:
@@ -482,7 +482,7 @@ class Events(Output):
         return found
 
 
-def address_of(event: str, name: str) -> bytes:
+def event_address(event: str, name: str) -> bytes:
     """Return the address of an event of a queue or an exchange."""
     key = _key(event, name).encode("utf-8", "surrogateescape")
     return _FROM_EVENTS + bytes((len(key),)) + key
@@ -504,14 +504,6 @@ def _key(event: str, name: str) -> str:
     key = f"{event}.{name}"
     encoded = key.encode("utf-8", "surrogateescape")
     return key if len(encoded) <= _MAX_KEY_BYTES else encoded[:_MAX_KEY_BYTES].decode("utf-8", "ignore")
-
-
-def _address(entry: Entry) -> bytes:
-    """Return the address of an entry in its queue."""
-    overlay = entry.overlay
-    if overlay is not None and overlay.address is not None:
-        return overlay.address
-    return entry.message.address
 
 
 def _json(text: str) -> str:

@@ -192,6 +192,14 @@ def expires_at(entry: Entry) -> int:
     return entry.message.expires_at
 
 
+def address_of(entry: Entry) -> bytes:
+    """Return the address of an entry in its queue."""
+    overlay = entry.overlay
+    if overlay is not None and overlay.address is not None:
+        return overlay.address
+    return entry.message.address
+
+
 def _make_offset_overlay() -> Overlay:
     overlay = Overlay()
     overlay.shows_offset = True

@@ -19,8 +19,8 @@ STEPS_SHIFT: Final = 3
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
-    from leveret.broker.events import ExchangeWatch
     from leveret.broker.vhost import Vhost
+    from leveret.broker.watches import ExchangeWatch
 
 
 class Route:
@@ -31,7 +31,7 @@ class Route:
     dynamic   whether each message goes through `Vhost.route_message`, because its queues depend on more than the address
               (headers, message id), or because of a watch
     depends   whether the queues depend on more than the address
-    watch     records events of the messages
+    watch     observes the messages
     owner     the only user who may publish with it (to a sink transaction, whatever the routing key); "" for all users
     request   whether messages are requests to the broker, which alarms do not block, since they may end the alarm
     published  messages published to `queues` since the last `VhostStatistics.fold`

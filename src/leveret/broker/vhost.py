@@ -51,6 +51,7 @@ from leveret.broker.statistics import VhostStatistics
 from leveret.broker.transactions.branches import Branches
 from leveret.broker.transactions.sink_transactions import SinkTransactions
 from leveret.broker.values import FieldTable, Frozen
+from leveret.broker.watches import ExchangeWatch
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker, VhostSettings
@@ -215,13 +216,19 @@ class Vhost:
             raise NotFound(f"no exchange '{exchange_name}' in vhost '{self.name}'")
         depends = depends_on_message(self, exchange)
         queues = [] if depends else resolve(self, exchange, [routing_key], {}, None)
-        route = Route(exchange, exchange_name, routing_key, queues, depends, self.events.of_exchange(exchange_name))
+        route = Route(exchange, exchange_name, routing_key, queues, depends, self._watch_of(exchange_name))
         if len(self.routes) >= MAX_ROUTES:
             # Connections drop them, too: what they publish next is counted in the routes of this cache.
             self.topology += 1
             self._drop_routes()
         self.routes[address] = route
         return route
+
+    def _watch_of(self, exchange: str) -> ExchangeWatch | None:
+        events = self.events.of_exchange(exchange)
+        tracing = self.broker.tracing
+        traces = None if tracing is None else tracing.of_exchange(self.name, exchange)
+        return None if events is None and traces is None else ExchangeWatch(events, traces)
 
     def route_message(self, route: Route, message: Message, more_keys: list[str]) -> list[Queue]:
         """Return the queues of one message whose route is `dynamic` or that has CC or BCC headers."""
@@ -502,6 +509,8 @@ class Vhost:
         self.queue_list.add(queue)
         if self.events.bound:
             self.events.watch(queue)
+        if self.broker.tracing is not None:
+            self.broker.tracing.watch(queue)
         if exclusive_owner is not None:
             self.exclusive.setdefault(exclusive_owner, {})[queue] = None
         self.topology_changed()

@@ -22,6 +22,7 @@ from leveret._build import __version__, build_info
 from leveret.broker.errors import BrokerError, StorageFailed
 from leveret.cli.http_process import HttpProcess
 from leveret.cli.logs import set_up_logging
+from leveret.cli.telemetry_process import TelemetryProcess
 from leveret.config import Config, ConfigError, load_config
 from leveret.management.control_socket import ControlServer
 from leveret.management.socket_path import CONTROL_SOCKET
@@ -43,6 +44,8 @@ logger = logging.getLogger("leveret.serve")
 
 # Seconds before a failed store is reopened.
 REOPEN_DELAY = 1.0
+# Seconds in which the telemetry process may take the last spans over the control socket.
+LAST_SPANS_TIMEOUT = 0.2
 # Seconds reserved for the store. It gets them even if `server.shutdown_timeout` is shorter.
 STORE_TIMEOUT = 2.0
 # The exit code if the store does not finish in time.
@@ -82,6 +85,7 @@ class Serving:
         self._announced = False
         # Also serves while the store is reopened.
         self._http: HttpProcess | None = None
+        self._telemetry: TelemetryProcess | None = None
         self._manager = ServiceManager()
 
     def run(self) -> int:
@@ -107,6 +111,8 @@ class Serving:
         finally:
             if self._http is not None:
                 await self._http.stop()
+            if self._telemetry is not None:
+                await self._telemetry.stop()
             alive.cancel()
             self._manager.close()
 
@@ -152,6 +158,9 @@ class Serving:
             except StartFailed as error:
                 logger.error("%s", error)  # messages matter more than their management
             self._http = HttpProcess(endpoint)
+        if self._telemetry is None:
+            self._telemetry = TelemetryProcess(self._config, control_path)
+        self._telemetry.trace(composition.services.broker)
         collecting: asyncio.Task[None] | None = None
         if self._ready_file is not None:
             self._ready_file.unlink(missing_ok=True)
@@ -167,6 +176,7 @@ class Serving:
             self._collector.start()  # before clients connect, since it takes longer than a turn
             self._announce(composition, control_path, began)
             self._http.start()
+            self._telemetry.start()
             composition.services.broker.jobs.stepped = self._collector.examine_young
             self._watchdog.watch(composition.services.describe_turn)
             collecting = asyncio.create_task(self._collect(composition))
@@ -178,9 +188,13 @@ class Serving:
             self._composition = None
             if self._ready_file is not None:
                 self._ready_file.unlink(missing_ok=True)
+            ending: list[asyncio.Task[None]] = []
+            if self._stopping:
+                ending.append(asyncio.create_task(self._telemetry.stop()))
+                await asyncio.wait(ending, timeout=LAST_SPANS_TIMEOUT)
             await control.stop()
             if self._stopping:
-                await asyncio.gather(self._stop_server(composition), self._http.stop())
+                await asyncio.gather(self._stop_server(composition), self._http.stop(), *ending)
             else:
                 await self._stop_server(composition)
             self._collector.stop()

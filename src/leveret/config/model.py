@@ -15,6 +15,7 @@ Size = Annotated[int, Meta(extra={"kind": "size"})]
 Watermark = Annotated[float, Meta(extra={"kind": "watermark"})]
 Seconds = Annotated[float, Meta(extra={"kind": "seconds"})]
 FilePath = Annotated[str, Meta(extra={"kind": "path"})]
+HttpUrl = Annotated[str, Meta(extra={"kind": "http_url"})]
 PathOrUrl = Annotated[str, Meta(extra={"kind": "path_or_url"})]
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
 QosGlobal = Literal["rabbitmq", "spec"]
@@ -677,6 +678,37 @@ class ManagementConfig(Section, frozen=True, kw_only=True):
     ] = None
 
 
+class TelemetryConfig(Section, frozen=True, kw_only=True):
+    """Traces and metrics for OpenTelemetry, which `leveret serve` exports from a process of its own.
+
+    Requires the extra `leveret[otel]`. See [tracing](tracing.md).
+    """
+
+    otlp_endpoint: Annotated[
+        HttpUrl | None,
+        about(
+            "Base URL of a collector that accepts OTLP over HTTP, such as `http://localhost:4318`. Default: no telemetry. "
+            "The variables `OTEL_EXPORTER_OTLP_*` of the environment set headers, certificates and compression."
+        ),
+    ] = None
+    traces: Annotated[
+        bool, about("Whether to export spans for messages that carry a sampled `traceparent`. Costs time per message.")
+    ] = True
+    sample: Annotated[
+        float,
+        about(
+            "Share of all traces, by trace id, for which to export spans. Traces that their publishers have not sampled "
+            "have none.",
+            ge=0,
+            le=1,
+        ),
+    ] = 1.0
+    metrics: Annotated[bool, about("Whether to export metrics of the broker and its vhosts.")] = True
+    metrics_interval: Annotated[Seconds, about("Time between two exports of metrics.", ge=1)] = 30.0
+    queue_metrics: Annotated[bool, about("Whether to export metrics of each queue, too.")] = False
+    service_name: Annotated[Name, about("`service.name` of spans and metrics.")] = "leveret"
+
+
 class Config(Section, frozen=True, kw_only=True):
     """The configuration. `Config()` contains the defaults."""
 
@@ -697,3 +729,4 @@ class Config(Section, frozen=True, kw_only=True):
     events: EventsConfig = field(default_factory=EventsConfig)
     broker: BrokerConfig = field(default_factory=BrokerConfig)
     management: ManagementConfig = field(default_factory=ManagementConfig)
+    telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)

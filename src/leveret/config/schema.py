@@ -21,6 +21,7 @@ _EXPECTED_BY_KIND = {
     "watermark": 'a fraction (0.4 or "40%") or bytes ("2GiB")',
     "path": "a path",
     "path_or_url": "a path or URL",
+    "http_url": "a URL that begins with http:// or https://",
 }
 _EXPECTED_BY_TYPE = {bool: "true or false", int: "an integer", float: "a number", str: "a string"}
 

@@ -76,10 +76,20 @@ def read_path_or_url(value: Setting, base: str) -> Setting:
     return value if isinstance(value, str) and "://" in value else read_path(value, base)
 
 
+def read_http_url(value: Setting, base: str) -> Setting:
+    """Read an HTTP URL without a slash at its end. Raises `ValueError` for any other string."""
+    if not isinstance(value, str):
+        return value
+    if not re.fullmatch(r"https?://[^\s/?#]+[^\s?#]*", value):
+        raise ValueError(value)
+    return value.rstrip("/")
+
+
 READERS = {
     "size": read_size,
     "watermark": read_watermark,
     "seconds": read_seconds,
     "path": read_path,
     "path_or_url": read_path_or_url,
+    "http_url": read_http_url,
 }

@@ -26,7 +26,6 @@ from leveret.broker.values import FieldTable
 if TYPE_CHECKING:
     from leveret.broker.arguments import QueueSettings
     from leveret.broker.consumer import Consumer
-    from leveret.broker.events import Watch
     from leveret.broker.exchanges.base import Exchange
     from leveret.broker.leases.leases import Leases
     from leveret.broker.leases.recovery import Restoring
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from leveret.broker.queues.rings import Rings
     from leveret.broker.streams.recovery import StreamRecords
     from leveret.broker.vhost import Vhost
+    from leveret.broker.watches import QueueWatch
 
 logger = logging.getLogger("leveret.broker")
 
@@ -122,8 +122,8 @@ class Queue(Destination):
         self.limits = NO_LIMITS
         self.paging = NO_PAGING
         self.leases: Leases | None = None
-        # Watch on events of the queue; usually None.
-        self.watch: Watch | None = None
+        # Watch on the messages of the queue; usually None.
+        self.watch: QueueWatch | None = None
         # Statistics: deliveries include those that need no acknowledgement, and gets.
         self.published = 0
         self.delivered = 0
@@ -168,8 +168,8 @@ class Queue(Destination):
     def reconfigured(self) -> None:
         """Act on settings that `configure` has changed while the queue is in use."""
 
-    def set_watch(self, watch: Watch | None) -> None:
-        """Set or remove the watch on events of the queue."""
+    def set_watch(self, watch: QueueWatch | None) -> None:
+        """Set or remove the watch on the messages of the queue."""
         self.watch = watch
 
     def pause(self) -> None:

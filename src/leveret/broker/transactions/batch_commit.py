@@ -22,9 +22,9 @@ from leveret.broker.queues.queue import Queue
 from leveret.broker.routing import resolve
 
 if TYPE_CHECKING:
-    from leveret.broker.events import ExchangeWatch
     from leveret.broker.queues.sink_transaction import SinkTransaction, TransactionChunk
     from leveret.broker.transactions.sink_transactions import App, SinkTransactions
+    from leveret.broker.watches import ExchangeWatch
 
 logger = logging.getLogger("leveret.broker")
 
@@ -116,7 +116,7 @@ class BatchCommit(Job):
         self.at = 0
         self.routes: dict[bytes, list[Queue]] = {}
         self.topology = -1
-        # Watch on events of the message that `_targets` was last called for.
+        # Watch on the message that `_targets` was last called for.
         self.watch: ExchangeWatch | None = None
         self.first_unroutable = ""
         # Reused entry for each message that leaves its sink transaction.

@@ -19,6 +19,7 @@ from leveret.management.http.console import Console
 from leveret.management.http.control import Control
 from leveret.management.http.metrics.endpoint import Metrics
 from leveret.management.http.settings import HttpSettings
+from leveret.management.parent import wait_for_end
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -52,7 +53,7 @@ async def serve(settings: HttpSettings, parent: BinaryIO) -> None:
         (_make_server(Console(settings, application), settings), settings.sockets),
         (_make_server(Metrics(application.cache, settings), settings), settings.metrics_sockets),
     ]
-    ended = asyncio.create_task(_wait_for_end(parent))
+    ended = asyncio.create_task(wait_for_end(parent))
     ended.add_done_callback(lambda _: _stop([server for server, _ in servers]))
     logger.info("HTTP API ready: %s", ", ".join([*settings.listeners, *settings.metrics_listeners]))
     statistics = asyncio.create_task(application.keep_statistics())
@@ -97,10 +98,3 @@ def _make_server(application: ASGIApp, settings: HttpSettings) -> uvicorn.Server
         logger.error("cannot load the certificate of 'management.tls_cert': %s", error)
         raise SystemExit(1) from None
     return _Server(config)
-
-
-async def _wait_for_end(parent: BinaryIO) -> None:
-    reader = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), parent)
-    while await reader.read(4096):
-        pass

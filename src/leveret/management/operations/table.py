@@ -27,6 +27,7 @@ from leveret.management.operations import (
     statistics,
     status,
     streams,
+    traces,
     uploads,
     users,
     vhosts,
@@ -59,6 +60,7 @@ OPERATIONS: Final[Operations] = {
     **limits.OPERATIONS,
     **batches.OPERATIONS,
     **bulk.OPERATIONS,
+    **traces.OPERATIONS,
 }
 # Client definitions of exchanges, queues and bindings, inside the principal's vhost.
 DEFINITIONS: Final[VhostOperations] = definitions.DEFINITIONS

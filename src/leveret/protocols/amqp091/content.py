@@ -13,7 +13,7 @@ from leveret.broker.message import Entry, Message, Overlay
 from leveret.broker.values import FieldTable, FieldValue
 from leveret.wire.amqp0.errors import EncodeError, WireError
 from leveret.wire.amqp0.offsets import with_stream_offset
-from leveret.wire.amqp0.properties import decode_header, decode_headers_table, encode_header, overlay_header
+from leveret.wire.amqp0.properties import decode_header, decode_headers_table, encode_header, find_header, overlay_header
 from leveret.wire.amqp0.values import ContentProperties, LongLong
 
 BASIC: Final = 60
@@ -31,6 +31,14 @@ class BasicHeaderReader(HeaderReader):
             return decode_headers_table(message.header, message.headers_at)
         except WireError:
             return {}
+
+    def header(self, message: Message, name: bytes) -> str:
+        if message.headers_at < 0:
+            return ""
+        try:
+            return find_header(message.header, message.headers_at, name)
+        except (IndexError, WireError):
+            return ""
 
     def property(self, message: Message, name: str) -> str:
         value = _properties(message.header).get(name.replace("-", "_"))

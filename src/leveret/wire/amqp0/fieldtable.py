@@ -23,6 +23,8 @@ from leveret.wire.amqp0.errors import EncodeError, WireError
 from leveret.wire.amqp0.values import FieldTable, FieldValue, LongLong, RawTimestamp
 
 MAX_DEPTH: Final = 64
+# Fields to search for a name.
+MAX_SEARCHED: Final = 1000
 
 # Scaling 32 bits by up to 255 digits is exact in this context. The thread's own context may round.
 _EXACT: Final = Context(prec=20, Emin=-9_999, Emax=9_999)
@@ -104,6 +106,30 @@ def decode_table(data: bytes, pos: int, end: int, dialect: Dialect, depth: int =
         table[name] = _decode_value(data, pos, stop, dialect, depth)
         pos = stop
     return table
+
+
+def find_text(data: bytes, pos: int, end: int, name: bytes, dialect: Dialect) -> str:
+    """Return the long string with a name in the table between `pos` and `end`, without decoding other fields.
+
+    Return "" if there is none among the first MAX_SEARCHED fields.
+
+    Raises:
+        WireError: 502, the table is malformed.
+    """
+    found = ""
+    searched = 0
+    while pos < end and searched < MAX_SEARCHED:
+        start = pos + 1
+        pos = start + data[pos]
+        if pos >= end:
+            raise WireError(SYNTAX_ERROR, "a field table ends within a field")
+        stop = value_end(data, pos, end, dialect)
+        if pos - start == len(name) and data.startswith(name, start):
+            is_text = dialect.types[data[pos]] == dialects.LONG_STRING
+            found = data[pos + 5 : stop].decode("utf-8", "surrogateescape") if is_text else ""
+        pos = stop
+        searched += 1
+    return found
 
 
 def decode_array(data: bytes, pos: int, end: int, dialect: Dialect, depth: int = 0) -> list[FieldValue]:

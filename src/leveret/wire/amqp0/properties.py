@@ -15,7 +15,14 @@ from leveret.wire.amqp0.commands import Publish
 from leveret.wire.amqp0.constants import SYNTAX_ERROR
 from leveret.wire.amqp0.dialects import RABBITMQ, Dialect
 from leveret.wire.amqp0.errors import EncodeError, WireError
-from leveret.wire.amqp0.fieldtable import check_table, decode_table, encode_short_string, encode_table, value_end
+from leveret.wire.amqp0.fieldtable import (
+    check_table,
+    decode_table,
+    encode_short_string,
+    encode_table,
+    find_text,
+    value_end,
+)
 from leveret.wire.amqp0.methods import decode_field, encode_field, field_end
 from leveret.wire.amqp0.model import FieldSpec, Version
 from leveret.wire.amqp0.table_amqp091 import V0_9_1
@@ -274,13 +281,28 @@ def decode_headers_table(header: bytes, headers_at: int, dialect: Dialect = RABB
     Raises:
         WireError: 502, the table is malformed.
     """
+    begin, end = _headers_range(header, headers_at)
+    return decode_table(header, begin, end, dialect)
+
+
+def find_header(header: bytes, headers_at: int, name: bytes, dialect: Dialect = RABBITMQ) -> str:
+    """Return a text in the `headers` table of a header, as `find_text`. The length of the table is at `headers_at`.
+
+    Raises:
+        WireError: 502, the table is malformed.
+    """
+    begin, end = _headers_range(header, headers_at)
+    return find_text(header, begin, end, name, dialect)
+
+
+def _headers_range(header: bytes, headers_at: int) -> tuple[int, int]:
     if headers_at + 4 > len(header):
         raise WireError(SYNTAX_ERROR, _MALFORMED)
     length: int = _U32(header, headers_at)[0]
     end = headers_at + 4 + length
     if end > len(header):
         raise WireError(SYNTAX_ERROR, _MALFORMED)
-    return decode_table(header, headers_at + 4, end, dialect)
+    return headers_at + 4, end
 
 
 def overlay_header(header: bytes, headers: FieldTable, drop_expiration: bool, dialect: Dialect = RABBITMQ) -> bytes:

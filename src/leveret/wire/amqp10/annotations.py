@@ -14,6 +14,39 @@ def find_annotation(data: bytes, begin: int, end: int, name: bytes) -> int:
     Return -1 if the annotation is absent or the section is not a map. Other values are skipped by size. Raises DecodeError
     if the section is truncated.
     """
+    return _find(data, begin, end, name, codes.SYMBOL_8, codes.SYMBOL_32)
+
+
+def find_application_text(data: bytes, begin: int, end: int, name: bytes) -> str:
+    """Return an application property that is text, in the section between `begin` and `end`; "" if there is none.
+
+    Other values are skipped by size. Raises DecodeError if the section is truncated.
+    """
+    return _text_at(data, _find(data, begin, end, name, codes.STRING_8, codes.STRING_32), end)
+
+
+def find_annotation_text(data: bytes, begin: int, end: int, name: bytes) -> str:
+    """Return an annotation that is text, in the section between `begin` and `end`; "" if there is none.
+
+    Other values are skipped by size. Raises DecodeError if the section is truncated.
+    """
+    return _text_at(data, find_annotation(data, begin, end, name), end)
+
+
+def _text_at(data: bytes, pos: int, end: int) -> str:
+    """Return the string or symbol at `pos`; "" for another type, and if `pos` is -1."""
+    if pos < 0:
+        return ""
+    code = data[pos]
+    if code == codes.STRING_8 or code == codes.SYMBOL_8:
+        return data[pos + 2 : value_end(data, pos, end)].decode("utf-8", "replace")
+    if code == codes.STRING_32 or code == codes.SYMBOL_32:
+        return data[pos + 5 : value_end(data, pos, end)].decode("utf-8", "replace")
+    return ""
+
+
+def _find(data: bytes, begin: int, end: int, name: bytes, short: int, long: int) -> int:
+    """Return the start of the value of a key, whose format codes are `short` or `long`; -1 if there is none."""
     if data.find(name, begin, end) < 0:
         return -1
     pos = value_end(data, begin + 1, end)  # after the descriptor
@@ -26,9 +59,9 @@ def find_annotation(data: bytes, begin: int, end: int, name: bytes) -> int:
         stop = value_end(data, pos, end)
         after = value_end(data, stop, end)
         if (
-            (data[pos] == codes.SYMBOL_8 or data[pos] == codes.SYMBOL_32)
+            (data[pos] == short or data[pos] == long)
             and data.endswith(name, pos, stop)
-            and stop - pos == size + (2 if data[pos] == codes.SYMBOL_8 else 5)
+            and stop - pos == size + (2 if data[pos] == short else 5)
         ):
             return stop
         pos = after

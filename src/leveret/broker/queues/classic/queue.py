@@ -48,13 +48,13 @@ from leveret.broker.values import FieldTable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from leveret.broker.events import Watch
     from leveret.broker.leases.recovery import Restoring
     from leveret.broker.log import Recovery
     from leveret.broker.metadata import Record
     from leveret.broker.queues.rings import Rings
     from leveret.broker.streams.recovery import StreamRecords
     from leveret.broker.vhost import Vhost
+    from leveret.broker.watches import QueueWatch
 
 
 # Units of work of a dead letter: its headers are decoded, and it is routed.
@@ -155,7 +155,7 @@ class ClassicQueue(Queue):
         self.lifetime.touch()
         self.activate()
 
-    def set_watch(self, watch: Watch | None) -> None:
+    def set_watch(self, watch: QueueWatch | None) -> None:
         self.watch = watch
         self.guarded = watch is not None or self._has_guards()
         self.dispatcher.update_selective(self)

@@ -1,0 +1,91 @@
+"""A child process of `leveret serve`: its start, and its restart when it ends unexpectedly."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from leveret._isolation import python_command
+
+log = logging.getLogger("leveret.serve")
+
+# Seconds before a restart: first, at most, and the time after which a process counts as stable.
+_MIN_DELAY: Final = 0.5
+_MAX_DELAY: Final = 30.0
+_STABLE: Final = 60.0
+# Seconds for the process to end, before it is killed.
+_STOP_TIMEOUT: Final = 4.0
+
+
+class ChildProcess:
+    """A process that runs a module. It gets its settings on standard input, whose end tells it to stop.
+
+    Args:
+        name: The name of the process in the log.
+        module: The module to run.
+    """
+
+    def __init__(self, name: str, module: str) -> None:
+        self._name = name
+        self._module = module
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, settings: Callable[[], msgspec.Struct], descriptors: Sequence[int] = ()) -> None:
+        """Start the process unless it runs, without waiting for it.
+
+        Args:
+            settings: Returns the settings of the process; called again for each restart.
+            descriptors: File descriptors that the process inherits.
+        """
+        if self._task is None:
+            self._task = asyncio.create_task(self._keep_running(settings, descriptors))
+
+    async def stop(self) -> None:
+        """End the process."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+
+    async def _keep_running(self, settings: Callable[[], msgspec.Struct], descriptors: Sequence[int]) -> None:
+        delay = _MIN_DELAY
+        while True:
+            began = time.monotonic()
+            code = await self._run(settings, descriptors)
+            if time.monotonic() - began > _STABLE:
+                delay = _MIN_DELAY
+            log.error("the %s ended with code %d; restarting it in %g seconds", self._name, code, delay)
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, _MAX_DELAY)
+
+    async def _run(self, settings: Callable[[], msgspec.Struct], descriptors: Sequence[int]) -> int:
+        """Run the process and return its exit code. A cancelled run ends it."""
+        process = await asyncio.create_subprocess_exec(
+            *python_command(self._module), stdin=asyncio.subprocess.PIPE, pass_fds=descriptors
+        )
+        assert process.stdin is not None
+        try:
+            with contextlib.suppress(ConnectionError):
+                process.stdin.write(msgspec.json.encode(settings()) + b"\n")
+                await process.stdin.drain()
+            return await process.wait()
+        finally:
+            process.stdin.close()
+            if process.returncode is None:
+                await _end(process)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    try:
+        async with asyncio.timeout(_STOP_TIMEOUT):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()

@@ -1,0 +1,1 @@
+"""The telemetry process: spans and metrics for OpenTelemetry, exported by OTLP."""
