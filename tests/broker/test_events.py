@@ -12,6 +12,7 @@ from leveret.broker.events import EVENTS, MAX_PENDING, EventsExchange
 from leveret.broker.message import make_address
 from leveret.broker.queues.classic.queue import ClassicQueue
 from leveret.broker.transactions.transaction import ACCEPT, Transaction
+from leveret.broker.watches import events_of
 from tests.broker.support import Taker, World, body_of
 from tests.support.queues import classic
 
@@ -248,8 +249,9 @@ class TestWatches:
         listen(world, "published.#")
         assert queue.watch is None and not queue.guarded
         listen(world, "routed.q", "expired.q")
-        assert queue.watch is not None and not queue.dispatcher.selective and other.watch is None
-        assert (queue.watch.delivered_kind, queue.watch.settled_kind) == (None, None)
+        watched = events_of(queue)
+        assert watched is not None and not queue.dispatcher.selective and other.watch is None
+        assert (watched.delivered_kind, watched.settled_kind) == (None, None)
 
     @pytest.mark.parametrize(
         ("pattern", "watched"),
@@ -293,7 +295,8 @@ class TestWatches:
         listen(world, "expired.q", name="more")
         world.publish("", "q")
         assert kinds(heard(world, events)) == ["routed"]
-        assert queue.watch is not None and queue.watch.expired_kind is not None
+        watched = events_of(queue)
+        assert watched is not None and watched.expired_kind is not None
 
     def test_removing_the_last_binding_ends_the_watch(self, world: World) -> None:
         queue = world.queue()

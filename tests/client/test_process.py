@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ class Settled:
     """Records the calls of a channel."""
 
     generation = 1
+    connection = SimpleNamespace(tracing=None)
 
     def __init__(self) -> None:
         self.done: list[Any] = []

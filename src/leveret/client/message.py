@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from leveret.client.errors import Error
 from leveret.client.properties import Headers, Properties, PropertyValue, decode_properties
+from leveret.client.tracing import context_of
 from leveret.wire.amqp0.commands import Deliver
 
 if TYPE_CHECKING:
+    from opentelemetry.context import Context
+
     from leveret.client.engine.amqp091.channel import ChannelCore
     from leveret.client.engine.amqp10.transactions import TransactionCore
 
@@ -135,14 +138,29 @@ class Message:
         properties.setdefault("correlation_id", self.properties.correlation_id)
         return self._channel.api_channel.publish(body, reply_to, **properties)
 
-    @contextmanager
-    def process(self, requeue: bool = False) -> Iterator[Message]:
+    def trace_context(self) -> Context:
+        """Return the OpenTelemetry context of the publisher, as in `tracer.start_span("name", message.trace_context())`.
+
+        The context is empty if the message has none.
+
+        Raises:
+            ImportError: `opentelemetry-api` is not installed.
+        """
+        return context_of(self.headers)
+
+    def process(self, requeue: bool = False) -> AbstractContextManager[Message]:
         """Acknowledge the message at the end of the block.
 
         If the block raises an `Exception`, the message is rejected, or requeued if `requeue` is true. If the block is
         interrupted (`asyncio.CancelledError`, KeyboardInterrupt), the message is requeued. If the block settles the
-        message itself, nothing happens.
+        message itself, nothing happens. With the connection's option `tracing="spans"`, the block runs in a span.
         """
+        tracing = self._channel.connection.tracing
+        block = self._process(requeue)
+        return block if tracing is None or not tracing.spans else tracing.process(self, block)
+
+    @contextmanager
+    def _process(self, requeue: bool) -> Iterator[Message]:
         try:
             yield self
         except BaseException as error:

@@ -75,6 +75,7 @@ class ConnectOptions(TypedDict, total=False):
     client_properties: dict[str, Any] | None
     addresses: Text
     container_id: Text
+    tracing: Text
     on_event: EventCallback | None
     # pika
     connection_attempts: Whole
@@ -206,6 +207,7 @@ _OWN: Final = {
     "server_name": _server_name,
     "addresses": _unchanged,
     "container_id": _unchanged,
+    "tracing": _unchanged,
 }
 _SYNONYMS: Final = {
     # pika

@@ -17,6 +17,7 @@ PORT: Final = 5672
 TLS_PORT: Final = 5671
 PROTOCOLS: Final = ("auto", "0-9-1", "0-9", "1.0")
 ADDRESSES: Final = ("auto", "v2", "v1", "plain")
+TRACING: Final = ("propagate", "spans", "off")
 SCRAM: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256")
 MECHANISMS: Final = ("PLAIN", "AMQPLAIN", "EXTERNAL", "ANONYMOUS", *SCRAM)
 # Maximum timeout in seconds that all clocks and locks of Python support.
@@ -59,6 +60,8 @@ class Parameters:
             "auto" depends on the server's properties.
         container_id: Identity of the client over AMQP 1.0, required for named links that outlast a connection; "" for a
             random one.
+        tracing: "propagate" adds the current OpenTelemetry context to publishes if `opentelemetry-api` is installed,
+            "spans" also starts a span for each `Message.process`, and "off" does neither.
         on_event: Called with each event of the connection.
     """
 
@@ -91,6 +94,7 @@ class Parameters:
     client_properties: dict[str, Any] = field(default_factory=dict, hash=False)
     addresses: str = "auto"
     container_id: str = ""
+    tracing: str = "propagate"
     on_event: EventCallback | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -197,7 +201,12 @@ class Parameters:
             _check_host("server_name", self.server_name)
         if not 1 <= len(_utf8(self.vhost)) <= 255:
             raise bad_option("vhost", self.vhost, "a name of 1 to 255 bytes")
-        for name, choices in (("protocol", PROTOCOLS), ("mechanism", MECHANISMS), ("addresses", ADDRESSES)):
+        for name, choices in (
+            ("protocol", PROTOCOLS),
+            ("mechanism", MECHANISMS),
+            ("addresses", ADDRESSES),
+            ("tracing", TRACING),
+        ):
             if getattr(self, name) not in choices:
                 raise bad_option(name, getattr(self, name), f"one of {', '.join(choices)}")
         if self.mechanism == "PLAIN" and ("\0" in self.user or "\0" in self.password):
@@ -249,7 +258,9 @@ _TEXTS: Final = (
     "server_name",
     "addresses",
     "container_id",
+    "tracing",
 )
+_CHOICES: Final = {"protocol": PROTOCOLS, "mechanism": MECHANISMS, "addresses": ADDRESSES, "tracing": TRACING}
 _SECRET: Final = ("password", "keypassword")
 _INTEGERS: Final = {
     "port": (0, 65535),

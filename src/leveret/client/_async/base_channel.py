@@ -22,6 +22,7 @@ from leveret.client.errors import ChannelClosed, ConnectionClosed, Error, copy_e
 from leveret.client.message import Message
 from leveret.client.properties import Properties, PropertyValue
 from leveret.client.timeouts import DEFAULT, Deadlines, Limit
+from leveret.client.tracing import traced
 from leveret.wire.amqp0.values import FieldMapping
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class BaseChannel(ABC):
         self._connection = connection
         self._core = core
         self._driver = connection.driver
-        self._encoder = core.new_encoder()
+        self._encoder = traced(core.new_encoder(), core.connection.tracing)
         core.api_channel = self
 
     @property

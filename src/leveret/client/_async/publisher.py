@@ -38,7 +38,9 @@ class Publisher:
         self._exchange = exchange
         self._routing_key = routing_key
         self._flags = encode_flags(mandatory, False)
-        self._encoded = encoder.merge(properties, keywords)
+        encoded = encoder.merge(properties, keywords)
+        # None if each publish has properties of its own.
+        self._encoded = None if encoder.varies else encoded
         self._properties = from_keywords(properties, keywords)
 
     @property
@@ -61,7 +63,7 @@ class Publisher:
         if core.error is not None:
             self._raise_error()
         encoded = self._encoded
-        if properties is not None or keywords:
+        if encoded is None or properties is not None or keywords:
             encoded = self._encoder.merge(properties or self._properties, keywords)
         outgoing = self._encoder.encode(
             body, self._exchange, self._routing_key if routing_key is None else routing_key, self._flags, encoded

@@ -16,6 +16,7 @@ from leveret.client.engine.common.waiters import Waiters
 from leveret.client.errors import ConnectionLost, Error, copy_error
 from leveret.client.events import Closed, Disconnected
 from leveret.client.parameters import Parameters
+from leveret.client.tracing import new_tracing
 
 # States of a connection. A LOST connection waits for a reconnect.
 NEW: Final = 0
@@ -57,6 +58,7 @@ class BaseConnectionCore(ABC):
         last_error: Cause of the loss of the last socket, or of the close.
         close_error: Cause of a permanent close; None if the connection is open or the application closed it.
         paused: Reading is paused because too many messages are buffered.
+        tracing: Propagation of the trace context; None if it is off.
         locked_attempts: Consecutive recoveries that failed because the server still locked an exclusive queue.
     """
 
@@ -72,6 +74,7 @@ class BaseConnectionCore(ABC):
         self.locked_attempts = 0
         self.server_properties: dict[str, Any] = {}
         self.topology = Topology()
+        self.tracing = new_tracing(parameters.tracing)
         self._ready = Waiters(frontend)
         self._socket_full = False
         self._buffered = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from leveret.client.engine.common.outgoing import Outgoing
 from leveret.client.errors import InvalidMessage
@@ -48,9 +48,15 @@ def encode_flags(mandatory: bool, immediate: bool) -> int:
 
 
 class Encoder(ABC):
-    """Encoder of publishes. Threads may share it."""
+    """Encoder of publishes. Threads may share it.
+
+    Attributes:
+        varies: Whether `merge` may return different properties for the same arguments.
+    """
 
     __slots__ = ()
+
+    varies: ClassVar[bool] = False
 
     @abstractmethod
     def merge(self, properties: Properties | None, keywords: dict[str, PropertyValue]) -> bytes:

@@ -129,6 +129,9 @@ def encode(sender: SenderCore, body: Checked, fields: Arguments, transaction: Tr
     Raises:
         InvalidMessage: The message cannot be encoded.
     """
+    tracing = sender.session.connection.tracing
+    if tracing is not None:
+        fields = tracing.add_application_properties(body, fields)
     if isinstance(body, bytes) and not fields:
         head = encode_data_head(len(body))
         transfer = Transfer("", sender.requested_address, "", 0, [head, body], len(head) + len(body), body)
