@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker.message import PROTOCOLS, Entry, Message, address_of
 from leveret.broker.outcomes import REJECTED
+from leveret.broker.vhost import HEADER_SHIFT
 from leveret.broker.watches import set_traces
 
 if TYPE_CHECKING:
@@ -134,6 +135,7 @@ class Tracing:
         """Return the parent of a message's trace points; "" if the message is not traced."""
         if _HEADER not in message.header:
             return ""
+        self.broker.work += 1 + (len(message.header) >> HEADER_SHIFT)
         text = self.broker.header_of(message, _HEADER)
         if _TRACEPARENT(text) is None or (text.startswith("00") and len(text) != _SIZE):
             return ""

@@ -14,6 +14,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
+from tests.support.broker import free_port
 from tests.support.polling import wait_until
 
 Value = str | int | bool
@@ -158,11 +159,10 @@ def _value(pair: KeyValue) -> Value:
 
 
 @contextmanager
-def unreachable() -> Iterator[Callable[[], Collector]]:
-    """Yield a function that starts the collector at a port at which nothing listens before."""
+def unreachable() -> Iterator[tuple[str, Callable[[], Collector]]]:
+    """Yield a URL at which nothing listens, and a function that starts a collector there."""
     started: list[Collector] = []
-    with Collector() as first:
-        port = first.port
+    port = free_port()
 
     def start() -> Collector:
         collector = Collector(port)
@@ -171,7 +171,7 @@ def unreachable() -> Iterator[Callable[[], Collector]]:
         return collector
 
     try:
-        yield start
+        yield f"http://127.0.0.1:{port}", start
     finally:
         for collector in started:
             collector.__exit__(None, None, None)

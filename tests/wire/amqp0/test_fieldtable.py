@@ -17,11 +17,13 @@ from leveret.wire.amqp0.dialects import DIALECTS, QPID, RABBITMQ, SPECIFICATION,
 from leveret.wire.amqp0.errors import EncodeError, WireError
 from leveret.wire.amqp0.fieldtable import (
     MAX_DEPTH,
+    MAX_SEARCHED,
     check_table,
     decode_table,
     encode_short_string,
     encode_table,
     encode_value,
+    find_text,
 )
 from leveret.wire.amqp0.values import LongLong, RawTimestamp
 from tests.wire.amqp0.strategies import tables
@@ -316,3 +318,33 @@ def test_pamqp_reads_byte_arrays_decimals_and_doubles() -> None:
     assert decoded["D"] == table["D"]
     assert decoded["d"] == 0.1
     assert decoded["l"] == 7
+
+
+class TestFindText:
+    def find(self, table: dict[str, Any], name: bytes = b"name", dialect: Dialect = RABBITMQ) -> str:
+        data = encode_table(table, dialect)
+        return find_text(data, 4, len(data), name, dialect)
+
+    @given(tables)
+    def test_finds_what_decoding_finds(self, table: dict[str, Any]) -> None:
+        for name, value in table.items():
+            expected = value if isinstance(value, str) else ""
+            assert self.find(table, name.encode("utf-8", "surrogateescape")) == expected
+
+    def test_other_names_and_types(self) -> None:
+        assert self.find({"n": "x", "name2": "x", "nam": "x", "nested": {"name": "x"}, "list": ["name"]}) == ""
+        assert self.find({"name": 7}) == self.find({"name": b"bytes"}) == self.find({}) == ""
+
+    def test_the_last_of_several_fields(self) -> None:
+        data = b"".join(b"\x04nameS\0\0\0\x01" + text for text in (b"a", b"b"))
+        assert find_text(data, 0, len(data), b"name", RABBITMQ) == "b"
+
+    def test_a_limited_search(self) -> None:
+        others = {str(number): 1 for number in range(MAX_SEARCHED - 1)}
+        assert self.find({**others, "name": "x"}) == "x"
+        assert self.find({**others, "one more": 1, "name": "x"}) == ""
+
+    @pytest.mark.parametrize("data", [b"\x04nam", b"\x04name", b"\x04nameS\0\0\0\x09x", b"\x04name?"])
+    def test_a_malformed_table(self, data: bytes) -> None:
+        with pytest.raises(WireError):
+            find_text(data, 0, len(data), b"name", RABBITMQ)

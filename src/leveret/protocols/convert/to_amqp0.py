@@ -23,7 +23,7 @@ from leveret.wire.amqp0.offsets import with_stream_offset
 from leveret.wire.amqp0.properties import encode_header, overlay_header
 from leveret.wire.amqp0.values import ContentProperties, FieldTable
 from leveret.wire.amqp10 import codes, descriptors
-from leveret.wire.amqp10.annotations import find_annotation_text, find_application_text
+from leveret.wire.amqp10.annotations import find_application_text
 from leveret.wire.amqp10.composites import decode_composite
 from leveret.wire.amqp10.decode import decode_text, section_pairs, value_end
 from leveret.wire.amqp10.errors import DecodeError
@@ -315,15 +315,8 @@ class Amqp10HeaderReader(HeaderReader):
     def header(self, message: Message, name: bytes) -> str:
         try:
             sections = _sections_of(message)
-            data = sections.data
-            found = ""
-            if sections.application_properties >= 0:
-                begin, end = sections.application_properties, sections.application_properties_end
-                found = find_application_text(data, begin, end, name)
-            if not found and sections.message_annotations >= 0:
-                begin, end = sections.message_annotations, sections.message_annotations_end
-                found = find_annotation_text(data, begin, end, name)
-            return found
+            begin, end = sections.application_properties, sections.application_properties_end
+            return find_application_text(sections.data, begin, end, name) if begin >= 0 else ""
         except DecodeError:
             return ""
 

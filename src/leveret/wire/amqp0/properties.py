@@ -281,8 +281,7 @@ def decode_headers_table(header: bytes, headers_at: int, dialect: Dialect = RABB
     Raises:
         WireError: 502, the table is malformed.
     """
-    begin, end = _headers_range(header, headers_at)
-    return decode_table(header, begin, end, dialect)
+    return decode_table(header, headers_at + 4, _headers_end(header, headers_at), dialect)
 
 
 def find_header(header: bytes, headers_at: int, name: bytes, dialect: Dialect = RABBITMQ) -> str:
@@ -291,18 +290,17 @@ def find_header(header: bytes, headers_at: int, name: bytes, dialect: Dialect = 
     Raises:
         WireError: 502, the table is malformed.
     """
-    begin, end = _headers_range(header, headers_at)
-    return find_text(header, begin, end, name, dialect)
+    return find_text(header, headers_at + 4, _headers_end(header, headers_at), name, dialect)
 
 
-def _headers_range(header: bytes, headers_at: int) -> tuple[int, int]:
+def _headers_end(header: bytes, headers_at: int) -> int:
     if headers_at + 4 > len(header):
         raise WireError(SYNTAX_ERROR, _MALFORMED)
     length: int = _U32(header, headers_at)[0]
     end = headers_at + 4 + length
     if end > len(header):
         raise WireError(SYNTAX_ERROR, _MALFORMED)
-    return headers_at + 4, end
+    return end
 
 
 def overlay_header(header: bytes, headers: FieldTable, drop_expiration: bool, dialect: Dialect = RABBITMQ) -> bytes:

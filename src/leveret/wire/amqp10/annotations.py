@@ -22,27 +22,11 @@ def find_application_text(data: bytes, begin: int, end: int, name: bytes) -> str
 
     Other values are skipped by size. Raises DecodeError if the section is truncated.
     """
-    return _text_at(data, _find(data, begin, end, name, codes.STRING_8, codes.STRING_32), end)
-
-
-def find_annotation_text(data: bytes, begin: int, end: int, name: bytes) -> str:
-    """Return an annotation that is text, in the section between `begin` and `end`; "" if there is none.
-
-    Other values are skipped by size. Raises DecodeError if the section is truncated.
-    """
-    return _text_at(data, find_annotation(data, begin, end, name), end)
-
-
-def _text_at(data: bytes, pos: int, end: int) -> str:
-    """Return the string or symbol at `pos`; "" for another type, and if `pos` is -1."""
-    if pos < 0:
+    pos = _find(data, begin, end, name, codes.STRING_8, codes.STRING_32)
+    if pos < 0 or (data[pos] != codes.STRING_8 and data[pos] != codes.STRING_32):
         return ""
-    code = data[pos]
-    if code == codes.STRING_8 or code == codes.SYMBOL_8:
-        return data[pos + 2 : value_end(data, pos, end)].decode("utf-8", "replace")
-    if code == codes.STRING_32 or code == codes.SYMBOL_32:
-        return data[pos + 5 : value_end(data, pos, end)].decode("utf-8", "replace")
-    return ""
+    size = 2 if data[pos] == codes.STRING_8 else 5
+    return data[pos + size : value_end(data, pos, end)].decode("utf-8", "replace")
 
 
 def _find(data: bytes, begin: int, end: int, name: bytes, short: int, long: int) -> int:
