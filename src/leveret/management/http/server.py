@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from leveret.management.http.app import Application
 from leveret.management.http.console import Console
 from leveret.management.http.control import Control
 from leveret.management.http.metrics.endpoint import Metrics
 from leveret.management.http.settings import HttpSettings
+from leveret.management.http.slow_clients import SlowClients
 from leveret.management.parent import wait_for_end
 
 if TYPE_CHECKING:
@@ -31,6 +33,10 @@ _KEEP_ALIVE: Final = 75
 _STOP_TIMEOUT: Final = 2
 # Maximum number of connections and requests at a time.
 _MAX_CONCURRENT: Final = 1000
+# Maximum number of connections without those that wait for a request being closed.
+_MAX_WAITING: Final = 500
+# Ticks of the server, a tenth of a second each, between two looks at slow clients.
+_SWEEP: Final = 5
 # Maximum number of pending logins.
 _MAX_LOGINS: Final = 64
 # Maximum bytes of the head of a request.
@@ -38,11 +44,24 @@ _MAX_HEAD: Final = 64 << 10
 
 
 class _Server(uvicorn.Server):
-    """A server that leaves signals alone: the process ends when the broker closes its standard input."""
+    """A server that closes connections of slow clients.
+
+    It leaves signals alone: the process ends when the broker closes its standard input.
+    """
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._slow_clients = SlowClients(_MAX_WAITING)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % _SWEEP == 0:
+            connections = self.server_state.connections
+            self._slow_clients.close([found for found in connections if isinstance(found, H11Protocol)])
+        return await super().on_tick(counter)
 
 
 async def serve(settings: HttpSettings, parent: BinaryIO) -> None:
