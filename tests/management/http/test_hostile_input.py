@@ -91,6 +91,35 @@ def test_values_that_json_does_not_have(api: HttpBroker, body: bytes) -> None:
     assert (reply.status, reply.json["reason"]) == (400, "not_json")
 
 
+@pytest.mark.parametrize("path", ["/queues/%2F/%ff%fe", "/vhosts/%ff", "/users/%ff", "/global-parameters/%ed%a0%80"])
+def test_names_that_are_not_utf8(api: HttpBroker, path: str) -> None:
+    for method in ("GET", "PUT", "DELETE"):
+        reply = api(method, path, {"value": 1, "password": "x", "tags": ""})
+        assert (reply.status, reply.json["reason"]) == (400, "a name in the path is not UTF-8")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/queues/%2F/../..",
+        "/../api/whoami",
+        "/%2e%2e/whoami",
+        "//whoami",
+        "/queues/..%2f..%2fetc",
+        "/whoami%00",
+        "/whoami;x",
+    ],
+)
+def test_path_tricks(api: HttpBroker, path: str) -> None:
+    assert api("GET", path).status == 404
+
+
+def test_names_are_decoded_once(api: HttpBroker) -> None:
+    assert api("GET", "/queues/%252F").status == 404
+    assert api("GET", "/queues/%252F/q").status == 404
+    assert api("GET", "/queues/%2F").status == 200
+
+
 def test_the_last_of_duplicate_keys_counts(api: HttpBroker) -> None:
     assert api("PUT", "/queues/%2F/twice", raw=b'{"durable":true,"durable":false}').status == 201
     assert not api.get("/queues/%2F/twice")["durable"]

@@ -49,6 +49,17 @@ def test_columns() -> None:
     assert columns_of(ROWS[0], {"columns": "message_stats"}) == {"message_stats": ROWS[0]["message_stats"]}
     assert columns_of(ROWS[0], {}) is ROWS[0]
     assert columns_of({"a": [{"b": 1, "c": 2}]}, {"columns": "a.b"}) == {"a": [{"b": 1}]}
+    whole = {"a": {"b": 1, "c": 2}}
+    for columns in ("a,a.b", "a.b,a", "a.c,a.b", "a,a"):
+        assert columns_of(whole, {"columns": columns}) == whole
+    assert columns_of(whole, {"columns": ""}) == columns_of(whole, {"columns": ".,..,b"}) == {}
+
+
+def test_many_columns() -> None:
+    """The columns are looked up by the keys of a row, not the other way around."""
+    columns = {"columns": ",".join(f"missing{number}" for number in range(100_000)) + ",name"}
+    assert select([{"name": "a", **dict.fromkeys(map(str, range(1000)), 0)}] * 200, columns) == [{"name": "a"}] * 200
+    assert columns_of({"a": 1}, {"columns": ".".join("a" * 100_000)}) == {"a": 1}
 
 
 def test_pages() -> None:

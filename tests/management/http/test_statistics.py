@@ -201,6 +201,19 @@ def test_totals_after_the_deletion_of_a_vhost(api: HttpBroker) -> None:
     assert api.get("/overview")["queue_totals"]["messages"] == before
 
 
+def test_lists_with_too_many_samples(api: HttpBroker) -> None:
+    for number in range(30):
+        assert api("PUT", f"/queues/%2F/sampled{number}", {}).status == 201
+    query = "msg_rates_age=3599&msg_rates_incr=1"
+    reply = api("GET", f"/queues?page=1&{query}")
+    assert reply.status == 400 and "samples of each statistic; expected at most 65000" in reply.json["reason"]
+    assert api("GET", "/queues?page=1&name=sampled1&msg_rates_age=60&msg_rates_incr=1").status == 200
+    rows = api.get(f"/queues?{query}&columns=name,message_stats.publish_details")  # sent in parts
+    assert all(len(row["message_stats"]["publish_details"]["samples"]) == 3600 for row in rows)
+    for number in range(30):
+        assert api("DELETE", f"/queues/%2F/sampled{number}").status == 204
+
+
 def test_sorting_by_rate(api: HttpBroker) -> None:
     with sync.connect(api.process.url()) as connection:
         channel = connection.channel()

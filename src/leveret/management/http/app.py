@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import gzip
 import logging
+import time
 import zlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -16,7 +17,7 @@ import msgspec
 from starlette.responses import Response, StreamingResponse
 
 from leveret.management.http.cache import Cache
-from leveret.management.http.control import Control
+from leveret.management.http.control import Control, Row
 from leveret.management.http.errors import (
     BrokerRefused,
     BrokerUnavailable,
@@ -47,8 +48,9 @@ _MIN_COMPRESSED: Final = 1024
 _COMPRESSION: Final = 1
 # The window of a gzip stream.
 _GZIP: Final = 31
-# Rows of a long list that are encoded at a time.
+# Rows of a long list that are encoded at a time, and seconds after which fewer are.
 _ROWS: Final = 200
+_ROWS_TIME: Final = 0.02
 _MAX_QUERY: Final = 16384
 # Methods that change nothing.
 _SAFE: Final = ("GET", "HEAD", "OPTIONS")
@@ -166,12 +168,15 @@ class Application:
             raise not_found() from None
 
     def _parts(self, scope: Scope) -> list[str]:
-        """Return the decoded parts of the path below the base. `%2F` belongs to a part. Raises `HttpError` (404)."""
+        """Return the decoded parts of the path below the base. `%2F` belongs to a part. Raises `HttpError`."""
         raw = scope["raw_path"].decode("latin-1").partition("?")[0]
         if not raw.startswith(self._base + "/"):
             raise not_found()
         path = raw[len(self._base) + 1 :].removesuffix("/")
-        return [unquote(part, errors="surrogateescape") for part in path.split("/")]
+        try:
+            return [unquote(part, errors="strict") for part in path.split("/")]
+        except UnicodeDecodeError:
+            raise bad_request("a name in the path is not UTF-8") from None
 
     async def _read(self, receive: Receive, headers: Mapping[str, str]) -> bytes:
         """Return the body of a request. Raises `HttpError` (400) if it is too large."""
@@ -289,13 +294,23 @@ async def _stream(rows: RowStream, compresses: bool) -> AsyncIterator[bytes]:
     compressor = zlib.compressobj(_COMPRESSION, wbits=_GZIP) if compresses else None
     found = iter(rows)
     begin = b"["
-    while part := list(islice(found, _ROWS)):
+    while part := _take(found):
         content = begin + msgspec.json.encode(part)[1:-1]
         begin = b","
         yield content if compressor is None else compressor.compress(content)
         await asyncio.sleep(0)
     content = b"[]" if begin == b"[" else b"]"
     yield content if compressor is None else compressor.compress(content) + compressor.flush()
+
+
+def _take(rows: Iterator[Row]) -> list[Row]:
+    part: list[Row] = []
+    deadline = time.perf_counter() + _ROWS_TIME
+    for row in islice(rows, _ROWS):
+        part.append(row)
+        if time.perf_counter() >= deadline:
+            break
+    return part
 
 
 def encode(body: object) -> bytes:

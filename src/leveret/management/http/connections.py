@@ -8,7 +8,7 @@ from typing import Any, Final
 from leveret.management.http.control import Row
 from leveret.management.http.errors import not_authorised, not_found
 from leveret.management.http.lists import columns_of, select
-from leveret.management.http.measured import Rates
+from leveret.management.http.measured import MAX_FEW_SAMPLES, MAX_LISTED_SAMPLES, Rates
 from leveret.management.http.objects import (
     CHANNEL_STATISTICS,
     CONNECTION_STATISTICS,
@@ -194,6 +194,7 @@ def _connection(request: Request, connection: CachedConnection) -> Row:
 async def _list(request: Request, wanted: Callable[[Row], bool]) -> Answer:
     """List the connections that the user sees: the own ones, or all for monitoring."""
     await request.cache.refresh()
+    request.check_samples(len(request.cache.connections), MAX_FEW_SAMPLES)
     found = [
         _connection(request, connection)
         for connection in request.cache.connections.values()
@@ -255,6 +256,7 @@ def _channel(request: Request, channel: CachedChannel, connections: dict[int, Ro
 
 async def _channels(request: Request) -> list[Row]:
     await request.cache.refresh()
+    request.check_samples(len(request.cache.channels), MAX_LISTED_SAMPLES)
     connections = _items(request)
     return [
         _channel(request, channel, connections)

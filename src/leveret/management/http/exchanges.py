@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from leveret.management.http.control import Row
 from leveret.management.http.lists import columns_of, select
-from leveret.management.http.measured import Rates
+from leveret.management.http.measured import MAX_FEW_SAMPLES, Rates
 from leveret.management.http.objects import EXCHANGE_STATISTICS, CachedExchange
 from leveret.management.http.request import CREATED, NO_CONTENT, Answer, Request, exchange_of
 from leveret.management.http.statistics import message_stats
@@ -40,6 +40,7 @@ async def rows(request: Request) -> list[Row]:
     """Return the exchanges that the user sees."""
     await request.cache.refresh()
     found = request.cache.exchanges.values()
+    request.check_samples(len(found), MAX_FEW_SAMPLES)
     return [_shown(request, exchange) for exchange in found if request.identity.sees(exchange.item["vhost"])]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from leveret.management.http.control import Row
 from leveret.management.http.errors import HttpError, bad_request
@@ -13,6 +13,8 @@ from leveret.security.patterns import Pattern
 DEFAULT_PAGE_SIZE: Final = 100
 MAX_PAGE_SIZE: Final = 500
 T = TypeVar("T")
+# Wanted keys, each with the wanted keys below it, or None for the whole value.
+Columns: TypeAlias = "dict[str, Columns | None]"
 # Keys by which lists are ordered unless the query says otherwise.
 _ORDER: Final = ("vhost", "component", "name", "user", "exchange", "source", "destination", "properties_key")
 # A prefix of patterns: RabbitMQ ignores case.
@@ -109,21 +111,34 @@ def columns_of(row: Row, query: Mapping[str, str]) -> Row:
     return row if wanted is None else _extract(row, wanted)
 
 
-def _wanted(query: Mapping[str, str]) -> list[list[str]] | None:
+def _wanted(query: Mapping[str, str]) -> Columns | None:
     text = query.get("columns")
-    return None if text is None else [name.split(".") for name in text.split(",") if name]
+    if text is None:
+        return None
+    wanted: Columns = {}
+    for name in text.split(","):
+        level = wanted
+        *path, last = name.split(".")
+        for key in path:
+            below = level.setdefault(key, {})
+            if below is None:
+                break  # the whole value is wanted
+            level = below
+        else:
+            level[last] = None
+    return wanted
 
 
-def _extract(value: Any, wanted: list[list[str]]) -> Any:
+def _extract(value: Any, wanted: Columns) -> Any:
     if isinstance(value, list):
         return [_extract(item, wanted) for item in value]
     if not isinstance(value, dict):
         return value
     result: Row = {}
     for key, inner in value.items():
-        below = [path[1:] for path in wanted if path[0] == key]
-        if below:
-            result[key] = inner if [] in below else _extract(inner, below)
+        if key in wanted:
+            below = wanted[key]
+            result[key] = inner if below is None else _extract(inner, below)
     return result
 
 

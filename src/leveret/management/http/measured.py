@@ -12,6 +12,11 @@ from leveret.management.http.samples import Layout, Samples
 
 # Maximum number of samples of one statistic in an answer.
 MAX_SAMPLES: Final = 3600
+# Maximum number of samples of one statistic in an answer with several objects: with many statistics, with few, and in a
+# list that is sent in parts.
+MAX_LISTED_SAMPLES: Final = 65_000
+MAX_FEW_SAMPLES: Final = 250_000
+MAX_STREAMED_SAMPLES: Final = 2_000_000
 # Families of statistics, by their prefix in queries: `lengths_age`, `lengths_incr`.
 LENGTHS: Final = "lengths"
 MESSAGES: Final = "msg_rates"

@@ -95,6 +95,15 @@ class Request:
             self._windows = windows_of(self.query)
         return self._windows
 
+    def check_samples(self, objects: int, limit: int) -> None:
+        """Raise `HttpError` (400) if the samples of these objects would make the answer too large."""
+        count = objects * max((len(window.ticks(0)) for window in self.windows.values()), default=0)
+        if count > limit:
+            raise bad_request(
+                f"{objects} objects have {count} samples of each statistic; expected at most {limit}:"
+                " ask for a page, a smaller age, or a larger incr"
+            )
+
     def body(self) -> Row:
         """Return the body, a JSON object. An empty one stands for an empty object. Raises `HttpError` (400)."""
         if self._body is None:

@@ -8,7 +8,7 @@ from typing import Final
 from leveret.management.http.control import Row
 from leveret.management.http.errors import BrokerRefused, HttpError, not_found
 from leveret.management.http.lists import columns_of, select
-from leveret.management.http.measured import Rates
+from leveret.management.http.measured import MAX_LISTED_SAMPLES, Rates
 from leveret.management.http.objects import VHOST_STATISTICS
 from leveret.management.http.request import CREATED, NO_CONTENT, Answer, Request
 from leveret.management.http.statistics import message_stats, queue_totals, stats_of, with_rates
@@ -49,7 +49,9 @@ def _row(request: Request, item: Row) -> Row:
 
 
 async def list_all(request: Request) -> Answer:
-    return Answer(body=select([_row(request, item) for item in await _vhosts(request)], request.query))
+    found = await _vhosts(request)
+    request.check_samples(len(found), MAX_LISTED_SAMPLES)
+    return Answer(body=select([_row(request, item) for item in found], request.query))
 
 
 async def show(request: Request) -> Answer:
