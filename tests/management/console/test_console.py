@@ -363,6 +363,12 @@ def test_stored_scripts_are_inert(console: Console, api: HttpBroker) -> None:
     assert api("PUT", f"/users/{quote(IMAGE, safe='')}", {"password": "x", "tags": f"{SCRIPT},management"}).status == 201
     permission = {"configure": ".*", "write": "", "read": ""}
     assert api("PUT", f"/permissions/%2F/{quote(IMAGE, safe='')}", permission).status == 201
+    vhost = f"/vhosts/{quote(IMAGE, safe='')}"
+    assert api("PUT", vhost, {"description": SCRIPT, "tags": [IMAGE]}).status in (201, 204)
+    policy = {"pattern": f"{SCRIPT}|{IMAGE}", "definition": {"dead-letter-exchange": IMAGE}, "apply-to": "queues"}
+    for kind in ("policies", "operator-policies"):
+        found = policy if kind == "policies" else policy | {"definition": {"max-length": 100}}
+        assert api("PUT", f"/{kind}/%2F/{quote(IMAGE, safe='')}", found).status == 201
     attributes = {"connection_name": IMAGE, "product": SCRIPT}
     parameters = pika.ConnectionParameters("127.0.0.1", api.process.port, client_properties=attributes)
     connection = pika.BlockingConnection(parameters)
@@ -382,9 +388,11 @@ def test_stored_scripts_are_inert(console: Console, api: HttpBroker) -> None:
     for text in (SCRIPT, IMAGE):
         console.see(text)
     console.click("Edit and publish…")
-    for view in ("queues", "exchanges", "consumers", "users", "permissions", "connections"):
+    for view in ("queues", "exchanges", "consumers", "users", "permissions", "connections", "vhosts", "policies"):
         console.open(view)
         console.see("<img src=x")
+    console.open("policies", kind="operator")
+    console.see("<img src=x")
     console.open("connections", api.get("/connections")[0]["name"])
     console.see_heading(IMAGE)
     console.open("map", vhost="/", node=f"e:{SCRIPT}")
@@ -398,6 +406,9 @@ def test_stored_scripts_are_inert(console: Console, api: HttpBroker) -> None:
         delete(api, name)
         api("DELETE", f"/exchanges/%2F/{quote(name, safe='')}")
     api("DELETE", f"/users/{quote(IMAGE, safe='')}")
+    api("DELETE", vhost)
+    for kind in ("policies", "operator-policies"):
+        api("DELETE", f"/{kind}/%2F/{quote(IMAGE, safe='')}")
 
 
 def test_ten_thousand_queues(console: Console, api: HttpBroker) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -112,6 +114,35 @@ def test_names_that_are_not_utf8(api: HttpBroker, path: str) -> None:
 )
 def test_path_tricks(api: HttpBroker, path: str) -> None:
     assert api("GET", path).status == 404
+
+
+LOGIN = b"Host: x\r\nAuthorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\n"
+PUT = b"PUT /api/queues/%2F/raw HTTP/1.1\r\n" + LOGIN
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"GET /api/whoami HTTP/1.1\r\n" + LOGIN + b"".join(b"X-%d: y\r\n" % number for number in range(20_000)) + b"\r\n",
+        PUT + b"Content-Length: -5\r\n\r\n",
+        PUT + b"Content-Length: 99999999999999999999\r\n\r\n",
+        PUT + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{} ",
+        PUT + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        PUT + b"Transfer-Encoding: gzip\r\n\r\n",
+        PUT + b"Transfer-Encoding: chunked\r\n\r\n" + b"10000\r\n" + b"x" * 0x10000 + b"\r\n10000\r\n" + b"x" * 0x10000,
+        b"GET /api/whoami HTTP/1.1\r\nAuthorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00" * 50,
+    ],
+    ids=["headers", "negative", "huge", "two-lengths", "length-and-chunks", "encoding", "chunks", "no-host", "garbage"],
+)
+def test_malformed_requests(api: HttpBroker, request_bytes: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", api.port), timeout=20) as connection:
+        with suppress(ConnectionError):  # the server does not read all of it
+            connection.sendall(request_bytes)
+        with suppress(ConnectionError):
+            assert connection.recv(12) == b"HTTP/1.1 400"
+    assert api("GET", "/whoami").status == 200
+    assert api("GET", "/queues/%2F/raw").status == 404
 
 
 def test_names_are_decoded_once(api: HttpBroker) -> None:

@@ -182,6 +182,10 @@ class Application:
         """Return the body of a request. Raises `HttpError` (400) if it is too large."""
         limit = self._settings.max_body_size
         length = headers.get("content-length", "")
+        if length and "transfer-encoding" in headers:  # a proxy may read another length
+            raise HttpError(
+                400, "bad_request", "both content-length and transfer-encoding; expected one", (("connection", "close"),)
+            )
         content = bytearray()
         deadline = asyncio.get_running_loop().time() + _BODY_TIMEOUT
         more = not (length.isdecimal() and int(length) > limit)
