@@ -272,6 +272,13 @@ def test_many_and_large_objects(broker: HttpBroker) -> None:
     assert "expected at most 983040" in broker("POST", "/definitions", huge).json["reason"]
 
 
+def test_only_definitions_are_large(broker: HttpBroker) -> None:
+    body = b'{"explanation": "' + b"x" * 2_500_000 + b'"}'
+    assert broker("POST", "/definitions", raw=body).status == 204
+    reply = broker("PUT", "/queues/%2F/large", raw=body)
+    assert (reply.status, reply.json["reason"]) == (400, "Exceeded HTTP request body size limit")
+
+
 def test_pages_of_other_origins(broker: HttpBroker) -> None:
     content, headers = form(file=b"{}")
     headers["Origin"] = "https://example.com"

@@ -52,6 +52,10 @@ _GZIP: Final = 31
 _ROWS: Final = 200
 _ROWS_TIME: Final = 0.02
 _MAX_QUERY: Final = 16384
+# Maximum bytes of a body, except of files. The broker accepts requests of 1 MiB.
+_MAX_BODY: Final = 2 << 20
+# Maximum number of files that are received and processed at a time. Further ones wait.
+_MAX_FILES: Final = 4
 # Methods that change nothing.
 _SAFE: Final = ("GET", "HEAD", "OPTIONS")
 # Seconds for a client to send a body.
@@ -83,6 +87,7 @@ class Application:
         self._history = History(Path(settings.history))
         self._sign_in = SignIn(settings, control, logins)
         self._base = f"{settings.path_prefix}/api"
+        self._files = asyncio.Semaphore(_MAX_FILES)
 
     @property
     def cache(self) -> Cache:
@@ -141,24 +146,33 @@ class Application:
             raise not_authorised(f"the user has the tag '{NO_PAYLOADS}' and may not read payloads")
         if "vhost" in path and route.scope != "all":
             await self._check_vhost(path["vhost"])
-        content = await self._read(receive, headers)
         query = _query(scope["query_string"])
-        return await route.handler(
-            Request(
-                self._settings,
-                self._control.with_token(identity.token) if identity.token else self._control,
-                self._snapshot,
-                self._cache,
-                self._history,
-                identity,
-                path,
-                query,
-                headers,
-                content,
-                self._sign_in,
-                address,
+
+        async def handle(max_body: int) -> Answer:
+            content = await self._read(receive, headers, max_body)
+            control = self._control.with_token(identity.token) if identity.token else self._control
+            return await route.handler(
+                Request(
+                    self._settings,
+                    control,
+                    self._snapshot,
+                    self._cache,
+                    self._history,
+                    identity,
+                    path,
+                    query,
+                    headers,
+                    content,
+                    self._sign_in,
+                    address,
+                )
             )
-        )
+
+        limit = self._settings.max_body_size
+        if not route.large:
+            return await handle(min(limit, _MAX_BODY))
+        async with self._files:
+            return await handle(limit)
 
     async def _check_vhost(self, name: str) -> None:
         """Raise `HttpError` (404) if a vhost does not exist. Every vhost has a default exchange."""
@@ -178,9 +192,8 @@ class Application:
         except UnicodeDecodeError:
             raise bad_request("a name in the path is not UTF-8") from None
 
-    async def _read(self, receive: Receive, headers: Mapping[str, str]) -> bytes:
+    async def _read(self, receive: Receive, headers: Mapping[str, str], limit: int) -> bytes:
         """Return the body of a request. Raises `HttpError` (400) if it is too large."""
-        limit = self._settings.max_body_size
         length = headers.get("content-length", "")
         if length and "transfer-encoding" in headers:  # a proxy may read another length
             raise HttpError(

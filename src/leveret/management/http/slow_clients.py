@@ -33,7 +33,7 @@ class Connection(Protocol):
 
 @dataclass(slots=True)
 class _Seen:
-    """What a connection did last.
+    """The last state of a connection.
 
     Attributes:
         request: The last request.

@@ -44,6 +44,7 @@ class Route:
         scope: The vhosts that the path may name. Others do not exist for the user.
         public: Whether the method requires no credentials.
         payloads: Whether answers have payloads of messages.
+        large: Whether a body may be larger than those of requests to the broker.
     """
 
     handler: Handler
@@ -51,6 +52,7 @@ class Route:
     scope: Scope = "own"
     public: bool = False
     payloads: bool = False
+    large: bool = False
 
 
 @dataclass(slots=True)
@@ -65,7 +67,7 @@ class Node:
 
 _DEFINITIONS: Final = {
     "GET": Route(definitions.download, ADMIN, "all"),
-    "POST": Route(definitions.upload, ADMIN, "all"),
+    "POST": Route(definitions.upload, ADMIN, "all", large=True),
 }
 _LOGIN_ATTEMPTS: Final = {
     "GET": Route(overview.list_login_attempts, MONITOR),
