@@ -43,6 +43,7 @@ COMMANDS = {
     "links": ("leveret.cli.links:links", "List, release and delete AMQP 1.0 links."),
     "consumers": ("leveret.cli.connections:consumers", "List consumers."),
     "users": ("leveret.cli.users:users", "List, add, change and delete users."),
+    "audit": ("leveret.cli.audit:audit", "List administrative changes."),
     "delete-matching": (
         "leveret.cli.delete_matching:delete_matching",
         "Delete all objects of a kind whose names match a pattern.",

@@ -46,6 +46,8 @@ logger = logging.getLogger("leveret.serve")
 REOPEN_DELAY = 1.0
 # Seconds in which the telemetry process may take the last spans over the control socket.
 LAST_SPANS_TIMEOUT = 0.2
+# The file of the audit log, in the data directory.
+_AUDIT = "audit.sqlite"
 # Seconds reserved for the store. It gets them even if `server.shutdown_timeout` is shorter.
 STORE_TIMEOUT = 2.0
 # The exit code if the store does not finish in time.
@@ -166,6 +168,7 @@ class Serving:
             self._ready_file.unlink(missing_ok=True)
         try:
             await composition.server.start()
+            self._open_audit(composition)
             if not self._announced:
                 await load_definitions(composition)
             await composition.listen(self._ports)
@@ -197,9 +200,16 @@ class Serving:
                 await asyncio.gather(self._stop_server(composition), self._http.stop(), *ending)
             else:
                 await self._stop_server(composition)
+            composition.managed.audit.close()
             self._collector.stop()
         if self._stopping:
             logger.info("stopped")
+
+    def _open_audit(self, composition: Composition) -> None:
+        management = self._config.management
+        if management.audit:
+            path = self._config.server.data_path / _AUDIT
+            composition.managed.audit.open(path, management.audit_max_size, management.audit_max_age)
 
     async def _stop_server(self, composition: Composition) -> None:
         try:

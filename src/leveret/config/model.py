@@ -672,6 +672,13 @@ class ManagementConfig(Section, frozen=True, kw_only=True):
         Name, about("RabbitMQ version to report to clients, which choose their requests by it.")
     ] = "4.1.0"
     max_body_size: Annotated[Size, about("Maximum size of a request body in bytes.", ge=1)] = 20000000
+    audit: Annotated[bool, about("Whether to keep an [audit log](http-api.md#audit-log) of administrative changes.")] = True
+    audit_max_size: Annotated[
+        Size, about("Maximum size of the audit log in bytes. The oldest changes are deleted beyond it.", ge=65536)
+    ] = 67108864
+    audit_max_age: Annotated[
+        Seconds, about("Time after which changes are deleted from the audit log. 0 keeps them.", ge=0)
+    ] = 31536000.0
     load_definitions: Annotated[
         FilePath | None,
         about("File with [definitions](definitions.md) to import at the start, before clients can connect."),

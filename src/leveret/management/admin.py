@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterator
+from collections.abc import Iterator
 
 from leveret.broker.errors import BrokerError, StorageFailed
 from leveret.broker.log import OK, CommitWaiter
@@ -17,6 +17,7 @@ from leveret.management.operations.operation import (
     R,
     VhostContext,
     admit,
+    execute,
     perform,
     read,
 )
@@ -58,9 +59,7 @@ class Admin:
         if operation.changes:
             result = await self._change(operation, context, request)
         else:
-            result = operation.function(context, request)
-            if isinstance(result, Awaitable):
-                result = await result
+            result = await execute(operation, context, request)
         return await _resolved(result) if isinstance(result, Later) else result
 
     async def call_in_vhost(self, name: str, fields: object, vhost: str, principal: Principal) -> Reply:
@@ -79,7 +78,7 @@ class Admin:
             request = read(name, operation.request, fields)
         except ValueError as error:
             raise BadCall(str(error)) from None
-        context = VhostContext(self.managed.vhost(vhost), principal, None)
+        context = VhostContext(self.managed.vhost(vhost), principal, None, self.managed.auditor)
         removed = _Done(asyncio.get_running_loop())
         is_removed = True
         try:
@@ -91,14 +90,13 @@ class Admin:
         if not is_removed:
             await removed.future
             await self._on_disk(self._commit())
+        await self.managed.audit.written()
         return await _resolved(result) if isinstance(result, Later) else result
 
     async def _change(self, operation: Operation[Q, R], context: Context, request: Q) -> R | Later[R] | Iterator[R | None]:
         """Execute an operation that writes to the log, and wait until its records are on disk."""
         try:
-            result = operation.function(context, request)
-            if isinstance(result, Awaitable):
-                result = await result
+            result = await execute(operation, context, request)
         finally:
             removed = _Done(asyncio.get_running_loop())
             is_removed = not operation.removes or not self.managed.broker.jobs.removals.after(removed.call)
@@ -108,6 +106,7 @@ class Admin:
         if not is_removed:
             await removed.future
             await self._on_disk(self._commit())
+        await self.managed.audit.written()
         return result
 
     def _commit(self) -> _Done:

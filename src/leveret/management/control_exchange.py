@@ -20,7 +20,7 @@ from leveret.broker.log import CommitWaiter
 from leveret.broker.message import CONNECTION, Message
 from leveret.broker.queues.requests import RequestHandler
 from leveret.management.json_values import encode_json, fields_of, plain
-from leveret.management.operations.operation import Later, User, VhostContext, perform, read
+from leveret.management.operations.operation import NO_AUDITOR, Auditor, Later, User, VhostContext, perform, read
 from leveret.management.operations.table import VHOST_OPERATIONS
 from leveret.management.structs import Reply
 
@@ -63,10 +63,17 @@ class Envelopes(Protocol):
 class Requests(RequestHandler):
     """Executor of requests. `session` returns a connection by its number, or None if it is closed."""
 
-    def __init__(self, broker: Broker, session: Callable[[int], RequestingSession | None], envelopes: Envelopes) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        session: Callable[[int], RequestingSession | None],
+        envelopes: Envelopes,
+        auditor: Auditor = NO_AUDITOR,
+    ) -> None:
         self._broker = broker
         self._session = session
         self._envelopes = envelopes
+        self._auditor = auditor
         # Number of pending requests by connection number.
         self._pending: dict[int, int] = {}
 
@@ -109,7 +116,8 @@ class Requests(RequestHandler):
         try:
             if pending >= MAX_PENDING:
                 raise ResourceError(f"this connection has {pending} pending requests; expected at most {MAX_PENDING}")
-            context = VhostContext(vhost, User(session.account), session)
+            principal = User(session.account, source=f"connection {session.number}, leveret.control")
+            context = VhostContext(vhost, principal, session, self._auditor)
             answer = _perform(message, self._envelopes, context)
         except BrokerError as error:
             reply.resolve(error)

@@ -12,6 +12,8 @@ With `"as": "USER"`, and `"vhost"` for an operation inside a vhost, the broker c
 
     {"v": 1, "call": "queue.declare", "as": "alice", "vhost": "/", "arguments": {"name": "orders"}}
 
+With `"origin": {"user": "USER", "source": "..."}`, the audit log names that user and source instead of the client.
+
 The broker replies in the order of the requests. It produces a long list in parts and does other work in between.
 """
 
@@ -21,8 +23,10 @@ import asyncio
 import errno
 import logging
 import os
+import pwd
 import socket
 import stat
+import struct
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -82,9 +86,10 @@ class ControlServer:
         task = asyncio.current_task()
         assert task is not None
         self._clients.add(task)
+        peer = _peer(writer)
         try:
             while line := await reader.readline():
-                async for answer in self._answers(line):
+                async for answer in self._answers(line, peer):
                     writer.write(answer)
                     await writer.drain()
         except ValueError:
@@ -95,17 +100,18 @@ class ControlServer:
             self._clients.discard(task)
             writer.close()
 
-    async def _call(self, request: dict[str, Any]) -> Reply | Iterator[Reply | None] | None:
+    async def _call(self, request: dict[str, Any], peer: tuple[str, str]) -> Reply | Iterator[Reply | None] | None:
+        actor, source = _origin(request, peer)
         name, arguments = request["call"], request.get("arguments") or {}
         user, vhost = request.get("as"), request.get("vhost")
         if user is None:
-            return await self._admin.call(name, arguments, Operator())
-        principal = User(await self._admin.managed.account(str(user), request.get("token")))
+            return await self._admin.call(name, arguments, Operator(actor, source))
+        principal = User(await self._admin.managed.account(str(user), request.get("token")), source=source)
         if vhost is None:
             return await self._admin.call(name, arguments, principal)
         return await self._admin.call_in_vhost(name, arguments, str(vhost), principal)
 
-    async def _answers(self, line: bytes) -> AsyncIterator[bytes]:
+    async def _answers(self, line: bytes, peer: tuple[str, str]) -> AsyncIterator[bytes]:
         try:
             request = msgspec.json.decode(line)
         except msgspec.DecodeError as error:
@@ -115,7 +121,7 @@ class ControlServer:
             yield _error("bad-request", f'expected {{"v": {VERSION}, "call": "...", "arguments": {{...}}}}')
             return
         try:
-            result = await self._call(request)
+            result = await self._call(request, peer)
             if not isinstance(result, Iterator):
                 yield _encode({"v": VERSION, "result": result})
                 return
@@ -131,6 +137,25 @@ class ControlServer:
         except Exception:
             logger.exception("internal error in call '%s'", request["call"])
             yield _error("internal-error", "internal error; see the broker's log")
+
+
+def _peer(writer: asyncio.StreamWriter) -> tuple[str, str]:
+    """Return the operating system's user of a client, and where it is, for the audit log."""
+    connection: socket.socket = writer.get_extra_info("socket")
+    pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    try:
+        user = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        user = f"uid {uid}"
+    return user, f"control socket, process {pid}"
+
+
+def _origin(request: dict[str, Any], peer: tuple[str, str]) -> tuple[str, str]:
+    """Return for whom a request is, and where it came from: as it says itself, or its client."""
+    origin = request.get("origin")
+    if not isinstance(origin, dict):
+        return peer
+    return str(origin.get("user", "")), str(origin.get("source", ""))
 
 
 def _listen(path: Path) -> socket.socket:

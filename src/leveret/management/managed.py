@@ -11,8 +11,11 @@ from leveret.broker.broker import Broker
 from leveret.broker.errors import AccessRefused, NotFound
 from leveret.broker.vhost import Vhost
 from leveret.config import Config, VhostConfig
+from leveret.management.audit.auditor import LoggingAuditor
+from leveret.management.audit.log import AuditLog
 from leveret.management.descriptions import ConnectedSession, LinkRegistry, MessageCodec, Performance, ProcessInfo
 from leveret.management.feed import Feeds
+from leveret.management.operations.operation import Auditor
 from leveret.security.accounts import Account, UserAccount
 from leveret.security.users import UserStore
 
@@ -38,6 +41,7 @@ class ManagedBroker:
         codec: The encoder and decoder of messages.
         authenticate: Checks the password or token of a user who logs in from an address; by default passwords only, in the
             executor and without limits.
+        audit: The audit log; by default one in memory.
     """
 
     def __init__(
@@ -57,6 +61,7 @@ class ManagedBroker:
         links: LinkRegistry,
         codec: MessageCodec,
         authenticate: Callable[[str, bytes, str], Awaitable[Account | None]] | None = None,
+        audit: AuditLog | None = None,
     ) -> None:
         self.broker = broker
         self.users = users
@@ -71,6 +76,8 @@ class ManagedBroker:
         self.links = links
         self.codec = codec
         self.feeds = Feeds()
+        self.audit = audit if audit is not None else AuditLog()
+        self.auditor: Auditor = LoggingAuditor(self.audit)
         self._executor = executor
         self._authenticate = authenticate
 

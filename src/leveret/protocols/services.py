@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from leveret.broker.broker import Broker
 from leveret.broker.errors import BrokerError, NotAllowed, ResourceError
+from leveret.management.operations.operation import NO_AUDITOR
 from leveret.protocols.login_queue import LoginQueue
 from leveret.protocols.shared_state import SharedState
 from leveret.security.accounts import Account, TokenLogins
@@ -92,6 +93,7 @@ class Services:
         numbered: sessions by number.
         by_user: number of open connections by user.
         tokens: logins by token; None if the broker accepts none.
+        auditor: records changes that clients request over AMQP management.
         alarm: reason why publishers are blocked; "" without an alarm.
         alarms: number of changes of `alarm` so far.
         states: state of each protocol.
@@ -128,6 +130,7 @@ class Services:
         self.by_user: dict[str, int] = {}
         self.logins = LoginQueue()
         self.tokens: TokenLogins | None = None
+        self.auditor = NO_AUDITOR
         self.alarm = ""
         self.alarms = 0
         self.next_number = 1

@@ -150,11 +150,10 @@ class Application:
 
         async def handle(max_body: int) -> Answer:
             content = await self._read(receive, headers, max_body)
-            control = self._control.with_token(identity.token) if identity.token else self._control
             return await route.handler(
                 Request(
                     self._settings,
-                    control,
+                    self._control.on_behalf_of(identity.name, f"HTTP {_address(client)}", identity.token),
                     self._snapshot,
                     self._cache,
                     self._history,
@@ -292,6 +291,10 @@ def _check_access(route: Route, identity: Identity, path: Mapping[str, str]) -> 
         return
     if route.scope == "own" or not identity.sees(vhost):
         raise not_found()
+
+
+def _address(client: tuple[str, int] | None) -> str:
+    return f"{client[0]}:{client[1]}" if client else ""
 
 
 def _query(raw: bytes) -> dict[str, str]:

@@ -57,12 +57,20 @@ class Control:
         self._token: str | None = None
         self._idle: deque[_Connection] = deque()
         self._slots = asyncio.Semaphore(max_connections)
+        self._origin: Row | None = None
 
-    def with_token(self, token: str) -> Control:
-        """Return the same pool for a user who has logged in by token, whose permissions then apply in calls as the user."""
-        found = copy.copy(self)
-        found._token = token
-        return found
+    def on_behalf_of(self, user: str, source: str, token: str) -> Control:
+        """Return the same pool for a user, whom the audit log names.
+
+        Args:
+            user: The name of the user.
+            source: Where the request came from.
+            token: The token by which the user has logged in, whose permissions then apply in calls as the user; "" if none.
+        """
+        control = copy.copy(self)
+        control._origin = {"user": user, "source": source}
+        control._token = token or None
+        return control
 
     async def call(self, name: str, arguments: Row | None = None, *, user: str | None = None) -> Any:
         """Execute an operation on the broker as a whole, and return its result.
@@ -88,7 +96,7 @@ class Control:
         return found if self._token is None else found | {"token": self._token}
 
     async def _send(self, request: Row) -> Any:
-        encoded = _encode(request)
+        encoded = _encode(request if self._origin is None else request | {"origin": self._origin})
         async with self._connection() as connection:
             return await connection.call(encoded)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 from leveret.management.http import (
+    audit,
     bindings,
     connections,
     definitions,
@@ -105,6 +106,7 @@ ROUTES: Final[dict[str, dict[str, Route]]] = {
     "/leveret/queues/{vhost}/{name}/pause": {"POST": Route(in_place.pause)},
     "/leveret/queues/{vhost}/{name}/resume": {"POST": Route(in_place.resume)},
     "/leveret/queues/{vhost}/{name}/consumers/{tag}": {"DELETE": Route(in_place.cancel_consumer, ADMIN)},
+    "/leveret/audit": {"GET": Route(audit.search, ADMIN)},
     "/leveret/delete": {"POST": Route(in_place.delete_matching)},
     "/leveret/operations/{name}": {"POST": Route(operations.execute, ADMIN, payloads=True)},
     "/vhosts": {"GET": Route(vhosts.list_all)},

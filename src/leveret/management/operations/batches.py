@@ -27,7 +27,7 @@ from leveret.management.operations import (
     users,
     vhosts,
 )
-from leveret.management.operations.operation import Context, Operation, Operations, read
+from leveret.management.operations.operation import Context, Operation, Operations, execute, read
 from leveret.management.structs import Reply, Request
 from leveret.security.permissions import (
     Permission,
@@ -156,9 +156,7 @@ async def check(context: Context, request: Batch) -> Refusals:
 
 async def _apply(context: Context, change: Change) -> None:
     operation, _ = _find(change)
-    result = operation.function(context, read(change.call, operation.request, change.arguments))
-    if isinstance(result, Awaitable):
-        await result
+    await execute(operation, context, read(change.call, operation.request, change.arguments))
 
 
 async def _check(context: Context, change: Change) -> None:

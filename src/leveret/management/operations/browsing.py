@@ -205,7 +205,7 @@ class Selection:
 
     @property
     def cursor(self) -> str | None:
-        """Where the next request continues, None at the end."""
+        """The place at which the next request continues, None at the end."""
         walk = self.walk
         return None if walk.ended else f"{walk.queue.id}-{walk.level}-{walk.seq}-{walk.until}"
 

@@ -8,8 +8,8 @@ from typing import Any, Final, Literal
 from leveret.broker.errors import AccessRefused, BrokerError, PreconditionFailed
 from leveret.management.operations import policies, users, vhosts
 from leveret.management.operations.browsing import Turns
-from leveret.management.operations.definitions import delete_exchange, delete_queue
-from leveret.management.operations.operation import EACH, Context, Operation, Operations, VhostContext
+from leveret.management.operations.definitions import EXCHANGE_DELETE, QUEUE_DELETE, DeleteExchange, DeleteQueue
+from leveret.management.operations.operation import EACH, Context, Operation, Operations, VhostContext, execute, perform
 from leveret.management.structs import Named, NamedInVhost, Reply, Request
 from leveret.security.patterns import Pattern
 
@@ -61,12 +61,18 @@ class DeletedObjects(Reply, kw_only=True):
 
 
 class _Kind:
-    """How objects of a kind are found, and deleted by name. `open`: whether the user's permissions decide."""
+    """The names of the objects of a kind, and their deletion.
+
+    Attributes:
+        names: Returns all names.
+        delete: Deletes an object by its name.
+        by_permission: Whether the permission `configure` decides who may do that.
+    """
 
     def __init__(
         self,
         names: Callable[[Context, DeleteMatching], Iterator[str]],
-        delete: Callable[[Context, DeleteMatching, str], object],
+        delete: Callable[[Context, DeleteMatching, str], Awaitable[object]],
         by_permission: bool = False,
     ) -> None:
         self.names = names
@@ -78,9 +84,13 @@ def _queue_names(context: Context, request: DeleteMatching) -> Iterator[str]:
     return (queue.name for queue in context.vhost(request.vhost).queue_list.walk())
 
 
-def _delete_queue(context: Context, request: DeleteMatching, name: str) -> object:
-    definer = VhostContext(context.vhost(request.vhost), context.principal, None)
-    return delete_queue(definer, name, if_unused=request.if_unused, if_empty=request.if_empty)
+async def _delete_queue(context: Context, request: DeleteMatching, name: str) -> object:
+    wanted = DeleteQueue(name=name, if_unused=request.if_unused, if_empty=request.if_empty)
+    return perform(QUEUE_DELETE, _in_vhost(context, request), wanted)
+
+
+def _in_vhost(context: Context, request: DeleteMatching) -> VhostContext:
+    return VhostContext(context.vhost(request.vhost), context.principal, None, context.auditor)
 
 
 def _exchange_names(context: Context, request: DeleteMatching) -> Iterator[str]:
@@ -88,13 +98,18 @@ def _exchange_names(context: Context, request: DeleteMatching) -> Iterator[str]:
     return (name for name in list(context.vhost(request.vhost).exchanges) if name and not name.startswith("amq."))
 
 
-def _delete_exchange(context: Context, request: DeleteMatching, name: str) -> object:
-    delete_exchange(VhostContext(context.vhost(request.vhost), context.principal, None), name, if_unused=request.if_unused)
-    return None
+async def _delete_exchange(context: Context, request: DeleteMatching, name: str) -> object:
+    return perform(EXCHANGE_DELETE, _in_vhost(context, request), DeleteExchange(name=name, if_unused=request.if_unused))
 
 
-def _named_in_vhost(request: DeleteMatching, name: str) -> NamedInVhost:
-    return NamedInVhost(vhost=request.vhost, name=name)
+def _deletion(operation: Operation[Any, Any]) -> Callable[[Context, DeleteMatching, str], Awaitable[object]]:
+    """Return the deletion by an operation on an object outside of vhosts."""
+    return lambda context, request, name: execute(operation, context, Named(name=name))
+
+
+def _deletion_in_vhost(operation: Operation[Any, Any]) -> Callable[[Context, DeleteMatching, str], Awaitable[object]]:
+    """Return the deletion by an operation on an object in a vhost."""
+    return lambda context, request, name: execute(operation, context, NamedInVhost(vhost=request.vhost, name=name))
 
 
 _KINDS: Final[dict[str, _Kind]] = {
@@ -102,19 +117,19 @@ _KINDS: Final[dict[str, _Kind]] = {
     "exchanges": _Kind(_exchange_names, _delete_exchange, True),
     "policies": _Kind(
         lambda context, request: iter(sorted(context.vhost(request.vhost).policies.user.by_name)),
-        lambda context, request, name: policies.delete_policy(context, _named_in_vhost(request, name)),
+        _deletion_in_vhost(policies.OPERATIONS["policies.delete"]),
     ),
     "operator_policies": _Kind(
         lambda context, request: iter(sorted(context.vhost(request.vhost).policies.operator.by_name)),
-        lambda context, request, name: policies.delete_operator_policy(context, _named_in_vhost(request, name)),
+        _deletion_in_vhost(policies.OPERATIONS["operator_policies.delete"]),
     ),
     "users": _Kind(
         lambda context, request: iter([user.name for user in context.users.users()]),
-        lambda context, request, name: users.delete(context, Named(name=name)),
+        _deletion(users.OPERATIONS["users.delete"]),
     ),
     "vhosts": _Kind(
         lambda context, request: iter(sorted(context.broker.vhosts)),
-        lambda context, request, name: vhosts.delete(context, Named(name=name)),
+        _deletion(vhosts.OPERATIONS["vhosts.delete"]),
     ),
 }
 
@@ -156,9 +171,7 @@ def _is_deletable(context: Context, request: DeleteMatching, kind: _Kind, name: 
 async def _delete(context: Context, request: DeleteMatching, kind: _Kind, name: str) -> str:
     """Delete an object. Return why it was not deleted, or ""."""
     try:
-        result: Any = kind.delete(context, request, name)
-        if isinstance(result, Awaitable):
-            await result
+        await kind.delete(context, request, name)
     except BrokerError as error:
         return str(error)
     return ""

@@ -34,10 +34,18 @@ class Principal(Protocol):
 
     Attributes:
         user: The name of the user.
+        actor: The user to name in the audit log.
+        source: Where the request came from.
     """
 
     @property
     def user(self) -> str: ...
+
+    @property
+    def actor(self) -> str: ...
+
+    @property
+    def source(self) -> str: ...
 
     def is_operator(self) -> bool:
         """Return whether the caller may execute every operation."""
@@ -50,9 +58,13 @@ class Principal(Protocol):
 
 
 class Operator:
-    """Principal of the control socket: a process of the user that runs the broker."""
+    """Principal of the control socket: a process of the user that runs the broker. It may act for a user, `actor`."""
 
     user = ""
+
+    def __init__(self, actor: str = "", source: str = "control socket") -> None:
+        self.actor = actor
+        self.source = source
 
     def is_operator(self) -> bool:
         return True
@@ -67,8 +79,9 @@ class Operator:
 class User:
     """Principal with the permissions of an account. `client_id` is the value of that variable in topic permissions."""
 
-    def __init__(self, account: Account, client_id: str = "") -> None:
-        self.user = account.name
+    def __init__(self, account: Account, client_id: str = "", source: str = "") -> None:
+        self.user = self.actor = account.name
+        self.source = source
         self._account = account
         self._client_id = client_id
 
@@ -82,6 +95,24 @@ class User:
         return self._account.may_topic(vhost, permission, exchange, routing_key, self._client_id)
 
 
+class Change:
+    """A change that is being made. `done` is called when it has succeeded."""
+
+    def done(self, result: object = None) -> None:
+        """Record the change."""
+
+
+class Auditor:
+    """Records changes in the audit log. This one records nothing."""
+
+    def begin(self, operation: object, context: Context | VhostContext, request: Request) -> Change | None:
+        """Note the state before an operation; None if the operation is not recorded."""
+        return None
+
+
+NO_AUDITOR: Final = Auditor()
+
+
 class Context:
     """Context of an operation on the broker as a whole.
 
@@ -93,6 +124,7 @@ class Context:
     def __init__(self, managed: ManagedBroker, principal: Principal) -> None:
         self.managed = managed
         self.principal = principal
+        self.auditor: Auditor = managed.auditor
 
     @property
     def broker(self) -> Broker:
@@ -137,12 +169,14 @@ class VhostContext:
         vhost: The vhost of the principal.
         principal: The caller.
         session: The connection of the principal, which may own exclusive queues.
+        auditor: Records changes.
     """
 
-    def __init__(self, vhost: Vhost, principal: Principal, session: object) -> None:
+    def __init__(self, vhost: Vhost, principal: Principal, session: object, auditor: Auditor = NO_AUDITOR) -> None:
         self.vhost = vhost
         self.principal = principal
         self.session = session
+        self.auditor = auditor
 
     @property
     def user(self) -> str:
@@ -293,7 +327,22 @@ def perform(operation: VhostOperation[Q, R], context: VhostContext, request: Q) 
         resource = getattr(request, right.field)
         if resource is not None:
             context.check(right.permission, resource)
-    return operation.function(context, request)
+    change = context.auditor.begin(operation, context, request)
+    result = operation.function(context, request)
+    if change is not None:
+        change.done()
+    return result
+
+
+async def execute(operation: Operation[Q, R], context: Context, request: Q) -> R | Later[R] | Iterator[R | None]:
+    """Execute an operation on the broker as a whole, and record it in the audit log. Raises `BrokerError`."""
+    change = context.auditor.begin(operation, context, request)
+    result = operation.function(context, request)
+    if isinstance(result, Awaitable):
+        result = await result
+    if change is not None:
+        change.done(result)
+    return result
 
 
 def perform_now(operation: VhostOperation[Q, R], context: VhostContext, request: Q) -> R:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from leveret.management.operations import (
+    audit,
     batches,
     bindings,
     branches,
@@ -61,6 +62,7 @@ OPERATIONS: Final[Operations] = {
     **batches.OPERATIONS,
     **bulk.OPERATIONS,
     **traces.OPERATIONS,
+    **audit.OPERATIONS,
 }
 # Client definitions of exchanges, queues and bindings, inside the principal's vhost.
 DEFINITIONS: Final[VhostOperations] = definitions.DEFINITIONS

@@ -198,8 +198,9 @@ def name_in(part: str, what: str) -> str:
 
 def context_of(connection: VhostSession) -> operation.VhostContext:
     """Return the context of an operation that a connection requests."""
-    principal = operation.User(connection.account, connection.client_id())
-    return operation.VhostContext(connection.vhost, principal, connection)
+    source = f"connection {connection.number}, /management"
+    principal = operation.User(connection.account, connection.client_id(), source)
+    return operation.VhostContext(connection.vhost, principal, connection, connection.services.auditor)
 
 
 def kinds_of(struct: type[structs.Request]) -> dict[str, type]:
