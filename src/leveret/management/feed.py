@@ -7,7 +7,7 @@ comparison of its counters, about 1 µs, and nothing on the hot path notes chang
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
@@ -19,6 +19,7 @@ from leveret.management.structs import Reply
 
 if TYPE_CHECKING:
     from leveret.broker.vhost import Vhost
+    from leveret.management.audit.records import AuditRecord
     from leveret.management.managed import ManagedBroker
 
 K = TypeVar("K", bound=Hashable)
@@ -32,8 +33,8 @@ class Change(Reply, array_like=True, kw_only=True, gc=False):
     """One change: `[kind, key, value]`.
 
     Attributes:
-        kind: `begin` (the value is whether the reader gets everything), `node`, `end`; for objects their kind (the value
-            describes the object), with `.sample` (its counters) or `.gone`.
+        kind: `begin` (the value is whether the reader gets everything), `node`, `audit` (a change in the audit log), `end`;
+            for objects their kind (the value describes the object), with `.sample` (its counters) or `.gone`.
         key: The id of a queue, the vhost and name of an exchange, the name of a vhost, the number of a connection, or
             that and the number of a channel.
     """
@@ -109,6 +110,8 @@ class Feed:
         self._queues: _Sent[int] = _Sent("queue")
         self._connections: _Sent[int] = _Sent("connection")
         self._channels: _Sent[tuple[int, int]] = _Sent("channel")
+        # The id of the last change in the audit log that was sent.
+        self._audited = 0
 
     def changes(self, managed: ManagedBroker) -> Iterator[Change | None]:
         """Yield the changes since the last pass; None for each object that has not changed.
@@ -136,8 +139,17 @@ class Feed:
             return  # the reader has begun another pass
         for sent in (self._vhosts, self._exchanges, self._queues, self._connections, self._channels):
             yield from sent.gone(number)
+        yield from self._changes_in(managed.audit.recent, number == 1)
         yield Change(kind="node", value=_node(managed))
         yield Change(kind="end")
+
+    def _changes_in(self, recent: Iterable[AuditRecord], is_first: bool) -> Iterator[Change]:
+        """Yield the changes in the audit log since the last pass."""
+        for record in list(recent):
+            if record.id > self._audited:
+                self._audited = record.id
+                if not is_first:
+                    yield Change(kind="audit", key=record.id, value=record)
 
     def _vhost(self, vhost: Vhost, number: int) -> Change | None:
         totals = vhost.statistics

@@ -1,4 +1,4 @@
-"""What each operation changes: the kind and name of the object, and its definition before and after."""
+"""The object of each operation: its kind, its name, and its definition before and after."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NOT_SHOWN: Final = frozenset(("vhost", "name", "queue", "payload", "properties"
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What an operation changes.
+    """The object of an operation.
 
     Attributes:
         kind: The kind of the object.

@@ -27,6 +27,7 @@ from leveret.management.http.errors import (
     not_authorised,
     not_found,
 )
+from leveret.management.http.events import Events, EventStream
 from leveret.management.http.history_thread import History
 from leveret.management.http.identity import ANONYMOUS, Identity
 from leveret.management.http.lists import RowStream
@@ -83,7 +84,8 @@ class Application:
         self._settings = settings
         self._control = control
         self._snapshot = Snapshot(control)
-        self._cache = Cache(control)
+        self._events = Events()
+        self._cache = Cache(control, events=self._events)
         self._history = History(Path(settings.history))
         self._sign_in = SignIn(settings, control, logins)
         self._base = f"{settings.path_prefix}/api"
@@ -98,9 +100,17 @@ class Application:
         """Read statistics each second, and keep their history, until the task is cancelled."""
         await self._history.open()
         try:
-            await self._cache.poll(lambda: self._history.ticked(self._cache))
+            await self._cache.poll(self._ticked)
         finally:
             await self._history.close()
+
+    def _ticked(self) -> None:
+        self._history.ticked(self._cache)
+        self._events.ticked(self._cache.tick)
+
+    def end_streams(self) -> None:
+        """End the streams of events, which would keep their connections open."""
+        self._events.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -119,6 +129,9 @@ class Application:
         except Exception:
             logger.exception("%s %s failed", scope["method"], scope["path"])
             answer = _refusal(HttpError(500, "internal_server_error", "internal error; see the broker's log"))
+        if isinstance(answer.body, EventStream):
+            await answer.body.respond(scope["method"], self._stream_headers(headers), receive, send)
+            return
         await self._respond(answer, scope["method"], headers)(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive, headers: Mapping[str, str]) -> Answer:
@@ -157,6 +170,7 @@ class Application:
                     self._snapshot,
                     self._cache,
                     self._history,
+                    self._events,
                     identity,
                     path,
                     query,
@@ -246,6 +260,11 @@ class Application:
         if compresses:
             response.headers["content-encoding"] = "gzip"
         return response
+
+    def _stream_headers(self, headers: Mapping[str, str]) -> list[tuple[str, str]]:
+        # A proxy must pass each event on at once.
+        more = (("content-type", "text/event-stream"), ("x-accel-buffering", "no"))
+        return [*_SECURITY, *more, *self._allowed_origin(headers)]
 
     def _allowed_origin(self, headers: Mapping[str, str]) -> list[tuple[str, str]]:
         """Return the headers that let a page of a configured origin read the answer."""

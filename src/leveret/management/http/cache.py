@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from leveret.management.http.control import Control, Row
 from leveret.management.http.errors import BrokerRefused, BrokerUnavailable
+from leveret.management.http.events import Events
 from leveret.management.http.measured import Measured
 from leveret.management.http.metrics.totals import GlobalTotals
 from leveret.management.http.objects import (
@@ -60,8 +61,9 @@ class Cache:
         tick: The second of the last regular pass.
     """
 
-    def __init__(self, control: Control, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, control: Control, clock: Callable[[], float] = time.time, events: Events | None = None) -> None:
         self._control = control
+        self._events = events if events is not None else Events()
         self._clock = clock
         self._reader = ""
         # Whether the pass in progress has everything, so that its objects need not be new.
@@ -89,6 +91,7 @@ class Cache:
         self._handlers: dict[str, Callable[[Any, Any], None]] = {
             "begin": self._begin,
             "node": self._set_node,
+            "audit": self._audit,
             "end": self._end,
             "vhost.sample": self._vhost_sample,
             "vhost.gone": self._vhost_gone,
@@ -176,6 +179,7 @@ class Cache:
     def _begin(self, _: Any, is_first: bool) -> None:
         self._is_first = is_first
         if is_first:
+            self._events.reset()
             for objects in (
                 self.queues,
                 self._queues_by_name,
@@ -232,17 +236,23 @@ class Cache:
 
     def _exchange(self, key: list[str], item: Row) -> None:
         known = self.exchanges.get((key[0], key[1]))
+        data = {"vhost": key[0], "name": key[1]}
         if known is not None:
             known.item = item
+            self._events.publish("exchange", "changed", data, key[0])
             return
+        if not self._is_first:
+            self._events.publish("exchange", "created", data, key[0])
         exchange = self.exchanges[key[0], key[1]] = CachedExchange(item)
         self._new(exchange, EXCHANGE)
 
     def _exchange_sample(self, key: list[str], sample: list[int]) -> None:
         self.exchanges[key[0], key[1]].sample(self._sampling, sample)
+        self._events.note_statistics("exchange")
 
     def _exchange_gone(self, key: list[str], _: Any) -> None:
         del self.exchanges[key[0], key[1]]
+        self._events.publish("exchange", "deleted", {"vhost": key[0], "name": key[1]}, key[0])
 
     # Queues
 
@@ -254,22 +264,30 @@ class Cache:
         known = self.queues.get(number)
         if known is not None:
             known.describe(item)
+            self._publish_queue("changed", item)
             return
         queue = self.queues[number] = CachedQueue(item, self._totals(item["vhost"]))
         self._queues_by_name[item["vhost"], item["name"]] = queue
         if not self._is_first:
+            self._publish_queue("created", item)
             self._new(queue, QUEUE)
             self.node.churn["queue_created"] += 1
             self.node.churn["queue_declared"] += 1
+
+    def _publish_queue(self, action: str, item: Row) -> None:
+        data = {"vhost": item["vhost"], "name": item["name"], "state": "paused" if item["paused"] else "running"}
+        self._events.publish("queue", action, data, item["vhost"])
 
     def _queue_sample(self, number: int, sample: list[Any]) -> None:
         queue = self.queues[number]
         increments = queue.sample(self._sampling, sample)
         self.messages.queue_counted(queue.item["type"], increments)
+        self._events.note_statistics("queue")
 
     def _queue_gone(self, number: int, _: Any) -> None:
         queue = self.queues.pop(number)
         item = queue.item
+        self._publish_queue("deleted", item)
         if self._queues_by_name.get((item["vhost"], item["name"])) is queue:
             del self._queues_by_name[item["vhost"], item["name"]]
         queue.leave()
@@ -287,16 +305,24 @@ class Cache:
         self.messages.received(number, item["octets_in"])
         if not self._is_first:
             self._new(connection, CONNECTION)
+            self._publish_connection("opened", item)
             self.node.churn["connection_created"] += 1
+
+    def _publish_connection(self, action: str, item: Row) -> None:
+        data = {"name": item["name"], "user": item["user"], "vhost": item["vhost"], "protocol": item["protocol"]}
+        self._events.publish("connection", action, data, item["vhost"], item["user"])
 
     def _connection_sample(self, number: int, sample: list[int]) -> None:
         connection = self.connections[number]
         self.messages.received(number, sample[0] - connection.item["octets_in"])
         connection.sample(self._sampling, sample)
+        self._events.note_statistics("connection")
 
     def _connection_gone(self, number: int, _: Any) -> None:
-        self.connections.pop(number).leave()
+        connection = self.connections.pop(number)
+        connection.leave()
         self.messages.closed(number)
+        self._publish_connection("closed", connection.item)
         self.node.churn["connection_closed"] += 1
 
     def _channel(self, key: list[int], item: Row) -> None:
@@ -311,15 +337,27 @@ class Cache:
         connection = self.connections.get(key[0])
         if connection is not None:
             self.messages.channel_counted(key[0], connection.item["protocol"], increments)
+        self._events.note_statistics("channel")
 
     def _channel_gone(self, key: list[int], _: Any) -> None:
         del self.channels[key[0], key[1]]
+        self._events.note_statistics("channel")
         self.node.churn["channel_closed"] += 1
 
     # The process
 
     def _set_node(self, _: Any, value: Row) -> None:
+        before = self.process.get("alarm", "")
         self.process = value
+        alarm = value["alarm"]
+        if alarm != before:
+            if before:
+                self._events.publish("alarm", "cleared", {"alarm": before})
+            if alarm:
+                self._events.publish("alarm", "raised", {"alarm": alarm})
+
+    def _audit(self, _: Any, record: Row) -> None:
+        self._events.audited(record)
 
     def _node_values(self) -> dict[str, int]:
         process = self.process["process"]

@@ -11,6 +11,7 @@ import msgspec
 from leveret.management.http.cache import Cache
 from leveret.management.http.control import Control, Row
 from leveret.management.http.errors import BrokerRefused, HttpError, bad_request, not_found
+from leveret.management.http.events import Events
 from leveret.management.http.history_thread import History
 from leveret.management.http.identity import Identity
 from leveret.management.http.measured import Window, windows_of
@@ -56,6 +57,7 @@ class Request:
         snapshot: The lists of objects.
         cache: The objects with statistics.
         history: The statistics of the last day and month.
+        events: Live events.
         identity: The user.
         path: The decoded parts of the path that the route names.
         query: The parameters of the query.
@@ -70,6 +72,7 @@ class Request:
     snapshot: Snapshot
     cache: Cache
     history: History
+    events: Events
     identity: Identity
     path: Mapping[str, str]
     query: Mapping[str, str]

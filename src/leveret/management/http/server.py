@@ -73,7 +73,7 @@ async def serve(settings: HttpSettings, parent: BinaryIO) -> None:
         (_make_server(Metrics(application.cache, settings), settings), settings.metrics_sockets),
     ]
     ended = asyncio.create_task(wait_for_end(parent))
-    ended.add_done_callback(lambda _: _stop([server for server, _ in servers]))
+    ended.add_done_callback(lambda _: _stop([server for server, _ in servers], application))
     logger.info("HTTP API ready: %s", ", ".join([*settings.listeners, *settings.metrics_listeners]))
     statistics = asyncio.create_task(application.keep_statistics())
     await asyncio.gather(*[_serve(server, numbers) for server, numbers in servers if numbers])
@@ -82,9 +82,10 @@ async def serve(settings: HttpSettings, parent: BinaryIO) -> None:
     await asyncio.wait([statistics])
 
 
-def _stop(servers: list[uvicorn.Server]) -> None:
+def _stop(servers: list[uvicorn.Server], application: Application) -> None:
     for server in servers:
         server.should_exit = True
+    application.end_streams()
 
 
 async def _serve(server: uvicorn.Server, numbers: list[int]) -> None:
