@@ -111,7 +111,7 @@ class Clock:
 def queue_item(name: str) -> dict[str, Any]:
     keys = ("published", "delivered", "delivered_no_ack", "got", "got_no_ack", "got_empty", "redelivered", "acked")
     gauges = ("ready", "delayed", "unacked", "leased", "ready_bytes", "memory", "consumers")
-    return {"name": name, "vhost": "/", "type": "classic", **dict.fromkeys(keys + gauges, 0)}
+    return {"name": name, "vhost": "/", "type": "classic", "paused": False, **dict.fromkeys(keys + gauges, 0)}
 
 
 def test_samples_of_a_minute_come_from_the_cache() -> None:

@@ -273,6 +273,7 @@ def test_only_the_consumers_of_one_channel_are_cancelled(api: HttpBroker, queue:
     other = channel.connection.channel()
     with channel.consume(queue, consumer_tag="same"), other.consume(queue, consumer_tag="same"):
         assert cancel(api, queue, "same", "?channel=7").status == 404
+        assert cancel(api, queue, "same", "?connection=unknown").status == 404
         assert cancel(api, queue, "same", "?channel=2").status == 204
         (left,) = [item for item in api.get("/consumers/%2F") if item["queue"]["name"] == queue]
         assert left["channel_details"]["number"] == 1

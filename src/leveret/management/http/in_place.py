@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from leveret.management.http.connections import connections_by_number
 from leveret.management.http.control import Row
-from leveret.management.http.errors import bad_request
+from leveret.management.http.errors import bad_request, not_found
 from leveret.management.http.identity import ADMIN, ANY, POLICY, Access
 from leveret.management.http.request import NO_CONTENT, Answer, Request
 
@@ -93,13 +94,18 @@ async def resume(request: Request) -> Answer:
 
 
 async def cancel_consumer(request: Request) -> Answer:
-    """Cancel the consumers of a queue with a tag; `connection` and `channel` of the query select one."""
+    """Cancel the consumers of a queue with a tag; `connection` (a name) and `channel` of the query select one."""
     wanted: Row = {"vhost": request.vhost, "queue": request.name, "tag": request.path["tag"]}
-    for name in ("connection", "channel"):
-        if name in request.query:
-            if not request.query[name].isdecimal():
-                raise bad_request(f"invalid value of '{name}'; expected a number")
-            wanted[name] = int(request.query[name])
+    if "connection" in request.query:
+        connections = await connections_by_number(request)
+        named = [number for number, item in connections.items() if item["name"] == request.query["connection"]]
+        if not named:
+            raise not_found()
+        wanted["connection"] = named[0]
+    if "channel" in request.query:
+        if not request.query["channel"].isdecimal():
+            raise bad_request("invalid value of 'channel'; expected a number")
+        wanted["channel"] = int(request.query["channel"])
     await request.change("consumers.cancel", wanted)
     return NO_CONTENT
 

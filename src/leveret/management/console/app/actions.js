@@ -3,6 +3,7 @@
 import { call, get, path, withQuery } from "./api.js";
 import { count, exchangeName, exchangePath, plural } from "./format.js";
 import { html, useEffect, useState } from "./html.js";
+import { refresh } from "./live.js";
 import { go, route } from "./route.js";
 import { ChangeForm, confirmChange, openDialog } from "./ui/dialog.js";
 import { Area, Check, Choice, parseObject, Text, useFields } from "./ui/form.js";
@@ -99,6 +100,39 @@ export async function deleteQueue({ vhost, name }) {
       }
     },
     done: `Deleted queue '${queue.name}'`,
+  });
+}
+
+/** Stops deliveries from a queue, or starts them again. */
+export function pauseQueue(queue) {
+  const target = path("leveret", "queues", queue.vhost, queue.name);
+  if (queue.state === "paused") {
+    call("POST", `${target}/resume`).then(
+      () => {
+        toast(`Resumed queue '${queue.name}'`);
+        refresh();
+      },
+      (error) => toast(error.message, "bad"),
+    );
+    return;
+  }
+  confirmChange({
+    title: "Pause queue",
+    text: html`Stops deliveries from <b>${queue.name}</b> until it is resumed, also after a restart. Publishes continue.`,
+    label: "Pause queue",
+    change: () => call("POST", `${target}/pause`),
+    done: `Paused queue '${queue.name}'`,
+  });
+}
+
+/** Cancels a consumer of any client. */
+export function cancelConsumer({ queue, consumer_tag: tag, channel_details: channel }) {
+  confirmChange({
+    title: "Cancel consumer",
+    text: html`Cancels the consumer <b>${tag}</b> of queue <b>${queue.name}</b>. Its client keeps its unacked messages.`,
+    label: "Cancel consumer",
+    change: () => call("DELETE", withQuery(path("leveret", "queues", queue.vhost, queue.name, "consumers", tag), { connection: channel?.connection_name, channel: channel?.number })),
+    done: `Cancelled consumer '${tag}'`,
   });
 }
 

@@ -5,6 +5,7 @@ import { html } from "./html.js";
 import { link } from "./route.js";
 import { isAdministrator } from "./session.js";
 import { Note, Title } from "./ui/parts.js";
+import { AuditView } from "./views/audit.js";
 import { ChannelView, ChannelsView } from "./views/channels.js";
 import { ConnectionView, ConnectionsView } from "./views/connections.js";
 import { ConsumersView } from "./views/consumers.js";
@@ -47,6 +48,7 @@ export const GROUPS = [
       { id: "users", name: "Users", key: "u", list: UsersView, one: UserView, parts: 2, shown: isAdministrator },
       { id: "permissions", name: "Permissions", key: "r", list: PermissionsView, shown: isAdministrator },
       { id: "policies", name: "Policies", key: "p", list: PoliciesView, vhosts: true, shown: () => has("/policies") },
+      { id: "audit", name: "Audit log", key: "a", list: AuditView, shown: () => has("/leveret/audit") && isAdministrator() },
       { id: "definitions", name: "Definitions", key: "d", list: DefinitionsView, shown: () => has("/definitions") && isAdministrator() },
     ],
   },

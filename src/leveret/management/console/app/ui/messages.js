@@ -1,89 +1,52 @@
-// The message browser of a queue: a list, and the chosen message as text, JSON or bytes.
+// One message as text, JSON or bytes, and the form that takes messages from a queue.
 
 import { call } from "../api.js";
 import { queuePath } from "../actions.js";
 import { save } from "../csv.js";
-import { bytes, count, plain } from "../format.js";
+import { bytes, plain, plural } from "../format.js";
 import { html, useEffect, useState } from "../html.js";
-import { refresh } from "../live.js";
-import { openDialog } from "./dialog.js";
+import { ChangeForm, openDialog } from "./dialog.js";
 import { Choice, Text, useFields } from "./form.js";
-import { Badge, Entries, Facts, Failure, Panel } from "./parts.js";
+import { Badge, Entries, Facts, Panel } from "./parts.js";
 import { PublishForm } from "./publish.js";
 
 const MODES = [
-  ["ack_requeue_true", "Look: messages stay in the queue"],
   ["ack_requeue_false", "Take: messages are removed"],
   ["reject_requeue_false", "Reject: messages are removed or dead-lettered"],
 ];
 const MAX_COUNT = 1000;
 
-export function MessageBrowser({ queue }) {
+/** Takes messages from the head of a queue, and shows them. */
+export function GetMessages({ queue, done }) {
   const state = useFields({ count: "20", mode: MODES[0][0] });
   const [values] = state;
-  const [messages, setMessages] = useState(null);
-  const [chosen, setChosen] = useState(0);
-  const [error, setError] = useState(null);
-  const [busy, setBusy] = useState(false);
-
-  async function read(event) {
-    event?.preventDefault();
-    setBusy(true);
-    setError(null);
-    try {
-      const wanted = { count: Number(values.count), ackmode: values.mode, encoding: "auto" };
-      setMessages(await call("POST", `${queuePath(queue)}/get`, wanted));
-      setChosen(0);
-      refresh();
-    } catch (failure) {
-      setError(failure);
-    }
-    setBusy(false);
+  const [messages, setMessages] = useState([]);
+  async function submit() {
+    const wanted = { count: Number(values.count), ackmode: values.mode, encoding: "auto" };
+    const found = await call("POST", `${queuePath(queue)}/get`, wanted);
+    setMessages(found);
+    done();
+    return found.length ? `Took ${plural(found.length, "message")}` : "The queue has no ready message";
   }
-  const removes = values.mode !== MODES[0][0];
   return html`
-    <${Panel} title="Get messages from the head of the queue">
-      <form class="form" onSubmit=${read}>
-        <div class="pair">
-          <${Choice} label="Mode" name="mode" state=${state} options=${MODES} />
-          <${Text} label="Number of messages" name="count" type="number" min="1" max=${String(MAX_COUNT)} required state=${state} />
-        </div>
-        <div class="row">
-          <button class=${removes ? "danger" : "primary"} disabled=${busy}>${removes ? "Take messages" : "Get messages"}</button>
-          <span class="muted small">${removes ? "This cannot be undone." : "They count as redelivered afterwards."}</span>
-        </div>
-      </form>
-    <//>
-    <${Failure} error=${error} />
-    ${messages?.length === 0 && html`<p class="muted" role="status">The queue has no ready message.</p>`}
-    ${messages?.length > 0 &&
-    html`
-      <div class="messages">
-        <${MessageList} ...${{ messages, chosen, setChosen }} />
-        <${Message} key=${chosen} message=${messages[chosen]} queue=${queue} />
+    <${ChangeForm} label="Take messages" tone="danger" stay submit=${submit}>
+      <p>Takes messages from the head of <b>${queue.name}</b>, as a client does. This cannot be undone.</p>
+      <div class="pair">
+        <${Choice} label="Mode" name="mode" state=${state} options=${MODES} />
+        <${Text} label="Number of messages" name="count" type="number" min="1" max=${String(MAX_COUNT)} required state=${state} />
       </div>
-    `}
+    <//>
+    ${messages.length > 0 &&
+    html`<button onClick=${() => save("messages.json", JSON.stringify(messages, null, 2), "application/json")}>Download what was taken</button>`}
   `;
 }
 
-const MessageList = ({ messages, chosen, setChosen }) => html`
-  <ul class="list" aria-label="Messages">
-    ${messages.map(
-      (message, index) => html`
-        <li key=${index}>
-          <button aria-pressed=${index === chosen} onClick=${() => setChosen(index)}>
-            <span class="muted num">${index + 1}</span>
-            <span class="clip">${message.routing_key || "(no routing key)"}</span>
-            <span class="muted small">${bytes(message.payload_bytes)}</span>
-            <span class="preview clip">${message.payload_encoding === "string" ? message.payload.slice(0, 120) : "(binary)"}</span>
-          </button>
-        </li>
-      `,
-    )}
-  </ul>
-`;
-
-function Message({ message, queue }) {
+/**
+ * Args (as properties):
+ *   facts: More facts, as in `Facts`.
+ *   actions: More buttons.
+ */
+export function Message({ message, queue, facts, actions }) {
   const properties = Array.isArray(message.properties) ? {} : message.properties;
   const { headers = {}, ...rest } = properties;
   const resend = () =>
@@ -91,7 +54,7 @@ function Message({ message, queue }) {
       <${PublishForm} vhost=${queue.vhost} exchange=${message.exchange} routingKey=${message.routing_key} message=${{ ...message, properties }} />
     `);
   return html`
-    <${Panel} title="Message" actions=${html`<button onClick=${resend}>Edit and publish…</button>`}>
+    <${Panel} title="Message" actions=${html`${actions}<button onClick=${resend}>Edit and publish…</button>`}>
       <div class="form">
         <${Facts}
           items=${[
@@ -99,7 +62,7 @@ function Message({ message, queue }) {
             ["Routing key", html`<code>${message.routing_key}</code>`],
             ["Redelivered", message.redelivered ? "yes" : "no"],
             ["Size", bytes(message.payload_bytes)],
-            ["Messages behind it", count(message.message_count)],
+            ...facts,
             ...Object.entries(rest).map(([key, value]) => [key.replaceAll("_", " "), html`<code>${plain(value)}</code>`]),
           ]}
         />

@@ -1,6 +1,6 @@
 // One queue: charts, a diagnosis, consumers, bindings and messages.
 
-import { addBinding, deleteQueue, purgeQueue, queuePath } from "../actions.js";
+import { addBinding, cancelConsumer, deleteQueue, pauseQueue, purgeQueue, queuePath } from "../actions.js";
 import { withQuery } from "../api.js";
 import { useResource } from "../data.js";
 import { bytes, count, growth, rate, short, time } from "../format.js";
@@ -9,9 +9,10 @@ import { link, route } from "../route.js";
 import { BindingTable } from "../ui/bindings.js";
 import { Chart, historyParameters, MESSAGE_SERIES, RangeChoice, RATE_SERIES, useKept, useRange } from "../ui/chart.js";
 import { diagnose } from "../diagnosis.js";
-import { MessageBrowser } from "../ui/messages.js";
+import { MessageBrowser } from "../ui/browser.js";
 import { Badge, Entries, Facts, Failure, Features, Note, Panel, Stats, Tabs, Title } from "../ui/parts.js";
 import { PublishForm } from "../ui/publish.js";
+import { isAdministrator } from "../session.js";
 import { SmallTable } from "../ui/table.js";
 import { CONSUMER_COLUMNS, consumerKey } from "./consumers.js";
 import { State } from "./queues.js";
@@ -45,6 +46,7 @@ export function QueueView({ parts }) {
         ${queue.policy && html`<${Badge}>policy ${queue.policy}<//>`}
       `}
       actions=${html`
+        <button onClick=${() => pauseQueue(queue)}>${queue.state === "paused" ? "Resume" : "Pause…"}</button>
         <button onClick=${() => purgeQueue(queue)} disabled=${queue.type === "stream"}>Purge…</button>
         <button class="danger" onClick=${() => deleteQueue(queue)}>Delete…</button>
       `}
@@ -122,13 +124,18 @@ const Consumers = ({ queue }) => html`
     <${SmallTable}
       label="Consumers"
       rows=${queue.consumer_details ?? []}
-      columns=${CONSUMER_COLUMNS.filter(({ id }) => id !== "queue.name" && id !== "queue.vhost")}
+      columns=${[...CONSUMER_COLUMNS.filter(({ id }) => id !== "queue.name" && id !== "queue.vhost"), ...(isAdministrator() ? [CANCEL] : [])]}
       keyOf=${consumerKey}
       initial="consumer_tag"
       empty="No consumers."
     />
   <//>
 `;
+
+const CANCEL = {
+  id: "cancel", title: "Cancel", width: 92, sortable: false, csv: false,
+  cell: (row) => html`<button class="quiet" title=${`Cancel consumer ${row.consumer_tag}`} onClick=${() => cancelConsumer(row)}>Cancel…</button>`,
+};
 
 const Publish = ({ queue }) => html`
   <${Panel} title="Publish to this queue">

@@ -11,7 +11,7 @@ const keyOf = (row) => `${row.vhost}\n${row.name}`;
 const stats = (row, key) => row.message_stats?.[`${key}_details`]?.rate;
 
 export const State = ({ queue }) => html`
-  <${Badge} tone=${{ running: "", idle: "", flow: "warn" }[queue.state] ?? "bad"}>${queue.state}<//>
+  <${Badge} tone=${{ running: "", idle: "", flow: "warn", paused: "warn" }[queue.state] ?? "bad"}>${queue.state}<//>
 `;
 
 const NAME = { id: "name", title: "Name", cell: (row) => html`<${QueueLink} ...${row} />` };

@@ -1,0 +1,335 @@
+// The message browser of a queue: messages in their places, a search, and changes of selected messages.
+
+import { call, path, withQuery } from "../api.js";
+import { bytes, plural } from "../format.js";
+import { html, useEffect, useRef, useState } from "../html.js";
+import { refresh } from "../live.js";
+import { route, setQuery } from "../route.js";
+import { ChangeForm, openDialog } from "./dialog.js";
+import { Area, Check, Choice, parseObject, Text, useFields } from "./form.js";
+import { GetMessages, Message } from "./messages.js";
+import { Failure, Note, Panel, toast } from "./parts.js";
+
+const PAGE = 50;
+// Bytes of each payload that the browser reads.
+const TRUNCATE = 256 << 10;
+
+const STATES = [
+  ["ready", "Ready"],
+  ["unacked", "Unacked"],
+];
+// Fields of a search; those that end with a dot need a name.
+const FIELDS = [
+  ["", "everything"],
+  ["body", "the body"],
+  ["body.", "a value in a JSON body"],
+  ["headers.", "a header"],
+  ["routing_key", "the routing key"],
+  ["exchange", "the exchange"],
+  ["correlation_id", "the correlation id"],
+  ["message_id", "the message id"],
+  ["type", "the type"],
+  ["content_type", "the content type"],
+  ["reply_to", "the reply-to"],
+  ["user_id", "the user id"],
+  ["app_id", "the app id"],
+];
+const MATCHES = [
+  ["contains", "contains"],
+  ["equals", "is"],
+  ["regex", "matches (RE2)"],
+  ["exists", "exists"],
+];
+
+const placePath = ({ vhost, name }, ...parts) => path("leveret", "queues", vhost, name, ...parts);
+
+/** Returns the conditions of a search. */
+function conditions({ field, name, match, value }) {
+  if (!field) {
+    return [];
+  }
+  const whole = field.endsWith(".") ? `${field}${name}` : field;
+  return [match === "exists" ? { field: whole, match } : { field: whole, match, value }];
+}
+
+/** Repeats a change until all messages were looked at. Returns the sum of its counts. */
+async function relocate(target, body) {
+  const total = { messages: 0, unroutable: 0, refused: 0, missing: 0 };
+  let cursor = "";
+  do {
+    const result = await call("POST", target, { ...body, ...(cursor ? { cursor } : {}) });
+    for (const key of Object.keys(total)) {
+      total[key] += result[key];
+    }
+    cursor = result.cursor;
+  } while (cursor);
+  return total;
+}
+
+function summary(done, { messages, unroutable, refused, missing }) {
+  const rest = [
+    unroutable && `${unroutable} stay: no queue would get them`,
+    refused && `${refused} stay: the queue is full`,
+    missing && `${missing} were not ready any more`,
+  ].filter(Boolean);
+  return [`${done} ${plural(messages, "message")}`, ...rest].join("; ");
+}
+
+export function MessageBrowser({ queue }) {
+  const { query } = route.value;
+  const isStream = queue.type === "stream";
+  const state = useFields({
+    state: query.state ?? "ready",
+    offset: query.offset ?? "0",
+    field: query.field ?? "",
+    name: query.key ?? "",
+    match: query.match ?? "contains",
+    value: query.value ?? "",
+  });
+  const [values] = state;
+  const [found, setFound] = useState(null);
+  const [read, setRead] = useState(null); // the values that the messages are for
+  const [chosen, setChosen] = useState(0);
+  const [selected, setSelected] = useState(new Set());
+  const [error, setError] = useState(null);
+  const [busy, setBusy] = useState(false);
+  const controller = useRef(null);
+
+  async function load(wanted, cursor = "", earlier = []) {
+    controller.current?.abort();
+    const { signal } = (controller.current = new AbortController());
+    setBusy(true);
+    setError(null);
+    try {
+      const body = {
+        state: wanted.state,
+        offset: cursor ? 0 : Number(wanted.offset),
+        count: PAGE,
+        truncate: TRUNCATE,
+        where: conditions(wanted),
+        cursor,
+      };
+      const answer = await call("POST", placePath(queue, "messages", "search"), body, { signal });
+      setFound({ ...answer, messages: [...earlier, ...answer.messages] });
+      setRead(wanted);
+      if (!cursor) {
+        setChosen(0);
+        setSelected(new Set());
+      }
+    } catch (failure) {
+      if (failure.name === "AbortError") {
+        return;
+      }
+      setError(failure);
+    }
+    setBusy(false);
+  }
+  useEffect(() => {
+    load(values);
+    return () => controller.current?.abort();
+  }, []);
+
+  function submit(event) {
+    event.preventDefault();
+    const { state: kind, offset, field, name, match, value } = values;
+    setQuery({ state: kind === "ready" ? "" : kind, offset: offset === "0" ? "" : offset, field, key: field.endsWith(".") ? name : "", match: field ? match : "", value: field ? value : "" });
+    load(values);
+  }
+  const again = () => {
+    refresh();
+    load(read ?? values);
+  };
+
+  const messages = found?.messages ?? [];
+  const isSearch = Boolean(read?.field);
+  const canChange = read?.state === "ready" && (selected.size > 0 || (isSearch && messages.length > 0));
+  const what = selected.size > 0 ? plural(selected.size, "selected message") : "all messages that match";
+  const body = selected.size > 0 ? { ids: [...selected], queue_id: found?.queue_id } : { where: read ? conditions(read) : [] };
+  const change = { queue, what, body, done: again };
+  const message = messages[chosen];
+
+  return html`
+    <${Panel}
+      title="Messages in the queue"
+      actions=${html`<button onClick=${() => openDialog("Take messages", () => html`<${GetMessages} queue=${queue} done=${again} />`)} disabled=${isStream}>Take messages…</button>`}
+    >
+      <form class="form" onSubmit=${submit} role="search">
+        <div class="pair">
+          <${Choice} label="State" name="state" state=${state} options=${isStream ? STATES.slice(0, 1) : STATES} />
+          <${Text} label=${isStream ? "From offset" : "Skip"} name="offset" type="number" min="0" required state=${state} />
+        </div>
+        <div class="pair">
+          <${Choice} label="Search in" name="field" state=${state} options=${FIELDS} />
+          ${values.field.endsWith(".") && html`<${Text} label=${values.field === "headers." ? "Header" : "Path"} name="name" state=${state} required maxlength="255" />`}
+          ${values.field && html`<${Choice} label="Condition" name="match" state=${state} options=${MATCHES} />`}
+          ${values.field && values.match !== "exists" && html`<${Text} label="Text" name="value" state=${state} required />`}
+        </div>
+        <div class="row">
+          <button class="primary" disabled=${busy}>${values.field ? "Search" : "Browse"}</button>
+          <span class="muted small">Messages stay where they are, and do not count as redelivered.</span>
+        </div>
+      </form>
+    <//>
+    <${Failure} error=${error} />
+    ${found &&
+    html`
+      <div class="toolbar" role="group" aria-label="Selected messages">
+        <span class="muted" role="status">
+          ${plural(messages.length, "message")}${isSearch || found.cursor ? ` of ${plural(found.examined, "message")} that were looked at` : ""}
+        </span>
+        <button disabled=${!canChange || isStream} onClick=${() => openDialog("Move messages", () => html`<${Relocate} ...${change} verb="Move" />`)}>Move messages…</button>
+        <button disabled=${!canChange} onClick=${() => openDialog("Copy messages", () => html`<${Relocate} ...${change} verb="Copy" />`)}>Copy messages…</button>
+        <button class="danger" disabled=${!canChange || isStream} onClick=${() => openDialog("Delete messages", () => html`<${Delete} ...${change} />`)}>Delete messages…</button>
+        ${canChange && html`<span class="small muted">${what}</span>`}
+      </div>
+      ${messages.length === 0 && html`<${Note}>No message ${isSearch ? "matches" : "is here"}${found.cursor ? " so far" : ""}.<//>`}
+      ${messages.length > 0 &&
+      html`
+        <div class="messages">
+          <${MessageList} ...${{ messages, chosen, setChosen, selected, setSelected }} selectable=${read?.state === "ready"} />
+          ${message &&
+          html`
+            <${Message}
+              key=${`${found.queue_id} ${message.id}`}
+              message=${message}
+              queue=${queue}
+              facts=${[
+                [isStream ? "Offset" : "Id", String(message.id)],
+                ["Protocol", `AMQP ${message.protocol}`],
+                ["Deliveries", message.deliveries > 0 && String(message.deliveries)],
+                ["Failed deliveries", message.failures > 0 && String(message.failures)],
+                ["Held by", message.holder && `consumer ${message.holder.consumer_tag} of connection ${message.holder.connection}, channel ${message.holder.channel}`],
+              ]}
+              actions=${!isStream && read?.state === "ready" && html`<button onClick=${() => openDialog("Edit and resend", () => html`<${Resend} queue=${queue} id=${message.id} queueId=${found.queue_id} message=${message} done=${again} />`)}>Edit and resend…</button>`}
+            />
+          `}
+        </div>
+      `}
+      ${found.cursor && html`<div class="row"><button disabled=${busy} onClick=${() => load(read, found.cursor, messages)}>More</button></div>`}
+    `}
+  `;
+}
+
+function MessageList({ messages, chosen, setChosen, selected, setSelected, selectable }) {
+  const all = messages.length > 0 && messages.every(({ id }) => selected.has(id));
+  const toggle = (id) => {
+    const next = new Set(selected);
+    if (!next.delete(id)) {
+      next.add(id);
+    }
+    setSelected(next);
+  };
+  return html`
+    <div>
+      ${selectable &&
+      html`
+        <label class="check">
+          <input type="checkbox" checked=${all} onChange=${() => setSelected(all ? new Set() : new Set(messages.map(({ id }) => id)))} />
+          <span>Select all shown</span>
+        </label>
+      `}
+      <ul class="list" aria-label="Messages">
+        ${messages.map(
+          (message, index) => html`
+            <li key=${message.id} class="choice">
+              ${selectable && html`<input type="checkbox" aria-label=${`Select message ${message.id}`} checked=${selected.has(message.id)} onChange=${() => toggle(message.id)} />`}
+              <button aria-pressed=${index === chosen} onClick=${() => setChosen(index)}>
+                <span class="muted num">${message.id}</span>
+                <span class="clip">${message.routing_key || "(no routing key)"}</span>
+                <span class="muted small">${bytes(message.payload_bytes)}</span>
+                <span class="preview clip">${message.payload_encoding === "string" ? message.payload.slice(0, 120) : "(binary)"}</span>
+              </button>
+            </li>
+          `,
+        )}
+      </ul>
+    </div>
+  `;
+}
+
+const TARGETS = [
+  ["queue", "A queue"],
+  ["exchange", "An exchange"],
+  ["origin", "The queue in which each dead letter died"],
+];
+
+function Relocate({ queue, what, body, done, verb }) {
+  const state = useFields({ target: "queue", to: "", routing_key: "" });
+  const [values] = state;
+  async function submit() {
+    const target = {
+      queue: { to_queue: values.to },
+      exchange: { to_exchange: values.to, ...(values.routing_key ? { routing_key: values.routing_key } : {}) },
+      origin: { to_origin: true },
+    }[values.target];
+    const result = await relocate(placePath(queue, "messages", verb.toLowerCase()), { ...body, ...target });
+    done();
+    return summary(verb === "Move" ? "Moved" : "Copied", result);
+  }
+  return html`
+    <${ChangeForm} label=${`${verb} messages`} submit=${submit}>
+      <p>${verb === "Move" ? "Moves" : "Copies"} ${what}. A message that no queue takes stays in <b>${queue.name}</b>.</p>
+      <${Choice} label="Target" name="target" state=${state} options=${TARGETS} />
+      ${values.target !== "origin" && html`<${Text} label=${values.target === "queue" ? "Queue" : "Exchange"} name="to" state=${state} required=${values.target === "queue"} maxlength="255" />`}
+      ${values.target === "exchange" && html`<${Text} label="Routing key" name="routing_key" state=${state} maxlength="255" hint="Empty: that of each message" />`}
+    <//>
+  `;
+}
+
+function Delete({ queue, what, body, done }) {
+  async function submit() {
+    const result = await relocate(placePath(queue, "messages", "delete"), body);
+    done();
+    return summary("Deleted", result);
+  }
+  return html`
+    <${ChangeForm} label="Delete messages" tone="danger" submit=${submit}>
+      <p>Deletes ${what} from <b>${queue.name}</b> without dead-lettering them. This cannot be undone.</p>
+    <//>
+  `;
+}
+
+/** Publishes a changed copy of a message and deletes the message, in one step. */
+function Resend({ queue, id, queueId, message, done }) {
+  const origin = message.properties?.headers?.["x-death"]?.[0]?.queue;
+  const whole = message.payload_encoding === "string" ? new TextEncoder().encode(message.payload).length : atob(message.payload).length;
+  const complete = whole === message.payload_bytes;
+  const { headers = {}, ...rest } = message.properties ?? {};
+  const kept = Object.fromEntries(Object.entries(headers).filter(([name]) => !name.startsWith("x-death") && !name.startsWith("x-first-death")));
+  const state = useFields({
+    exchange: origin ? "" : message.exchange,
+    routing_key: origin ?? message.routing_key,
+    payload: message.payload,
+    base64: message.payload_encoding === "base64",
+    properties: JSON.stringify({ ...rest, ...(Object.keys(kept).length ? { headers: kept } : {}) }, null, 2),
+  });
+  const [values] = state;
+  async function submit() {
+    const changed = {
+      id,
+      queue_id: queueId,
+      exchange: values.exchange,
+      routing_key: values.routing_key,
+      properties: parseObject(values.properties, "Properties"),
+      ...(complete ? { payload: values.payload, payload_encoding: values.base64 ? "base64" : "string" } : {}),
+    };
+    const result = await call("POST", placePath(queue, "messages", "resend"), changed);
+    if (!result.messages) {
+      throw new Error(summary("Sent", result));
+    }
+    done();
+    return "Sent the changed message, and deleted the old one";
+  }
+  return html`
+    <${ChangeForm} label="Resend message" submit=${submit}>
+      <div class="pair">
+        <${Text} label="Exchange" name="exchange" state=${state} maxlength="255" hint="Empty: the default exchange" />
+        <${Text} label="Routing key" name="routing_key" state=${state} maxlength="255" />
+      </div>
+      ${complete
+        ? html`<${Area} label="Payload" name="payload" rows="6" state=${state} /><${Check} label="Payload is base64" name="base64" state=${state} />`
+        : html`<${Note}>The payload is too large to be edited here; it stays as it is.<//>`}
+      <${Area} label="Properties" name="properties" rows="6" state=${state} />
+    <//>
+  `;
+}
