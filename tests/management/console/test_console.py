@@ -225,6 +225,7 @@ def test_declare_and_bind(console: Console, api: HttpBroker) -> None:
     console.click("Remove binding")
     wait_until(lambda: len(api.get("/queues/%2F/made%20by%20hand/bindings")) == 1, "the binding to be removed")
     console.see_no("a.*")
+    console.open("overview")
     delete(api, "made by hand")
 
 
@@ -298,6 +299,7 @@ def test_a_policy(console: Console, api: HttpBroker) -> None:
     console.see("policy limit")
     console.see("The length limit of 3 is reached")
     assert api("DELETE", "/policies/%2F/limit").status == 204
+    console.open("overview")
     delete(api, "limited by policy")
 
 
@@ -488,6 +490,7 @@ def test_the_keyboard(console: Console, api: HttpBroker) -> None:
     console.find("dialog li", "keyed-1", exact=False)
     console.press("\ue007")
     console.see_heading("keyed-1")
+    console.open("overview")
     delete(api, "keyed-1")
     delete(api, "keyed-2")
 
@@ -628,7 +631,9 @@ def test_messages_are_found_and_moved(console: Console, api: HttpBroker) -> None
     for name in ("look", "elsewhere"):
         declare(api, name)
     for number in range(12):
-        publish(api, "look", json.dumps({"order": number}), delivery_mode=2, headers={"tenant": "acme" if number % 3 else "b"})
+        publish(
+            api, "look", json.dumps({"order": number}), delivery_mode=2, headers={"tenant": "acme" if number % 3 else "b"}
+        )
     console.enter("queues", "/", "look", tab="messages")
     console.see("12 messages")
     console.choose("Search in", "a header")
@@ -655,6 +660,7 @@ def test_messages_are_found_and_moved(console: Console, api: HttpBroker) -> None
     console.see("No message matches.")
     assert queue(api, "look")["messages"] == 8
     assert queue(api, "look")["message_stats"]["redeliver"] == 0
+    console.open("overview")
     for name in ("look", "elsewhere"):
         delete(api, name)
 
@@ -674,25 +680,22 @@ def test_a_dead_letter_is_changed_and_sent_again(console: Console, api: HttpBrok
     console.see("No message is here.")
     (message,) = api.get("/leveret/queues/%2F/work/messages")["messages"]
     assert message["payload"] == "right"
+    console.open("overview")
     for name in ("work", "graves"):
         delete(api, name)
 
 
-def test_unacked_messages_and_a_cancelled_consumer(console: Console, api: HttpBroker) -> None:
-    declare(api, "billing")
-    for number in range(6):
-        publish(api, "billing", f"bill {number}")
-    with clients(api):
-        wait_until(lambda: queue(api, "billing")["messages_unacknowledged"] == 5, "the consumer has messages")
+def test_unacked_messages_and_a_cancelled_consumer(console: Console, shop: HttpBroker) -> None:
+    with clients(shop):
+        wait_until(lambda: queue(shop, "billing")["messages_unacknowledged"] == 5, "the consumer has messages")
         console.enter("queues", "/", "billing", tab="messages", state="unacked")
         console.see("5 messages")
         console.see("of connection")
         console.click("Consumers", "nav.tabs a")
         console.click("Cancel…")
         console.click("Cancel consumer")
-        wait_until(lambda: queue(api, "billing")["consumers"] == 0, "the consumer is cancelled")
+        wait_until(lambda: queue(shop, "billing")["consumers"] == 0, "the consumer is cancelled")
         console.see("No consumers.")
-    delete(api, "billing")
 
 
 def test_a_queue_is_paused_and_resumed(console: Console, api: HttpBroker) -> None:
@@ -705,6 +708,7 @@ def test_a_queue_is_paused_and_resumed(console: Console, api: HttpBroker) -> Non
     console.click("Resume")
     console.see("Resumed queue 'holiday'")
     assert queue(api, "holiday")["state"] == "running"
+    console.open("overview")
     delete(api, "holiday")
 
 
@@ -732,7 +736,9 @@ def test_tabs_share_one_stream_of_events(console: Console, api: HttpBroker) -> N
     second = console.driver.current_window_handle
     console.open("queues", name="shared")
     console.see("Live")
-    streams = "return performance.getEntriesByType('resource').filter(({ name }) => name.endsWith('/leveret/events')).length"
+    streams = (
+        "return performance.getEntriesByType('resource').filter(({ name }) => name.endsWith('/leveret/events')).length"
+    )
     assert console.script(streams) == 0
     publish(api, "shared", "new")
     console.wait_for_rows(lambda found: bool(found) and "1" in found[0])
@@ -788,6 +794,7 @@ def test_a_binary_message(console: Console, api: HttpBroker) -> None:
     assert api("POST", "/exchanges/%2F/amq.default/publish", body).status == 200
     console.enter("queues", "/", "binary", tab="messages")
     console.see("00000010  10 11 12 13")
+    console.open("overview")
     delete(api, "binary")
 
 
