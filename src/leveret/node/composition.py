@@ -208,9 +208,7 @@ class Composition:
             ).authenticate,
         )
         self.admin = Admin(self.managed)
-        self.broker.request_handler = Requests(
-            self.broker, self.services.numbered.get, Envelopes(), self.managed.auditor
-        )
+        self.broker.request_handler = Requests(self.broker, self.services.numbered.get, Envelopes(), self.managed.auditor)
         self.services.auditor = self.managed.auditor
         self._started = time.monotonic()
 

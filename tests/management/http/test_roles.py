@@ -22,7 +22,7 @@ CHANGES = [
     (method, path)
     for path, methods in ROUTES.items()
     for method, route in methods.items()
-    if method != "GET" and not route.public
+    if method != "GET" and not route.public and not route.reads
 ]
 
 
@@ -55,3 +55,19 @@ def test_payloads_are_marked_in_the_table() -> None:
     """A path that answers with messages must not be reachable for users without payloads."""
     marked = {path for path, methods in ROUTES.items() if any(route.payloads for route in methods.values())}
     assert marked >= {path for path in ROUTES if path.endswith("/get")}
+
+
+def test_messages_in_their_places_have_no_payloads_for_such_a_user(api: HttpBroker) -> None:
+    assert api("PUT", "/queues/%2F/roles-browse", {"durable": True}).status == 201
+    body = {"routing_key": "roles-browse", "payload": "secret", "payload_encoding": "string", "properties": {"type": "t"}}
+    api("POST", "/exchanges/%2F/amq.default/publish", body)
+    messages = "/leveret/queues/%2F/roles-browse/messages"
+    for reply in (api("GET", messages, user="operator"), api("POST", f"{messages}/search", {}, user="operator")):
+        (message,) = reply.json["messages"]
+        assert (message["payload"], message["payload_bytes"], message["properties"]["type"]) == ("", 6, "t")
+    where = [{"field": "body", "match": "contains", "value": "s"}]
+    for path in ("search", "move", "copy", "delete"):
+        reply = api("POST", f"{messages}/{path}", {"where": where, "to_queue": "roles-browse"}, user="operator")
+        assert (reply.status, "'no-payloads'" in reply.json["reason"]) == (401, True)
+    assert api("POST", f"{messages}/search", {"where": where}, user="viewer").json["messages"][0]["payload"] == "secret"
+    assert api("DELETE", "/queues/%2F/roles-browse").status == 204

@@ -153,7 +153,7 @@ class Application:
         address = client[0] if client else ""
         identity = ANONYMOUS if route.public else await self._sign_in.identify(headers, address, method not in _SAFE)
         _check_access(route, identity, path)
-        if method not in _SAFE and identity.is_read_only():
+        if method not in _SAFE and not route.reads and identity.is_read_only():
             raise not_authorised(f"the user has the tag '{READ_ONLY}' and may change nothing")
         if route.payloads and not identity.may_read_payloads():
             raise not_authorised(f"the user has the tag '{NO_PAYLOADS}' and may not read payloads")

@@ -7,9 +7,10 @@ from typing import Final
 
 from leveret.management.http.connections import connections_by_number
 from leveret.management.http.control import Row
-from leveret.management.http.errors import bad_request, not_found
+from leveret.management.http.errors import bad_request, not_authorised, not_found
 from leveret.management.http.identity import ADMIN, ANY, POLICY, Access
 from leveret.management.http.request import NO_CONTENT, Answer, Request
+from leveret.security.tags import NO_PAYLOADS
 
 _NUMBERS: Final = ("offset", "count", "truncate", "examine", "examine_bytes")
 _TEXTS: Final = ("state", "encoding", "cursor")
@@ -26,6 +27,17 @@ _DELETABLE: Final[dict[str, Access]] = {
 
 async def _check_queue(request: Request) -> None:
     await request.get("queues.show", {"vhost": request.vhost, "name": request.name})
+
+
+def _check_conditions(request: Request) -> None:
+    """Raise `HttpError` (401) for conditions on bodies by a user who may not read payloads, since they disclose them."""
+    where = request.body().get("where")
+    if request.identity.may_read_payloads() or not isinstance(where, list):
+        return
+    for condition in where:
+        field = condition.get("field") if isinstance(condition, dict) else ""
+        if isinstance(field, str) and field.partition(".")[0] == "body":
+            raise not_authorised(f"the user has the tag '{NO_PAYLOADS}' and may not search bodies")
 
 
 def _with_body(request: Request, *keys: str) -> Row:
@@ -51,18 +63,22 @@ async def browse(request: Request) -> Answer:
                 wanted[name] = int(request.query[name])
             except ValueError:
                 raise bad_request(f"invalid value of '{name}'; expected a number") from None
-    return Answer(body=await _as_user(request, "messages.browse", wanted))
+    return Answer(body=await _browse(request, wanted))
 
 
 async def search(request: Request) -> Answer:
     """Look for messages; the keys of the body are those of the operation."""
     await _check_queue(request)
-    return Answer(body=await _as_user(request, "messages.browse", _with_body(request, *_BROWSE)))
+    _check_conditions(request)
+    return Answer(body=await _browse(request, _with_body(request, *_BROWSE)))
 
 
-async def _as_user(request: Request, call: str, arguments: Row) -> Row:
+async def _browse(request: Request, wanted: Row) -> Row:
+    """Return messages. Without the right to read payloads, these are empty."""
+    if not request.identity.may_read_payloads():
+        wanted["truncate"] = 0
     found: Row = await request.control.call(
-        call, {"vhost": request.vhost, "queue": request.name, **arguments}, user=request.identity.name
+        "messages.browse", {"vhost": request.vhost, "queue": request.name, **wanted}, user=request.identity.name
     )
     return found
 
@@ -72,6 +88,7 @@ def _change(call: str, *keys: str) -> Callable[[Request], Awaitable[Answer]]:
 
     async def handle(request: Request) -> Answer:
         await _check_queue(request)
+        _check_conditions(request)
         return Answer(body=await request.change_as_user(call, {"queue": request.name, **_with_body(request, *keys)}))
 
     return handle

@@ -47,6 +47,7 @@ class Route:
         public: Whether the method requires no credentials.
         payloads: Whether answers have payloads of messages.
         large: Whether a body may be larger than those of requests to the broker.
+        reads: Whether the method changes nothing, although it is POST.
     """
 
     handler: Handler
@@ -55,6 +56,7 @@ class Route:
     public: bool = False
     payloads: bool = False
     large: bool = False
+    reads: bool = False
 
 
 @dataclass(slots=True)
@@ -99,7 +101,7 @@ ROUTES: Final[dict[str, dict[str, Route]]] = {
     "/leveret/history": {"GET": Route(history.show)},
     "/leveret/history/queues": {"GET": Route(history.list_queues)},
     "/leveret/queues/{vhost}/{name}/messages": {"GET": Route(in_place.browse)},
-    "/leveret/queues/{vhost}/{name}/messages/search": {"POST": Route(in_place.search)},
+    "/leveret/queues/{vhost}/{name}/messages/search": {"POST": Route(in_place.search, reads=True)},
     "/leveret/queues/{vhost}/{name}/messages/move": {"POST": Route(in_place.move)},
     "/leveret/queues/{vhost}/{name}/messages/copy": {"POST": Route(in_place.copy)},
     "/leveret/queues/{vhost}/{name}/messages/delete": {"POST": Route(in_place.delete)},
