@@ -25,6 +25,8 @@ QUEUE_COUNTERS: Final = (
     "redeliver",
     "ack",
 )
+# Queues of a message that count it by its exchange.
+MAX_COUNTED_QUEUES: Final = 50
 # Gauges of a queue, which follow the counters in `Queue.sample`: numbers of entries, bytes, and the number of consumers.
 QUEUE_GAUGES: Final = ("ready", "delayed", "unacked", "leased", "ready_bytes", "memory", "consumers")
 
@@ -67,6 +69,13 @@ class VhostStatistics:
         messages = route.take_published()
         if messages:
             self.count(route.exchange, len(route.queues), messages)
+            self.count_incoming(route.exchange, route.queues, messages)
+
+    def count_incoming(self, exchange: Exchange, queues: list[Queue], messages: int = 1) -> None:
+        """Count messages in their queues by their exchange, unless there are very many queues."""
+        if len(queues) <= MAX_COUNTED_QUEUES:
+            for queue in queues:
+                queue.count_incoming(exchange.name, messages)
 
     def count_returned(self) -> None:
         """Count a message without a queue that is returned to its publisher."""

@@ -234,6 +234,7 @@ class Vhost:
         """Return the queues of one message whose route is `dynamic` or that has CC or BCC headers."""
         queues = self.queues_of(route, message, more_keys)
         self.statistics.count(route.exchange, len(queues))
+        self.statistics.count_incoming(route.exchange, queues)
         if route.watch is not None:
             route.watch.published(message, queues)
         return queues

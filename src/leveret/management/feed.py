@@ -34,7 +34,8 @@ class Change(Reply, array_like=True, kw_only=True, gc=False):
 
     Attributes:
         kind: `begin` (the value is whether the reader gets everything), `node`, `audit` (a change in the audit log), `end`;
-            for objects their kind (the value describes the object), with `.sample` (its counters) or `.gone`.
+            for objects their kind (the value describes the object), with `.sample` (its counters), `.incoming` (messages of
+            a queue by exchange) or `.gone`.
         key: The id of a queue, the vhost and name of an exchange, the name of a vhost, the number of a connection, or
             that and the number of a channel.
     """
@@ -194,6 +195,8 @@ class Feed:
         if not self._queues.is_defined(queue.id, number, (queue.revision, active), sample):
             yield Change(kind="queue", key=queue.id, value=queues.describe(queue))
         yield Change(kind="queue.sample", key=queue.id, value=sample)
+        if queue.incoming is not None:
+            yield Change(kind="queue.incoming", key=queue.id, value=dict(queue.incoming))
 
     def _connection(self, session: Any, number: int) -> Iterator[Change | None]:
         item = session.describe()

@@ -608,6 +608,9 @@ def test_the_topology_map(console: Console, shop: HttpBroker) -> None:
     console.click("Publish message")
     console.see("reached at least one queue")
     assert queue(shop, "billing")["messages"] == before + 1
+    busy = "return [...document.querySelectorAll('.map .edge.busy title')].map((title) => title.textContent)"
+    wait_until(lambda: "order.*.paid" in console.script(busy), lambda: console.script(busy))
+    console.see("0.2/s")
     console.fill("Filter topology", "dead")
     wait_until(lambda: "dead.letters" in (found := console.script(lit.replace(".on", ""))) and "billing" not in found)
 

@@ -135,6 +135,9 @@ class Queue(Destination):
         self.acked = 0
         self.settled_unacked = 0
         self.removed = 0
+        # Messages by the name of the exchange that they were published to; None before the first one. Routes to very many
+        # queues are not counted.
+        self.incoming: dict[str, int] | None = None
 
     def __str__(self) -> str:
         return f"queue '{self.name}' in vhost '{self.vhost.name}'"
@@ -226,6 +229,13 @@ class Queue(Destination):
             len(self.consumers),
             self.revision,
         )
+
+    def count_incoming(self, exchange: str, messages: int) -> None:
+        """Count messages that were published to an exchange and routed to the queue."""
+        incoming = self.incoming
+        if incoming is None:
+            incoming = self.incoming = {}
+        incoming[exchange] = incoming.get(exchange, 0) + messages
 
     @property
     @abstractmethod

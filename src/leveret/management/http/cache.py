@@ -29,6 +29,7 @@ from leveret.management.http.objects import (
     CachedConnection,
     CachedExchange,
     CachedQueue,
+    Flows,
     NodeTotals,
     VhostTotals,
 )
@@ -100,6 +101,7 @@ class Cache:
             "exchange.gone": self._exchange_gone,
             "queue": self._queue,
             "queue.sample": self._queue_sample,
+            "queue.incoming": self._queue_incoming,
             "queue.gone": self._queue_gone,
             "connection": self._connection,
             "connection.sample": self._connection_sample,
@@ -283,6 +285,14 @@ class Cache:
         increments = queue.sample(self._sampling, sample)
         self.messages.queue_counted(queue.item["type"], increments)
         self._events.note_statistics("queue")
+
+    def _queue_incoming(self, number: int, counts: dict[str, int]) -> None:
+        queue = self.queues[number]
+        if queue.flows is None:
+            queue.flows = Flows()
+            if not self._is_first:
+                queue.flows.set(self._sampling - 1, dict.fromkeys(counts, 0))  # it was unknown, and had none
+        queue.flows.set(self._sampling, counts)
 
     def _queue_gone(self, number: int, _: Any) -> None:
         queue = self.queues.pop(number)

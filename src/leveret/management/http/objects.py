@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from leveret.broker.statistics import QUEUE_COUNTERS, QUEUE_GAUGES
 from leveret.management.http.control import Row
 from leveret.management.http.measured import DATA, LENGTHS, MESSAGES, NODE, Measured, Statistic
-from leveret.management.http.samples import Layout
+from leveret.management.http.samples import RATE_SPAN, Layout
 
 # Keys of a queue in the broker's answers, in the order of its samples.
 _QUEUE_KEYS: Final = (
@@ -149,18 +150,49 @@ NODE_STATISTICS: Final = {
 }
 
 
+class Flows:
+    """Counts of messages by a name, with those of the last seconds."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, deque[tuple[int, int]]] = {}
+
+    def set(self, tick: int, counts: Mapping[str, int]) -> None:
+        """Set the counts at a tick."""
+        for name, count in counts.items():
+            known = self._counts.setdefault(name, deque())
+            if known and known[-1][0] == tick:
+                known.pop()
+            known.append((tick, count))
+            while len(known) > 1 and known[1][0] <= tick - RATE_SPAN:
+                known.popleft()
+
+    def rates(self, tick: int) -> dict[str, float]:
+        """Return the increase per second in the last seconds, of names with any."""
+        found = {}
+        for name, known in self._counts.items():
+            before = known[0][1]
+            for at, count in known:
+                if at <= tick - RATE_SPAN:
+                    before = count
+            if known[-1][1] > before:
+                found[name] = (known[-1][1] - before) / RATE_SPAN
+        return found
+
+
 class CachedQueue(Measured):
     """A queue.
 
     Attributes:
         item: What `queues.list` says of it.
+        flows: The messages that arrive from each exchange; None before the first one.
     """
 
-    __slots__ = ("_totals", "item")
+    __slots__ = ("_totals", "flows", "item")
 
     def __init__(self, item: Row, totals: VhostTotals) -> None:
         super().__init__()
         self.item = item
+        self.flows: Flows | None = None
         # Those of the vhost when the queue was new: the vhost may be gone before the queue.
         self._totals = totals
         totals.count_queue(item, 1)

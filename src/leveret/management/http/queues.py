@@ -206,6 +206,20 @@ async def show(request: Request) -> Answer:
     return Answer(body=columns_of(_reduced(request, row), request.query))
 
 
+async def flows(request: Request) -> Answer:
+    """List which exchanges messages come from, for each queue of a vhost that gets any."""
+    await request.cache.refresh()
+    tick = request.cache.tick
+    return Answer(
+        body=[
+            {"exchange": exchange, "queue": queue.item["name"], "rate": rate}
+            for queue in list(request.cache.queues.values())
+            if queue.flows is not None and queue.item["vhost"] == request.vhost
+            for exchange, rate in queue.flows.rates(tick).items()
+        ]
+    )
+
+
 async def declare(request: Request) -> Answer:
     """Declare a queue. The answer says whether it is new."""
     existing = await request.find("queues.show", {"vhost": request.vhost, "name": request.name})

@@ -111,6 +111,7 @@ ROUTES: Final[dict[str, dict[str, Route]]] = {
     "/leveret/queues/{vhost}/{name}/consumers/{tag}": {"DELETE": Route(in_place.cancel_consumer, ADMIN)},
     "/leveret/audit": {"GET": Route(audit.search, ADMIN)},
     "/leveret/events": {"GET": Route(event_stream.subscribe)},
+    "/leveret/flows/{vhost}": {"GET": Route(queues.flows, ANY, "visible")},
     "/leveret/delete": {"POST": Route(in_place.delete_matching)},
     "/leveret/operations/{name}": {"POST": Route(operations.execute, ADMIN, payloads=True)},
     "/vhosts": {"GET": Route(vhosts.list_all)},

@@ -1,7 +1,7 @@
 // The topology map: exchanges, their bindings and queues, and the way of a message through them.
 
 import { Graph, layout } from "../../vendor/dagre.js";
-import { get, path, withQuery } from "../api.js";
+import { get, has, path, withQuery } from "../api.js";
 import { useResource } from "../data.js";
 import { count, exchangeName, exchangePath, growth, plural, rate } from "../format.js";
 import { html, useEffect, useMemo, useRef, useState } from "../html.js";
@@ -52,6 +52,42 @@ function select(exchanges, queues, bindings, text, chosen) {
   const nodes = new Map(candidates.slice(0, MAX_NODES).map((id) => [id, all.get(id)]));
   const shown = [...edges.values()].filter(({ from, to }) => nodes.has(from) && nodes.has(to));
   return { nodes, edges: shown, omitted: candidates.length - nodes.size };
+}
+
+/** Returns the rates of edges by their keys: messages of each exchange follow the shortest way to each of their queues. */
+function ratesOf(bindings, flows) {
+  const next = new Map();
+  for (const { source, destination, destination_type: kind } of bindings) {
+    const from = idOf("exchange", source);
+    next.set(from, [...(next.get(from) ?? []), idOf(kind, destination)]);
+  }
+  const rates = new Map();
+  for (const { exchange, queue, rate: value } of flows) {
+    for (const key of wayOf(next, idOf("exchange", exchange), idOf("queue", queue))) {
+      rates.set(key, (rates.get(key) ?? 0) + value);
+    }
+  }
+  return rates;
+}
+
+/** Returns the keys of the edges of the shortest way between two nodes, none if there is no way. */
+function wayOf(next, from, to) {
+  const before = new Map([[from, null]]);
+  for (const node of before.keys()) {
+    for (const target of next.get(node) ?? []) {
+      if (!before.has(target)) {
+        before.set(target, node);
+      }
+    }
+    if (before.has(to)) {
+      break;
+    }
+  }
+  const keys = [];
+  for (let node = before.has(to) ? to : null; node !== null && before.get(node) !== null; node = before.get(node)) {
+    keys.push(`${before.get(node)}\n${node}`);
+  }
+  return keys;
 }
 
 function arrange({ nodes, edges }) {
@@ -105,6 +141,8 @@ export function MapView() {
       columns: "name,vhost,messages,messages_ready,messages_unacknowledged,consumers,messages_details.rate,message_stats.publish_details.rate",
     }),
   );
+  const { value: flows } = useResource(has("/leveret/flows/{vhost}") ? path("leveret", "flows", vhost) : null);
+  const rates = useMemo(() => ratesOf(bindings ?? NONE, flows ?? NONE), [bindings, flows]);
   const [key, setKey] = useState("");
   const missing = useMissingQueues(vhost, bindings, page, name);
   const queues = useMemo(() => [...(page?.items ?? []), ...missing], [page, missing]);
@@ -133,7 +171,7 @@ export function MapView() {
     </div>
     <${Failure} error=${error} />
     <div class="split">
-      ${arranged && graph.nodes.size > 0 && html`<${Drawing} key=${vhost} ...${{ graph, arranged, lit, chosen }} />`}
+      ${arranged && graph.nodes.size > 0 && html`<${Drawing} key=${vhost} ...${{ graph, arranged, rates, lit, chosen }} />`}
       ${graph?.nodes.size === 0 && html`<${Note}>${name ? "Nothing matches." : "This vhost has no bindings and no queues yet."}<//>`}
       ${chosen && html`<div class="side"><${Side} ...${{ chosen, vhost, queues, exchanges, found, setKey }} /></div>`}
     </div>
@@ -168,7 +206,7 @@ function useMissingQueues(vhost, bindings, page, text) {
   return missing;
 }
 
-function Drawing({ graph, arranged, lit, chosen }) {
+function Drawing({ graph, arranged, rates, lit, chosen }) {
   const box = useRef(null);
   const [view, setView] = useState(null);
   const drag = useRef(null);
@@ -221,7 +259,7 @@ function Drawing({ graph, arranged, lit, chosen }) {
           </marker>
         </defs>
         <g transform=${`translate(${x},${y}) scale(${scale})`}>
-          ${graph.edges.map((edge) => html`<${Edge} key=${edge.key} edge=${edge} points=${arranged.lines.get(edge.key)} on=${lit.lines.has(edge.key)} />`)}
+          ${graph.edges.map((edge) => html`<${Edge} key=${edge.key} edge=${edge} points=${arranged.lines.get(edge.key)} on=${lit.lines.has(edge.key)} perSecond=${rates.get(edge.key) ?? 0} />`)}
           ${[...graph.nodes].map(([id, node]) => html`<${Node} key=${id} ...${{ id, node, place: arranged.places.get(id), on: lit.ids.has(id), chosen: id === chosen }} />`)}
         </g>
       </svg>
@@ -234,7 +272,7 @@ function Drawing({ graph, arranged, lit, chosen }) {
   `;
 }
 
-function Edge({ edge, points, on }) {
+function Edge({ edge, points, on, perSecond }) {
   if (!points) {
     return null;
   }
@@ -242,8 +280,9 @@ function Edge({ edge, points, on }) {
   const middle = { x: one.x + 0.62 * (next.x - one.x), y: one.y + 0.7 * (next.y - one.y) };
   const text = edge.keys.length === 1 ? edge.keys[0] : plural(edge.keys.length, "key");
   return html`
-    <path class="edge ${on ? "on" : ""}" d=${curve(points)} marker-end="url(#arrow)"><title>${edge.keys.slice(0, 50).join("\n")}</title></path>
+    <path class="edge ${on ? "on" : ""} ${perSecond > 0 ? "busy" : ""}" d=${curve(points)} marker-end="url(#arrow)"><title>${edge.keys.slice(0, 50).join("\n")}</title></path>
     ${text && html`<text class="label" x=${middle.x} y=${middle.y - 4} text-anchor="middle">${cut(text, 18)}</text>`}
+    ${perSecond > 0 && html`<text class="label rate" x=${middle.x} y=${middle.y + 10} text-anchor="middle">${rate(perSecond)}</text>`}
   `;
 }
 
