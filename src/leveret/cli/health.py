@@ -7,10 +7,9 @@ import socket
 import click
 
 from leveret.broker.log import OK
-from leveret.cli.failed import NO_BROKER, Failed
+from leveret.cli.failed import Failed
 from leveret.cli.output import Item, show_json
 from leveret.cli.remote import current, remote_options
-from leveret.management import control_client
 
 # Addresses of all interfaces, and the ones to connect to instead.
 _LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}
@@ -39,13 +38,8 @@ def health(alarms: bool, listeners: tuple[str, ...], timeout: float) -> None:
     Fails if the broker does not answer or its log does not accept commits. The exit code is 0 for a healthy broker, 1 for
     another one, and 3 if none answers.
     """
-    broker = current()
-    try:
-        found: Item = control_client.call(broker.data_dir, "health", timeout=timeout)
-    except control_client.NoBroker as error:
-        raise Failed(str(error), NO_BROKER) from None
-    except control_client.CallFailed as error:
-        raise Failed(str(error)) from None
+    broker = current(timeout)
+    found: Item = broker.call("health")
     problems = _problems(found, alarms, listeners, timeout)
     if broker.as_json:
         show_json({"status": "failed" if problems else "ok", "problems": problems, **found})

@@ -114,8 +114,12 @@ class Remote:
             )
 
 
-def current() -> Remote:
-    """Return the broker selected by the options of the running command and its groups."""
+def current(timeout: float = control_client.TIMEOUT) -> Remote:
+    """Return the broker selected by the options of the running command and its groups.
+
+    Args:
+        timeout: Seconds for the broker to answer.
+    """
     kept = click.get_current_context().meta
     as_json = bool(kept.get(_JSON))
     data_dir: Path | None = kept.get(_DATA_DIR)
@@ -123,10 +127,10 @@ def current() -> Remote:
     if url is None and data_dir is None and _CONFIG not in kept:
         url = _url_of_environment()
     if url is not None:
-        return Remote(_http_control(url, kept.get(TOKEN), kept.get(CA)).call, as_json)
+        return Remote(partial(_http_control(url, kept.get(TOKEN), kept.get(CA)).call, timeout=timeout), as_json)
     if data_dir is None:
         data_dir = _configured(kept.get(_CONFIG))
-    return Remote(partial(control_client.call, data_dir.absolute()), as_json)
+    return Remote(partial(control_client.call, data_dir.absolute(), timeout=timeout), as_json)
 
 
 def _url_of_environment() -> str | None:

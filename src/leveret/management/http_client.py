@@ -58,13 +58,13 @@ class HttpControl:
             password = DEFAULT_USER if parts.password is None else unquote(parts.password)
             self._authorization = "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()
 
-    def call(self, name: str, arguments: dict[str, Any]) -> Any:
+    def call(self, name: str, arguments: dict[str, Any], *, timeout: float = TIMEOUT) -> Any:
         """Execute an operation and return its result. Raises `NoBroker` or `CallFailed`."""
         connection: http.client.HTTPConnection
         if self._context is None:
-            connection = http.client.HTTPConnection(self._host, self._port, timeout=TIMEOUT)
+            connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout)
         else:
-            connection = http.client.HTTPSConnection(self._host, self._port, timeout=TIMEOUT, context=self._context)
+            connection = http.client.HTTPSConnection(self._host, self._port, timeout=timeout, context=self._context)
         headers = {"authorization": self._authorization, "content-type": "application/json"}
         try:
             connection.request("POST", f"{self._prefix}{_PATH}{quote(name)}", json.dumps(arguments), headers)
