@@ -101,6 +101,9 @@ def values(http_process: HttpBroker) -> Iterator[dict[str, str]]:
             "protocol": "amqp",
             "password": "any",
             "name": NAME,
+            "within": "1",
+            "unit": "weeks",
+            "pattern": "x",
             "connection": name,
             "channel": f"{name} (1)",
         }
@@ -134,7 +137,9 @@ def validate(document: dict[str, Any], operation: dict[str, Any], status: int, a
     assert [f"{'.'.join(map(str, error.path))}: {error.message[:300]}" for error in errors] == []
 
 
-JSON_PATHS = [path for path, methods in ROUTES.items() if "GET" in methods and path not in ("/docs", "/openapi.json")]
+# A page, the document itself, and a stream that does not end.
+OTHER_PATHS = ("/docs", "/openapi.json", "/leveret/events")
+JSON_PATHS = [path for path, methods in ROUTES.items() if "GET" in methods and path not in OTHER_PATHS]
 
 
 @pytest.mark.parametrize("path", JSON_PATHS)
@@ -143,6 +148,9 @@ def test_answers_have_exactly_the_documented_keys(
 ) -> None:
     operation = document["paths"][f"/api{path}"]["get"]
     reply = api("GET", address(path, values))
+    if path.startswith("/queues/quorum/"):
+        assert reply.status == 503, "a classic queue has no replicas"
+        return
     assert reply.status == 200, reply.content
     if "application/json" in operation["responses"]["200"]["content"]:
         validate(document, operation, 200, reply.json)

@@ -111,6 +111,8 @@ class Status(Answer):
     ports: list[int] | UnsetType = UNSET
     protocols: list[str] | UnsetType = UNSET
     alarms: list[dict[str, str]] | UnsetType = UNSET
+    connections: int | UnsetType = UNSET
+    limit: int | str | UnsetType = UNSET
 
 
 # Users
@@ -445,6 +447,8 @@ class Queue(QueueTotals):
     consumer_details: list[Consumer] | UnsetType = UNSET
     deliveries: list[Json] | UnsetType = UNSET
     incoming: list[Json] | UnsetType = UNSET
+    # Readers of a stream by node.
+    readers: dict[str, int] | UnsetType = UNSET
 
 
 class QueueBody(Body):
@@ -481,6 +485,41 @@ class Message(Answer):
     routing_key: str
     message_count: int
     properties: dict[str, Json] | list[Json]
+
+
+class Holder(Answer):
+    """The consumer that has an unacked message."""
+
+    consumer_tag: str
+    connection: int | None
+    channel: int | None
+
+
+class BrowsedMessage(Answer):
+    """A message in its place."""
+
+    id: int
+    exchange: str
+    routing_key: str
+    redelivered: bool
+    deliveries: int
+    failures: int
+    persistent: bool
+    protocol: str
+    properties: dict[str, Json]
+    payload: str
+    payload_bytes: int
+    payload_encoding: Literal["string", "base64"]
+    holder: Holder | None
+
+
+class Browsed(Answer):
+    """Messages of a queue, and the cursor at which the next request continues; null at the end."""
+
+    queue_id: int
+    messages: list[BrowsedMessage]
+    examined: int
+    cursor: str | None
 
 
 class Binding(Answer):
@@ -601,8 +640,10 @@ class ListenerContext(Answer):
     ip: str
     node: str
     path: str
-    port: int
+    port: str
     protocol: str
+    cowboy_opts: str
+    ssl_opts: Json
 
 
 class Listener(Answer):
@@ -744,20 +785,16 @@ class MemoryTotal(Answer):
     rss: int
 
 
-class MemoryUse(Answer):
-    """Memory by use in bytes."""
-
-    connection_other: int
-    other_system: int
-    queue_procs: int
-    strategy: str
-    total: MemoryTotal
-
-
 class NodeMemory(Answer):
-    """Memory of the node."""
+    """Memory of the node: bytes by use, the strategy of measuring, and totals."""
 
-    memory: MemoryUse
+    memory: dict[str, int | str | MemoryTotal]
+
+
+class RelativeMemory(Answer):
+    """Memory of the node: percentages by use."""
+
+    memory: dict[str, int]
 
 
 class OperationResult(Answer):
