@@ -12,11 +12,15 @@ from typing import Final
 from urllib.parse import urlsplit
 
 import pytest
-from prometheus_client.metrics_core import Metric
-from prometheus_client.parser import text_string_to_metric_families
 
 from tests.management.http.client import Reply
 from tests.support.broker import LeveretProcess
+
+try:
+    from prometheus_client.metrics_core import Metric
+    from prometheus_client.parser import text_string_to_metric_families
+except ImportError:
+    pytest.skip("the extra leveret[management] is not installed", allow_module_level=True)
 
 PROMTOOL: Final = shutil.which("promtool")
 

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from leveret import sync
 from leveret.client import Returned
+from leveret.config import Config
+from leveret.management.http.cache import Cache
+from leveret.management.http.control import Control
 from leveret.management.http.metrics.objects import escape
 from leveret.management.http.metrics.totals import GlobalTotals, split
 from leveret.management.http.objects import CHANNEL, QUEUE, VHOST
+from leveret.node.http_endpoint import HttpEndpoint
 from tests.management.http.client import HttpBroker
 from tests.management.http.scrapes import Samples, metrics_port, promtool, request, scrape
 from tests.support.broker import LeveretProcess, basic_config
 from tests.support.polling import wait_until
+
+if TYPE_CHECKING:
+    from starlette.types import Message, Scope
 
 ODD = 'odd "name" \\n and ü€'
 # A query for all families of `/metrics/detailed` that Leveret has.
@@ -270,8 +278,7 @@ def test_metrics_can_be_disabled(tmp_path: Path) -> None:
 
 def test_labels_are_escaped() -> None:
     for name in ("plain", ODD, "two\nlines", "ends with \\", '"', "ü€\U0001f407"):
-        (family,) = text_string_to_metric_families(f'# TYPE one gauge\none{{name="{escape(name)}"}} 1\n')
-        assert family.samples[0].labels == {"name": name}
+        assert Samples(f'# TYPE one gauge\none{{name="{escape(name)}"}} 1\n').find("one") == [{"name": name}]
     assert escape("bytes \udcff") == "bytes \\\\udcff"
 
 
@@ -316,3 +323,35 @@ def test_expected_confirms_never_decrease() -> None:
     totals.add([increments(confirm=3)])
     assert totals.received_confirm("amqp091", 2) == 5
     assert totals.received_confirm("amqp091", 0) == 5
+
+
+def test_the_number_of_scrapes_at_a_time_is_limited() -> None:
+    from leveret.management.http.metrics.endpoint import MAX_SCRAPES, Metrics
+
+    async def statuses() -> list[int]:
+        found = []
+        closed = asyncio.Event()
+
+        async def receive() -> Message:
+            await closed.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                found.append(message["status"])
+                if message["status"] == 404:
+                    await closed.wait()  # the client does not read
+
+        settings = HttpEndpoint(Config(), Path("/nonexistent")).settings()
+        metrics = Metrics(Cache(Control(Path(settings.control))), settings)
+        scope: Scope = {"type": "http", "method": "GET", "path": "/none", "query_string": b"", "headers": []}
+        slow = [asyncio.create_task(metrics(scope, receive, send)) for _ in range(MAX_SCRAPES)]
+        while len(found) < MAX_SCRAPES:
+            await asyncio.sleep(0)
+        await metrics(scope, receive, send)
+        closed.set()
+        await asyncio.gather(*slow)
+        await metrics(scope, receive, send)
+        return found
+
+    assert asyncio.run(statuses()) == [404] * MAX_SCRAPES + [503, 404]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import zlib
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Final
@@ -28,6 +30,11 @@ from leveret.management.http.settings import HttpSettings
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
+logger = logging.getLogger("leveret.http")
+
+MAX_SCRAPES: Final = 16
+# Seconds for a client to read a scrape.
+_TIMEOUT: Final = 60.0
 _CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _COMPRESSION: Final = 1
 # The window of a gzip stream.
@@ -47,6 +54,8 @@ class Metrics:
     def __init__(self, cache: Cache, settings: HttpSettings) -> None:
         self._cache = cache
         self._settings = settings
+        # Number of scrapes in progress, each of which keeps the values of all objects.
+        self._scrapes = 0
         self._paths: dict[str, Callable[[bytes], AsyncIterator[bytes]]] = {
             "/metrics": self._aggregated,
             "/metrics/per-object": self._per_object,
@@ -54,8 +63,20 @@ class Metrics:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            await (await self._respond(scope))(scope, receive, send)
+        if scope["type"] != "http":
+            return
+        if self._scrapes >= MAX_SCRAPES:
+            refusal = Response(f"{MAX_SCRAPES} scrapes are in progress; expected at most that many\n", 503)
+            await refusal(scope, receive, send)
+            return
+        self._scrapes += 1
+        try:
+            async with asyncio.timeout(_TIMEOUT):
+                await (await self._respond(scope))(scope, receive, send)
+        except TimeoutError:
+            logger.info("a scrape was not read within %g seconds", _TIMEOUT)
+        finally:
+            self._scrapes -= 1
 
     async def _respond(self, scope: Scope) -> Response:
         found = self._paths.get(scope["path"].removesuffix("/"))
