@@ -325,6 +325,40 @@ def test_expected_confirms_never_decrease() -> None:
     assert totals.received_confirm("amqp091", 0) == 5
 
 
+def test_messages_are_counted_once() -> None:
+    """Whether this process, or its copy of the broker's objects, begins again; and after a restart of the broker."""
+    received = []
+    cache = Cache(Control(Path("/nonexistent")))
+    for is_first, uptime, published in (
+        (True, 0.5, 3),  # the broker has just started, with this process
+        (False, 1.5, 5),
+        (True, 60.0, 9),  # the copy begins again
+        (False, 61.0, 10),
+        (True, 0.5, 2),  # the broker has restarted
+    ):
+        process = {"memory": 1, "pid": 1, "uptime": uptime, "data_dir": "/nonexistent"}
+        cache.apply(
+            [
+                ["begin", None, is_first],
+                ["vhost.sample", "/", [published, *[0] * 14]],
+                ["node", None, {"process": process, "alarm": ""}],
+                ["end", None, None],
+            ]
+        )
+        received.append(cache.messages.by_protocol["publish", "amqp091"])
+    assert received == [3, 5, 5, 6, 8]
+
+
+def test_a_process_that_starts_later_counts_new_messages_only() -> None:
+    cache = Cache(Control(Path("/nonexistent")))
+    for is_first, published in ((True, 100), (False, 101)):
+        process = {"memory": 1, "pid": 1, "uptime": 60.0, "data_dir": "/nonexistent"}
+        node = {"process": process, "alarm": ""}
+        sample = ["vhost.sample", "/", [published, *[0] * 14]]
+        cache.apply([["begin", None, is_first], sample, ["node", None, node], ["end", None, None]])
+    assert cache.messages.by_protocol["publish", "amqp091"] == 1
+
+
 def test_the_number_of_scrapes_at_a_time_is_limited() -> None:
     from leveret.management.http.metrics.endpoint import MAX_SCRAPES, Metrics
 
