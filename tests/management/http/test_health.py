@@ -142,6 +142,7 @@ def test_reset_deletes_statistics_only(api: HttpBroker) -> None:
             return float(api.get("/queues/%2F/reset")["message_stats"]["publish_details"]["rate"])
 
         wait_until(lambda: rate() > 0)
+        assert api("PUT", "/queues/%2F/reset", {"durable": False}).status == 204  # lists are read again
         before = api.get("/overview")["message_stats"]["publish"]
         assert api("DELETE", f"/reset/{api.get('/overview')['node']}").status == 204
         assert rate() == 0
