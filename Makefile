@@ -33,7 +33,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: run compiled test test-rest test-all coverage lint format docs bench bench-clients bench-staged bench-scale proof demo demo-kill build lock clean
 
-run: $(STAMPS)/core $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/oauth compiled
+run: $(STAMPS)/core $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/oauth $(STAMPS)/otel compiled
 	@exec $(PY) -P -m leveret serve $(ARGS)
 
 $(STAMPS)/venv:
@@ -64,7 +64,12 @@ $(STAMPS)/oauth: requirements/oauth.txt $(STAMPS)/core
 	@$(PIP) -r requirements/oauth.txt || echo "cannot install the OAuth 2 libraries: the broker accepts no tokens" >&2
 	@touch $@
 
-$(STAMPS)/spark: requirements/spark.txt $(STAMPS)/dev $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/oauth
+# Optional: without it, the broker exports neither traces nor metrics.
+$(STAMPS)/otel: requirements/otel.txt $(STAMPS)/core
+	@$(PIP) -r requirements/otel.txt || echo "cannot install OpenTelemetry: there are no traces" >&2
+	@touch $@
+
+$(STAMPS)/spark: requirements/spark.txt $(STAMPS)/dev $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/oauth $(STAMPS)/otel
 	@echo "Installing Spark into $(VENV)"
 	@$(PIP) -r requirements/spark.txt
 	@touch $@
@@ -136,7 +141,7 @@ test-all:
 	$(MAKE) --no-print-directory test TESTS= && exit $$failed
 
 # Tracing slows tests down, so the timeout is longer. Print the report even if a test fails.
-coverage: $(STAMPS)/dev $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/oauth
+coverage: $(STAMPS)/dev $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/oauth $(STAMPS)/otel
 	@rm -rf build/coverage && mkdir -p build/coverage
 	@failed=0; \
 	LEVERET_PURE=1 $(VENV)/bin/coverage run -m pytest -n 4 --dist loadfile --no-loadscope-reorder --timeout 400 $(PYTEST_OPTIONS) $(or $(TESTS),$(COVERAGE_TESTS)) || failed=$$?; \
@@ -196,7 +201,7 @@ build: $(STAMPS)/dev $(STAMPS)/build compiled
 lock: $(STAMPS)/dev
 	$(VENV)/bin/pip-compile -q --strip-extras --no-emit-find-links --no-emit-index-url --generate-hashes --allow-unsafe --pip-args='--only-binary google-re2' \
 		-o requirements/core.txt pyproject.toml
-	for group in segments management oauth build dev demo docs proton spark; do \
+	for group in segments management oauth otel build dev demo docs proton spark; do \
 		$(VENV)/bin/pip-compile -q --strip-extras --no-emit-find-links --no-emit-index-url --generate-hashes --allow-unsafe \
 			-o requirements/$$group.txt requirements/$$group.in || exit 1; done
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,9 +17,10 @@ from opentelemetry.trace import SpanContext, Tracer, format_span_id, format_trac
 
 from leveret import sync
 from leveret.client import amqp10
+from tests.docs.pages import blocks
 from tests.management.telemetry.collector import Collector, Span, unreachable
 from tests.management.telemetry.conftest import start_broker
-from tests.support.broker import LeveretProcess
+from tests.support.broker import ROOT, LeveretProcess
 from tests.support.polling import wait_until
 
 PROTOCOLS = ("0-9-1", "1.0", "0-9")
@@ -355,3 +358,14 @@ class TestLimits:
                 collector.wait_spans(trace_id, ["publish amq.default", f"route {name}"])
             broker.wait_for_log("answers again; 1000 spans were lost")
             assert broker.log().count("leveret.telemetry") == 3
+
+
+def test_the_program_of_the_documentation(broker: LeveretProcess, collector: Collector) -> None:
+    program = blocks(ROOT / "docs" / "tracing.md", "python")[0].text.replace("amqp://localhost", broker.url())
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}
+    result = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert (result.stdout, result.stderr) == ("processed in the trace of the order\n", "")
+    (order,) = [span for span in collector.spans() if span.name == "place order"]
+    steps = ["publish amq.default", *(f"{step} orders" for step in ("route", "deliver", "settle"))]
+    collector.wait_spans(order.trace_id, steps)
+    assert "process orders" in [span.name for span in collector.spans(order.trace_id)]

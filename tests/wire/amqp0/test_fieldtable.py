@@ -332,7 +332,7 @@ class TestFindText:
             assert self.find(table, name.encode("utf-8", "surrogateescape")) == expected
 
     def test_other_names_and_types(self) -> None:
-        assert self.find({"n": "x", "name2": "x", "nam": "x", "nested": {"name": "x"}, "list": ["name"]}) == ""
+        assert self.find({"n": "x", "name2": "x", "na": "x", "nested": {"name": "x"}, "list": ["name"]}) == ""
         assert self.find({"name": 7}) == self.find({"name": b"bytes"}) == self.find({}) == ""
 
     def test_the_last_of_several_fields(self) -> None:
