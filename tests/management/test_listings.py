@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from leveret.broker import metadata
 from leveret.broker.values import freeze
 from leveret.cli.logs import JsonFormatter
+from leveret.management.feed import Change
 from leveret.management.json_values import encode_json, plain
 from leveret.protocols.amqp10.management.messages import shown
 from leveret.protocols.convert import values as conversion
@@ -295,3 +296,9 @@ def test_a_terminal_that_lacks_the_characters(own_broker: LeveretProcess) -> Non
                 timeout=60,
             )
             assert b"\\u65e5\\u672c" in shown.stdout
+
+
+def test_text_that_is_not_utf8_keeps_the_shape_of_an_array() -> None:
+    change = Change(kind="queue", key=7, value={"name": "q\udcff"})
+    assert json.loads(encode_json(change)) == ["queue", 7, {"name": "q\\xff"}]
+    assert json.loads(encode_json([change, Change(kind="end")])) == [["queue", 7, {"name": "q\\xff"}], ["end", None, None]]

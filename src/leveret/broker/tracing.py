@@ -34,7 +34,7 @@ ROUTED: Final = "routed"
 UNROUTABLE: Final = "unroutable"
 COPY: Final = "copy"
 
-# Maximum number of trace points until the reader takes them: about 12 MB.
+# Maximum number of trace points until the reader takes them: about 8 MB.
 MAX_POINTS: Final = 20_000
 
 _EXPIRED: Final = "expired"

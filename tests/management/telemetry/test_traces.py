@@ -165,6 +165,16 @@ class TestPropagation:
         headers = [message.headers.get("traceparent", "") for message in found if message is not None]
         assert [header[3:35] for header in headers] == [*ids, ""]
 
+    def test_a_routing_key_that_is_not_utf8(self, broker: LeveretProcess, collector: Collector, name: str) -> None:
+        trace_id = new_trace()
+        with sync.connect(broker.url()) as connection, connection.channel() as channel:
+            channel.declare_queue(name)
+            channel.bind_queue(name, "amq.fanout")
+            channel.publish("hello", "key\udcff", "amq.fanout", headers={"traceparent": traceparent(trace_id)})
+            channel.delete_queue(name)
+        spans = collector.wait_spans(trace_id, ["publish amq.fanout", f"route {name}"])
+        assert {span.attributes["messaging.rabbitmq.destination.routing_key"] for span in spans} == {"key\\xff"}
+
     def test_a_transaction(self, broker: LeveretProcess, collector: Collector, name: str) -> None:
         trace_id = new_trace()
         with sync.connect(broker.url()) as connection, connection.channel(transactional=True) as channel:

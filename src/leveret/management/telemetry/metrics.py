@@ -20,7 +20,6 @@ from leveret.management.http.errors import BrokerRefused, BrokerUnavailable
 from leveret.management.http.objects import CachedQueue
 from leveret.management.telemetry.collector import Collector
 from leveret.management.telemetry.settings import TelemetrySettings
-from leveret.management.telemetry.texts import text_of
 
 _MESSAGES: Final = "{message}"
 _BYTES: Final = "By"
@@ -126,11 +125,11 @@ class Metrics:
     # Observations
 
     def _totals(self, name: str) -> Observations:
-        return [Observation(found.totals[name], {_VHOST: text_of(vhost)}) for vhost, found in self._cache.vhosts.items()]
+        return [Observation(found.totals[name], {_VHOST: vhost}) for vhost, found in self._cache.vhosts.items()]
 
     def _messages(self) -> Observations:
         return [
-            Observation(found.totals[state], {_VHOST: text_of(vhost), _STATE: state})
+            Observation(found.totals[state], {_VHOST: vhost, _STATE: state})
             for vhost, found in self._cache.vhosts.items()
             for state in _STATES
         ]
@@ -148,7 +147,7 @@ class Metrics:
         return self._per_vhost(Counter(found.item["vhost"] for found in self._cache.connections.values()))
 
     def _per_vhost(self, counts: Counter[str]) -> Observations:
-        return [Observation(counts[vhost], {_VHOST: text_of(vhost)}) for vhost in self._cache.vhosts]
+        return [Observation(counts[vhost], {_VHOST: vhost}) for vhost in self._cache.vhosts]
 
     def _channels(self) -> Observations:
         return [Observation(len(self._cache.channels))]
@@ -178,4 +177,4 @@ def _callback(observe: Callable[[], Observations]) -> CallbackT:
 
 
 def _attributes(queue: CachedQueue) -> dict[str, str]:
-    return {_VHOST: text_of(queue.item["vhost"]), _QUEUE: text_of(queue.item["name"])}
+    return {_VHOST: queue.item["vhost"], _QUEUE: queue.item["name"]}

@@ -22,7 +22,6 @@ from opentelemetry.trace import (
 )
 
 from leveret.management.telemetry.points import Point
-from leveret.management.telemetry.texts import text_of
 
 K = TypeVar("K")
 
@@ -112,7 +111,7 @@ class SpanMaker:
     def _span(self, point: Point, kind: SpanKind, began: int) -> Span:
         trace_id, _, span_id = point.parent.partition("-")
         parent = SpanContext(int(trace_id, 16), int(span_id, 16), True, TraceFlags(TraceFlags.SAMPLED))
-        name = text_of(point.name) or _DEFAULT_EXCHANGE
+        name = point.name or _DEFAULT_EXCHANGE
         return self._tracer.start_span(
             f"{point.step} {name}",
             set_span_in_context(NonRecordingSpan(parent)),
@@ -129,14 +128,14 @@ def _attributes(point: Point, name: str) -> dict[str, str | int]:
         "messaging.operation.name": point.step,
         "messaging.destination.name": name,
         "messaging.message.body.size": point.size,
-        "leveret.vhost": text_of(point.vhost),
+        "leveret.vhost": point.vhost,
     }
     if point.step in _TYPES:
         attributes["messaging.operation.type"] = _TYPES[point.step]
     if point.routing_key:
-        attributes["messaging.rabbitmq.destination.routing_key"] = text_of(point.routing_key)
+        attributes["messaging.rabbitmq.destination.routing_key"] = point.routing_key
     if point.queue:
-        attributes["messaging.destination.publish.name"] = text_of(point.exchange) or _DEFAULT_EXCHANGE
+        attributes["messaging.destination.publish.name"] = point.exchange or _DEFAULT_EXCHANGE
     if point.protocol:
         attributes["network.protocol.name"] = "amqp"
         attributes["network.protocol.version"] = _VERSIONS.get(point.protocol, point.protocol)
