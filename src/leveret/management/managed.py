@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Executor
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from leveret.broker.broker import Broker
 from leveret.broker.errors import AccessRefused, NotFound
@@ -20,6 +20,9 @@ from leveret.security.accounts import Account, UserAccount
 from leveret.security.users import UserStore
 
 T = TypeVar("T")
+
+# Searches that use a thread at a time.
+MAX_SEARCHES: Final = 2
 
 
 class ManagedBroker:
@@ -79,6 +82,8 @@ class ManagedBroker:
         self.audit = audit if audit is not None else AuditLog()
         self.auditor: Auditor = LoggingAuditor(self.audit)
         self._executor = executor
+        # Logins use the same threads.
+        self._searches = asyncio.Semaphore(MAX_SEARCHES)
         self._authenticate = authenticate
 
     async def authenticate(self, name: str, password: bytes, address: str) -> Account | None:
@@ -96,6 +101,11 @@ class ManagedBroker:
         if account is None or account.name != user or not account.is_token:
             raise AccessRefused(f"the token of user '{user}' is not accepted any more")
         return account
+
+    async def search_in_thread(self, function: Callable[[], T]) -> T:
+        """Run a long search in a thread and return its result. Few searches run at a time."""
+        async with self._searches:
+            return await self.in_thread(function)
 
     async def in_thread(self, function: Callable[[], T]) -> T:
         """Run a function in a thread and return its result."""

@@ -719,6 +719,7 @@ def test_the_audit_log(console: Console, api: HttpBroker) -> None:
     declare(api, "watched")
     delete(api, "watched")
     console.enter("audit", object="watched")
+    console.see_heading("Audit log")
     rows = console.wait_for_rows(lambda found: len(found) == 2)
     assert [row[2] for row in rows] == ["queue.delete", "queue.declare"]
     assert rows[0][1] == "guest"

@@ -238,7 +238,9 @@ class Selection:
         found = [item for item in found if search.accepts(item.exchange, item.routing_key, item.properties)]
         if not found or not search.looks_into_bodies:
             return found
-        return await self._context.managed.in_thread(lambda: [item for item in found if search.accepts_body(item.body)])
+        return await self._context.managed.search_in_thread(
+            lambda: [item for item in found if search.accepts_body(item.body)]
+        )
 
 
 def describe_entry(context: Context, entry: Entry) -> Found:
@@ -375,7 +377,7 @@ async def _browse_unacked(context: Context, queue: Queue, request: Browse) -> Br
         examined += 1
         found = describe_entry(context, entry)
         if search.accepts(found.exchange, found.routing_key, found.properties) and (
-            not search.looks_into_bodies or await context.managed.in_thread(partial(search.accepts_body, found.body))
+            not search.looks_into_bodies or await context.managed.search_in_thread(partial(search.accepts_body, found.body))
         ):
             messages.append(_describe(found, request, _holder(entry.holder)))
             size += min(entry.message.size, request.truncate)
