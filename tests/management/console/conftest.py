@@ -87,6 +87,7 @@ def screenshot(console: Console) -> Screenshot:
 
     def write(name: str) -> None:
         if directory:
+            console.find(".live", "Live")
             console.driver.save_screenshot(str(ROOT / directory / f"console-{name}.png"))
 
     return write

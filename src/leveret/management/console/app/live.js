@@ -100,6 +100,7 @@ function describe() {
 
 function receive(message) {
   aliveUntil = Date.now() + 2 * ALIVE_INTERVAL;
+  describe();
   changed ||= message.kind === "event";
 }
 
