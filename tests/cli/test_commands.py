@@ -187,7 +187,7 @@ def test_connections_channels_consumers(commands: Commands, connection: pika.Blo
     closed = wait_closed(connection)
     assert closed.startswith("320") and closed.endswith("maintenance")
     assert "no connection 99999" in commands.refused("connections", "close", "99999")
-    assert "user 'nobody' has no connections" in commands.refused("connections", "close", "--user", "nobody")
+    assert "user 'unknown' has no connections" in commands.refused("connections", "close", "--user", "unknown")
     assert commands.run("connections", "close").exit_code == 2
 
 

@@ -34,7 +34,7 @@ def test_scram(tmp_path: Path, log_in: LogIn, mechanism: str) -> None:
         offered = log_in(broker, mechanism, "guest", "guest")
         assert offered is not None and offered[:3] == [*BOTH, "PLAIN"]
         assert log_in(broker, mechanism, "guest", "wrong") is None
-        assert log_in(broker, mechanism, "nobody", "guest") is None
+        assert log_in(broker, mechanism, "unknown", "guest") is None
         commands = Commands(broker.data_dir)
         commands.ok("users", "add", "alice", "--password-file", "-", input="secret")
         permit(commands, "alice")

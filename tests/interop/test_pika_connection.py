@@ -84,7 +84,7 @@ def test_wrong_password(connect: Connect) -> None:
 
 def test_unknown_user(connect: Connect) -> None:
     with pytest.raises(ProbableAuthenticationError):
-        connect(user="nobody", password="guest")
+        connect(user="unknown", password="guest")
 
 
 def test_unknown_vhost(connect: Connect) -> None:

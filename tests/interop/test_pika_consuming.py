@@ -205,9 +205,9 @@ def test_cancel(connection: BlockingConnection, name: str) -> None:
 def test_cancel_of_an_unknown_tag(channel: BlockingChannel) -> None:
     """RabbitMQ answers cancel-ok."""
     ok: list[pika.frame.Method] = []
-    channel._impl._rpc(pika.spec.Basic.Cancel(consumer_tag="nobody"), ok.append, [pika.spec.Basic.CancelOk])
+    channel._impl._rpc(pika.spec.Basic.Cancel(consumer_tag="unknown"), ok.append, [pika.spec.Basic.CancelOk])
     pump(channel.connection, lambda: ok)
-    assert ok[0].method.consumer_tag == "nobody"
+    assert ok[0].method.consumer_tag == "unknown"
 
 
 def test_cancel_notification(connect: Connect, name: str) -> None:

@@ -117,7 +117,7 @@ def test_confirms(channel: BlockingChannel, name: str) -> None:
 
 def test_unroutable_is_confirmed(channel: BlockingChannel, name: str) -> None:
     channel.confirm_delivery()
-    channel.basic_publish("", name + ".nobody", b"dropped")
+    channel.basic_publish("", name + ".missing", b"dropped")
 
 
 def test_mandatory_return_precedes_its_confirm(channel: BlockingChannel, name: str) -> None:

@@ -286,7 +286,7 @@ def test_the_first_start_decides(channel: BaseChannel, stream: str) -> None:
     lag = ask(channel, "stream.lag", stream=stream, consumer="c")
     assert (lag["next_offset"], lag["end"], lag["lag"]) == (8, 10, 2)
     with pytest.raises(Refused) as refused:
-        ask(channel, "stream.lag", stream=stream, consumer="nobody")
+        ask(channel, "stream.lag", stream=stream, consumer="unknown")
     assert refused.value.condition == "not-found"
     for operation in ("stream.start", "stream.commit"):
         with pytest.raises(Refused) as refused:

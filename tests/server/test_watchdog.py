@@ -56,7 +56,7 @@ def test_a_turn_costs_two_reads_of_the_clock(clock: Clock) -> None:
 
 def test_it_serves_an_event_loop() -> None:
     watchdog = Watchdog(0.1)
-    watchdog.watch(lambda: "nobody")
+    watchdog.watch(lambda: "unknown")
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(watchdog)) as runner:
         runner.run(asyncio.sleep(0.001))
     assert watchdog.longest > 0

@@ -22,7 +22,7 @@ def test_malformed_credentials(api: HttpBroker, header: str) -> None:
 
 
 def test_wrong_credentials(api: HttpBroker) -> None:
-    for user in ("guest", "nobody"):
+    for user in ("guest", "unknown"):
         reply = api("GET", "/overview", user=user, password="wrong")
         assert reply.status == 401
         assert reply.json == {"error": "not_authorized", "reason": "Login failed"}

@@ -211,7 +211,7 @@ def test_login_takes_a_form_as_in_rabbitmq(api: HttpBroker) -> None:
         ({}, 401),
         ({"username": "guest"}, 401),
         ({"username": "guest", "password": "wrong"}, 401),
-        ({"username": "nobody", "password": "guest"}, 401),
+        ({"username": "unknown", "password": "guest"}, 401),
         ({"username": "plain", "password": "plain"}, 401),
         ({"token": "eyJhbGciOiJub25lIn0.e30."}, 401),
         ({"username": 7, "password": "guest"}, 400),

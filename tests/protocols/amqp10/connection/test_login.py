@@ -76,7 +76,7 @@ def test_scram(mechanism: str) -> None:
     assert client.session.user == "user"
 
 
-@pytest.mark.parametrize(("user", "password"), [("user", "wrong"), ("nobody", "user")])
+@pytest.mark.parametrize(("user", "password"), [("user", "wrong"), ("unknown", "user")])
 def test_scram_that_fails(user: str, password: str) -> None:
     client = sasl(scram_site())
     scram = ScramClient("SCRAM-SHA-256", user, password)

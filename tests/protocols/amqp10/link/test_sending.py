@@ -90,7 +90,7 @@ def test_an_unroutable_message_is_released(session: Session) -> None:
     assert sender.outcomes() == [(0, 0, True, "Released")]
 
 
-@pytest.mark.parametrize("address", ["/topic/nobody", "topic://nobody"])
+@pytest.mark.parametrize("address", ["/topic/unknown", "topic://unknown"])
 def test_topics_accept_everything(session: Session, address: str) -> None:
     sender = session.sender(address)
     sender.send()
