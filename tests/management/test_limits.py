@@ -59,7 +59,8 @@ def test_user_limits(harness: Harness) -> None:
     expected = [{"user": "alice", "value": {"max-connections": 5, "max-channels": 0}}]
     assert harness.call("user_limits.list") == harness.call("user_limits.list", user="alice") == expected
     assert harness.call("user_limits.list", user="bob") == []
-    assert harness.users.get("alice").limits == UserLimits(5, -1)  # type: ignore[union-attr]
+    alice = harness.users.get("alice")
+    assert alice is not None and alice.limits == UserLimits(5, -1)
     harness.call("user_limits.clear", user="alice", name="max-channels")
     assert harness.call("user_limits.list") == [{"user": "alice", "value": {"max-connections": 5}}]
     harness.call("user_limits.clear", user="alice")
@@ -71,7 +72,7 @@ def test_user_limits(harness: Harness) -> None:
     [
         ("vhost_limits.clear", {"vhost": "nowhere"}, NotFound),
         ("vhost_limits.set", {"vhost": "/", "name": "max-channels", "value": 1}, BadCall),
-        ("user_limits.set", {"user": "nobody", "name": "max-channels", "value": 1}, NotFound),
+        ("user_limits.set", {"user": "unknown", "name": "max-channels", "value": 1}, NotFound),
         ("user_limits.set", {"user": "alice", "name": "max-queues", "value": 1}, BadCall),
     ],
 )

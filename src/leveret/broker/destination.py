@@ -36,8 +36,10 @@ class Destination(ABC):
     def reach(self, queues: dict[Queue, None], exchanges: list[Exchange]) -> None:
         """Add a queue to the queues of a message, or an exchange to the exchanges that route it further."""
 
-    def bound_to(self, source: Exchange) -> None:  # noqa: B027 - a queue routes no further
+    @abstractmethod
+    def bound_to(self, source: Exchange) -> None:
         """Note the first binding from an exchange."""
 
-    def unbound_from(self, source: Exchange) -> None:  # noqa: B027
+    @abstractmethod
+    def unbound_from(self, source: Exchange) -> None:
         """Note that the last binding from an exchange was removed."""

@@ -15,6 +15,7 @@ from selenium.common.exceptions import ElementNotInteractableException, StaleEle
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.command import Command
 from selenium.webdriver.remote.webelement import WebElement
 
 from tests.support.polling import wait_until
@@ -226,5 +227,5 @@ class Console:
 
     def problems(self) -> list[str]:
         """Return messages in the browser's console, and violations of the content security policy."""
-        messages = [entry["message"] for entry in self.driver.get_log("browser")]  # type: ignore[no-untyped-call]
+        messages = [entry["message"] for entry in self.driver.execute(Command.GET_LOG, {"type": "browser"})["value"]]
         return [*messages, *(self.script("return window.violations") or [])]

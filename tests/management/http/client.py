@@ -6,6 +6,7 @@ import base64
 import gzip
 import http.client
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,14 +26,14 @@ class Reply:
         return json.loads(self.content)
 
 
-class HttpApi:
+class HttpApi(ABC):
     """The HTTP API of a broker, Leveret or RabbitMQ."""
 
     prefix = ""
 
     @property
-    def port(self) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def port(self) -> int: ...
 
     def __call__(
         self,

@@ -10,6 +10,7 @@ import pytest
 
 from leveret.management.http import history_store
 from leveret.management.http.cache import Cache
+from leveret.management.http.control import Control
 from leveret.management.http.history_store import (
     BROKER,
     HOUR,
@@ -116,7 +117,7 @@ def queue_item(name: str) -> dict[str, Any]:
 
 def test_samples_of_a_minute_come_from_the_cache() -> None:
     clock = Clock()
-    cache = Cache(None, clock)  # type: ignore[arg-type]
+    cache = Cache(Control(Path("unused")), clock)
     process = {"process": {"memory": 1, "pid": 1, "uptime": 60.0, "data_dir": "/nonexistent"}, "alarm": ""}
     cache.apply([["begin", None, True], ["node", None, process], ["vhost.sample", "/", [0] * 15], ["end", None, None]])
     for number in (1, 2):

@@ -147,6 +147,12 @@ class Queue(Destination):
     def reach(self, queues: dict[Queue, None], exchanges: list[Exchange]) -> None:
         queues[self] = None
 
+    def bound_to(self, source: Exchange) -> None:
+        """Ignore the binding: a queue routes no further."""
+
+    def unbound_from(self, source: Exchange) -> None:
+        """Ignore the binding: a queue routes no further."""
+
     # Definition
 
     def record(self) -> Record:

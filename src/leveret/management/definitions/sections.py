@@ -89,6 +89,7 @@ class Section(Generic[ItemT]):
         set_call: The operation that adds an object, and replaces one if it can be replaced.
         identity: The keys that identify an object.
         item: The struct of the objects in a file.
+        fields: The keys of a row that the file has.
         in_vhost: Whether the objects belong to a vhost.
         in_vhost_file: Whether files of a single vhost have the section.
         needs: Other sections whose objects these refer to.
@@ -100,6 +101,7 @@ class Section(Generic[ItemT]):
     set_call: ClassVar[str]
     identity: ClassVar[tuple[str, ...]]
     item: type[ItemT]
+    fields: ClassVar[tuple[str, ...]] = ()
     in_vhost: ClassVar[bool] = True
     in_vhost_file: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ()
@@ -112,7 +114,7 @@ class Section(Generic[ItemT]):
 
     def entry_of(self, row: Row) -> Entry:
         """Return the entry of a row."""
-        raise NotImplementedError
+        return {name: row[name] for name in self.fields}
 
     def existing(self, row: Row) -> Existing:
         """Return the object of a row."""
@@ -320,9 +322,7 @@ class Permissions(_OfUser[items.Permission]):
     set_call = "permissions.set"
     identity = ("user", "vhost")
     item = items.Permission
-
-    def entry_of(self, row: Row) -> Entry:
-        return _chosen(row, "user", "vhost", "configure", "write", "read")
+    fields = ("user", "vhost", "configure", "write", "read")
 
     def label(self, entry: Entry) -> str:
         return f"permissions of user '{entry['user']}' in vhost '{entry['vhost']}'"
@@ -335,9 +335,7 @@ class TopicPermissions(_OfUser[items.TopicPermission]):
     set_call = "topic_permissions.set"
     identity = ("user", "vhost", "exchange")
     item = items.TopicPermission
-
-    def entry_of(self, row: Row) -> Entry:
-        return _chosen(row, "user", "vhost", "exchange", "write", "read")
+    fields = ("user", "vhost", "exchange", "write", "read")
 
     def label(self, entry: Entry) -> str:
         return f"topic permissions of user '{entry['user']}' for exchange '{entry['exchange']}' in vhost '{entry['vhost']}'"
@@ -350,9 +348,7 @@ class Parameters(Section[items.Parameter]):
     set_call = "parameters.set"
     identity = ("vhost", "component", "name")
     item = items.Parameter
-
-    def entry_of(self, row: Row) -> Entry:
-        return _chosen(row, "vhost", "component", "name", "value")
+    fields = ("vhost", "component", "name", "value")
 
     def entry_of_item(self, item: items.Parameter) -> Entry:
         return {**_given(item), "value": item.value}
@@ -368,11 +364,9 @@ class GlobalParameters(Section[items.GlobalParameter]):
     set_call = "global_parameters.set"
     identity = ("name",)
     item = items.GlobalParameter
+    fields = ("name", "value")
     in_vhost = False
     in_vhost_file = False
-
-    def entry_of(self, row: Row) -> Entry:
-        return _chosen(row, "name", "value")
 
     def entry_of_item(self, item: items.GlobalParameter) -> Entry:
         return {"name": item.name, "value": item.value}
@@ -388,9 +382,7 @@ class Policies(Section[items.Policy]):
     set_call = "policies.set"
     identity = ("vhost", "name")
     item = items.Policy
-
-    def entry_of(self, row: Row) -> Entry:
-        return _chosen(row, "vhost", "name", "pattern", "apply-to", "definition", "priority")
+    fields = ("vhost", "name", "pattern", "apply-to", "definition", "priority")
 
     def entry_of_item(self, item: items.Policy) -> Entry:
         return {"apply-to": "all", "priority": 0, **_given(item)}
@@ -403,9 +395,7 @@ class Exchanges(Section[items.Exchange]):
     set_call = "exchanges.add"
     identity = ("vhost", "name")
     item = items.Exchange
-
-    def entry_of(self, row: Row) -> Entry:
-        return _chosen(row, "vhost", "name", "type", "durable", "auto_delete", "internal", "arguments")
+    fields = ("vhost", "name", "type", "durable", "auto_delete", "internal", "arguments")
 
     def is_exported(self, row: Row) -> bool:
         return row["name"] not in ("", _CONTROL) and not row["name"].startswith(RESERVED)
@@ -430,9 +420,7 @@ class Queues(Section[items.Queue]):
     set_call = "queues.add"
     identity = ("vhost", "name")
     item = items.Queue
-
-    def entry_of(self, row: Row) -> Entry:
-        return _chosen(row, "vhost", "name", "type", "durable", "auto_delete", "arguments")
+    fields = ("vhost", "name", "type", "durable", "auto_delete", "arguments")
 
     def is_exported(self, row: Row) -> bool:
         """Exclude exclusive queues, queues that AMQP 1.0 links own, and server-named queues."""
@@ -545,10 +533,6 @@ def _given(item: items.Item) -> Entry:
     """Return the keys of an object of a file that have a value."""
     pairs = zip(item.__struct_encode_fields__, item.__struct_fields__, strict=True)
     return {name: value for name, field in pairs if (value := getattr(item, field)) is not None}
-
-
-def _chosen(row: Row, *names: str) -> Entry:
-    return {name: row[name] for name in names}
 
 
 def _table(value: Mapping[str, Any] | Iterable[Any] | None, name: str) -> Row:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
 from leveret.management.http.errors import bad_request
@@ -12,10 +13,10 @@ _MODES: Final = ("ack_requeue_true", "ack_requeue_false", "reject_requeue_true",
 
 def _number(value: object, name: str) -> int:
     """Return a number, which clients also send as a string. Raises `HttpError` (400)."""
-    try:
-        return int(value)  # type: ignore[call-overload, no-any-return]
-    except (TypeError, ValueError):
-        raise bad_request(f"invalid value of '{name}'; expected a number") from None
+    with suppress(ValueError):
+        if isinstance(value, (int, float, str)):
+            return int(value)
+    raise bad_request(f"invalid value of '{name}'; expected a number")
 
 
 async def get(request: Request) -> Answer:

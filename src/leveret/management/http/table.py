@@ -28,7 +28,7 @@ from leveret.management.http import (
     vhosts,
 )
 from leveret.management.http.identity import ADMIN, ANY, MONITOR, POLICY, Access
-from leveret.management.http.policies import OPERATOR_POLICIES, POLICIES
+from leveret.management.http.policies import OPERATOR_POLICIES, POLICIES, Policies
 from leveret.management.http.request import Answer, Request
 
 Handler: TypeAlias = Callable[[Request], Awaitable[Answer]]
@@ -77,6 +77,26 @@ _LOGIN_ATTEMPTS: Final = {
     "GET": Route(overview.list_login_attempts, MONITOR),
     "DELETE": Route(overview.forget_login_attempts, ADMIN),
 }
+_TOPIC_PERMISSIONS: Final = {
+    "GET": Route(users.show_topic_permissions, ADMIN, "all"),
+    "PUT": Route(users.put_topic_permission, ADMIN, "all"),
+    "DELETE": Route(users.delete_topic_permissions, ADMIN, "all"),
+}
+
+
+def _policies(path: str, handlers: Policies, change: Access) -> dict[str, dict[str, Route]]:
+    """Return the paths of a kind of policies, whose changes require this access."""
+    return {
+        path: {"GET": Route(handlers.list_all)},
+        f"{path}/{{vhost}}": {"GET": Route(handlers.list_in_vhost, ANY, "visible")},
+        f"{path}/{{vhost}}/{{name}}": {
+            "GET": Route(handlers.show, ANY, "visible"),
+            "PUT": Route(handlers.put, change),
+            "DELETE": Route(handlers.delete, change),
+        },
+    }
+
+
 # Paths below `/api`. `{name}` stands for one part of the path.
 ROUTES: Final[dict[str, dict[str, Route]]] = {
     "/overview": {"GET": Route(overview.overview)},
@@ -146,16 +166,8 @@ ROUTES: Final[dict[str, dict[str, Route]]] = {
         "DELETE": Route(users.delete_permission, ADMIN, "all"),
     },
     "/topic-permissions": {"GET": Route(users.list_topic_permissions, ADMIN)},
-    "/topic-permissions/{vhost}/{user}": {
-        "GET": Route(users.show_topic_permissions, ADMIN, "all"),
-        "PUT": Route(users.put_topic_permission, ADMIN, "all"),
-        "DELETE": Route(users.delete_topic_permissions, ADMIN, "all"),
-    },
-    "/topic-permissions/{vhost}/{user}/{exchange}": {
-        "GET": Route(users.show_topic_permissions, ADMIN, "all"),
-        "PUT": Route(users.put_topic_permission, ADMIN, "all"),
-        "DELETE": Route(users.delete_topic_permissions, ADMIN, "all"),
-    },
+    "/topic-permissions/{vhost}/{user}": _TOPIC_PERMISSIONS,
+    "/topic-permissions/{vhost}/{user}/{exchange}": _TOPIC_PERMISSIONS,
     "/vhost-limits": {"GET": Route(limits.list_of_vhosts)},
     "/vhost-limits/{vhost}": {"GET": Route(limits.list_of_vhost, ANY, "visible")},
     "/vhost-limits/{vhost}/{name}": {
@@ -168,20 +180,8 @@ ROUTES: Final[dict[str, dict[str, Route]]] = {
         "PUT": Route(limits.put_of_user, ADMIN),
         "DELETE": Route(limits.delete_of_user, ADMIN),
     },
-    "/policies": {"GET": Route(POLICIES.list_all)},
-    "/policies/{vhost}": {"GET": Route(POLICIES.list_in_vhost, ANY, "visible")},
-    "/policies/{vhost}/{name}": {
-        "GET": Route(POLICIES.show, ANY, "visible"),
-        "PUT": Route(POLICIES.put, POLICY),
-        "DELETE": Route(POLICIES.delete, POLICY),
-    },
-    "/operator-policies": {"GET": Route(OPERATOR_POLICIES.list_all)},
-    "/operator-policies/{vhost}": {"GET": Route(OPERATOR_POLICIES.list_in_vhost, ANY, "visible")},
-    "/operator-policies/{vhost}/{name}": {
-        "GET": Route(OPERATOR_POLICIES.show, ANY, "visible"),
-        "PUT": Route(OPERATOR_POLICIES.put, ADMIN),
-        "DELETE": Route(OPERATOR_POLICIES.delete, ADMIN),
-    },
+    **_policies("/policies", POLICIES, POLICY),
+    **_policies("/operator-policies", OPERATOR_POLICIES, ADMIN),
     "/parameters": {"GET": Route(parameters.list_all, POLICY)},
     "/parameters/{component}": {"GET": Route(parameters.list_of_component, POLICY)},
     "/parameters/{component}/{vhost}": {"GET": Route(parameters.list_in_vhost, POLICY)},
