@@ -57,7 +57,7 @@ def plain(value: ReplyValue) -> Json:
     if isinstance(value, (list, tuple)):
         return [plain(inner) for inner in value]
     if isinstance(value, msgspec.Struct):
-        fields = {name: plain(inner) for name, inner in fields_of(value).items()}
+        fields: dict[str, Json] = {name: plain(inner) for name, inner in fields_of(value).items()}
         return list(fields.values()) if value.__struct_config__.array_like else fields
     if isinstance(value, (bytes, bytearray)):
         return bytes(value).decode("utf-8", "backslashreplace")
