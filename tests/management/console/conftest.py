@@ -29,6 +29,17 @@ SOURCES = Path(__file__).parent
 Screenshot: TypeAlias = Callable[[str], None]
 
 
+# Tests in the browser that `make test` runs: those of signing in, of a queue from its growth to its end, and of stored
+# scripts. The others are slow.
+FIRST = ("test_sign_in_and_out", "test_from_a_growing_queue_to_its_end", "test_stored_scripts_are_inert")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent == SOURCES and "console" in getattr(item, "fixturenames", ()) and item.name not in FIRST:
+            item.add_marker("slow")
+
+
 @pytest.fixture(scope="session")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpBroker]:
     """The API of the broker whose console the tests use."""
