@@ -193,6 +193,9 @@ READ: Final = [
     "/health/checks/protocol-listener/mqtt",
     "/health/checks/port-listener/1",
     "/health/checks/port-listener/x",
+    "/health/checks/certificate-expiration/1/weeks",
+    "/health/checks/certificate-expiration/x/weeks",
+    "/health/checks/certificate-expiration/1/parsecs",
 ]
 MISSING: Final = [
     "/nothing",

@@ -30,7 +30,10 @@ def rabbit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, H
     if not available():
         pytest.skip("rabbitmq-server is not installed")
     port = free_port()
-    settings = f"management.tcp.port = {port}\nmanagement.tcp.ip = 127.0.0.1\n"
+    settings = (
+        f"management.tcp.port = {port}\nmanagement.tcp.ip = 127.0.0.1\n"
+        f"stream.listeners.tcp.default = 127.0.0.1:{free_port()}\n"
+    )
     process = RabbitProcess(tmp_path_factory.mktemp("rabbit"), PLUGINS, settings)
     with process.start():
         yield process, HttpRabbit(port)
