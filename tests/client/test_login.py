@@ -25,7 +25,7 @@ async def test_scram(connect: Connect, server: Broker, protocol: str, mechanism:
     with pytest.raises(AuthenticationFailed):
         await connect.open(protocol, mechanism=mechanism, password="wrong")
     with pytest.raises(AuthenticationFailed):
-        await connect.open(protocol, mechanism=mechanism, user="nobody")
+        await connect.open(protocol, mechanism=mechanism, user="unknown")
 
 
 def exchange(mechanism: str) -> tuple[Login, str]:

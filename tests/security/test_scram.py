@@ -268,7 +268,7 @@ def test_the_salts_of_the_mechanisms_and_of_brokers_differ(store: UserStore) -> 
 
 def test_fake_keys_never_log_in(store: UserStore) -> None:
     for mechanism, octets in KEY_BYTES.items():
-        one, two = store.scram_keys("nobody", mechanism), store.scram_keys("nobody", mechanism)
+        one, two = store.scram_keys("unknown", mechanism), store.scram_keys("unknown", mechanism)
         assert one.stored_key != two.stored_key
         assert len(one.stored_key) == len(one.server_key) == octets
 
@@ -403,9 +403,9 @@ def test_no_name_costs_more_than_another(store: UserStore, monkeypatch: pytest.M
         return make(name, password)
 
     monkeypatch.setattr(store.keyring, "make", counted)
-    assert not is_in(store, "nobody", "x")
+    assert not is_in(store, "unknown", "x")
     assert made == ["one", "two"]
-    for name in ("one", "two", "stored", "nobody"):
+    for name in ("one", "two", "stored", "unknown"):
         assert is_in(store, name, "x") is (name in ("one", "two"))
     assert made == ["one", "two"]
 

@@ -73,7 +73,7 @@ def test_a_store_keeps_topic_permissions() -> None:
         assert one.may_topic("alice", "/", WRITE, "x", "w")
         assert not one.may_topic("alice", "/", READ, "x", "w")
         assert one.may_topic("alice", "/", WRITE, "unrestricted", "w")
-        assert not one.may_topic("nobody", "/", WRITE, "unrestricted", "w")
+        assert not one.may_topic("unknown", "/", WRITE, "unrestricted", "w")
     store.clear_topic_permissions("alice", "/", "x")
     assert store.may_topic("alice", "/", READ, "x", "w")
     assert not store.may_topic("alice", "/", READ, "y", "w")
@@ -94,8 +94,8 @@ def test_refused_changes() -> None:
     store.add(User(name="alice"))
     with pytest.raises(NotAllowed, match="declared in"):
         store.set_topic_permission("declared", "/", "x", TopicPermission())
-    with pytest.raises(NotFound, match="user 'nobody' does not exist"):
-        store.set_topic_permission("nobody", "/", "x", TopicPermission())
+    with pytest.raises(NotFound, match="user 'unknown' does not exist"):
+        store.set_topic_permission("unknown", "/", "x", TopicPermission())
     with pytest.raises(PreconditionFailed, match=r"exchange 'x': read topic permission '\('"):
         store.set_topic_permission("alice", "/", "x", TopicPermission("", "("))
 

@@ -90,7 +90,7 @@ def test_every_login_computes_one_hash(store: UserStore, hasher: CountingHasher)
 
 def test_a_second_login_costs_no_hash_right_or_wrong(store: UserStore, hasher: CountingHasher) -> None:
     add(store, "alice")
-    for name, password, right in (("alice", b"secret", True), ("alice", b"wrong", False), ("nobody", b"x", False)):
+    for name, password, right in (("alice", b"secret", True), ("alice", b"wrong", False), ("unknown", b"x", False)):
         assert store.cached_verdict(name, password) is None
         assert store.verify(name, password) is right
         hasher.calls.clear()
@@ -363,7 +363,7 @@ def test_permissions_hold_for_one_vhost_and_one_operation(store: UserStore) -> N
     assert store.may("alice", "/", "write", "bob")
     assert not store.may("alice", "/", "read", "apple")
     assert not store.may("alice", "other", "configure", "apple")
-    assert not store.may("nobody", "/", "configure", "apple")
+    assert not store.may("unknown", "/", "configure", "apple")
 
 
 def test_invalid_expressions_change_nothing(store: UserStore) -> None:

@@ -33,6 +33,14 @@ class BadCall(BrokerError):
     condition = "bad-call"
 
 
+def _read(name: str, request: type[Q], fields: object) -> Q:
+    """Return a request. Raises `BadCall` if a field is missing, unknown or of the wrong type."""
+    try:
+        return read(name, request, fields)
+    except ValueError as error:
+        raise BadCall(str(error)) from None
+
+
 class Admin:
     """Executor of operations on a broker."""
 
@@ -50,10 +58,7 @@ class Admin:
         operation = OPERATIONS.get(name)
         if operation is None:
             raise BadCall(f"unknown call '{name}'; expected one of {', '.join(sorted(OPERATIONS))}")
-        try:
-            request = read(name, operation.request, fields)
-        except ValueError as error:
-            raise BadCall(str(error)) from None
+        request = _read(name, operation.request, fields)
         context = Context(self.managed, principal)
         admit(name, operation, context)
         if operation.changes:
@@ -74,10 +79,7 @@ class Admin:
         operation = DEFINITIONS.get(name)
         if operation is None:
             raise BadCall(f"unknown call '{name}' in a vhost; expected one of {', '.join(sorted(DEFINITIONS))}")
-        try:
-            request = read(name, operation.request, fields)
-        except ValueError as error:
-            raise BadCall(str(error)) from None
+        request = _read(name, operation.request, fields)
         context = VhostContext(self.managed.vhost(vhost), principal, None, self.managed.auditor)
         removed = _Done(asyncio.get_running_loop())
         is_removed = True

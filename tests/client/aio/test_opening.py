@@ -99,7 +99,7 @@ async def test_anonymous(dial: Connect, tmp_path: Path) -> None:
 
 async def test_unknown_user_or_vhost(connect: Connect, server: Broker) -> None:
     with pytest.raises(AuthenticationFailed) as caught:
-        await connect(server.url(user="nobody"))
+        await connect(server.url(user="unknown"))
     assert (caught.value.host, caught.value.port, caught.value.reply_code) == (server.host, server.port, 403)
     for vhost in ("nowhere", "interop/x"):
         with pytest.raises(VhostRefused) as refused:

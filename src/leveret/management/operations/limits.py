@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from leveret.broker.parameters import MAX_CONNECTIONS, MAX_QUEUES
 from leveret.management.operations.operation import Context, Operation, Operations
-from leveret.management.structs import Reply, Request
+from leveret.management.structs import InVhost, Reply, Request
 from leveret.security.users import UserLimits
 
 # Names of user limits, and of the fields in the settings.
@@ -19,12 +19,6 @@ USER_LIMITS: Final = {"max-connections": "max_connections", "max-channels": "max
 # Values of a user's setting: the default, and none allowed.
 DEFAULT: Final = 0
 NONE_ALLOWED: Final = -1
-
-
-class ListVhosts(Request, kw_only=True):
-    """Request for the limits of one vhost, or of all vhosts."""
-
-    vhost: str | None = None
 
 
 class OfVhost(Request, kw_only=True):
@@ -77,7 +71,7 @@ class UserLimitsInfo(Reply, kw_only=True):
     value: dict[str, int]
 
 
-def list_vhost_limits(context: Context, request: ListVhosts) -> Iterator[VhostLimits]:
+def list_vhost_limits(context: Context, request: InVhost) -> Iterator[VhostLimits]:
     """List the limits of vhosts. A vhost without limits is left out."""
     for vhost in context.vhosts(request.vhost):
         limits = {MAX_CONNECTIONS: vhost.max_connections, MAX_QUEUES: vhost.max_queues}
@@ -127,7 +121,7 @@ def clear_user_limits(context: Context, request: OfUser) -> None:
 
 
 OPERATIONS: Operations = {
-    "vhost_limits.list": Operation(list_vhost_limits, ListVhosts, VhostLimits),
+    "vhost_limits.list": Operation(list_vhost_limits, InVhost, VhostLimits),
     "vhost_limits.set": Operation(set_vhost_limit, SetVhost, changes=True),
     "vhost_limits.clear": Operation(clear_vhost_limits, OfVhost, changes=True),
     "user_limits.list": Operation(list_user_limits, ListUsers, UserLimitsInfo),
