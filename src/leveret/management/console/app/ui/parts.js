@@ -127,3 +127,15 @@ export const Toasts = () => html`
     )}
   </div>
 `;
+
+/** The column of a list with the buttons that change a row. */
+export const changeColumn = (cell) => ({
+  id: "change",
+  title: "",
+  header: html`<span class="visually-hidden">Change</span>`,
+  width: 168,
+  num: true,
+  sortable: false,
+  csv: false,
+  cell,
+});

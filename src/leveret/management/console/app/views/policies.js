@@ -7,6 +7,7 @@ import { html } from "../html.js";
 import { link, route } from "../route.js";
 import { isAdministrator, isPolicymaker } from "../session.js";
 import { ListView } from "../ui/list.js";
+import { changeColumn } from "../ui/parts.js";
 
 const COLUMNS = [
   { id: "name", title: "Name" },
@@ -17,19 +18,13 @@ const COLUMNS = [
   { id: "priority", title: "Priority", width: 84, num: true },
 ];
 
-const changeColumn = (collection) => ({
-  id: "change",
-  title: "",
-  header: html`<span class="visually-hidden">Change</span>`,
-  width: 168,
-  num: true,
-  sortable: false,
-  csv: false,
-  cell: (row) => html`
-    <button class="link" onClick=${() => editPolicy(collection, row)}>Change…</button>${" "}
-    <button class="link" onClick=${() => deletePolicy(collection, row)}>Delete…</button>
-  `,
-});
+const changePolicy = (collection) =>
+  changeColumn(
+    (row) => html`
+      <button class="link" onClick=${() => editPolicy(collection, row)}>Change…</button>${" "}
+      <button class="link" onClick=${() => deletePolicy(collection, row)}>Delete…</button>
+    `,
+  );
 
 export function PoliciesView() {
   const operator = route.value.query.kind === "operator" && has("/operator-policies");
@@ -41,7 +36,7 @@ export function PoliciesView() {
       kind=${collection}
       noun="policy"
       paged=${false}
-      columns=${mayChange ? [...COLUMNS, changeColumn(collection)] : COLUMNS}
+      columns=${mayChange ? [...COLUMNS, changePolicy(collection)] : COLUMNS}
       keyOf=${(row) => `${row.vhost}\n${row.name}`}
       empty="No policies."
       actions=${html`

@@ -7,7 +7,7 @@ import { html } from "../html.js";
 import { link } from "../route.js";
 import { user as signedIn } from "../session.js";
 import { ListView } from "../ui/list.js";
-import { Badge, Entries, Failure, Panel, Title, UserLink } from "../ui/parts.js";
+import { Badge, Entries, Failure, Panel, Title, UserLink, changeColumn } from "../ui/parts.js";
 import { SmallTable } from "../ui/table.js";
 
 const Tags = ({ tags }) => html`
@@ -37,19 +37,12 @@ const pattern = (id, title) => ({ id, title, cell: (row) => html`<code title=${r
 
 const VHOST = { id: "vhost", title: "Vhost" };
 const PATTERNS = [pattern("configure", "Configure"), pattern("write", "Write"), pattern("read", "Read")];
-const CHANGE = {
-  id: "change",
-  title: "",
-  header: html`<span class="visually-hidden">Change</span>`,
-  width: 168,
-  num: true,
-  sortable: false,
-  csv: false,
-  cell: (row) => html`
+const CHANGE = changeColumn(
+  (row) => html`
     <button class="link" onClick=${() => editPermission(row)}>Change…</button>${" "}
     <button class="link" onClick=${() => clearPermission(row)}>Clear…</button>
   `,
-};
+);
 const permissionKey = (row) => `${row.vhost}\n${row.user}`;
 
 export const PermissionsView = () => html`

@@ -7,6 +7,7 @@ import { html } from "../html.js";
 import { link } from "../route.js";
 import { isAdministrator } from "../session.js";
 import { ListView } from "../ui/list.js";
+import { changeColumn } from "../ui/parts.js";
 
 const COLUMNS = [
   { id: "name", title: "Name", cell: (row) => html`<a href=${link(["queues"], { vhost: row.name })} title=${row.name} data-row>${row.name}</a>` },
@@ -27,19 +28,12 @@ const COLUMNS = [
   },
 ];
 
-const CHANGE = {
-  id: "change",
-  title: "",
-  header: html`<span class="visually-hidden">Change</span>`,
-  width: 168,
-  num: true,
-  sortable: false,
-  csv: false,
-  cell: (row) => html`
+const CHANGE = changeColumn(
+  (row) => html`
     ${has("/vhost-limits/{vhost}/{name}", "PUT") && html`<button class="link" onClick=${() => editLimit("vhost", row.name)}>Limits…</button>`}${" "}
     <button class="link" onClick=${() => deleteVhost(row)}>Delete…</button>
   `,
-};
+);
 
 export const VhostsView = () => html`
   <${ListView}
