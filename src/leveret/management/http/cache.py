@@ -39,6 +39,8 @@ logger = logging.getLogger("leveret.http")
 INTERVAL: Final = 1.0
 # Minimum seconds between two passes, as a multiple of the duration of the last one: the broker compares all objects.
 _IDLE_SHARE: Final = 10
+# Maximum seconds between two passes: rates are those of the last five seconds. A busy machine makes a pass last longer.
+_MAX_WAIT: Final = 3.0
 # Seconds after which copies are too old to answer with.
 MAX_AGE: Final = 1.5
 # Uptime of the broker in seconds up to which its first messages count as those since the start of this process.
@@ -142,7 +144,7 @@ class Cache:
     async def poll(self, ticked: Callable[[], None]) -> None:
         """Ask the broker for changes each second, then call `ticked`."""
         while True:
-            wait = max(1.0 - self._clock() % 1.0, self._took * _IDLE_SHARE)
+            wait = max(1.0 - self._clock() % 1.0, min(self._took * _IDLE_SHARE, _MAX_WAIT))
             await asyncio.sleep(wait)
             now = max(round(self._clock()), self.tick + 1)
             try:
