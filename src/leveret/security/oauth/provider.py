@@ -38,6 +38,7 @@ class Provider:
         self._issuer = issuer
         self._jwks_uri = jwks_uri
         self._ca = ca
+        self._context: ssl.SSLContext | None = None
 
     def fetch(self) -> tuple[bytes, Keys]:
         """Return the keys, and the text that they were read from. Blocks up to `FETCH_TIMEOUT`. Raises `InvalidKeys`."""
@@ -50,8 +51,10 @@ class Provider:
             raise InvalidKeys(f"{self._jwks_uri or self._issuer} cannot be reached: {reason}") from None
 
     async def _fetch(self) -> tuple[bytes, Keys]:
-        context = ssl.create_default_context(cafile=self._ca)
-        async with httpx.AsyncClient(verify=context, trust_env=False, timeout=FETCH_TIMEOUT) as client:
+        if self._context is None:
+            # Reading the certificates of the system takes about 20 ms, during which Python runs no other thread.
+            self._context = ssl.create_default_context(cafile=self._ca)
+        async with httpx.AsyncClient(verify=self._context, trust_env=False, timeout=FETCH_TIMEOUT) as client:
             uri = self._jwks_uri or await self._discover(client)
             content = await _get(client, uri)
         return content, read_keys(content, uri)
