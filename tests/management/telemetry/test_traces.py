@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.trace import SpanContext, Tracer, format_span_id, format_trace_id
 
+import leveret
 from leveret import sync
 from leveret.client import amqp10
 from tests.docs.pages import blocks
@@ -98,6 +100,37 @@ class TestPropagation:
             (f"settle {name}", consumer),
         ):
             assert one(spans, step).attributes["network.protocol.version"] == versions[protocol]
+
+    @pytest.mark.parametrize("protocol", ["0-9-1", "1.0"])
+    def test_tasks_have_contexts_of_their_own(
+        self, broker: LeveretProcess, collector: Collector, tracer: Tracer, name: str, protocol: str
+    ) -> None:
+        async def order(channel: Any, number: int) -> SpanContext:
+            with tracer.start_as_current_span("order") as span:
+                await channel.publish(str(number), name)
+            return span.get_span_context()
+
+        async def run() -> tuple[list[SpanContext], dict[int, SpanContext]]:
+            connected: Any = leveret.connect(broker.url(), protocol=protocol, tracing="spans")
+            async with (
+                connected as connection,
+                connection.session() if protocol == "1.0" else connection.channel() as channel,
+            ):
+                await channel.declare_queue(name)
+                orders = await asyncio.gather(*(order(channel, number) for number in range(5)))
+                processed = {}
+                async with channel.consume(name) as messages:
+                    for _ in orders:
+                        message = await messages.next()
+                        with message.process():
+                            processed[int(message.body)] = trace.get_current_span().get_span_context()
+                return orders, processed
+
+        orders, processed = asyncio.run(run())
+        assert [context.trace_id for context in orders] == [processed[number].trace_id for number in range(5)]
+        for context in orders:
+            steps = ["publish amq.default", *(f"{step} {name}" for step in ("route", "deliver", "settle"))]
+            collector.wait_spans(format_trace_id(context.trace_id), steps)
 
     def test_attributes_and_times(self, broker: LeveretProcess, collector: Collector, name: str) -> None:
         trace_id = new_trace()
