@@ -219,7 +219,7 @@ def test_a_renewed_token_keeps_a_connection_open(provider: OidcProvider, connect
     end = time.time() + 2
     connection.update_secret(provider.token(ALL, ttl=60), "renewal")
     wait_until(lambda: time.time() > end + 0.2, "time stands still", 20)
-    connection.process_data_events()
+    connection.process_data_events(time_limit=0)
     connection.channel().queue_declare("renewed", exclusive=True)
 
 
