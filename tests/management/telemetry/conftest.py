@@ -26,13 +26,13 @@ def start_broker(directory: Path, endpoint: str, **settings: str) -> LeveretProc
     return LeveretProcess(directory, environment=defaults | environment).start()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def collector() -> Iterator[Collector]:
     with Collector() as collector:
         yield collector
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def shared_broker(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> Iterator[LeveretProcess]:
     settings = {"metrics_interval": "1", "queue_metrics": "true"}
     with start_broker(tmp_path_factory.mktemp("telemetry"), collector.url, **settings) as broker:
@@ -45,7 +45,7 @@ def broker(shared_broker: LeveretProcess) -> Iterator[LeveretProcess]:
     shared_broker.check_log()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def tracer(collector: Collector) -> Iterator[trace.Tracer]:
     """A tracer of the provider that is also the global one, which clients use."""
     provider = TracerProvider(resource=Resource.create({"service.name": "shop"}), shutdown_on_exit=False)
