@@ -96,8 +96,8 @@ def version2() -> str:
     if not program.exists():
         if shutil.which("cargo") is None:
             pytest.skip("Rust is not installed")
-        command = ["cargo", "install", "rabbitmqadmin", "--version", VERSION, "--locked", "--root", str(directory)]
-        prepare(command, "rabbitmqadmin cannot be built", timeout=1500)
+        options = ["--version", VERSION, "--debug", "--locked", "--root", str(directory)]
+        prepare(["cargo", "install", "rabbitmqadmin", *options], "rabbitmqadmin cannot be built", timeout=1500)
     return str(program)
 
 
