@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from leveret.management import control_client
+from leveret.management import control_client, control_socket
 from leveret.management.control_client import CallFailed, NoBroker
 from leveret.management.control_socket import MAX_PART_ITEMS, MAX_PART_SIZE, MAX_REQUEST_SIZE, ControlServer
 from leveret.management.operations.operation import Operator
@@ -112,7 +112,8 @@ def test_an_internal_error_is_answered_and_logged(
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_a_long_list_is_sent_in_parts(served: Served) -> None:
+def test_a_long_list_is_sent_in_parts(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_socket, "MAX_PART_TIME", 60.0)  # parts also end after a time
     count = 2 * MAX_PART_ITEMS + 1
     vhost = served.harness.broker.vhosts["/"]
 
