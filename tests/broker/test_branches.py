@@ -587,7 +587,7 @@ def test_a_large_branch_is_released_in_steps(world: World, how: str) -> None:
     before = source.ready_count
     assert before <= STEP_WORK
     while world.posted:
-        assert classic(source).dispatcher.frozen or source.ready_count + source.delivered in (MANY, 2 * MANY)
+        assert classic(source).dispatcher.frozen or source.ready_count + source.counters.delivered in (MANY, 2 * MANY)
         world.posted.pop(0)()
         assert source.ready_count + len(consumer.taken) - before <= STEP_WORK or not classic(source).dispatcher.frozen
         before = source.ready_count

@@ -16,7 +16,7 @@ from tests.broker.support import Taker, World
 
 def counters(queue: Queue) -> dict[str, int]:
     """Return the counters of a queue that are not 0."""
-    return {name: value for name, value in zip(QUEUE_COUNTERS, queue.counters(), strict=True) if value}
+    return {name: value for name, value in zip(QUEUE_COUNTERS, queue.counters.totals(), strict=True) if value}
 
 
 def published(world: World, exchange: str, key: str, count: int = 1, **options: Any) -> None:
@@ -50,7 +50,7 @@ def test_deliveries_acknowledgements_and_redeliveries(world: World) -> None:
     world.run()
     assert counters(queue) == {"publish": 3, "deliver_get": 5, "redeliver": 2, "ack": 1}
     taker.ack(2)
-    assert counters(queue)["ack"] == 3 and queue.settled == 3
+    assert counters(queue)["ack"] == 3 and queue.counters.settled == 3
 
 
 def test_a_requeued_message_that_a_consumer_refuses_is_not_redelivered(world: World) -> None:
@@ -74,7 +74,7 @@ def test_deliveries_without_acknowledgement(world: World) -> None:
     world.push(queue, *"ab")
     world.run()
     assert counters(queue) == {"publish": 2, "deliver_get": 2, "deliver_no_ack": 2}
-    assert queue.settled == 2
+    assert queue.counters.settled == 2
 
 
 def test_deliveries_to_selective_consumers(world: World) -> None:
@@ -111,7 +111,7 @@ def test_dropped_and_rejected_messages_are_not_acknowledged(world: World) -> Non
     world.run()
     queue.reject(taker.taken.pop())
     assert counters(queue) == {"publish": 3, "deliver_get": 1}
-    assert queue.settled == 3
+    assert queue.counters.settled == 3
 
 
 def test_publishes_are_counted_for_exchanges(world: World) -> None:
@@ -164,7 +164,7 @@ def test_streams_count_deliveries_and_acknowledgements(world: World) -> None:
     stream.settle(first)
     stream.reject(second)
     assert counters(stream) == {"publish": 2, "deliver_get": 4, "deliver_no_ack": 2, "ack": 1}
-    assert stream.settled == 4
+    assert stream.counters.settled == 4
 
 
 @pytest.mark.parametrize("outcome", [ACCEPT, REJECT])
@@ -180,4 +180,4 @@ def test_undone_settlements_are_not_counted(world: World, outcome: int) -> None:
         for _ in pieces:
             pass
     assert counters(queue) == {"publish": 2, "deliver_get": 2}
-    assert (queue.settled, queue.unacked) == (0, 2)
+    assert (queue.counters.settled, queue.unacked) == (0, 2)

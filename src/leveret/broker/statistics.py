@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from leveret.broker.queues.queue import Queue
     from leveret.broker.routing import Route
 
-# Counters of a queue, in the order of `Queue.counters`.
+# Counters of a queue, in the order of `QueueCounters.totals`.
 QUEUE_COUNTERS: Final = (
     "publish",
     "deliver_get",
@@ -75,7 +75,7 @@ class VhostStatistics:
         """Count messages in their queues by their exchange, unless there are very many queues."""
         if len(queues) <= MAX_COUNTED_QUEUES:
             for queue in queues:
-                queue.count_incoming(exchange.name, messages)
+                queue.counters.count_incoming(exchange.name, messages)
 
     def count_returned(self) -> None:
         """Count a message without a queue that is returned to its publisher."""
@@ -87,7 +87,7 @@ class VhostStatistics:
 
     def retire_queue(self, queue: Queue) -> None:
         """Add the counters of a deleted queue."""
-        for index, value in enumerate(queue.counters()):
+        for index, value in enumerate(queue.counters.totals()):
             self.queues[index] += value
 
     def retire_connection(self, bytes_in: int, bytes_out: int) -> None:

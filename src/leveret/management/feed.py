@@ -195,8 +195,9 @@ class Feed:
         if not self._queues.is_defined(queue.id, number, (queue.revision, active), sample):
             yield Change(kind="queue", key=queue.id, value=queues.describe(queue))
         yield Change(kind="queue.sample", key=queue.id, value=sample)
-        if queue.incoming is not None:
-            yield Change(kind="queue.incoming", key=queue.id, value=dict(queue.incoming))
+        incoming = queue.counters.incoming
+        if incoming is not None:
+            yield Change(kind="queue.incoming", key=queue.id, value=dict(incoming))
 
     def _connection(self, session: Any, number: int) -> Iterator[Change | None]:
         item = session.describe()

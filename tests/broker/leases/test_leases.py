@@ -226,7 +226,7 @@ def test_a_commit_can_be_repeated_and_keeps_the_order(world: World, queue: Queue
     assert Leases.of(queue, "l").commit("l", epoch, 1) == 1
     assert Leases.of(queue, "l").commit("l", epoch, 2) == 2
     assert Leases.of(queue, "l").commit("l", epoch, 1) == 2
-    assert queue.leased_count == 10 and queue.settled == 20
+    assert queue.leased_count == 10 and queue.counters.settled == 20
     with pytest.raises(PreconditionFailed, match="has committed batch 2"):
         ask(queue, "l", epoch, 1, 10)
 

@@ -126,7 +126,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.unacked[expected.body] = (entry, expected)
 
     def given_up(self, entry: Entry, reason: str) -> None:
-        if self.queue.delivered > self.delivered:
+        if self.queue.counters.delivered > self.delivered:
             self.behind.append((entry, reason))  # entries delivered in this call left before it
             return
         if reason == "rejected":
@@ -172,7 +172,7 @@ class QueueMachine(RuleBasedStateMachine):
                 self.queue.drain()
             else:
                 self.queue.catch_up()
-            self.delivered = self.queue.delivered
+            self.delivered = self.queue.counters.delivered
             entry = self.queue.get(False)
             self.delivered = 1 << 62
             if entry is not None:

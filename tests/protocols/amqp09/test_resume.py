@@ -742,8 +742,8 @@ def test_no_message_is_lost_or_duplicated_over_many_cuts(site: Site, clock: Cloc
     clock.advance(11_000)
     for name in names:
         queue = site.vhost.queues[name]
-        assert queue.published > 20 and queue.settled > 10
-        assert queue.published == queue.settled + queue.ready_count
+        assert queue.counters.published > 20 and queue.counters.settled > 10
+        assert queue.counters.published == queue.counters.settled + queue.ready_count
         assert is_clean(site, name)
 
 

@@ -57,7 +57,7 @@ def test_delivered_messages_are_removed(site: Site, channel: Channel) -> None:
     publish(channel)
     assert delivered(channel) == [b"s"]
     queue = site.vhost.queues["q"]
-    assert (queue.ready_count, queue.unacked, queue.settled) == (0, 0, 1)
+    assert (queue.ready_count, queue.unacked, queue.counters.settled) == (0, 0, 1)
     channel.client.drop()
     assert count(site) == 0
 

@@ -126,8 +126,8 @@ def test_a_large_commit_becomes_visible_at_once(site: Site) -> None:
     partly = False
     while step(site):
         partly = partly or 0 < queue.ready_count < MANY
-        assert queue.delivered == 0 or not classic(queue).dispatcher.frozen
-        assert queue.delivered + queue.ready_count in (0, MANY) or classic(queue).dispatcher.frozen
+        assert queue.counters.delivered == 0 or not classic(queue).dispatcher.frozen
+        assert queue.counters.delivered + queue.ready_count in (0, MANY) or classic(queue).dispatcher.frozen
     assert partly
     assert reader.delivered() == [b"%d" % number for number in range(MANY)]
 

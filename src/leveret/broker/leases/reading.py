@@ -103,7 +103,7 @@ class Reader(CommitWaiter):
             settlement.forget_holder(entry)
             if queue.watch is not None:
                 queue.watch.delivered(entry, consumer.protocol(), True)
-        queue.count_deliveries(delivered, 0, 0)
+        queue.counters.count_deliveries(delivered, 0, 0, 0)
         if self.ready and not self.loading and self.asked < self.end and len(loaded) <= READ_ENTRIES >> 1:
             if loaded or consumer.has_credit_for(0):
                 self._read()

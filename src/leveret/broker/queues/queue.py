@@ -17,10 +17,11 @@ from leveret.broker.destination import Destination
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.message import Entry
 from leveret.broker.queues.capabilities import GET, LEASE, PURGE, check_supported
+from leveret.broker.queues.counters import QueueCounters
+from leveret.broker.queues.inspection import Inspection
 from leveret.broker.queues.lifetime import Lifetime
 from leveret.broker.queues.limits import NO_LIMITS
 from leveret.broker.queues.paging import NO_PAGING
-from leveret.broker.queues.walk import Walk
 from leveret.broker.values import FieldTable
 
 if TYPE_CHECKING:
@@ -64,8 +65,9 @@ class Hidden:
 class Queue(Destination):
     """One queue of one vhost. `id` is its identity in the log; names may be used again, ids are not.
 
-    It owns its sequence numbers and counters. Other state is in its parts, whose default is a queue without the feature:
+    It owns its sequence numbers. Other state is in its parts, whose default is a queue without the feature:
 
+    counters   what happened to its entries
     lifetime   what deletes it
     hidden     entries that are not visible yet
     limits     limits of its length and of failed deliveries
@@ -113,7 +115,7 @@ class Queue(Destination):
         self.policy: Policy | None = None
         self.operator_policy: Policy | None = None
         self.next_seq = 1
-        self.unacked = 0
+        self.counters = QueueCounters()
         # Whether `drain` is called at the end of this turn.
         self.active = False
         # Whether an operator has stopped deliveries.
@@ -124,20 +126,6 @@ class Queue(Destination):
         self.leases: Leases | None = None
         # Watch on the messages of the queue; usually None.
         self.watch: QueueWatch | None = None
-        # Statistics: deliveries include those that need no acknowledgement, and gets.
-        self.published = 0
-        self.delivered = 0
-        self.redelivered = 0
-        self.gets = 0
-        self.gets_no_ack = 0
-        self.gets_empty = 0
-        # Settled entries: accepted ones, those whose deliveries needed no acknowledgement, and all others.
-        self.acked = 0
-        self.settled_unacked = 0
-        self.removed = 0
-        # Messages by the name of the exchange that they were published to; None before the first one. Routes to very many
-        # queues are not counted.
-        self.incoming: dict[str, int] | None = None
 
     def __str__(self) -> str:
         return f"queue '{self.name}' in vhost '{self.vhost.name}'"
@@ -181,51 +169,21 @@ class Queue(Destination):
         """Set or remove the watch on the messages of the queue."""
         self.watch = watch
 
-    def pause(self) -> None:
-        """Deliver nothing until `resume`. Publishes continue, and so do limits and expiry."""
-        self.paused = True
-        self._note_pause()
-
-    def resume(self) -> None:
-        """Deliver again."""
-        self.paused = False
-        self._note_pause()
-        self.activate()
-
-    def _note_pause(self) -> None:
+    def set_paused(self, paused: bool) -> None:
+        """Deliver nothing while paused. Publishes continue, and so do limits and expiry."""
+        self.paused = paused
         self.redefined()
         if self.stored:
             self.vhost.keep_queue(self)
+        if not paused:
+            self.activate()
 
     # Statistics
-
-    @property
-    def settled(self) -> int:
-        """Entries that were settled."""
-        return self.acked + self.settled_unacked + self.removed
-
-    @property
-    def delivered_no_ack(self) -> int:
-        """Deliveries to consumers that do not acknowledge: their entries are settled at once, as those of gets are."""
-        return self.settled_unacked - self.gets_no_ack
-
-    def counters(self) -> tuple[int, ...]:
-        """Return the counters of `QUEUE_COUNTERS`."""
-        return (
-            self.published,
-            self.delivered,
-            self.delivered_no_ack,
-            self.gets - self.gets_no_ack,
-            self.gets_no_ack,
-            self.gets_empty,
-            self.redelivered,
-            self.acked,
-        )
 
     def sample(self) -> tuple[int, ...]:
         """Return the counters, the gauges of `QUEUE_GAUGES`, and the revision."""
         return (
-            *self.counters(),
+            *self.counters.totals(),
             self.ready_count,
             self.delayed_count,
             self.unacked,
@@ -235,13 +193,6 @@ class Queue(Destination):
             len(self.consumers),
             self.revision,
         )
-
-    def count_incoming(self, exchange: str, messages: int) -> None:
-        """Count messages that were published to an exchange and routed to the queue."""
-        incoming = self.incoming
-        if incoming is None:
-            incoming = self.incoming = {}
-        incoming[exchange] = incoming.get(exchange, 0) + messages
 
     @property
     @abstractmethod
@@ -257,6 +208,11 @@ class Queue(Destination):
     def delayed_count(self) -> int:
         """Entries that become visible later."""
         return 0
+
+    @property
+    def unacked(self) -> int:
+        """Acquired entries that wait for their settlement."""
+        return self.counters.unacked
 
     @property
     def leased_count(self) -> int:
@@ -303,40 +259,6 @@ class Queue(Destination):
         self.active = False
         self.drain()
 
-    def count_deliveries(self, delivered: int, unacked: int, settled: int, redelivered: int = 0) -> None:
-        """Add deliveries by a part of the queue, and entries that are now acquired, or settled without acknowledgement."""
-        self.delivered += delivered
-        self.unacked += unacked
-        self.settled_unacked += settled
-        self.redelivered += redelivered
-
-    def count_get(self, no_ack: bool, redelivered: bool) -> None:
-        """Count an entry that `get` acquired."""
-        self.delivered += 1
-        self.gets += 1
-        if no_ack:
-            self.gets_no_ack += 1
-        else:
-            self.unacked += 1
-        if redelivered:
-            self.redelivered += 1
-
-    def count_restored(self, count: int) -> None:
-        """Count entries that are acquired again: they were before the broker stopped, or before a failed settlement."""
-        self.unacked += count
-
-    def count_undone(self, accepted: bool) -> None:
-        """Count an entry that is acquired again because its settlement was undone."""
-        self.unacked += 1
-        if accepted:
-            self.acked -= 1
-        else:
-            self.removed -= 1
-
-    def count_empty_get(self) -> None:
-        """Count a `get` that found no entry."""
-        self.gets_empty += 1
-
     @abstractmethod
     def drain(self) -> None:
         """Deliver ready entries until they or the credit of the consumers run out."""
@@ -379,25 +301,9 @@ class Queue(Destination):
 
     # Operators
 
-    def walk(self) -> Walk:
-        """Return a walk over the ready entries."""
-        return Walk(self)
-
-    def is_arriving(self, entry: Entry) -> bool:
-        """Return whether a ready entry is being loaded: call `paging.wait_loaded` before `withdraw`."""
-        return False
-
-    def withdraw(self, entry: Entry, reason: str) -> bool:
-        """Remove a ready entry for good, given by itself or by its copy in a walk.
-
-        Args:
-            entry: The entry.
-            reason: The reason, as named in events.
-
-        Returns:
-            False if it is not ready any more.
-        """
-        return False
+    def inspect(self) -> Inspection:
+        """Return the means to look at the ready entries, and to remove some."""
+        return Inspection(self)
 
     # Consumers
 

@@ -36,12 +36,12 @@ from leveret.broker.streams.cache import ChunkCache
 from leveret.broker.streams.chunks import CHUNK_TIME, SEALED_CHUNK_TIME, StreamChunk
 from leveret.broker.streams.erasing import Erasing, Rules
 from leveret.broker.streams.filters import StreamFilter
+from leveret.broker.streams.inspection import StreamInspection
 from leveret.broker.streams.offsets import FIRST, LAST, StartingPoint, starting_point
 from leveret.broker.streams.reading import Reader
 from leveret.broker.streams.sealed import SealedPart
 from leveret.broker.streams.sealing import Sealing
 from leveret.broker.streams.tracking import PUBLISHER_BYTES, Tracking, name_of
-from leveret.broker.streams.walk import StreamWalk
 from leveret.broker.timers import Timed
 from leveret.broker.values import FieldTable
 
@@ -298,7 +298,7 @@ class StreamQueue(Queue):
         entry.overlay = overlay
         self.log.store(entry)
         self.pending.append(entry)
-        self.published += 1
+        self.counters.count_published(1)
         if self.watch is not None:
             self.watch.routed(entry)
         row = entry.row
@@ -312,7 +312,7 @@ class StreamQueue(Queue):
         if self.pending and self.pending[-1] is entry:
             self.pending.pop()
             self.next_seq = entry.seq
-            self.published -= 1
+            self.counters.count_retracted()
             settlement.settle(entry)
 
     def insert_new(self, entry: Entry) -> None:
@@ -499,8 +499,8 @@ class StreamQueue(Queue):
 
     # Operators
 
-    def walk(self) -> StreamWalk:
-        return StreamWalk(self)
+    def inspect(self) -> StreamInspection:
+        return StreamInspection(self)
 
     # Readers
 
@@ -731,12 +731,13 @@ class StreamQueue(Queue):
             settlement.detach(entry)
             if not holder.active and not holder.unacked:
                 self._forget_reader(holder)
-        self.unacked -= 1
+        counters = self.counters
+        counters.count_returned()
         settlement.archive(entry)
         if outcome == ACCEPTED:
-            self.acked += 1
+            counters.count_accepted(1)
         else:
-            self.removed += 1
+            counters.count_removed()
 
     def requeue(self, entry: Entry, failed: bool = True) -> None:
         self._returned(entry, RELEASED)

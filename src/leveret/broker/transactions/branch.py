@@ -389,7 +389,7 @@ class Branch:
                 continue
             queue.hidden.discard(item.seq)
             settlement.restore(entry)
-            queue.count_restored(1)
+            queue.counters.count_restored(1)
             self.settlements.append((entry, outcome))
         self._read()
 

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from leveret.broker.log import CommitWaiter, Log
+from leveret.broker.log import CommitWaiter
 from leveret.broker.message import Entry, Message, Overlay
 from leveret.broker.queues.queue import Queue
 
 
 class Relocation(CommitWaiter):
-    """The messages of one commit."""
+    """The messages of one commit, from one queue."""
 
-    def __init__(self, log: Log) -> None:
-        self._log = log
+    def __init__(self, source: Queue) -> None:
+        self._log = source.log
+        self._inspection = source.inspect()
         self._entries: list[Entry] = []
         self._done: Callable[[], None] | None = None
 
@@ -31,14 +32,14 @@ class Relocation(CommitWaiter):
     def move(
         self, source: Entry, message: Message, queues: list[Queue], overlay: Callable[[], Overlay | None], reason: str
     ) -> bool:
-        """Add a message to queues, and withdraw the ready entry that it replaces.
+        """Add a message to queues, and withdraw the entry `source` that it replaces, which is ready in the queue.
 
         Returns:
             False, without any change, if the entry is not ready any more.
         """
         kept = len(self._entries)
         self.copy(message, queues, overlay)
-        if source.queue.withdraw(source, reason):
+        if self._inspection.withdraw(source, reason):
             return True
         for entry in reversed(self._entries[kept:]):
             entry.queue.hidden.discard(entry.seq)

@@ -117,7 +117,7 @@ class Transaction(CommitWaiter):
             self.settling = False
             entry = left[0][0]
             settlement.undo(entry)
-            entry.queue.count_restored(self.unacked - entry.queue.unacked)
+            entry.queue.counters.count_restored(self.unacked - entry.queue.unacked)
             settlement.restore_counts(entry, entry.acquired_count, self.attempts.get(entry, entry.delivery_count))
         while settlements:
             yield from logged(self._restoring(settlements, left))
@@ -292,7 +292,7 @@ def _restore_settled(entry: Entry, outcome: int) -> None:
         if not queue.deleted:
             row.log.store(entry)
     settlement.undo(entry)
-    queue.count_undone(outcome == ACCEPT)
+    queue.counters.count_undone(outcome == ACCEPT)
 
 
 def _retracting(prepared: list[Entry]) -> Iterator[int]:

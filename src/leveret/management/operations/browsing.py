@@ -20,8 +20,8 @@ from leveret.broker.bodies import Body
 from leveret.broker.dead_letter import split_address
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.message import ACQUIRED, PROTOCOLS, Entry
+from leveret.broker.queues.inspection import FIRST_LEVEL, Walk
 from leveret.broker.queues.queue import Queue
-from leveret.broker.queues.walk import FIRST_LEVEL, Walk
 from leveret.broker.values import FieldTable
 from leveret.management.json_values import ClientTable
 from leveret.management.operations.message_search import Condition, Search
@@ -195,7 +195,7 @@ class Selection:
         self._until = time.monotonic() + min(request.seconds, MAX_SECONDS)
         self.turns = Turns(context)
         self.examined = 0
-        self.walk = queue.walk()
+        self.walk = queue.inspect().walk()
         self.walk.start_after(*_read_cursor(queue, request.cursor))
 
     @property

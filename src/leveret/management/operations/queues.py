@@ -100,6 +100,7 @@ class QueueType(Reply, kw_only=True):
 def describe(queue: Queue) -> QueueInfo:
     """Return the statistics of a queue."""
     active = queue.consumers.active_consumer if queue.consumers.single_active else None
+    counters = queue.counters
     return QueueInfo(
         vhost=queue.vhost.name,
         name=queue.name,
@@ -114,9 +115,9 @@ def describe(queue: Queue) -> QueueInfo:
         ready_bytes=queue.ready_bytes,
         memory=queue.paging.memory(),
         consumers=len(queue.consumers),
-        published=queue.published,
-        delivered=queue.delivered,
-        settled=queue.settled,
+        published=counters.published,
+        delivered=counters.delivered,
+        settled=counters.settled,
         policy=name_of(queue.policy),
         operator_policy=name_of(queue.operator_policy),
         effective_policy_definition=ClientTable(effective_definition(queue)),
@@ -124,12 +125,12 @@ def describe(queue: Queue) -> QueueInfo:
         owner=getattr(queue.lifetime.exclusive_owner, "number", None),
         active_consumer=active.tag if active is not None else "",
         temporary=queue.lifetime.temporary,
-        delivered_no_ack=queue.delivered_no_ack,
-        redelivered=queue.redelivered,
-        got=queue.gets - queue.gets_no_ack,
-        got_no_ack=queue.gets_no_ack,
-        got_empty=queue.gets_empty,
-        acked=queue.acked,
+        delivered_no_ack=counters.delivered_no_ack,
+        redelivered=counters.redelivered,
+        got=counters.gets - counters.gets_no_ack,
+        got_no_ack=counters.gets_no_ack,
+        got_empty=counters.gets_empty,
+        acked=counters.acked,
         paused=queue.paused,
     )
 
@@ -182,14 +183,14 @@ def pause(context: Context, request: NamedInVhost) -> None:
     """Stop deliveries from a queue, also after a restart. Publishes continue."""
     queue = _find_configurable(context, request)
     if not queue.paused:
-        queue.pause()
+        queue.set_paused(True)
 
 
 def resume(context: Context, request: NamedInVhost) -> None:
     """Deliver from a queue again."""
     queue = _find_configurable(context, request)
     if queue.paused:
-        queue.resume()
+        queue.set_paused(False)
 
 
 def _find_configurable(context: Context, request: NamedInVhost) -> Queue:

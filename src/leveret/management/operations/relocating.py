@@ -193,6 +193,7 @@ class _Batches:
         self._context = context
         self._queue = queue
         self._request = request
+        self._inspection = queue.inspect()
         self._selection = Selection(context, queue, request)
         self.result = Relocated()
 
@@ -229,14 +230,14 @@ class _Batches:
 
     async def _move(self, batch: list[Found], addresses: _Addresses, keeps: bool) -> list[Found]:
         """Move messages in one log commit. Return those that the next commit may move."""
-        relocation = Relocation(self._queue.log)
+        relocation = Relocation(self._queue)
         turns = Turns(self._context)
         before = self.result.messages
         at = 0
         try:
             while at < len(batch) and not (at and turns.is_over):
                 found = batch[at]
-                if not keeps and self._queue.is_arriving(found.entry):
+                if not keeps and self._inspection.is_arriving(found.entry):
                     break
                 at += 1
                 address, queues = addresses.of(found)
@@ -252,7 +253,7 @@ class _Batches:
         finally:  # messages that have left their queue must become visible in the other
             if self.result.messages > before:
                 await commit(self._context, relocation)
-        if at < len(batch) and self._queue.is_arriving(batch[at].entry):
+        if at < len(batch) and self._inspection.is_arriving(batch[at].entry):
             await loaded(self._queue)
         return batch[at:]
 
@@ -269,9 +270,9 @@ class _Batches:
         async for batch in self.found():
             check_log(self._context)
             for found in batch:
-                while self._queue.is_arriving(found.entry):
+                while self._inspection.is_arriving(found.entry):
                     await loaded(self._queue)
-                if self._queue.withdraw(found.entry, DELETED):
+                if self._inspection.withdraw(found.entry, DELETED):
                     self.result.messages += 1
                 else:
                     self.result.missing += 1
@@ -280,7 +281,7 @@ class _Batches:
 
 async def find_message(context: Context, queue: Queue, number: int) -> Found | None:
     """Return the ready message with an id; None if it is not ready."""
-    walk = queue.walk()
+    walk = queue.inspect().walk()
     seq = number + 1 if queue.replayable else number
     if not walk.find(seq):
         return None
@@ -365,9 +366,10 @@ async def resend(context: Context, request: Resend) -> Relocated:
         return Relocated(unroutable=1, examined=1)
     if refuses(queues, message):
         return Relocated(refused=1, examined=1)
-    while queue.is_arriving(found.entry):
+    inspection = queue.inspect()
+    while inspection.is_arriving(found.entry):
         await loaded(queue)
-    relocation = Relocation(queue.log)
+    relocation = Relocation(queue)
     moved = relocation.move(found.entry, message, queues, lambda: None, MOVED)
     await commit(context, relocation)
     return Relocated(messages=int(moved), missing=int(not moved), examined=1)

@@ -194,10 +194,10 @@ class TestTheBrokerSends:
         session.dispose(told[13].delivery_id, state=Accepted())
         queue = site.vhost.queues["q"]
         # 3 and 8 are retired now, as 10 to 14 were before.
-        assert (queue.settled, queue.unacked, queue.ready_count) == (7, 7, 0)
+        assert (queue.counters.settled, queue.unacked, queue.ready_count) == (7, 7, 0)
         for frame in frames:
             session.dispose(frame.delivery_id, state=Accepted())
-        assert (queue.settled, queue.unacked) == (14, 0)
+        assert (queue.counters.settled, queue.unacked) == (14, 0)
 
 
 class TestTheBrokerReceives:
@@ -499,7 +499,7 @@ def test_new_deliveries_wait_for_resumed_ones(site: Site) -> None:
         (b"4", False),
     ]
     link.accept(0, 3)
-    assert site.vhost.queues["q"].settled == 4
+    assert site.vhost.queues["q"].counters.settled == 4
 
 
 @pytest.mark.parametrize("state", [Rejected(), Released(), Modified(delivery_failed=True)])
@@ -569,7 +569,7 @@ def test_settling_while_a_large_message_is_resumed(site: Site) -> None:
     frames = link.deliveries()
     assert frames[0].resume and frames[-1].more
     session.dispose(frames[0].delivery_id, state=Accepted())
-    assert site.vhost.queues["q"].settled == 1
+    assert site.vhost.queues["q"].counters.settled == 1
 
 
 def test_our_map_does_not_fit(site: Site) -> None:

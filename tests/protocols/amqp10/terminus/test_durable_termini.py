@@ -100,7 +100,7 @@ def test_unsettled_messages_are_not_delivered_to_others(site: Site) -> None:
     # Byte for byte as sent before, including first-acquirer.
     assert frames[1].payload == second.payload
     link.accept(frames[1].delivery_id)
-    assert site.vhost.queues["q"].settled == 2
+    assert site.vhost.queues["q"].counters.settled == 2
     site = crash(site)
     assert (site.vhost.queues["q"].unacked, site.vhost.queues["q"].ready_count) == (0, 1)
     assert not kept(site, metadata.LINK_STATE)

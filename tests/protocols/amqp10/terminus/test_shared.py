@@ -268,7 +268,7 @@ def test_a_link_attached_again_in_its_session(site: Site) -> None:
     link.detach(closed=False)
     subscribe(session.client, session=session)
     session.dispose(number, state=Accepted())
-    assert site.vhost.queues[queues(site)[0]].settled == 1
+    assert site.vhost.queues[queues(site)[0]].counters.settled == 1
 
 
 def test_no_state_is_left(site: Site) -> None:

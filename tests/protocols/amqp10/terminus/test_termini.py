@@ -165,13 +165,13 @@ def test_deliveries_of_a_detached_link_are_alive(site: Site) -> None:
     assert len(link.deliveries()) == 3
     link.detach(closed=False)
     session.dispose(0, state=Accepted())
-    assert (queue.unacked, queue.settled) == (2, 1)
+    assert (queue.unacked, queue.counters.settled) == (2, 1)
     # Attached again without a map, they continue unchanged.
     again = receiver(session)
     assert again.attached.unsettled is None
     assert again.deliveries() == []
     session.dispose(1, 2, Accepted())
-    assert (queue.unacked, queue.settled) == (0, 3)
+    assert (queue.unacked, queue.counters.settled) == (0, 3)
     again.detach()
     assert queue.ready_count == 0
 

@@ -210,7 +210,7 @@ class Dispatcher(Rings):
                     settled += 1
         finally:
             queue.ready.release(freed)
-            queue.count_deliveries(delivered, unacked, settled, redelivered)
+            queue.counters.count_deliveries(delivered, unacked, settled, redelivered)
             broker.work += delivered + (refused >> 1)
         if backlog.chunks and not backlog.loading:
             queue.ready.load_more(queue, backlog)
@@ -411,7 +411,7 @@ class Dispatcher(Rings):
                 if backlog.chunks and not backlog.loading:
                     queue.ready.load_more(queue, backlog)
                 queue.ready.count_out(entry)
-                queue.count_get(no_ack, entry.acquired_count > 0)
+                queue.counters.count_get(no_ack, entry.acquired_count > 0)
                 settlement.acquire(entry, None)
                 watch = queue.watch
                 if watch is not None:

@@ -33,10 +33,10 @@ from leveret.broker.queues.classic.browsing import Browsing
 from leveret.broker.queues.classic.delayed import Delays
 from leveret.broker.queues.classic.dispatcher import Dispatcher
 from leveret.broker.queues.classic.expiry import Expiry
+from leveret.broker.queues.classic.inspection import ClassicInspection
 from leveret.broker.queues.classic.limits import ClassicLimits
 from leveret.broker.queues.classic.paging import ClassicPaging
 from leveret.broker.queues.classic.ready_list import ReadyList
-from leveret.broker.queues.classic.walk import ClassicWalk
 from leveret.broker.queues.lifetime import UnusedTimer
 from leveret.broker.queues.limits import NO_LIMITS
 from leveret.broker.queues.paging import NO_PAGING
@@ -191,7 +191,7 @@ class ClassicQueue(Queue):
         if self.stored and message.persistent:
             self.log.store(entry)
         self.ready.append(self, entry)
-        self.published += 1
+        self.counters.count_published(1)
         if message.expires_at:
             self.expiry.expiring = True
             if self.stored and message.persistent:
@@ -252,7 +252,7 @@ class ClassicQueue(Queue):
             self.hold(entry, overlay.visible_at)
             return
         self.ready.insert_new(self, entry)
-        self.published += 1
+        self.counters.count_published(1)
         self._note_inserted(entry)
         self._end_insertion()
 
@@ -281,7 +281,7 @@ class ClassicQueue(Queue):
         """Insert entries of one level."""
         if run:
             self.ready.insert_run(self, run)
-            self.published += len(run)
+            self.counters.count_published(len(run))
             for entry in run:
                 self._note_inserted(entry)
 
@@ -332,15 +332,13 @@ class ClassicQueue(Queue):
     def deliver(self, entry: Entry, consumer: Consumer) -> None:
         """Acquire an entry, which was removed from its backlog, for a consumer."""
         self.ready.count_out(entry)
-        self.delivered += 1
-        if entry.acquired_count:
-            self.redelivered += 1
+        counters = self.counters
         no_ack = consumer.no_ack
+        counters.count_deliveries(1, 0 if no_ack else 1, 0, 1 if entry.acquired_count else 0)
         if no_ack:
             settlement.acquire(entry, consumer)
         else:
             settlement.acquire_unacked(entry, consumer)
-            self.unacked += 1
         watch = self.watch
         if watch is not None:
             watch.delivered(entry, consumer.protocol())
@@ -348,7 +346,7 @@ class ClassicQueue(Queue):
         if no_ack:
             settlement.forget_holder(entry)
             settlement.settle(entry)
-            self.settled_unacked += 1
+            counters.count_settled_no_ack()
             if watch is not None:
                 watch.settled(entry, ACCEPTED, consumer.protocol())
 
@@ -379,25 +377,26 @@ class ClassicQueue(Queue):
     def settle(self, entry: Entry) -> None:
         if self.watch is not None:
             self.watch.settled(entry, ACCEPTED, protocol_of(entry.holder))
-        self.unacked -= 1
+        counters = self.counters
+        counters.count_returned()
         settlement.settle_unacked(entry)
-        self.acked += 1
+        counters.count_accepted(1)
 
     def settle_got(self, entry: Entry) -> None:
         """Settle an entry that was got without acknowledgement."""
         settlement.settle(entry)
-        self.settled_unacked += 1
+        self.counters.count_settled_no_ack()
 
     def archive(self, entry: Entry) -> None:
         """Settle an entry that no consumer has accepted."""
         settlement.settle(entry)
-        self.removed += 1
+        self.counters.count_removed()
 
     def requeue(self, entry: Entry, failed: bool = True) -> None:
         if self.watch is not None:
             self.watch.settled(entry, RELEASED, protocol_of(entry.holder))
         settlement.release(entry)
-        self.unacked -= 1
+        self.counters.count_returned()
         if self.deleted:
             settlement.settle(entry)
             return
@@ -432,7 +431,7 @@ class ClassicQueue(Queue):
         if self.watch is not None:
             self.watch.settled(entry, REJECTED, protocol_of(entry.holder))
         settlement.detach(entry)
-        self.unacked -= 1
+        self.counters.count_returned()
         if self.deleted:
             settlement.settle(entry)
         else:
@@ -450,25 +449,13 @@ class ClassicQueue(Queue):
 
     # Operators
 
-    def resume(self) -> None:
-        super().resume()
-        self.dispatcher.notify_waiting()
+    def set_paused(self, paused: bool) -> None:
+        super().set_paused(paused)
+        if not paused:
+            self.dispatcher.notify_waiting()
 
-    def walk(self) -> ClassicWalk:
-        return ClassicWalk(self)
-
-    def is_arriving(self, entry: Entry) -> bool:
-        return self.ready.is_arriving(entry)
-
-    def withdraw(self, entry: Entry, reason: str) -> bool:
-        found = None if self.deleted else self.ready.withdraw(entry)
-        if found is None:
-            return False
-        if self.watch is not None:
-            self.watch.left(found, reason)
-        self.archive(found)
-        self.activate()
-        return True
+    def inspect(self) -> ClassicInspection:
+        return ClassicInspection(self)
 
     # Consumers
 
@@ -562,7 +549,7 @@ class ClassicQueue(Queue):
 
     def note_committed(self, count: int) -> None:
         """Note that `count` leased entries were settled."""
-        self.acked += count
+        self.counters.count_accepted(count)
         if self.watch is not None:
             self.watch.committed(count)
 

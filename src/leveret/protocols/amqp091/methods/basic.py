@@ -221,7 +221,7 @@ def _answer_get(channel: Channel, queue: Queue, no_ack: bool, kind: int) -> bool
     if entry is None:
         if not queue.deleted and queue.paging.must_load(kind, scope):
             return False
-        queue.count_empty_get()
+        queue.counters.count_empty_get()
         channel.count_get(None, no_ack)
         connection.engine.send(channel.number, "basic.get-empty", {})
         connection.mark()

@@ -183,7 +183,7 @@ class _Load:
             entry.overlay = item.overlay
             settlement.restore_counts(entry, item.acquired_count, item.delivery_count)
             settlement.restore(entry)
-            queue.count_restored(1)
+            queue.counters.count_restored(1)
             sent.terminus.restore_entry(queue, sent.tag, entry, sent.head)
         self.terminus_recovery.termini.hold()
         self.terminus_recovery.loaded()

@@ -1,4 +1,4 @@
-"""A walk over the messages of a stream."""
+"""The messages of a stream for operators."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker.errors import ResourceError
 from leveret.broker.message import Entry
-from leveret.broker.queues.walk import Walk
+from leveret.broker.queues.inspection import Inspection, Walk
 
 if TYPE_CHECKING:
     from leveret.broker.streams.queue import StreamQueue
@@ -70,3 +70,14 @@ class StreamWalk(Walk):
             return
         stream.when_loaded(done)
         stream.load_chunk(chunk)
+
+
+class StreamInspection(Inspection):
+    """Access to a stream, whose messages stay until its retention removes them."""
+
+    def __init__(self, stream: StreamQueue) -> None:
+        super().__init__(stream)
+        self._stream = stream
+
+    def walk(self) -> StreamWalk:
+        return StreamWalk(self._stream)

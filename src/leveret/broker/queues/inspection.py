@@ -1,4 +1,4 @@
-"""A walk over the ready entries of a queue, for operators who look at them or select some: it acquires nothing."""
+"""The ready entries of a queue for operators, who look at them and remove some: nothing is acquired."""
 
 from __future__ import annotations
 
@@ -67,3 +67,30 @@ class Walk:
             return True
         now = self.queue.broker.timers.now()
         return later <= now and (not due or due > now)
+
+
+class Inspection:
+    """Access of an operator to the ready entries of a queue. This one is of a queue that gives none."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+
+    def walk(self) -> Walk:
+        """Return a walk over the ready entries."""
+        return Walk(self.queue)
+
+    def is_arriving(self, entry: Entry) -> bool:
+        """Return whether a ready entry is being loaded: call `paging.wait_loaded` before `withdraw`."""
+        return False
+
+    def withdraw(self, entry: Entry, reason: str) -> bool:
+        """Remove a ready entry for good, given by itself or by its copy in a walk.
+
+        Args:
+            entry: The entry.
+            reason: The reason, as named in events.
+
+        Returns:
+            False if it is not ready any more.
+        """
+        return False

@@ -1,6 +1,6 @@
-"""A walk over the ready entries of a classic queue.
+"""The ready entries of a classic queue for operators.
 
-Paged-out entries are read for the walk alone and stay in their places, as for a browser.
+Paged-out entries are read for a walk alone and stay in their places, as for a browser.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 from leveret.broker.message import Entry
 from leveret.broker.queues.classic.backlog import SEQ, Backlog, Chunk
 from leveret.broker.queues.classic.browsing import READ_BYTES, READ_ENTRIES, first_elsewhere, next_chunk
+from leveret.broker.queues.inspection import Inspection, Walk
 from leveret.broker.queues.loading import make_entry
-from leveret.broker.queues.walk import Walk
 
 if TYPE_CHECKING:
     from leveret.broker.log import Loaded
@@ -182,3 +182,28 @@ class _Reading:
                 )
             )
         self.done()
+
+
+class ClassicInspection(Inspection):
+    """Access to a classic queue."""
+
+    def __init__(self, queue: ClassicQueue) -> None:
+        super().__init__(queue)
+        self._queue = queue
+
+    def walk(self) -> ClassicWalk:
+        return ClassicWalk(self._queue)
+
+    def is_arriving(self, entry: Entry) -> bool:
+        return self._queue.ready.is_arriving(entry)
+
+    def withdraw(self, entry: Entry, reason: str) -> bool:
+        queue = self._queue
+        found = None if queue.deleted else queue.ready.withdraw(entry)
+        if found is None:
+            return False
+        if queue.watch is not None:
+            queue.watch.left(found, reason)
+        queue.archive(found)
+        queue.activate()
+        return True
