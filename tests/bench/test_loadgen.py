@@ -124,7 +124,7 @@ def test_messages_with_properties(broker: Broker, options: tuple[str, ...]) -> N
 
 def test_a_refused_link_is_reported(broker: Broker) -> None:
     with pytest.raises(generator.GeneratorFailed, match=r"ended the link: amqp:not-found .*queue"):
-        run(broker, *ONE, "--no-declare", "--address", "/queues/nobody-", "--messages", "1")
+        run(broker, *ONE, "--no-declare", "--address", "/queues/missing-", "--messages", "1")
 
 
 @pytest.mark.parametrize(

@@ -46,9 +46,9 @@ def test_amqplain_omits_the_table_length() -> None:
 
 def test_mechanisms_without_a_password() -> None:
     certificate = {"subject": ((("commonName", "ann"),),)}
-    for mechanism, user in (("EXTERNAL", "ann"), ("ANONYMOUS", "nobody")):
+    for mechanism, user in (("EXTERNAL", "ann"), ("ANONYMOUS", "anonymous")):
         name, response = Parameters(mechanism=mechanism).sasl()
-        server = create(name, [mechanism], Context(certificate=certificate, anonymous_user="nobody"))
+        server = create(name, [mechanism], Context(certificate=certificate, anonymous_user="anonymous"))
         assert server is not None
         assert server.step(response) == Success(user)
 

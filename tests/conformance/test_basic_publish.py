@@ -98,9 +98,9 @@ def test_an_empty_body_is_returned_too(channel: Channel, name: str) -> None:
 def test_immediate_messages_without_a_ready_consumer_are_returned(peer: Peer, name: str) -> None:
     channel = peer.channel()
     channel.queue(name)
-    channel.publish(b"nobody", name, immediate=True)
+    channel.publish(b"no consumer", name, immediate=True)
     returned = channel.expect_content(Basic.Return)
-    assert (returned.method.reply_code, returned.body) == (313, b"nobody")
+    assert (returned.method.reply_code, returned.body) == (313, b"no consumer")
     assert channel.depth(name) == 0
     consumer = peer.channel(2)
     consumer.qos(1)

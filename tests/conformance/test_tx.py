@@ -167,7 +167,7 @@ def test_a_transaction_over_several_queues_is_atomic(channel: Channel, other: Ch
 def test_immediate_messages_of_a_transaction_are_returned_at_its_commit(channel: Channel, name: str) -> None:
     channel.queue(name)
     select(channel)
-    channel.publish(b"nobody is there", name, immediate=True)
+    channel.publish(b"no consumer", name, immediate=True)
     channel.quiet()
     channel.send(Tx.Commit)
     assert channel.expect_content(Basic.Return).method.reply_code == 313

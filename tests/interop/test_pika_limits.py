@@ -65,11 +65,11 @@ def test_ttl_of_zero(channel: BlockingChannel, name: str, how: str) -> None:
     """Delivered at once to a waiting consumer, or not at all."""
     channel.queue_declare(name, exclusive=True, arguments={"x-message-ttl": 0} if how == "queue" else None)
     properties = pika.BasicProperties(expiration="0" if how == "message" else None)
-    channel.basic_publish("", name, b"nobody waits", properties)
+    channel.basic_publish("", name, b"no consumer", properties)
     assert empty(channel, name)
     collector = Collector(channel, name, auto_ack=True)
-    channel.basic_publish("", name, b"somebody waits", properties)
-    assert collector.wait(1)[0].body == b"somebody waits"
+    channel.basic_publish("", name, b"a consumer", properties)
+    assert collector.wait(1)[0].body == b"a consumer"
 
 
 def test_expiration_is_kept_for_the_reader(channel: BlockingChannel, name: str) -> None:

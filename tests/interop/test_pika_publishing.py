@@ -92,7 +92,7 @@ def test_ten_megabytes(connect: Connect, name: str) -> None:
 def test_user_id_is_checked(channel: BlockingChannel, name: str) -> None:
     channel.queue_declare(name, exclusive=True)
     with channel_error(channel, 406):
-        channel.basic_publish("", name, b"forged", pika.BasicProperties(user_id="somebody-else"))
+        channel.basic_publish("", name, b"forged", pika.BasicProperties(user_id="other"))
 
 
 def test_no_such_exchange(channel: BlockingChannel, name: str) -> None:

@@ -101,7 +101,7 @@ def test_opened_and_closed_connections(site: Site, how: str) -> None:
         once()
     after = census(site, KINDS)
     assert after == before
-    assert not site.services.by_user.get("nobody") and len(site.services.sessions) == 1
+    assert not site.services.by_user.get("unknown") and len(site.services.sessions) == 1
 
 
 def test_requeued_messages_do_not_refer_to_closed_connections(site: Site) -> None:

@@ -129,7 +129,7 @@ class TestChanges:
         channel.declare("mine")
         channel.publish("mine")
         channel.run()
-        site.allow("somebody", "/", Permission("", "", ""))
+        site.allow("other", "/", Permission("", "", ""))
         channel.publish("mine")
         channel.run()
         assert channel.client.is_open and site.vhost.queues["mine"].ready_count == 2
@@ -143,11 +143,11 @@ class TestLogin:
         assert code == 403 and "PLAIN" in text
 
     def test_a_user_that_does_not_exist(self, site: Site) -> None:
-        client = site.connect(user="nobody")
+        client = site.connect(user="unknown")
         assert client.refusal()[0] == 403
 
     def test_a_client_without_the_capability_is_disconnected_after_a_delay(self, site: Site) -> None:
-        client = site.connect(user="nobody", capabilities={"authentication_failure_close": False})
+        client = site.connect(user="unknown", capabilities={"authentication_failure_close": False})
         assert client.refusal() == (0, "") and not client.session.opened
         assert [seconds for seconds, _ in site.later] == [1.0]
         site.later[0][1]()

@@ -372,7 +372,7 @@ async def test_user_id_must_match(connect: Connect) -> None:
     channel = await (await connect()).channel()
     queue = await channel.declare_queue(exclusive=True)
     with pytest.raises(ChannelClosed) as caught:
-        await channel.publish(b"x", queue.name, user_id="somebody")
+        await channel.publish(b"x", queue.name, user_id="other")
     assert (caught.value.reply_code, caught.value.method) == (406, "basic.publish")
 
 

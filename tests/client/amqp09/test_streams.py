@@ -29,7 +29,7 @@ async def test_streams(connect: Connect09, name: str) -> None:
         await channel.publish_stream(b"last", name, immediate=True)
         assert (await stream.next(60)).body == b"last"
     with pytest.raises(Returned):
-        await channel.publish_stream(b"nobody", name, immediate=True)
+        await channel.publish_stream(b"no consumer", name, immediate=True)
     with pytest.raises(Returned):
         await channel.publish_stream(b"nowhere", f"{name}.no", mandatory=True)
     basic = await channel.get(name, no_ack=True)
@@ -78,7 +78,7 @@ async def test_tunnels(connect: Connect09, name: str) -> None:
     assert (await other.declare_queue(name, passive=True)).name == name
     await other.delete_queue(name)
     with pytest.raises(NotFound, match="no handler"):
-        await channel.tunnel("nobody", b"x")
+        await channel.tunnel("unknown", b"x")
     assert other.is_open
 
 
@@ -93,4 +93,4 @@ def test_sync_api(server: Broker, block: Open, name: str) -> None:
         channel.publish_stream(b"x", name, immediate=True)
     channel.delete_queue(name)
     with pytest.raises(NotFound, match="no handler"):
-        channel.tunnel("nobody")
+        channel.tunnel("unknown")

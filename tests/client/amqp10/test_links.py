@@ -122,7 +122,7 @@ async def test_outcomes(connect: Connect1, leveret_only: Broker, name: str) -> N
         with pytest.raises(Nacked, match="not-found") as refused:
             await anonymous.send("nowhere", to=f"/queues/{name}.none")
         assert refused.value.condition == "amqp:not-found"
-    async with connection.sender("/exchanges/amq.direct/nobody") as sender:
+    async with connection.sender("/exchanges/amq.direct/unbound") as sender:
         with pytest.raises(Returned, match="released"):
             await sender.send("x")
     message = await old.get(name)
@@ -239,7 +239,7 @@ async def test_durable_receivers(connect: Connect1, leveret_only: Broker, name: 
     receiver = await connection.receiver(f"/exchanges/{name}", durable=True, name="news")
     await receiver.unsubscribe()
     with pytest.raises(Returned):
-        await session.publish("nobody", exchange=name, mandatory=True)
+        await session.publish("unbound", exchange=name, mandatory=True)
 
 
 async def test_links_of_one_session(connect: Connect1, leveret_only: Broker, name: str) -> None:

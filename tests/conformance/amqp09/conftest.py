@@ -44,7 +44,7 @@ read = ["*"]
 
 [vhosts.realm.realms."/closed"]
 resources = "closed\\\\..*"
-active = ["nobody"]
+active = ["unknown"]
 
 [users."guest".permissions.realm]
 configure = ".*"

@@ -100,9 +100,9 @@ def test_mandatory_messages_without_a_route_are_returned(channel: Channel, name:
 @each("CLASS.publish.immediate.01", PLAIN)
 def test_immediate_messages_without_a_ready_consumer_are_returned(channel: Channel, name: str, kind: str) -> None:
     channel.queue(name)
-    kinds.publish(channel, kind, b"nobody", name, immediate=True)
+    kinds.publish(channel, kind, b"no consumer", name, immediate=True)
     returned = channel.content(f"{kind}.return")
-    assert (returned.method.reply_code, returned.body) == (313, b"nobody")
+    assert (returned.method.reply_code, returned.body) == (313, b"no consumer")
     assert channel.depth(name) == 0
     kinds.consume(channel, kind, name, "c", no_ack=True)
     kinds.publish(channel, kind, b"ready", name, immediate=True)
@@ -114,7 +114,7 @@ def test_immediate_messages_without_a_ready_consumer_are_returned(channel: Chann
 def test_a_consumer_of_another_class_does_not_get_an_immediate_message(channel: Channel, name: str, kind: str) -> None:
     channel.queue(name)
     kinds.consume(channel, PLAIN[PLAIN.index(kind) - 1], name, "c", no_ack=True)
-    kinds.publish(channel, kind, b"nobody", name, immediate=True)
+    kinds.publish(channel, kind, b"no consumer", name, immediate=True)
     assert channel.content(f"{kind}.return").method.reply_code == 313
     assert channel.depth(name) == 0
 
@@ -134,7 +134,7 @@ def test_contents_of_another_class_do_not_block_an_immediate_message(channel: Ch
 @pytest.mark.rule("0-9", "message.transfer.immediate.01")
 def test_an_immediate_transfer_without_a_ready_consumer_is_rejected(channel: Channel, name: str) -> None:
     channel.queue(name)
-    send(channel, "message", b"nobody", name, "", immediate=True)
+    send(channel, "message", b"no consumer", name, "", immediate=True)
     rejected = channel.expect("message.reject")
     assert rejected.code == 1
     assert channel.depth(name) == 0

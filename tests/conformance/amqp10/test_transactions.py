@@ -43,7 +43,7 @@ def test_only_the_body_of_a_declare_counts(session: Session) -> None:
         encode_composite(Header(True, 9, 1, True, 7))
         + section(0x71, {Symbol("x-opt-a"): 1})
         + section(0x72, {Symbol("x-opt-b"): 1})
-        + encode_composite(Properties("id", b"somebody", "elsewhere", "subject"))
+        + encode_composite(Properties("id", b"other", "elsewhere", "subject"))
         + section(0x74, {"application": 1})
         + value
         + section(0x78, {Symbol("x-opt-c"): 1})

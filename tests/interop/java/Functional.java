@@ -41,7 +41,7 @@ final class Functional {
     tests.put("a cycle of expiries ends", Functional::deadLetterCycle);
     tests.put("the shorter time to live counts", Functional::timeToLive);
     tests.put("times to live that are none", Functional::invalidTimesToLive);
-    tests.put("a queue that nobody uses expires", Functional::queueLease);
+    tests.put("an unused queue expires", Functional::queueLease);
     tests.put("requeued messages keep their place", Functional::requeueOrder);
     tests.put("settled twice", Functional::settledTwice);
     tests.put("redelivered after the channel's end", Functional::redelivery);
@@ -580,11 +580,11 @@ final class Functional {
     Interop.equal(next(channel, dead, 1), List.of("its own"));
     Interop.equal(drain(channel, plain), List.of("stays"));
     // A message with a TTL of 0 expires unless a consumer takes it at once.
-    channel.basicPublish("", plain, expiring("0"), Interop.bytes("nobody"));
-    Interop.equal(next(channel, dead, 1), List.of("nobody"));
+    channel.basicPublish("", plain, expiring("0"), Interop.bytes("no consumer"));
+    Interop.equal(next(channel, dead, 1), List.of("no consumer"));
     Inbox inbox = new Inbox(channel, plain, true);
-    channel.basicPublish("", plain, expiring("0"), Interop.bytes("somebody"));
-    Interop.equal(inbox.next(1), List.of("somebody"));
+    channel.basicPublish("", plain, expiring("0"), Interop.bytes("a consumer"));
+    Interop.equal(inbox.next(1), List.of("a consumer"));
   }
 
   static void invalidTimesToLive(Channel channel) throws Exception {
@@ -739,7 +739,7 @@ final class Functional {
       return new Inbox(other, to, true);
     });
     refused(406, other -> {
-      other.basicPublish("", "q", new AMQP.BasicProperties.Builder().replyTo(to).build(), Interop.bytes("nobody consumes"));
+      other.basicPublish("", "q", new AMQP.BasicProperties.Builder().replyTo(to).build(), Interop.bytes("no consumer"));
       return null;
     });
   }

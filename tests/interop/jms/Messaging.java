@@ -517,7 +517,7 @@ public class Messaging {
     Connection connection = connect();
     Session session = connection.createSession();
     Topic topic = session.createTopic(unique("topic"));
-    send(session, topic, "nobody hears it");
+    send(session, topic, "no subscriber");
     MessageConsumer one = session.createConsumer(topic);
     MessageConsumer two = session.createConsumer(topic);
     send(session, topic, "all hear it");

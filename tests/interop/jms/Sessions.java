@@ -364,7 +364,7 @@ final class Sessions {
     Messaging.fails(JMSException.class, () -> other.createConsumer(queue));
     connection.close();
     Messaging.fails(JMSException.class, () -> {
-      for (int number = 0; number < 100; number++) producer.send(other.createTextMessage("nobody"));
+      for (int number = 0; number < 100; number++) producer.send(other.createTextMessage("discarded"));
     });
   }
 

@@ -126,7 +126,7 @@ public class Subscriptions {
             Session second = session(connection);
             MessageConsumer one = session.createSharedDurableConsumer(session.createTopic("shares"), "shared");
             expectAll(List.of("1", "2", "3", "4"), one);
-            ok("a shared durable subscription gets what came while nobody was there, " + kind);
+            ok("a shared durable subscription gets the messages published while it had no consumer, " + kind);
             MessageConsumer two = second.createSharedDurableConsumer(second.createTopic("shares"), "shared");
             publish("shares", "5", "6", "7", "8", "9");
             expectAll(List.of("5", "6", "7", "8", "9"), one, two);
@@ -148,7 +148,7 @@ public class Subscriptions {
             expectNothing(again);
             again.close();
             session.unsubscribe("shared");
-            ok("and it ends when somebody unsubscribes, " + kind);
+            ok("and it ends with an unsubscribe, " + kind);
         }
     }
 

@@ -85,7 +85,7 @@ test('a request and its response', async (context) => {
   assert.strictEqual(message.correlation_id, 'c');
 });
 
-test('what nobody gets is released, and what does not exist is refused', async (context) => {
+test('unrouted messages are released, and missing addresses are refused', async (context) => {
   const connection = connect(context);
   const sender = connection.open_sender('/exchanges/amq.direct/nowhere');
   await once(sender, 'sendable');

@@ -352,7 +352,7 @@ def test_an_ok_settles_the_transfers_that_it_names(numbered: Raw, broker: Levere
     other.drop()
 
 
-@pytest.mark.parametrize("id", [1, 3], ids=["anew", "on"])
+@pytest.mark.parametrize("id", [1, 3], ids=["restart", "continue"])
 def test_a_channel_is_opened_again(numbered: Raw, id: int) -> None:
     close = numbered.send(1, 20, 40, struct.pack(">H", 200) + short("") + bytes(4))
     assert close == 2

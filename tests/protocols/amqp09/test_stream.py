@@ -252,7 +252,7 @@ def test_immediate_messages_without_a_consumer_are_returned(channel: Channel) ->
 
 
 def test_an_unknown_exchange_is_not_found(channel: Channel) -> None:
-    publish(channel, exchange="nobody")
+    publish(channel, exchange="unknown")
     assert channel.refused() == 404
     assert channel.client.is_open
 

@@ -22,7 +22,7 @@ def site() -> Site:
     site.protocols.amqp09.realms["/"] = Realms(
         {
             "/data": Realm("/data", r"data\..*|", {"user": ALL}),
-            "/admin": Realm("/admin", ".*", {"somebody": ALL}),
+            "/admin": Realm("/admin", ".*", {"other": ALL}),
         }
     )
     return site

@@ -168,7 +168,7 @@ def test_later_frames_wait_for_the_handler(site: Site, channel: Channel, plugin:
     assert channel.client.take("queue.declare-ok", 1) is not None
 
 
-@pytest.mark.parametrize("name", ["nobody", ""])
+@pytest.mark.parametrize("name", ["unknown", ""])
 def test_a_request_without_a_handler(site: Site, channel: Channel, name: str) -> None:
     send(channel, b"body", data_name=name)
     channel.run()

@@ -215,7 +215,7 @@ def test_contents_follow_unwrapped() -> None:
     assert isinstance(reject, Nack) and (reject.delivery_tag, reject.requeue, reject.is_reject) == (9, True, True)
 
 
-@pytest.mark.parametrize("again", [1, 4], ids=["anew", "on"])
+@pytest.mark.parametrize("again", [1, 4], ids=["restart", "continue"])
 def test_a_reopened_channel_restarts_or_continues_counting(again: int) -> None:
     engine = server()
     ping = of(20, 60)

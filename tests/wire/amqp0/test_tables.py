@@ -193,7 +193,7 @@ def test_extensions_by_rabbitmq() -> None:
     "text",
     [
         "10 open sync server",  # no class before it
-        "class a 1 server\n  10 open sync somebody",
+        "class a 1 server\n  10 open sync unknown",
         "class a 1 server\n  x open sync server",
         "class a 1 server\n  10 open server | number one",
         "class a 1 server\n  10 open server | short",

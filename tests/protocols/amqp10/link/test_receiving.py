@@ -536,7 +536,7 @@ class TestTemporaryTopics:
         sender = session.sender(target=Target(None, dynamic=True, capabilities=("temporary-topic",)))
         address = sender.attached.target.address
         assert sender.attached.target.dynamic
-        sender.send(message(b"nobody"))
+        sender.send(message(b"unclaimed"))
         other = connect(site).begin()
         one = session.receiver(source=Source(address, capabilities=("temporary-topic",)), credit=10)
         two = other.receiver(address, credit=10)

@@ -352,7 +352,7 @@ def test_the_outcome_of_a_transaction_is_remembered(site: Site) -> None:
     client = connect(site)
     routed = sender(client)
     controller = Controller(routed.session)
-    target = Target("/exchanges/amq.direct/nobody", expiry_policy="never")
+    target = Target("/exchanges/amq.direct/unbound", expiry_policy="never")
     unrouted = routed.session.sender(name="u", target=target, rcv_settle_mode=1)
     work = controller.declare()
     routed.send(delivery_tag=b"r", state=TransactionalState(work))

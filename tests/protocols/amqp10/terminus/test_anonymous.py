@@ -174,6 +174,6 @@ class TestTemporaryTopics:
         session.receiver(source=Source(None, dynamic=True, capabilities=("temporary-topic",)))
         assert not site.protocols.amqp10.termini.topics
 
-    def test_other_keys_of_the_topic_exchange_are_nobodys(self, session: Session) -> None:
+    def test_other_keys_of_the_topic_exchange_are_no_temporary_topics(self, session: Session) -> None:
         session.sender("topic://amq.generic").send()
         assert [type(state).__name__ for state in outcomes(session.client)] == ["Accepted"]
