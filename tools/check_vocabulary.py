@@ -1,9 +1,9 @@
 """Find retired words: `python tools/check_vocabulary.py [PATH ...]`; part of `make lint`.
 
 `tools/vocabulary.toml` lists the words with their replacements, the paths to check, and the exceptions with their reasons.
-In Python files, the script checks comments, docstrings, messages (strings with a space), and function and class names.
-Other strings and names may belong to a protocol. In pages, it skips text in backticks and fenced blocks, which quotes
-identifiers and output.
+In Python files, the script checks comments, docstrings, messages (strings with a space), keys (strings that are an
+identifier), and function and class names. Other strings and names may belong to a protocol. In pages, it skips text in
+backticks and fenced blocks, which quotes identifiers and output.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 FENCE = re.compile(r"^\s*(```|~~~)")
 CODE = re.compile(r"`[^`]*`")
+KEY = re.compile(r"""(["'])[a-z]\w*\1""")
 
 
 class Word(NamedTuple):
@@ -92,7 +93,7 @@ def prose(path: str, text: str) -> Iterator[tuple[int, str]]:
 
 
 def prose_of_python(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines of comments and of strings with spaces, and function and class names split into words."""
+    """Yield the lines of comments and of strings with spaces, and keys, function and class names split into words."""
     previous = ""
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT or (
@@ -100,6 +101,8 @@ def prose_of_python(text: str) -> Iterator[tuple[int, str]]:
         ):
             for number, line in enumerate(token.string.splitlines(), token.start[0]):
                 yield number, CODE.sub("``", line)
+        elif token.type == tokenize.STRING and KEY.fullmatch(token.string):
+            yield token.start[0], token.string.replace("_", " ")
         elif token.type == tokenize.NAME:
             if previous in ("def", "class"):
                 yield token.start[0], token.string.replace("_", " ")

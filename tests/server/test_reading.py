@@ -36,7 +36,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def bytes_in(server: Server) -> int:
-    return sum(session.describe().octets_in for session in server.services.sessions)
+    return sum(session.describe().bytes_in for session in server.services.sessions)
 
 
 def test_small_pieces_take_little_memory() -> None:

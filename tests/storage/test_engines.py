@@ -94,7 +94,7 @@ def test_loaded_entries_equal_stored_ones(harness: Harness) -> None:
         assert (item.row, item.slot) == (entry.row, entry.slot)
         harness.log.settle(entry_of(queue, item))
     harness.commit()
-    assert not harness.log.statistics()["live_octets"]
+    assert not harness.log.statistics()["live_bytes"]
     harness.log.close()
 
 
@@ -133,7 +133,7 @@ def test_an_entry_that_is_settled_during_a_load_is_still_returned(harness: Harne
     harness.loop.run_until(lambda: bool(result))
     assert result == [b"a", b"b"]
     harness.commit()
-    assert not harness.log.statistics()["live_octets"]
+    assert not harness.log.statistics()["live_bytes"]
     assert not harness.log.statistics()["rows"]
     harness.log.close()
 

@@ -63,7 +63,7 @@ def test_entries_out_of_order_on_disk(harness: Harness) -> None:
         for _ in range(14):
             log.settle(alive.pop(chance.randrange(len(alive))))
         harness.commit()
-    assert log.statistics()["copied_octets"] > 10_000
+    assert log.statistics()["copied_bytes"] > 10_000
     check(harness, alive)
     harness.log.close()
 

@@ -88,7 +88,7 @@ def test_records_settled_in_their_own_batch_are_never_written(harness: Harness) 
         harness.log.store(entry)
     settle(harness, entries[0], entries[2], *pair)
     harness.commit()
-    assert harness.log.statistics()["octets"] < 1000
+    assert harness.log.statistics()["bytes"] < 1000
     settle(harness, entries[1])
     harness.commit()
     harness.publish(queue, b"e")
@@ -121,14 +121,14 @@ def test_a_fan_out_keeps_one_body_until_the_last_settlement(harness: Harness) ->
     for entry in entries[7:]:
         harness.log.store(entry)
     harness.commit()
-    assert harness.log.statistics()["octets"] < 22_000
+    assert harness.log.statistics()["bytes"] < 22_000
     for entry in entries[:9]:
         settle(harness, entry)
         harness.commit()
     harness.reopen()
     assert harness.bodies(10) == [b"z" * 20_000]
     assert list(harness.recovery.queues) == [10]
-    assert harness.log.statistics()["live_octets"] > 20_000
+    assert harness.log.statistics()["live_bytes"] > 20_000
     last = harness.load_queue(10)[0]
     entry = queues[9].entry(last.message)
     entry.row, entry.slot = last.row, last.slot
@@ -146,7 +146,7 @@ def test_chunks_of_large_bodies_are_deleted_with_the_message(harness: Harness) -
     harness.log.store(second)
     harness.publish(queue, b"small")
     harness.commit()
-    assert harness.log.statistics()["octets"] < 1000
+    assert harness.log.statistics()["bytes"] < 1000
     settle(harness, first)
     harness.commit()
     harness.reopen()
@@ -256,10 +256,10 @@ def fast_beside_idle(harness: Harness, batches: int, floor: int) -> tuple[list[E
 def test_write_amplification_of_a_deep_idle_queue_beside_a_fast_one(harness: Harness) -> None:
     kept, published = fast_beside_idle(harness, 600, 100_000)
     figures = harness.log.statistics()
-    assert figures["copied_octets"] > 0
-    assert published + figures["copied_octets"] <= 2 * published
+    assert figures["copied_bytes"] > 0
+    assert published + figures["copied_bytes"] <= 2 * published
     # Garbage is limited by the live records.
-    assert figures["octets"] <= 2 * figures["live_octets"] + 100_000 + (1 << 20)
+    assert figures["bytes"] <= 2 * figures["live_bytes"] + 100_000 + (1 << 20)
     # Every position that the broker has is still valid, by object and by number.
     loaded = harness.load(
         array("Q", [entry.row.id for entry in kept if entry.row is not None]), array("I", [entry.slot for entry in kept])
@@ -299,7 +299,7 @@ def test_random_settlements_leave_little_garbage(harness: Harness) -> None:
         harness.commit()
     figures = log.statistics()
     assert published > 0
-    assert figures["octets"] <= 2 * figures["live_octets"] + 50_000 + (1 << 20)
+    assert figures["bytes"] <= 2 * figures["live_bytes"] + 50_000 + (1 << 20)
     expected = {entry.seq: entry.message.size for entry in alive}
     harness.reopen()
     assert {item.seq: item.message.size for item in harness.load_queue(1)} == expected
@@ -313,11 +313,11 @@ def test_the_file_shrinks_after_a_drain(harness: Harness) -> None:
     for _ in range(40):
         entries += harness.publish(queue, *[b"s" * 100_000] * 10)
         harness.commit()
-    assert log.statistics()["file_octets"] + log.statistics()["wal_octets"] > 38_000_000
+    assert log.statistics()["file_bytes"] + log.statistics()["wal_bytes"] > 38_000_000
     settle(harness, *entries)
     harness.commit()
-    wait_until(lambda: log.statistics()["file_octets"] < 12_000_000)
-    wait_until(lambda: log.statistics()["wal_octets"] <= 1 << 20)
+    wait_until(lambda: log.statistics()["file_bytes"] < 12_000_000)
+    wait_until(lambda: log.statistics()["wal_bytes"] <= 1 << 20)
     harness.reopen()
     assert not harness.recovery.queues
     harness.log.close()

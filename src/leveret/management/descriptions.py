@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
+
 from leveret.broker.durations import Durations
 from leveret.management.json_values import ClientTable
 from leveret.management.structs import Reply
@@ -70,8 +72,8 @@ class ConnectionInfo(Reply, kw_only=True):
     state: str
     channels: int
     tls: bool
-    octets_in: int
-    octets_out: int
+    bytes_in: int = msgspec.field(name="octets_in")
+    bytes_out: int = msgspec.field(name="octets_out")
     client_properties: ClientTable
     frame_max: int
     channel_max: int

@@ -201,7 +201,7 @@ class Feed:
 
     def _connection(self, session: Any, number: int) -> Iterator[Change | None]:
         item = session.describe()
-        sample = (item.octets_in, item.reads, item.octets_out, item.writes, item.channels)
+        sample = (item.bytes_in, item.reads, item.bytes_out, item.writes, item.channels)
         definition = (item.state, item.user, item.vhost, item.frame_max, item.heartbeat)
         if self._connections.is_known(item.number, number, (sample, definition)):
             yield None
@@ -225,7 +225,7 @@ def _node(managed: ManagedBroker) -> dict[str, object]:
         "alarm": managed.alarm(),
         "performance": managed.performance(),
         "log": {"state": log.state, **log.statistics()},
-        "overflow": 0 if overflow is None else overflow.statistics()["octets"],
+        "overflow": 0 if overflow is None else overflow.statistics()["bytes"],
     }
 
 

@@ -287,12 +287,12 @@ class BatchedLog(Log):
     def statistics(self) -> dict[str, int]:
         trimmer = self.trimmer
         figures = {
-            "octets": trimmer.stored_bytes,
-            "live_octets": trimmer.live_bytes,
+            "bytes": trimmer.stored_bytes,
+            "live_bytes": trimmer.live_bytes,
             "rows": trimmer.stored,
             "commits": self.commits,
-            "copied_octets": trimmer.copied_bytes,
-            "pending_octets": self.pending_bytes,
+            "copied_bytes": trimmer.copied_bytes,
+            "pending_bytes": self.pending_bytes,
         }
         if self._worker is not None:
             figures.update(self._worker.statistics())

@@ -141,7 +141,7 @@ class MemoryLog(Log):
         self._post(_Done(done, loaded).call)
 
     def statistics(self) -> dict[str, int]:
-        return {"octets": self._bytes, "live_octets": self._bytes, "rows": len(self.rows), "commits": self._commits}
+        return {"bytes": self._bytes, "live_bytes": self._bytes, "rows": len(self.rows), "commits": self._commits}
 
 
 class _Done:

@@ -683,8 +683,8 @@ class SqliteStore:
             self._finish_checkpoint("TRUNCATE")
 
     def statistics(self) -> dict[str, int]:
-        figures = {"free_octets": self.reserve.free()}
-        for name, suffix in (("file_octets", ""), ("wal_octets", "-wal")):
+        figures = {"free_bytes": self.reserve.free()}
+        for name, suffix in (("file_bytes", ""), ("wal_bytes", "-wal")):
             try:
                 figures[name] = Path(f"{self.path}{suffix}").stat().st_size
             except OSError:

@@ -124,7 +124,7 @@ class Worker:
         self._committer.join()
 
     def statistics(self) -> dict[str, int]:
-        return {**self._store.statistics(), "written_octets": self._written}
+        return {**self._store.statistics(), "written_bytes": self._written}
 
     # The thread
 

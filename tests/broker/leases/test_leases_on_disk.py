@@ -62,7 +62,7 @@ def test_batches_survive_housekeeping_and_restarts(tmp_path: Path) -> None:
         world.push(noise, "z" * 5000, persistent=True)
         world.run()
         noise.purge()
-    assert world.disk.statistics()["copied_octets"] > 0
+    assert world.disk.statistics()["copied_bytes"] > 0
     for _ in range(2):
         first = 0
         for number, count in enumerate(counts):

@@ -91,8 +91,17 @@ async def status(context: Context, request: Request) -> Status:
         ready=ready,
         unacked=unacked,
         queue_memory=memory,
-        log={"state": log.state, "reason": log.reason, **log.statistics()},
+        log={
+            "state": log.state,
+            "reason": log.reason,
+            **{_reply_name(name): value for name, value in log.statistics().items()},
+        },
     )
+
+
+def _reply_name(name: str) -> str:
+    """Return the name of a statistic of the log in replies, where sizes keep the names of version 0.2."""
+    return name.replace("bytes", "octets")
 
 
 OPERATIONS: Operations = {

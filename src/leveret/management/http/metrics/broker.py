@@ -140,16 +140,16 @@ _STREAM_ERRORS: Final = (
 )
 # Figures of the log in the broker's answers, as metrics.
 _LOG_GAUGES: Final = (
-    ("log_bytes", "Bytes of records in the log", "octets"),
-    ("log_live_bytes", "Bytes of records that are still needed", "live_octets"),
+    ("log_bytes", "Bytes of records in the log", "bytes"),
+    ("log_live_bytes", "Bytes of records that are still needed", "live_bytes"),
     ("log_rows", "Rows of the log", "rows"),
-    ("log_pending_bytes", "Bytes that wait for a commit", "pending_octets"),
-    ("log_file_bytes", "Bytes of the file of the log", "file_octets"),
-    ("log_wal_bytes", "Bytes of the write-ahead log", "wal_octets"),
+    ("log_pending_bytes", "Bytes that wait for a commit", "pending_bytes"),
+    ("log_file_bytes", "Bytes of the file of the log", "file_bytes"),
+    ("log_wal_bytes", "Bytes of the write-ahead log", "wal_bytes"),
 )
 _LOG_COUNTERS: Final = (
-    ("log_written_bytes", "Bytes of new records that were written", "written_octets"),
-    ("log_copied_bytes", "Bytes that housekeeping has copied", "copied_octets"),
+    ("log_written_bytes", "Bytes of new records that were written", "written_bytes"),
+    ("log_copied_bytes", "Bytes that housekeeping has copied", "copied_bytes"),
 )
 
 Group: TypeAlias = Callable[[str, Cache, HttpSettings], Iterator[Metric]]
