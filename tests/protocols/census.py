@@ -9,11 +9,18 @@ from leveret.broker.timers import Timed
 from tests.protocols.support import Site
 
 
+class Idle(Timed):
+    """A timer without an effect."""
+
+    def fire(self, now: int) -> None:
+        pass
+
+
 def census(site: Site, kinds: Iterable[str]) -> dict[str, int]:
     """Return the number of broker objects of these kinds. Compiled classes are found by name, too."""
     timers = site.broker.timers
     for number in range(300):  # enough for the timers to remove stale items
-        timed = Timed()
+        timed = Idle()
         timers.at(timers.now() + 10**9 + number, timed)
         timers.cancel(timed)
     gc.collect()

@@ -5,16 +5,18 @@ No code may assume that a body fits in memory. A log engine stores large bodies 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from io import UnsupportedOperation
 from typing import Union
 
 
 class StoredBody:
     """A body outside memory, written once from start to end. Its bytes live as long as the object.
 
+    A subclass is readable, writable or both. Any thread may read it.
+
     Attributes:
         size: Bytes written so far.
-
-    Any thread may read it.
     """
 
     __slots__ = ("size",)
@@ -24,35 +26,35 @@ class StoredBody:
 
     def append(self, data: bytes) -> None:
         """Append data. Raises `ContentTooLarge` if there is no room left."""
-        raise NotImplementedError
+        raise UnsupportedOperation(f"a body of type {type(self).__name__} is read-only")
 
     def read(self, at: int, length: int) -> bytes:
         """Return up to `length` bytes from position `at`; fewer at the end. Raises `OSError`."""
-        raise NotImplementedError
+        raise UnsupportedOperation(f"a body of type {type(self).__name__} is write-only")
 
 
 # In one piece, in several pieces in order, or outside memory.
 Body = Union[bytes, list[bytes], StoredBody]
 
 
-class Spool:
+class Spool(ABC):
     """Storage for bodies while they arrive and while they are not needed in memory."""
 
+    @abstractmethod
     def begin(self, size: int, persistent: bool) -> StoredBody:
         """Begin a body of `size` bytes. A `persistent` one needs more room, because the log stores it again.
 
         Raises:
             ContentTooLarge: there is no room at present.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def leave_free(self, size: int) -> None:
         """Keep `size` bytes of disk space free (`limits.disk_free`), or more if the spool requires it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def close(self) -> None:
         """Close the spool for writing; existing bodies remain readable."""
-        raise NotImplementedError
 
 
 def whole(body: Body) -> bytes:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 import secrets
 import time
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
+from io import UnsupportedOperation
 from typing import Final
 
 from mypy_extensions import mypyc_attr
@@ -69,22 +71,22 @@ LAZY_BYTES: Final = 1 << 20
 class HeaderReader:
     """Decoder of a protocol's encoded message properties."""
 
+    @abstractmethod
     def headers(self, message: Message) -> FieldTable:
         """Return the application headers; an empty dict if they cannot be decoded."""
-        raise NotImplementedError
 
+    @abstractmethod
     def property(self, message: Message, name: str) -> str:
         """Return a content property ("message-id") as text; "" if the message has none."""
-        raise NotImplementedError
 
     def header(self, message: Message, name: bytes) -> str:
         """Return an application header whose value is text; "" if there is none."""
         value = self.headers(message).get(name.decode())
         return value if isinstance(value, str) else ""
 
+    @abstractmethod
     def expiration(self, message: Message) -> str | None:
         """Return the expiration as the publisher wrote it."""
-        raise NotImplementedError
 
     def content(self, message: Message) -> Body:
         """Return the body as applications see it."""
@@ -101,8 +103,11 @@ class HeaderReader:
         return now + int(expiration) if int(expiration) else AT_ONCE, 0
 
     def make_header(self, content_type: str, size: int) -> bytes:
-        """Encode the properties of a message that the broker creates, with a body of `size` bytes."""
-        raise NotImplementedError
+        """Encode the properties of a message that the broker creates, with a body of `size` bytes.
+
+        Only the reader of FORMAT_AMQP0 supports this.
+        """
+        raise UnsupportedOperation(f"{type(self).__name__} cannot encode properties: the broker creates AMQP 0-x messages")
 
 
 # Definitions that a start drops if their vhost does not exist.

@@ -7,6 +7,7 @@ protocols subclass, which keeps calls cheap when compiled.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import TYPE_CHECKING
 
 from mypy_extensions import mypyc_attr
@@ -23,17 +24,21 @@ if TYPE_CHECKING:
 class Output:
     """A connection with output to write at the end of the turn."""
 
+    @abstractmethod
     def flush(self) -> None:
-        raise NotImplementedError
+        """Write the pending output."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class UnackedOwner(CommitWaiter):
     """An owner of acquired entries that also publishes: a channel, a session, the branches of a vhost."""
 
+    def committed(self, batch: int) -> None:
+        """Do nothing: of the owners, only sessions wait for commits themselves."""
+
+    @abstractmethod
     def all_unacked(self) -> list[Entry]:
         """Return the delivered entries that are not settled."""
-        raise NotImplementedError
 
 
 class Scope:
@@ -131,9 +136,9 @@ class Consumer:
     def queue_reconfigured(self) -> None:
         """Note that the consumer timeout of the queue has changed."""
 
+    @abstractmethod
     def has_credit_for(self, size: int) -> bool:
         """Return whether there is credit for one more entry of `size` bytes."""
-        raise NotImplementedError
 
     def wants(self, message: Message, entry: Entry | None) -> bool:
         """Return whether a selective consumer accepts this message. `entry` is None if it is in no queue yet."""
@@ -154,9 +159,9 @@ class Consumer:
         """Return the protocol of its connection, as named in events."""
         return ""
 
+    @abstractmethod
     def deliver(self, entry: Entry) -> None:
         """Deliver an entry that the queue has acquired for this consumer."""
-        raise NotImplementedError
 
     def seen_all(self) -> None:
         """Note that a browser has delivered all existing entries for the first time."""
@@ -164,9 +169,9 @@ class Consumer:
     def activated(self) -> None:
         """Note that it is the single active consumer now, since the previous one has left."""
 
+    @abstractmethod
     def queue_deleted(self) -> None:
         """Handle the deletion of the queue, or the cancellation of the consumer by the broker."""
-        raise NotImplementedError
 
     def failed(self, text: str) -> None:
         """Handle an error that made the broker remove the consumer from the queue."""

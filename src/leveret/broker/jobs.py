@@ -10,6 +10,7 @@ The client, and everything that must come after the operation, waits for `done`.
 from __future__ import annotations
 
 import logging
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
@@ -42,9 +43,9 @@ class Job(Timed):
         # Whether other work waits for it, so that it takes every second step.
         self.urgent = False
 
+    @abstractmethod
     def step(self) -> bool:
         """Do a few milliseconds of work; return False if there is nothing to do until `resume`."""
-        raise NotImplementedError
 
     def failed(self) -> None:
         """Notify the waiters that `step` raised an exception, which is logged."""

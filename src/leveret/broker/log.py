@@ -11,8 +11,10 @@ copies survivors of a row elsewhere, it keeps the old position resolvable for as
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from array import array
 from collections.abc import Callable, Iterable
+from io import UnsupportedOperation
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,8 +35,9 @@ FAILED = "failed"
 class CommitWaiter:
     """Callback for when a log commit is on disk. A native base class, which keeps the call cheap when compiled."""
 
+    @abstractmethod
     def committed(self, batch: int) -> None:
-        raise NotImplementedError
+        """Handle that a batch is on disk."""
 
 
 class Row:
@@ -98,9 +101,9 @@ class Located:
         self.runs = runs
         self.count = count
 
+    @abstractmethod
     def release(self) -> None:
         """Release the rows after reading. Called once, on the event loop."""
-        raise NotImplementedError
 
 
 class RecoveredQueue:
@@ -169,34 +172,35 @@ class Log:
 
     # Lifecycle
 
+    @abstractmethod
     def open(self) -> Recovery:
         """Open or create the store and recover it. Blocking: called before the event loop runs.
 
         Raises `StorageFailed` with the problem and its remedy: locked, newer format, damaged.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def start(self, post: Callable[[Callable[[], None]], None]) -> None:
         """Start to commit. `post` runs a callable on the event loop, from any thread."""
-        raise NotImplementedError
 
+    @abstractmethod
     def close(self) -> None:
         """Commit pending changes, mark the store as cleanly closed, and release it. Blocks."""
-        raise NotImplementedError
 
     # Records of the current batch (the hot path: no exceptions, no I/O)
 
+    @abstractmethod
     def store(self, entry: Entry) -> None:
         """Add an entry of a queue, with its message unless the log has it already (`message.row` is set).
 
         Sets `row` and `slot` of both. An overlay and the two counts are stored with the entry.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def settle(self, entry: Entry) -> None:
         """Remove an entry, which must be in this log. Called once per entry."""
-        raise NotImplementedError
 
+    @abstractmethod
     def settle_range(
         self, queue_id: int, first: int, last: int, keep: Iterable[int], rows: Iterable[int], slots: Iterable[int]
     ) -> None:
@@ -204,25 +208,24 @@ class Log:
 
         Their sequence numbers are from `first` to `last`, and not in `keep`.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def update(self, entry: Entry) -> None:
         """Record changed counts or a changed overlay of an entry; recovery returns the last update."""
-        raise NotImplementedError
 
+    @abstractmethod
     def put(self, kind: str, key: str, value: bytes | None) -> None:
         """Change the metadata: set (kind, key), or delete it with None."""
-        raise NotImplementedError
 
+    @abstractmethod
     def forget(self, queue_id: int) -> None:
         """Forget the sequence numbers of a deleted queue, whose id will not be used again."""
-        raise NotImplementedError
 
     # End of the turn
 
+    @abstractmethod
     def wait(self, waiter: CommitWaiter) -> None:
         """Notify the waiter when the current batch is on disk, once per call."""
-        raise NotImplementedError
 
     def is_awaited(self) -> bool:
         """Return whether the current commit has waiters; if not, it can be delayed to gather more."""
@@ -232,9 +235,9 @@ class Log:
         """Return whether accepted changes are not on disk yet."""
         return self.pending_bytes > 0
 
+    @abstractmethod
     def flush(self) -> None:
         """End the turn: start a commit unless one is running, nothing is pending, or the batch is held open."""
-        raise NotImplementedError
 
     def begin_batch(self, complete: Callable[[], None]) -> None:
         """Keep the current batch open: changes until `end_batch`, in several turns, are one commit.
@@ -256,6 +259,7 @@ class Log:
 
     # Paging
 
+    @abstractmethod
     def load(self, rows: array[int], slots: array[int], done: Callable[[list[Loaded]], None]) -> None:
         """Read entries back; `done` is called on the event loop with one `Loaded` per position, in the same order.
 
@@ -263,22 +267,21 @@ class Log:
         long. An entry settled in the meantime is still returned; the caller checks that. The entries' batch must be
         committed.
         """
-        raise NotImplementedError
 
     def locate(self, rows: array[int], slots: array[int]) -> Located | None:
         """Return the positions of committed entries on disk. Only for a log with a `shared_file`.
 
         Returns None if some are still being written: retry after the next commit.
         """
-        raise NotImplementedError
+        raise UnsupportedOperation(f"{type(self).__name__} has no shared file in which to locate entries")
 
     def shared_file(self) -> Path | None:
         """Return the file in which other processes may read entries by the positions of `locate`; None if there is none."""
         return None
 
+    @abstractmethod
     def statistics(self) -> dict[str, int]:
         """Return figures for `leveret status`: bytes on disk and live, rows, commits, free disk space."""
-        raise NotImplementedError
 
     def commit_durations(self) -> Durations | None:
         """Return the durations of commits; None for an engine that writes nothing to disk."""

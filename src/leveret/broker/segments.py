@@ -6,6 +6,7 @@ The oldest part of a stream becomes a file, a segment, once it is large or old e
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
@@ -241,38 +242,40 @@ class SealTask:
         self.directory = directory
         self.stream = stream
 
+    @abstractmethod
     def next_part(self) -> None:
         """Ask for another part: call `part` or `finish` of the store, now or later."""
-        raise NotImplementedError
 
+    @abstractmethod
     def written(self, result: Written) -> None:
-        raise NotImplementedError
+        """Take over the complete file."""
 
+    @abstractmethod
     def failed(self, kind: str, text: str) -> None:
         """Handle a failure, after which no file is left. Retry at once for AGAIN, otherwise after a delay."""
-        raise NotImplementedError
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class SegmentStore:
     """Storage of segments. All methods are called on the event loop; none but `stop` blocks."""
 
+    @abstractmethod
     def start(self, post: Callable[[Callable[[], None]], None]) -> None:
         """Start. `post` runs a callable on the event loop, from any thread."""
-        raise NotImplementedError
 
+    @abstractmethod
     def stop(self) -> None:
         """Abort unfinished work. Blocks briefly."""
-        raise NotImplementedError
 
+    @abstractmethod
     def url_of(self, path: str) -> str:
         """Return the public location of a file: a path on this machine, or a URL."""
-        raise NotImplementedError
 
+    @abstractmethod
     def seal(self, task: SealTask) -> None:
         """Write a segment. `task.next_part` is called when the first part is wanted."""
-        raise NotImplementedError
 
+    @abstractmethod
     def part(self, task: SealTask, located: Located, first: int, times: array[int]) -> None:
         """Add a part to a segment.
 
@@ -282,23 +285,23 @@ class SegmentStore:
             first: Offset of the first message.
             times: Append times as pairs of a number of messages and milliseconds.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def finish(self, task: SealTask) -> None:
         """End a segment after its last part."""
-        raise NotImplementedError
 
+    @abstractmethod
     def abandon(self, task: SealTask) -> None:
         """Discard a segment and its file. No more methods of the task are called."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read(self, segment: Segment, first: int, last: int, done: Callable[[list[Loaded], str, str], None]) -> None:
         """Read messages by their offsets, both inclusive.
 
         `done` gets the existing ones, and the kind and the text of an error, both "" for none.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def merge(
         self, sources: list[Segment], directory: str, stream: str, done: Callable[[Written | None, str, str], None]
     ) -> None:
@@ -306,25 +309,24 @@ class SegmentStore:
 
         `done` gets the new file, or None and the kind and text of an error.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def work(self, task: str, arguments: bytes, done: Callable[[bytes, str, str], None]) -> None:
         """Run a long task of the store by its name: JSON in, JSON out.
 
         `done` gets the result, and the kind and the text of an error, both "" for none.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def remove(self, paths: list[str]) -> None:
         """Remove files, except missing ones."""
-        raise NotImplementedError
 
+    @abstractmethod
     def find(self, directory: str, done: Callable[[list[str]], None]) -> None:
         """List all files in a directory and its subdirectories, including incomplete ones.
 
         `done` is not called if they cannot be listed.
         """
-        raise NotImplementedError
 
 
 class Leases(Timed):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import logging
 import time
+from abc import abstractmethod
 from typing import Final
 
 from mypy_extensions import mypyc_attr
@@ -40,8 +41,9 @@ class Timed:
         self.due = 0
         self.queued = 0
 
+    @abstractmethod
     def fire(self, now: int) -> None:
-        raise NotImplementedError
+        """Handle the deadline. `now` is the time in milliseconds."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

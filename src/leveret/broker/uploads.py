@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
@@ -55,13 +56,13 @@ class UploadBody(StoredBody):
 
     __slots__ = ()
 
+    @abstractmethod
     def cut(self, size: int) -> None:
         """Truncate to a size. Raises `OSError`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def sync(self) -> None:
         """Sync all bytes to disk. Blocks; safe in any thread. Raises `OSError`."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """Close the file until the next append."""
@@ -70,9 +71,10 @@ class UploadBody(StoredBody):
         """Keep the bytes for the next process."""
 
 
-class UploadStore:
+class UploadStore(ABC):
     """Storage of the bytes of uploads that survives a restart."""
 
+    @abstractmethod
     def create(self, name: str, size: int | None) -> UploadBody:
         """Create a body under a new name.
 
@@ -83,19 +85,18 @@ class UploadStore:
         Raises:
             ContentTooLarge: If the disk has no room for it.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def find(self, name: str, size: int | None) -> UploadBody | None:
         """Return the body that an earlier process left under a name; None if there is none."""
-        raise NotImplementedError
 
+    @abstractmethod
     def names(self) -> list[str]:
         """Return the names of all bodies."""
-        raise NotImplementedError
 
+    @abstractmethod
     def remove(self, names: Iterable[str]) -> None:
         """Remove the bodies that earlier processes left under these names."""
-        raise NotImplementedError
 
 
 class _InMemory(UploadBody):

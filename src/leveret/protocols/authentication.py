@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from abc import abstractmethod
 from collections.abc import Callable
 
 from leveret.broker.values import FieldTable
@@ -56,24 +57,25 @@ class Authentication:
 
     # Implemented by the protocol
 
+    @abstractmethod
     def is_lost(self) -> bool:
         """Return whether the connection is lost."""
-        raise NotImplementedError
 
+    @abstractmethod
     def wait(self, waiting: bool) -> None:
         """Handle the start of slow work or, if `waiting` is False, its end. The result has been processed by then."""
-        raise NotImplementedError
 
+    @abstractmethod
     def challenge(self, data: bytes) -> None:
-        raise NotImplementedError
+        """Send a challenge of the mechanism."""
 
+    @abstractmethod
     def accept(self, account: Account, data: bytes) -> None:
         """Log the user in. `data` is the mechanism's final message to the client; empty if it has none."""
-        raise NotImplementedError
 
+    @abstractmethod
     def refuse(self) -> None:
         """Refuse the login; the reason has been logged."""
-        raise NotImplementedError
 
     # The exchange
 

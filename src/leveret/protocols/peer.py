@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -75,12 +76,13 @@ class Peer:
     def opened(self) -> None:
         """Lift the limits that apply until the client has opened a connection."""
 
+    @abstractmethod
     def write(self, data: bytes) -> None:
-        raise NotImplementedError
+        """Write data; the transport buffers what the socket does not take."""
 
+    @abstractmethod
     def close(self) -> None:
         """Close after all output has been sent."""
-        raise NotImplementedError
 
     def finish(self) -> None:
         """Shut down output, and discard input until the client closes.
@@ -90,27 +92,30 @@ class Peer:
         """
         self.close()
 
+    @abstractmethod
     def abort(self) -> None:
         """Close at once."""
-        raise NotImplementedError
 
+    @abstractmethod
     def pause_reading(self) -> None:
-        raise NotImplementedError
+        """Stop reading from the socket."""
 
+    @abstractmethod
     def resume_reading(self) -> None:
-        raise NotImplementedError
+        """Continue reading from the socket."""
 
     def hung_up(self) -> bool:
         """Return whether the client is known to have disconnected, without reading."""
-        raise NotImplementedError
+        return False
 
+    @abstractmethod
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Call back in a later turn of the event loop."""
-        raise NotImplementedError
 
+    @abstractmethod
     def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
-        raise NotImplementedError
+        """Call a function on the event loop after a delay."""
 
+    @abstractmethod
     def run_blocking(self, function: Callable[[], Result], done: Callable[[Result], None]) -> None:
         """Run a blocking function in a thread, then call `done` on the event loop with its result or exception."""
-        raise NotImplementedError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -34,59 +35,62 @@ class Session(Output):
     peer: Peer
     closing: bool
 
+    @abstractmethod
     def data_received(self, data: bytes) -> None:
-        raise NotImplementedError
+        """Handle data from the client."""
 
+    @abstractmethod
     def perform_pending(self) -> None:
         """Perform the input left over from the previous turn."""
-        raise NotImplementedError
 
+    @abstractmethod
     def connection_lost(self) -> None:
-        raise NotImplementedError
+        """Handle the end of the connection, once."""
 
+    @abstractmethod
     def pause_writing(self) -> None:
         """Pause output: the socket's buffer is full."""
-        raise NotImplementedError
 
+    @abstractmethod
     def resume_writing(self) -> None:
-        raise NotImplementedError
+        """Handle that the buffer of the transport has room again."""
 
+    @abstractmethod
     def wake(self) -> None:
         """Wake consumers that had no credit."""
-        raise NotImplementedError
 
+    @abstractmethod
     def check_peer(self) -> None:
         """Check whether a socket that is not being read has closed. Called periodically."""
-        raise NotImplementedError
 
+    @abstractmethod
     def shut_down(self, reason: str) -> None:
         """Close the connection at an operator's request (0-9-1: 320 connection-forced)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def vhost_removed(self, vhost: Vhost) -> None:
         """Close the connection if its vhost is being deleted."""
-        raise NotImplementedError
 
+    @abstractmethod
     def users_changed(self) -> None:
         """Close the connection if its user was deleted. Called after changes of users or permissions."""
-        raise NotImplementedError
 
+    @abstractmethod
     def alarm(self, reason: str) -> None:
         """Block publishers for this reason, or resume them if it is empty."""
-        raise NotImplementedError
 
+    @abstractmethod
     def peer_name(self) -> str:
         """Return the addresses of both ends of the socket."""
-        raise NotImplementedError
 
+    @abstractmethod
     def channel_count(self) -> int:
         """Return the number of open channels or 1.0 sessions."""
-        raise NotImplementedError
 
+    @abstractmethod
     def describe(self) -> ConnectionInfo:
         """Describe the connection, for `leveret connections`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def describe_channels(self) -> Iterable[ChannelInfo]:
         """Describe the channels, for `leveret channels`."""
-        raise NotImplementedError

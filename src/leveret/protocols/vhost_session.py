@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -145,17 +146,17 @@ class VhostSession(Session):
             by_user.pop(self.user, None)
         vhost.remove_exclusive(self, done)
 
+    @abstractmethod
     def sent_bytes(self) -> int:
         """Return the number of bytes sent."""
-        raise NotImplementedError
 
+    @abstractmethod
     def close_forced(self, reason: str) -> None:
         """Send a close at an operator's request."""
-        raise NotImplementedError
 
+    @abstractmethod
     def close_unauthorized(self, reason: str) -> None:
         """Send a close because the client's login has ended."""
-        raise NotImplementedError
 
     def shut_down(self, reason: str) -> None:
         if not self.opened:

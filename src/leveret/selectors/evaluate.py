@@ -6,6 +6,7 @@ Comparisons with a constant, the most common conditions, have specialized classe
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Final
 from uuid import UUID
 
@@ -25,9 +26,9 @@ class Term:
 
     __slots__ = ()
 
+    @abstractmethod
     def value(self, view: MessageView) -> object:
         """Return the value for this message."""
-        raise NotImplementedError
 
 
 class Constant(Term):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Final
 
@@ -99,13 +100,13 @@ class Lexer(Writer):
             return Token(SYMBOL, "<>" if symbol[0] == "!=" else symbol[0], position), symbol.end()
         return self.word(text, position)
 
+    @abstractmethod
     def number(self, text: str, position: int) -> tuple[Constant, int]:
         """Return the number at `position`, which is a digit or a dot before one, and its end."""
-        raise NotImplementedError
 
+    @abstractmethod
     def word(self, text: str, position: int) -> tuple[Token, int]:
         """Return the reserved word or identifier at `position`, and its end."""
-        raise NotImplementedError
 
 
 def quoted(text: str, position: int, quote: str) -> tuple[str, int]:

@@ -7,6 +7,7 @@ does not clear when the instance is freed.
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from typing import Final
 
 from mypy_extensions import mypyc_attr
@@ -30,6 +31,7 @@ class MessageView:
     def __init__(self) -> None:
         self.work = 0
 
+    @abstractmethod
     def get(self, section: int, name: str) -> object:
         """Return the value of a field, None if the message does not have it.
 
@@ -41,7 +43,6 @@ class MessageView:
             section: One of the constants above.
             name: The name of the field in AMQP 1.0 (`message-id`, `delivery-count`), or the key in a map section.
         """
-        raise NotImplementedError
 
     def now(self) -> int:
         """Return the current time in milliseconds since the epoch."""
@@ -54,6 +55,6 @@ class Filter:
 
     __slots__ = ()
 
+    @abstractmethod
     def matches(self, view: MessageView) -> bool:
         """Return whether the message matches. Never raises, whatever values the message contains."""
-        raise NotImplementedError

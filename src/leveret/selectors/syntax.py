@@ -5,6 +5,7 @@ Parsing the text of a tree returns an equal tree. `height` is the number of leve
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -170,12 +171,12 @@ def _binding(node: Node) -> int:
             return _PRIMARY
 
 
-class Writer:
+class Writer(ABC):
     """Writes trees in a dialect, which defines how names are quoted."""
 
+    @abstractmethod
     def name(self, identifier: Identifier) -> str:
         """Return the text of an identifier."""
-        raise NotImplementedError
 
     def text(self, node: Node) -> str:
         """Return text that parses to this tree."""

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Final, Union
 
 from leveret.broker.bodies import Body, Spool
 from leveret.broker.errors import ContentTooLarge
-from leveret.broker.log import Loaded, Located, Log, Row
+from leveret.broker.log import Loaded, Located, Row
 from leveret.broker.message import Message, Overlay
 from leveret.storage.checksums import Checksums, RowDamaged, decode_text
 from leveret.storage.loading import SPOOLED_BYTES, RowReader
+from leveret.storage.memory import MemoryLog
 from leveret.storage.records import (
     DELIVERY,
     ENTRY,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 # Words per run.
 RUN: Final = 5
 # The log of rebuilt messages, which are only in a segment.
-_NO_LOG: Final = Log()
+_NO_LOG: Final = MemoryLog()
 # Number of decoded rows to cache.
 _CACHED_ROWS: Final = 4
 

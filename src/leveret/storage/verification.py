@@ -17,7 +17,6 @@ import msgspec
 
 from leveret.broker import metadata
 from leveret.broker.kept_files import PLACES
-from leveret.broker.log import Log
 from leveret.storage.batch import IndexReader, RowImage, bytes_to_words, decode_settled, encode_settled, index_head
 from leveret.storage.checksums import (
     Checksums,
@@ -28,6 +27,7 @@ from leveret.storage.checksums import (
     row_columns,
     type_fault,
 )
+from leveret.storage.memory import MemoryLog
 from leveret.storage.records import INDEX, INDEX_SIZE
 from leveret.storage.recovery import Rebuilder, Rebuilt
 from leveret.storage.rows import DEAD, SLOT_BITS, SLOT_MASK
@@ -271,7 +271,7 @@ class LogCheck:
 
     def _check_references(self, good: set[int], chunks: set[int]) -> None:
         """Find entries whose messages, and messages whose bodies, are missing or damaged."""
-        rebuilder = Rebuilder(Log())
+        rebuilder = Rebuilder(MemoryLog())
         for row_id, settled, index_size, data_size in self.connection.execute(
             "SELECT id, settled, length(entries), length(data) FROM log ORDER BY id"
         ):

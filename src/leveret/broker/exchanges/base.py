@@ -7,6 +7,7 @@ index that makes `match` fast.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from leveret.broker.destination import Destination
@@ -182,10 +183,10 @@ class Exchange(Destination):
     def removed(self, binding: Binding) -> None:
         """Remove a binding from the index of the type."""
 
+    @abstractmethod
     def match(self, routing_key: str, headers: FieldTable, hashed: str, effort: Effort) -> list[Destination]:
         """Return the destinations of a message, each once.
 
         `headers` is empty unless `needs_headers`; `hashed` is the text of the property named by `needs_property`, "" if
         the message does not have it. Raises PreconditionFailed if the limit of `effort` is exceeded.
         """
-        raise NotImplementedError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import TYPE_CHECKING
 
 from mypy_extensions import mypyc_attr
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
 class Waiting:
     """Callback for when the head of a queue is in memory."""
 
+    @abstractmethod
     def loaded(self) -> None:
-        raise NotImplementedError
+        """Continue with the loaded entries."""
 
 
 def make_entry(queue: Queue, item: Loaded, publisher: int, delivered_until: int) -> Entry:

@@ -5,6 +5,7 @@ Requests are executed in order at the end of the turn in which they arrived.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
 class RequestHandler:
     """Executes requests."""
 
+    @abstractmethod
     def handle(self, vhost: Vhost, message: Message) -> None:
         """Execute a request that was published in a vhost. Must not raise."""
-        raise NotImplementedError
 
 
 class RequestQueue(HiddenQueue):

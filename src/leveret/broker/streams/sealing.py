@@ -8,6 +8,7 @@ manifest entry. After a crash later, messages may be in both places, and the nex
 from __future__ import annotations
 
 import logging
+from abc import abstractmethod
 from array import array
 from collections import deque
 from typing import TYPE_CHECKING, Final
@@ -43,9 +44,9 @@ MAX_RESTARTS: Final = 5
 class SealedWaiter:
     """Callback of a request to seal a whole stream."""
 
+    @abstractmethod
     def sealed(self, text: str) -> None:
         """Handle success, or the failure in `text`."""
-        raise NotImplementedError
 
 
 class _Registered(CommitWaiter):

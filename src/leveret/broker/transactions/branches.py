@@ -143,9 +143,6 @@ class Branches(UnackedOwner):
         self.by_name: dict[str, Branch] = {}
         self.bytes = 0
 
-    def committed(self, batch: int) -> None:
-        """Do nothing: a branch has no output to wait for."""
-
     def all_unacked(self) -> list[Entry]:
         return [entry for branch in self.by_name.values() for entry, _ in branch.settlements]
 

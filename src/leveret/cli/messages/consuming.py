@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -82,7 +83,7 @@ def _run(kind: type[_Receiver], options: ConsumeOptions) -> None:
     run(receiver.run)
 
 
-class _Receiver:
+class _Receiver(ABC):
     """Base class of both commands, which writes and settles messages."""
 
     command = ""
@@ -125,8 +126,9 @@ class _Receiver:
                 self._progress.say(f"received {self._received:,} message{'' if self._received == 1 else 's'}")
         return 0 if self._received and (options.count is None or self._received == options.count) else INCOMPLETE
 
+    @abstractmethod
     async def _receive_all(self, channel: BaseChannel) -> None:
-        raise NotImplementedError
+        """Receive messages until the limit of the command."""
 
     async def _write(self, messages: Sequence[Message]) -> None:
         """Write messages and settle the written ones, including after an error or a cancellation."""

@@ -16,8 +16,5 @@ class Part(StoredBody):
         self._begin = begin
         self.size = size
 
-    def append(self, data: bytes) -> None:
-        raise NotImplementedError
-
     def read(self, at: int, length: int) -> bytes:
         return self._body.read(self._begin + at, max(min(length, self.size - at), 0))

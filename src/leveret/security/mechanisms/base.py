@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
@@ -78,7 +79,7 @@ class Context:
     scram_ready: bool = True
 
 
-class Mechanism:
+class Mechanism(ABC):
     """A SASL exchange with one client. A mechanism is one file that subclasses this and one line in the registry.
 
     `speaks_first` is set if the client sends the first message. If the client did not send it with the name of the
@@ -96,12 +97,12 @@ class Mechanism:
         """Return whether the server can offer this mechanism on a connection with these properties."""
         return True
 
+    @abstractmethod
     def step(self, response: bytes) -> Outcome:
         """Process the client's next response; the first one comes with `start-ok` or `sasl-init`.
 
         Never raises, whatever the content.
         """
-        raise NotImplementedError
 
 
 def text(data: bytes) -> str | None:

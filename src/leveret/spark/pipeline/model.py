@@ -7,6 +7,7 @@ of its own in `kinds`, so that keys it does not use are rejected.
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
@@ -228,10 +229,11 @@ class FlowSection(Section, frozen=True, kw_only=True, tag_field="kind"):
     # Seconds between batches; 0 starts the next batch immediately.
     trigger: float = 5.0
 
+    @abstractmethod
     def check(self) -> Iterator[Problem]:
         """Yield the problems of this kind of flow; `checks.check_flow` finds those that all kinds can have."""
-        raise NotImplementedError
 
+    @abstractmethod
     def build(self, name: str) -> Flow:
         """Build the flow.
 
@@ -241,7 +243,6 @@ class FlowSection(Section, frozen=True, kw_only=True, tag_field="kind"):
         Raises:
             PipelineError: A function or a file of the flow does not exist.
         """
-        raise NotImplementedError
 
 
 class Pipeline(Section, frozen=True):

@@ -7,6 +7,7 @@ turn: it delivers, commits and calls `flush`.
 from __future__ import annotations
 
 import logging
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
@@ -125,17 +126,17 @@ class BaseConnection(VhostSession):
 
     # Methods of the protocol
 
+    @abstractmethod
     def open_channel(self, command: Method) -> None:
         """Perform a method that opens a channel."""
-        raise NotImplementedError
 
+    @abstractmethod
     def perform_method(self, channel: Channel, command: Method) -> None:
         """Perform a method of a channel other than publish, ack and nack.
 
         Raises:
             BrokerError: the method is refused.
         """
-        raise NotImplementedError
 
     # Input
 

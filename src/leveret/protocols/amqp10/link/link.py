@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import TYPE_CHECKING
 
 from leveret.protocols.amqp10.errors import SessionRefused, make_error
@@ -67,9 +68,9 @@ class Link:
     def attached(self) -> None:
         """Start the link, after it is in its session and the attach has been sent."""
 
+    @abstractmethod
     def flow(self, frame: Flow) -> None:
         """Handle a flow of the client."""
-        raise NotImplementedError
 
     def transfer(self, frame: Transfer) -> None:
         """Receive one frame of a delivery.
@@ -95,9 +96,9 @@ class Link:
     def leave(self) -> None:
         """Stop deliveries, before the link is closed."""
 
+    @abstractmethod
     def close(self) -> None:
         """Close the link and destroy its terminus."""
-        raise NotImplementedError
 
     def suspend(self) -> None:
         """Close the link but keep its terminus, if it has one."""

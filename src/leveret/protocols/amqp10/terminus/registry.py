@@ -132,9 +132,6 @@ class TerminusRegistry(UnackedOwner):
             entries.extend(terminus.unacked_entries())
         return entries
 
-    def committed(self, batch: int) -> None:
-        """Ignore commits: nothing waits for them."""
-
     # After a start
 
     def recover(self, recovery: Recovery) -> None:

@@ -8,6 +8,7 @@ it. A detach with `closed` destroys it. The expiry timer starts with the event o
 from __future__ import annotations
 
 import secrets
+from abc import abstractmethod
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -111,9 +112,9 @@ class Terminus:
     # Whether suspended deliveries of the terminus keep messages of a queue acquired.
     acquires_messages = False
 
+    @abstractmethod
     def description(self) -> Checked:
         """Return the source or target, as last sent to the client; None before."""
-        raise NotImplementedError
 
     def belongs_to(self, subscription: SharedSubscription) -> bool:
         """Return whether it is the terminus of a link of a shared subscription."""
@@ -287,13 +288,13 @@ class Terminus:
             self.node = None
             self.registry.broker.jobs.removals.add(_leaving(node))
 
+    @abstractmethod
     def drop(self) -> None:
         """Release unsettled deliveries."""
-        raise NotImplementedError
 
+    @abstractmethod
     def collect(self) -> None:
         """Move the unsettled deliveries out of their session."""
-        raise NotImplementedError
 
     def collecting(self) -> Iterator[int]:
         """Collect in steps."""
@@ -337,12 +338,13 @@ class Terminus:
     def is_attached(self) -> bool:
         return self.link is not None
 
+    @abstractmethod
     def unsettled_count(self) -> int:
-        raise NotImplementedError
+        """Return the number of unsettled deliveries."""
 
+    @abstractmethod
     def address(self) -> str:
         """Return the address of its node; empty if it has none."""
-        raise NotImplementedError
 
 
 def _leaving(node: DynamicNode) -> Iterator[int]:

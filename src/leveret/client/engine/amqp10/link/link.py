@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final
 
 from leveret.client.engine.amqp10.conditions import link_error
 from leveret.client.engine.common.frontend import Waiter
 from leveret.client.engine.common.waiters import Waiters
 from leveret.client.errors import Error, LinkClosed, copy_error
-from leveret.wire.amqp10.transport import Attach, Detach, Disposition, Flow
-from leveret.wire.amqp10.values import Checked
+from leveret.wire.amqp10.transport import Attach, Detach, Flow
 
 if TYPE_CHECKING:
     from leveret.client.engine.amqp10.session.wire_session import WireSession
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 NO_HANDLE: Final = -1
 
 
-class Link:
+class Link(ABC):
     """One link. It survives the loss of its connection under the same name.
 
     Attributes:
@@ -46,25 +46,25 @@ class Link:
     # Implemented by subclasses.
 
     @property
+    @abstractmethod
     def description(self) -> str:
         """The terminus for error messages, such as "the target 'x'"."""
-        raise NotImplementedError
 
+    @abstractmethod
     def performative(self) -> Attach:
         """Return the attach to send; `attach` sets its handle."""
-        raise NotImplementedError
 
+    @abstractmethod
     def on_attached(self, attach: Attach) -> None:
         """Handle the server's attach of an accepted link."""
-        raise NotImplementedError
 
+    @abstractmethod
     def flow_received(self, flow: Flow) -> None:
         """Handle a flow for this link."""
-        raise NotImplementedError
 
+    @abstractmethod
     def on_finished(self, error: Error | None) -> None:
         """Handle the end of the link."""
-        raise NotImplementedError
 
     # Attaching
 
@@ -150,6 +150,3 @@ class Link:
         self._opened.wake(self.session.connection.last_error)
         if self.closing:
             self.finish(None)
-
-    def settled_by_peer(self, disposition: Disposition, delivery: Checked) -> None:
-        """Handle the settlement of a delivery by the other side."""

@@ -346,6 +346,7 @@ class ReceiverCore(Link, BaseConsumerCore):
         self._waiters.wake()
 
     def settled_by_peer(self, disposition: Disposition, delivery: Checked) -> None:
+        """Handle the settlement of a delivery by the other side."""
         delivery.settled_by_server(disposition.state)
         self.delivery_settled()
         self.detach_if_settled()
