@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import tempfile
+import threading
 from pathlib import Path
+from typing import Final
 
 from leveret.config import Config
 from leveret.management.admin import Admin
@@ -11,8 +15,9 @@ from leveret.management.control_socket import ControlServer
 from leveret.management.socket_path import CONTROL_SOCKET
 from leveret.node.errors import StartFailed
 from leveret.node.http_endpoint import HttpEndpoint
-from leveret.node.http_thread import HttpThread
 from leveret.storage.registry import MEMORY
+
+_THREAD: Final = "leveret-http"
 
 
 class NodeManagement:
@@ -24,7 +29,7 @@ class NodeManagement:
         self._directory = config.server.data_path if self._temporary is None else Path(self._temporary.name)
         self._endpoint = HttpEndpoint(config, self._directory)
         self._control: ControlServer | None = None
-        self._thread: HttpThread | None = None
+        self._thread: _HttpThread | None = None
 
     @property
     def listeners(self) -> list[str]:
@@ -42,7 +47,7 @@ class NodeManagement:
         self._control = control
         if self._thread is None:
             self._endpoint.listen()
-            self._thread = HttpThread(self._endpoint)
+            self._thread = _HttpThread(self._endpoint)
             self._thread.start()
 
     async def suspend(self) -> None:
@@ -59,3 +64,32 @@ class NodeManagement:
         await self.suspend()
         if self._temporary is not None:
             self._temporary.cleanup()
+
+
+class _HttpThread:
+    """A thread with an event loop of its own that serves the HTTP API on the open sockets of an endpoint.
+
+    It shares the interpreter with the broker and the program, so that long answers delay both.
+    """
+
+    def __init__(self, endpoint: HttpEndpoint) -> None:
+        self.endpoint = endpoint
+        # The thread ends when the other end of this pipe is closed.
+        ended, self._running = os.pipe()
+        self._thread = threading.Thread(target=self._run, args=(ended,), name=_THREAD, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread, without waiting for it."""
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """End the thread and close the sockets."""
+        os.close(self._running)
+        await asyncio.to_thread(self._thread.join)
+        self.endpoint.close()
+
+    def _run(self, ended: int) -> None:
+        from leveret.management.http.server import serve
+
+        with os.fdopen(ended, "rb", buffering=0) as parent:
+            asyncio.run(serve(self.endpoint.settings(), parent))
