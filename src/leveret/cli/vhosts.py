@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TypedDict, Unpack
+
 import click
 
 from leveret.cli.listing import listing
 from leveret.cli.options import together
-from leveret.cli.output import limit
+from leveret.cli.output import Item, limit
 from leveret.cli.remote import current, remote_options
 
 COLUMNS = (
@@ -25,6 +27,20 @@ COLUMNS = (
     ("tags", "tags", ", ".join),
     ("description", "description"),
 )
+
+
+class Settings(TypedDict):
+    """Options of `add` and `change`. None leaves a setting unchanged."""
+
+    strict: bool | None
+    max_queues: int | None
+    max_connections: int | None
+    qos_global: str | None
+    consumer_timeout: float | None
+    description: str | None
+    tags: tuple[str, ...]
+    default_queue_type: str | None
+    protected_from_deletion: bool | None
 
 
 _settings = together(
@@ -60,6 +76,11 @@ _settings = together(
 )
 
 
+def _fields(settings: Settings) -> Item:
+    """Return the fields of the request."""
+    return {**settings, "tags": list(settings["tags"]) or None}
+
+
 @listing("List, add, change and delete vhosts. Vhosts from the configuration file can only be changed there.")
 def vhosts() -> None:
     """List vhosts."""
@@ -70,32 +91,9 @@ def vhosts() -> None:
 @click.argument("name")
 @_settings
 @remote_options
-def add(
-    name: str,
-    strict: bool | None,
-    max_queues: int | None,
-    max_connections: int | None,
-    qos_global: str | None,
-    consumer_timeout: float | None,
-    description: str | None,
-    tags: tuple[str, ...],
-    default_queue_type: str | None,
-    protected_from_deletion: bool | None,
-) -> None:
+def add(name: str, **settings: Unpack[Settings]) -> None:
     """Add a vhost. Users need permissions to access it."""
-    current().call(
-        "vhosts.add",
-        name=name,
-        strict=strict,
-        max_queues=max_queues,
-        max_connections=max_connections,
-        qos_global=qos_global,
-        consumer_timeout=consumer_timeout,
-        description=description,
-        tags=list(tags) or None,
-        default_queue_type=default_queue_type,
-        protected_from_deletion=protected_from_deletion,
-    )
+    current().call("vhosts.add", name=name, **_fields(settings))
     click.echo(f"added vhost '{name}'; set permissions: leveret permissions set USER --vhost '{name}' ...")
 
 
@@ -103,32 +101,9 @@ def add(
 @click.argument("name")
 @_settings
 @remote_options
-def change(
-    name: str,
-    strict: bool | None,
-    max_queues: int | None,
-    max_connections: int | None,
-    qos_global: str | None,
-    consumer_timeout: float | None,
-    description: str | None,
-    tags: tuple[str, ...],
-    default_queue_type: str | None,
-    protected_from_deletion: bool | None,
-) -> None:
+def change(name: str, **settings: Unpack[Settings]) -> None:
     """Change a vhost. Options that are not given leave their settings unchanged."""
-    current().call(
-        "vhosts.change",
-        name=name,
-        strict=strict,
-        max_queues=max_queues,
-        max_connections=max_connections,
-        qos_global=qos_global,
-        consumer_timeout=consumer_timeout,
-        description=description,
-        tags=list(tags) or None,
-        default_queue_type=default_queue_type,
-        protected_from_deletion=protected_from_deletion,
-    )
+    current().call("vhosts.change", name=name, **_fields(settings))
     click.echo(f"changed vhost '{name}'")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
@@ -15,6 +15,23 @@ if TYPE_CHECKING:
     from leveret.broker.bodies import Body
     from leveret.broker.message import Entry, Message
     from leveret.broker.values import FieldTable
+
+
+# Properties of a message whose values are texts or numbers.
+PROPERTIES: Final = (
+    "content_type",
+    "content_encoding",
+    "delivery_mode",
+    "priority",
+    "correlation_id",
+    "reply_to",
+    "expiration",
+    "message_id",
+    "timestamp",
+    "type",
+    "user_id",
+    "app_id",
+)
 
 
 class ProcessInfo(Reply, kw_only=True):

@@ -9,6 +9,7 @@ from leveret.broker.broker import Broker
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.message import AT_ONCE, NOT_BASIC, Entry, Message
 from leveret.broker.values import FieldTable
+from leveret.management.descriptions import PROPERTIES
 from leveret.protocols.amqp091 import content
 from leveret.protocols.convert import to_amqp0
 from leveret.wire.amqp0.commands import Publish
@@ -17,22 +18,7 @@ from leveret.wire.amqp0.errors import EncodeError, WireError
 from leveret.wire.amqp0.properties import decode_header, encode_header, scan
 
 BASIC: Final = 60
-_NAMES: Final = (
-    "content_type",
-    "content_encoding",
-    "headers",
-    "delivery_mode",
-    "priority",
-    "correlation_id",
-    "reply_to",
-    "expiration",
-    "message_id",
-    "timestamp",
-    "type",
-    "user_id",
-    "app_id",
-    "cluster_id",
-)
+_NAMES: Final = (*PROPERTIES, "headers", "cluster_id")
 _NUMBERS: Final = ("delivery_mode", "priority", "timestamp")
 _PERSISTENT: Final = 2
 

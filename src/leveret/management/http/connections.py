@@ -16,23 +16,10 @@ from leveret.management.http.objects import (
     CachedConnection,
 )
 from leveret.management.http.request import NO_CONTENT, Answer, Request
-from leveret.management.http.statistics import garbage_collection, message_stats, with_rates
+from leveret.management.http.statistics import MESSAGE_STATS, garbage_collection, message_stats, with_rates
 
 _PROTOCOLS: Final = {"AMQP 1.0": "AMQP 1-0"}
-_CHANNEL_STATS: Final = (
-    "ack",
-    "confirm",
-    "deliver",
-    "deliver_get",
-    "deliver_no_ack",
-    "drop_unroutable",
-    "get",
-    "get_empty",
-    "get_no_ack",
-    "publish",
-    "redeliver",
-    "return_unroutable",
-)
+_CHANNEL_STATS: Final = tuple(name for name in MESSAGE_STATS if name not in ("disk_reads", "disk_writes"))
 _REFUSED: Final = "User not authorised to access object"
 
 

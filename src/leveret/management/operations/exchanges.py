@@ -4,26 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from msgspec import field
-
 from leveret.broker.errors import NotFound
 from leveret.broker.exchanges.base import Exchange
 from leveret.broker.policies import effective_definition
 from leveret.management.json_values import ClientTable
+from leveret.management.operations.definitions import DeclareExchange
 from leveret.management.operations.operation import Context, Operation, Operations
 from leveret.management.operations.policies import name_of
-from leveret.management.structs import Arguments, InVhost, NamedInVhost, Reply, check_arguments
+from leveret.management.structs import InVhost, NamedInVhost, Reply
 
 
-class Add(NamedInVhost, kw_only=True):
-    type: str = "direct"
-    durable: bool = True
-    auto_delete: bool = False
-    internal: bool = False
-    arguments: Arguments = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        check_arguments(self.arguments)
+class Add(DeclareExchange, kw_only=True):
+    vhost: str = "/"
 
 
 class Delete(NamedInVhost, kw_only=True):

@@ -10,6 +10,7 @@ import msgspec
 from leveret.broker.bodies import Body
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.values import FieldTable
+from leveret.management.descriptions import PROPERTIES
 from leveret.management.json_values import encode_json, plain
 from leveret.management.operations.messages import start_of
 from leveret.management.structs import Request
@@ -23,20 +24,6 @@ MAX_JSON: Final = 256 << 10
 MAX_STEPS: Final = 20_000_000
 
 _ADDRESS: Final = ("exchange", "routing_key")
-_PROPERTIES: Final = (
-    "content_type",
-    "content_encoding",
-    "delivery_mode",
-    "priority",
-    "correlation_id",
-    "reply_to",
-    "expiration",
-    "message_id",
-    "timestamp",
-    "type",
-    "user_id",
-    "app_id",
-)
 _HEADERS: Final = "headers."
 _BODY: Final = "body"
 _IN_BODY: Final = "body."
@@ -78,10 +65,10 @@ class Search:
                 self._contents.append(_content_test(condition))
             elif field.startswith(_IN_BODY):
                 self._values.append((field.removeprefix(_IN_BODY).split("."), _value_test(condition)))
-            elif field in _ADDRESS or field in _PROPERTIES or field.startswith(_HEADERS):
+            elif field in _ADDRESS or field in PROPERTIES or field.startswith(_HEADERS):
                 self._properties.append((field, _value_test(condition)))
             else:
-                known = ", ".join((*_ADDRESS, *_PROPERTIES, "headers.NAME", _BODY, "body.PATH"))
+                known = ", ".join((*_ADDRESS, *PROPERTIES, "headers.NAME", _BODY, "body.PATH"))
                 raise PreconditionFailed(f"unknown field '{field}'; expected one of {known}")
 
     @property

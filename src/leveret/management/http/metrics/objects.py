@@ -77,6 +77,37 @@ def escape(text: str) -> str:
     return text
 
 
+# Deliveries, of queues and channels
+
+
+def _delivery_metrics(kind: str, groups: tuple[str, ...]) -> tuple[Metric, ...]:
+    """Return the metrics of deliveries of a queue or channel."""
+    names = (
+        ("get_ack", "Messages fetched with basic.get that need an acknowledgement"),
+        ("get", "Messages fetched with basic.get that need no acknowledgement"),
+        ("messages_delivered_ack", "Messages delivered to consumers that need an acknowledgement"),
+        ("messages_delivered", "Messages delivered to consumers that need no acknowledgement"),
+        ("messages_redelivered", "Messages delivered again"),
+        ("messages_acked", "Messages acknowledged by consumers"),
+        ("get_empty", "Replies to basic.get without a message"),
+    )
+    return tuple(Metric(f"{kind}_{name}_total", COUNTER, help, groups) for name, help in names)
+
+
+def _delivery_values(item: Row) -> Values:
+    """Return the values of `_delivery_metrics`."""
+    got, got_no_ack, no_ack = item["got"], item["got_no_ack"], item["delivered_no_ack"]
+    return (
+        got,
+        got_no_ack,
+        item["delivered"] - no_ack - got - got_no_ack,
+        no_ack,
+        item["redelivered"],
+        item["acked"],
+        item["got_empty"],
+    )
+
+
 # Queues
 
 _COARSE: Final = ("queue_coarse_metrics",)
@@ -98,23 +129,7 @@ QUEUE_METRICS: Final = (
         "Messages published to the queue",
         (*_DELIVERY, "queue_exchange_metrics", "channel_queue_exchange_metrics"),
     ),
-    Metric("queue_get_ack_total", COUNTER, "Messages fetched with basic.get that need an acknowledgement", _DELIVERY),
-    Metric("queue_get_total", COUNTER, "Messages fetched with basic.get that need no acknowledgement", _DELIVERY),
-    Metric(
-        "queue_messages_delivered_ack_total",
-        COUNTER,
-        "Messages delivered to consumers that need an acknowledgement",
-        _DELIVERY,
-    ),
-    Metric(
-        "queue_messages_delivered_total",
-        COUNTER,
-        "Messages delivered to consumers that need no acknowledgement",
-        _DELIVERY,
-    ),
-    Metric("queue_messages_redelivered_total", COUNTER, "Messages delivered again", _DELIVERY),
-    Metric("queue_messages_acked_total", COUNTER, "Messages acknowledged by consumers", _DELIVERY),
-    Metric("queue_get_empty_total", COUNTER, "Replies to basic.get without a message", _DELIVERY),
+    *_delivery_metrics("queue", _DELIVERY),
     # The last two are not sums: the metrics of all queues together omit them.
     Metric("queue_consumer_capacity", GAUGE, "Whether consumers keep up: 1 without ready messages", _QUEUE),
     Metric("queue_consumer_utilisation", GAUGE, "Same as the consumer capacity", _QUEUE),
@@ -126,8 +141,7 @@ QUEUE_SUMS: Final = len(QUEUE_METRICS) - 2
 def queue_values(item: Row) -> Values:
     """Return the values of `QUEUE_METRICS`."""
     ready, unacked, memory = item["ready"] + item["delayed"] + item["leased"], item["unacked"], item["memory"]
-    consumers, got, got_no_ack, no_ack = item["consumers"], item["got"], item["got_no_ack"], item["delivered_no_ack"]
-    size = item["ready_bytes"]
+    consumers, size = item["consumers"], item["ready_bytes"]
     capacity = 1 if consumers and not ready else 0
     return (
         ready,
@@ -140,13 +154,7 @@ def queue_values(item: Row) -> Values:
         size,
         size,
         item["published"],
-        got,
-        got_no_ack,
-        item["delivered"] - no_ack - got - got_no_ack,
-        no_ack,
-        item["redelivered"],
-        item["acked"],
-        item["got_empty"],
+        *_delivery_values(item),
         capacity,
         capacity,
     )
@@ -219,32 +227,13 @@ CHANNEL_METRICS: Final = (
         "Messages without a queue that were dropped",
         _CHANNEL_EXCHANGE,
     ),
-    Metric(
-        "channel_get_ack_total", COUNTER, "Messages fetched with basic.get that need an acknowledgement", _CHANNEL_QUEUE
-    ),
-    Metric("channel_get_total", COUNTER, "Messages fetched with basic.get that need no acknowledgement", _CHANNEL_QUEUE),
-    Metric(
-        "channel_messages_delivered_ack_total",
-        COUNTER,
-        "Messages delivered to consumers that need an acknowledgement",
-        _CHANNEL_QUEUE,
-    ),
-    Metric(
-        "channel_messages_delivered_total",
-        COUNTER,
-        "Messages delivered to consumers that need no acknowledgement",
-        _CHANNEL_QUEUE,
-    ),
-    Metric("channel_messages_redelivered_total", COUNTER, "Messages delivered again", _CHANNEL_QUEUE),
-    Metric("channel_messages_acked_total", COUNTER, "Messages acknowledged by consumers", _CHANNEL_QUEUE),
-    Metric("channel_get_empty_total", COUNTER, "Replies to basic.get without a message", _CHANNEL_QUEUE),
+    *_delivery_metrics("channel", _CHANNEL_QUEUE),
 )
 
 
 def channel_values(channel: CachedChannel) -> Values:
     """Return the values of `CHANNEL_METRICS`."""
     item = channel.item
-    got, got_no_ack, no_ack = item["got"], item["got_no_ack"], item["delivered_no_ack"]
     return (
         item["consumers"],
         item["unacked"],
@@ -254,13 +243,7 @@ def channel_values(channel: CachedChannel) -> Values:
         item["confirmed"],
         item["returned"],
         item["dropped"],
-        got,
-        got_no_ack,
-        item["delivered"] - no_ack - got - got_no_ack,
-        no_ack,
-        item["redelivered"],
-        item["acked"],
-        item["got_empty"],
+        *_delivery_values(item),
     )
 
 
