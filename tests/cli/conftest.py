@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.cli.program import Program
-from tests.support.broker import Broker, LeveretProcess, start_broker
+from tests.cli.runner import Commands
+from tests.support.broker import Broker, LeveretProcess, leveret_only, start_broker
 from tests.support.fixtures import name
 from tests.support.rabbitmq import RabbitProcess, available
 
 __all__ = ["name"]
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[LeveretProcess]:
+    """A broker for one test."""
+    leveret_only("commands talk to its control socket")
+    with LeveretProcess(tmp_path).start() as process:
+        yield process
+        process.check_log()
+
+
+@pytest.fixture
+def commands(broker: LeveretProcess) -> Commands:
+    return Commands(broker.data_dir)
 
 
 @pytest.fixture(scope="session", params=["leveret", "rabbitmq"])

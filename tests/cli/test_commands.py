@@ -40,11 +40,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeveretProcess]
 
 
 @pytest.fixture
-def commands(broker: LeveretProcess) -> Commands:
-    return Commands(broker.data_dir)
-
-
-@pytest.fixture
 def connection(broker: LeveretProcess) -> Iterator[pika.BlockingConnection]:
     connection = pika.BlockingConnection(pika.URLParameters(broker.url()))
     yield connection

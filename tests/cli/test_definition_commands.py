@@ -37,11 +37,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeveretProcess]
         process.check_log()
 
 
-@pytest.fixture
-def commands(broker: LeveretProcess) -> Commands:
-    return Commands(broker.data_dir)
-
-
 def write(directory: Path, document: object) -> str:
     path = directory / "definitions.json"
     path.write_text(json.dumps(document), "utf-8")

@@ -2,22 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
 from tests.cli.runner import Commands
-from tests.support.broker import LeveretProcess, leveret_only
+from tests.support.broker import LeveretProcess
 from tests.support.peers.engine_amqp09 import Client
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[LeveretProcess]:
-    leveret_only("commands talk to its control socket")
-    with LeveretProcess(tmp_path).start() as process:
-        yield process
-        process.check_log()
 
 
 def test_branches(broker: LeveretProcess) -> None:

@@ -23,11 +23,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeveretProcess]
         process.check_log()
 
 
-@pytest.fixture
-def commands(broker: LeveretProcess) -> Commands:
-    return Commands(broker.data_dir)
-
-
 def test_a_healthy_broker(broker: LeveretProcess, commands: Commands) -> None:
     assert commands.ok("health") == "ok\n"
     assert commands.ok("health", "--alarms", "--listener", str(broker.port), "--listener", "amqp") == "ok\n"

@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from zlib import crc32
-
-import pytest
 
 from leveret import sync
 from tests.cli.runner import Commands
-from tests.support.broker import LeveretProcess, leveret_only
+from tests.support.broker import LeveretProcess
 from tests.support.requests import ask
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[LeveretProcess]:
-    leveret_only("commands talk to its control socket")
-    with LeveretProcess(tmp_path).start() as process:
-        yield process
-        process.check_log()
 
 
 def test_sink_transactions(broker: LeveretProcess) -> None:

@@ -36,11 +36,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeveretProcess]
     process.check_log()
 
 
-@pytest.fixture
-def commands(broker: LeveretProcess) -> Commands:
-    return Commands(broker.data_dir)
-
-
 def body(number: int) -> bytes:
     return json.dumps({"number": number, "customer": {"id": number % 5, "name": f"name {number}"}}).encode()
 

@@ -20,15 +20,15 @@ from tests.support.broker import ROOT
 ENDPOINT = "http://localhost:4318"
 
 
-def telemetry(**settings: object) -> TelemetryProcess:
-    return TelemetryProcess(Config(telemetry=TelemetryConfig(**settings)), Path("control.sock"))  # type: ignore[arg-type]
+def telemetry(settings: TelemetryConfig) -> TelemetryProcess:
+    return TelemetryProcess(Config(telemetry=settings), Path("control.sock"))
 
 
 def test_messages_are_traced_only_with_an_endpoint() -> None:
     for process, traced in (
-        (telemetry(), False),
-        (telemetry(otlp_endpoint=ENDPOINT), True),
-        (telemetry(otlp_endpoint=ENDPOINT, traces=False), False),
+        (telemetry(TelemetryConfig()), False),
+        (telemetry(TelemetryConfig(otlp_endpoint=ENDPOINT)), True),
+        (telemetry(TelemetryConfig(otlp_endpoint=ENDPOINT, traces=False)), False),
     ):
         broker = Broker(MemoryLog(), None)
         process.trace(broker)
@@ -40,10 +40,10 @@ def test_a_missing_package_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: py
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "distribution", missing)
-    telemetry()
+    telemetry(TelemetryConfig())
     assert not caplog.messages
     broker = Broker(MemoryLog(), None)
-    telemetry(otlp_endpoint=ENDPOINT).trace(broker)
+    telemetry(TelemetryConfig(otlp_endpoint=ENDPOINT)).trace(broker)
     assert broker.tracing is None
     assert caplog.messages == [
         "no telemetry: opentelemetry-sdk, opentelemetry-exporter-otlp-proto-http not installed; install leveret[otel]"

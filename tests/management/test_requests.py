@@ -307,7 +307,8 @@ def test_a_match_over_many_names_yields_to_others() -> None:
     broker = MemoryBroker(MemoryLog())
     vhost = broker.add_vhost("/", VhostSettings())
     names = [f"{'x' * 200}{number}" for number in range(500)]
-    vhost.queues.update(dict.fromkeys(names))  # type: ignore[arg-type]
+    for name in names:
+        vhost.declare_queue(name, None)
     users = UserStore(owner="boss")
     users.declare({"boss": DeclaredUser(user=User(name="boss"), password=b"x")})
     answers: list[Any] = []

@@ -23,6 +23,7 @@ from leveret.security.passwords import (
 from leveret.security.scram import Keyring
 from leveret.security.users import User, UserStore, rabbitmq_secret
 from tests.cli.runner import Commands
+from tests.security.metadata import Metadata
 from tests.support.broker import LeveretProcess, leveret_only
 
 # From RabbitMQ's documentation of credentials: the password "test12" with the salt 908D C60A.
@@ -60,14 +61,6 @@ def test_an_empty_password_matches_no_hash() -> None:
 def test_invalid_hashes_are_refused(hash: str, algorithm: str | None, text: str) -> None:
     with pytest.raises(PreconditionFailed, match=text):
         rabbitmq_secret(hash, algorithm)
-
-
-class Metadata(dict[tuple[str, str], bytes]):
-    def put(self, kind: str, key: str, value: bytes | None) -> None:
-        if value is None:
-            del self[kind, key]
-        else:
-            self[kind, key] = value
 
 
 class RecordingHasher(Hasher):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,8 @@ def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path)
 
 
-def settings(authority: Authority, name: str = "server", **more: object) -> TlsSettings:
-    cert, key = authority.issue(name)
-    return TlsSettings(cert, key, **more)  # type: ignore[arg-type]
+def settings(authority: Authority, name: str = "server") -> TlsSettings:
+    return TlsSettings(*authority.issue(name))
 
 
 def client_context(trusted: Authority, certificate: tuple[Path, Path] | None = None) -> ssl.SSLContext:
@@ -69,7 +69,7 @@ def test_a_server_shows_its_certificate(authority: Authority) -> None:
     ],
 )
 def test_old_versions_are_refused(authority: Authority, minimum: str, offered: ssl.TLSVersion, accepted: bool) -> None:
-    server = ServerTls(settings(authority, min_version=minimum))
+    server = ServerTls(replace(settings(authority), min_version=minimum))
     client = client_context(authority)
     client.maximum_version = offered
     if accepted:
@@ -94,7 +94,7 @@ def test_nothing_below_1_2_is_ever_accepted(authority: Authority) -> None:
 def test_client_certificates(
     authority: Authority, tmp_path: Path, verify: str, without: bool, known: bool, stranger: bool
 ) -> None:
-    server = ServerTls(settings(authority, ca=authority.path, verify=verify))
+    server = ServerTls(replace(settings(authority), ca=authority.path, verify=verify))
     other = Authority(tmp_path, "other")
     clients = {None: without, authority.issue("shop"): known, other.issue("stranger"): stranger}
     for certificate, accepted in clients.items():
@@ -118,13 +118,16 @@ def test_reload_changes_the_certificate_of_new_connections(authority: Authority,
     old, _ = handshake(server, client_context(authority), name)
     server.reload(settings(authority, "renewed"))
     new, _ = handshake(server, client_context(authority), name)
-    subjects = [end.getpeercert()["subject"] for end in (old, new)]  # type: ignore[index]
-    assert subjects == [((("commonName", "server"),),), ((("commonName", "renewed"),),)]
+    certificates = [end.getpeercert() or {} for end in (old, new)]
+    assert [certificate["subject"] for certificate in certificates] == [
+        ((("commonName", "server"),),),
+        ((("commonName", "renewed"),),),
+    ]
 
 
 def test_reload_changes_trusted_authorities(authority: Authority, tmp_path: Path) -> None:
     other = Authority(tmp_path, "other")
-    first = settings(authority, ca=authority.path, verify="required")
+    first = replace(settings(authority), ca=authority.path, verify="required")
     server = ServerTls(first)
     known = client_context(authority, authority.issue("known"))
     newcomer = client_context(authority, other.issue("new"))

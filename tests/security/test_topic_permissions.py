@@ -16,6 +16,7 @@ from leveret.security.permissions import READ, WRITE, TopicPermission, allows_to
 from leveret.security.users import DeclaredUser, User, UserStore
 from leveret.wire.amqp10.messaging import Source, Target
 from leveret.wire.amqp10.transport import Attach
+from tests.security.metadata import Metadata
 from tests.support.broker import LeveretProcess, leveret_only
 from tests.support.peers.amqp10 import Peer
 
@@ -50,14 +51,6 @@ def test_expressions(pattern: str, key: str, allowed: bool) -> None:
 
 def test_an_expression_that_grows_beyond_the_limit_matches_nothing() -> None:
     assert not allows_topic(TopicPermission(".*{username}"), WRITE, "a" * 2000, {"username": "a" * 2000})
-
-
-class Metadata(dict[tuple[str, str], bytes]):
-    def put(self, kind: str, key: str, value: bytes | None) -> None:
-        if value is None:
-            del self[kind, key]
-        else:
-            self[kind, key] = value
 
 
 def test_a_store_keeps_topic_permissions() -> None:

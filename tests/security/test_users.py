@@ -10,6 +10,7 @@ from leveret.broker.errors import NotAllowed, NotFound, PreconditionFailed
 from leveret.security.passwords import DUMMY_HASH, VERDICT_SECONDS, Hasher, Verdicts
 from leveret.security.permissions import Permission
 from leveret.security.users import DeclaredUser, User, UserLimits, UserStore
+from tests.security.metadata import Metadata
 
 
 class CountingHasher(Hasher):
@@ -24,14 +25,6 @@ class CountingHasher(Hasher):
     def verify(self, hash: str, password: bytes) -> bool:
         self.calls.append(hash)
         return hash == self.hash(password)
-
-
-class Metadata(dict[tuple[str, str], bytes]):
-    def put(self, kind: str, key: str, value: bytes | None) -> None:
-        if value is None:
-            del self[kind, key]
-        else:
-            self[kind, key] = value
 
 
 @pytest.fixture
@@ -49,8 +42,8 @@ def store(hasher: CountingHasher, metadata: Metadata) -> UserStore:
     return UserStore(metadata.put, hasher=hasher, declared_in="/etc/leveret.toml")
 
 
-def declared(name: str, password: bytes | None = None, **fields: object) -> DeclaredUser:
-    return DeclaredUser(user=User(name=name, **fields), password=password)  # type: ignore[arg-type]
+def declared(name: str, password: bytes | None = None) -> DeclaredUser:
+    return DeclaredUser(user=User(name=name), password=password)
 
 
 def add(store: UserStore, name: str, password: bytes = b"secret") -> None:
@@ -66,7 +59,7 @@ def test_every_login_computes_one_hash(store: UserStore, hasher: CountingHasher)
     store.declare(
         {
             "clear": declared("clear", b"secret"),
-            "hashed": declared("hashed", password_hash="hash:terces"),
+            "hashed": DeclaredUser(user=User(name="hashed", password_hash="hash:terces")),
             "none": declared("none"),
         }
     )
@@ -149,7 +142,12 @@ def test_a_verdict_holds_for_a_minute() -> None:
 
 def test_a_right_clear_text_password_needs_no_hash(store: UserStore, hasher: CountingHasher) -> None:
     assert store.cached_verdict("guest", b"guest") is True
-    store.declare({"clear": declared("clear", b"secret"), "hashed": declared("hashed", password_hash="hash:terces")})
+    store.declare(
+        {
+            "clear": declared("clear", b"secret"),
+            "hashed": DeclaredUser(user=User(name="hashed", password_hash="hash:terces")),
+        }
+    )
     assert store.cached_verdict("clear", b"secret") is True
     for name, password in (("clear", b"wrong"), ("hashed", b"secret"), ("guest", b"guest"), ("unknown", b"secret")):
         assert store.cached_verdict(name, password) is None
@@ -291,7 +289,7 @@ def test_stored_users_are_restored(store: UserStore, metadata: Metadata, hasher:
 
 def test_the_configuration_wins_over_the_metadata(store: UserStore, metadata: Metadata) -> None:
     add(store, "alice", b"old")
-    store.declare({"alice": declared("alice", b"new", tags=("one",))})
+    store.declare({"alice": DeclaredUser(user=User(name="alice", tags=("one",)), password=b"new")})
     assert store.verify("alice", b"new")
     assert not store.verify("alice", b"old")
     changes: tuple[Callable[[], object], ...] = (
@@ -372,7 +370,7 @@ def test_invalid_expressions_change_nothing(store: UserStore) -> None:
         store.set_permission("alice", "/", Permission(".*", "(", ".*"))
     assert not store.may_open("alice", "/")
     with pytest.raises(PreconditionFailed, match="user 'bob'"):
-        store.declare({"bob": declared("bob", permissions={"/": Permission("(?>a)")})})
+        store.declare({"bob": DeclaredUser(user=User(name="bob", permissions={"/": Permission("(?>a)")}))})
     assert store.get("bob") is None
 
 

@@ -17,7 +17,7 @@ def install(sources: Path, name: str) -> Path:
     if shutil.which("node") is None or shutil.which("npm") is None:
         pytest.skip("Node.js is not installed")
     lock = (sources / "package-lock.json").read_bytes()
-    directory = ROOT / "build" / "interop" / f"{name}-{hashlib.sha256(lock).hexdigest()[:16]}"
+    directory = ROOT / "build" / "npm" / f"{name}-{hashlib.sha256(lock).hexdigest()[:16]}"
     done = directory / "installed"
     if not done.exists():
         directory.mkdir(parents=True, exist_ok=True)

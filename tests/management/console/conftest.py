@@ -5,10 +5,7 @@ With LEVERET_SCREENSHOTS=docs/images, the tests write the pictures of the docume
 
 from __future__ import annotations
 
-import hashlib
 import os
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -17,6 +14,7 @@ import pytest
 
 from tests.management.http.client import HttpBroker
 from tests.management.http.conftest import USERS
+from tests.support import npm
 from tests.support.broker import ROOT, LeveretProcess, basic_config, leveret_only
 
 if TYPE_CHECKING:
@@ -107,18 +105,4 @@ def screenshot(console: Console) -> Screenshot:
 @pytest.fixture(scope="session")
 def axe() -> str:
     """The source of axe-core, an npm package that checks accessibility."""
-    if shutil.which("npm") is None:
-        pytest.skip("npm is not installed")
-    lock = (SOURCES / "package-lock.json").read_bytes()
-    directory = ROOT / "build" / "console" / f"axe-{hashlib.sha256(lock).hexdigest()[:16]}"
-    done = directory / "installed"
-    if not done.exists():
-        directory.mkdir(parents=True, exist_ok=True)
-        for file in ("package.json", "package-lock.json"):
-            shutil.copy(SOURCES / file, directory / file)
-        command = ["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
-        ran = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=300, check=False)
-        if ran.returncode:
-            pytest.skip(f"npm cannot install axe-core: {ran.stderr[-500:]}")
-        done.touch()
-    return (directory / "node_modules/axe-core/axe.min.js").read_text("utf-8")
+    return (npm.install(SOURCES, "console") / "axe-core" / "axe.min.js").read_text("utf-8")

@@ -26,6 +26,21 @@ class Reply:
         return json.loads(self.content)
 
 
+def send(
+    port: int, method: str, path: str, content: bytes | None = None, headers: Mapping[str, str] | None = None
+) -> Reply:
+    """Send a request to a port of this machine over a connection of its own."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        connection.request(method, path, content, dict(headers or {}))
+        response = connection.getresponse()
+        found = {name.lower(): value for name, value in response.getheaders()}
+        data = response.read()
+    finally:
+        connection.close()
+    return Reply(response.status, found, gzip.decompress(data) if found.get("content-encoding") == "gzip" else data)
+
+
 class HttpApi(ABC):
     """The HTTP API of a broker, Leveret or RabbitMQ."""
 
@@ -54,15 +69,7 @@ class HttpApi(ABC):
         content = raw if body is None else json.dumps(body).encode()
         if body is not None:
             sent.setdefault("Content-Type", "application/json")  # RabbitMQ 3 requires it
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
-        try:
-            connection.request(method, f"{self.prefix}/api{path}", content, sent)
-            response = connection.getresponse()
-            found = {name.lower(): value for name, value in response.getheaders()}
-            data = response.read()
-        finally:
-            connection.close()
-        return Reply(response.status, found, gzip.decompress(data) if found.get("content-encoding") == "gzip" else data)
+        return send(self.port, method, f"{self.prefix}/api{path}", content, sent)
 
     def get(self, path: str, user: str = "guest") -> Any:
         """Return the body of a successful GET."""

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import gzip
-import http.client
 import json
 import shutil
 import subprocess
-from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
 import pytest
 
-from tests.management.http.client import Reply
+from tests.management.http.client import send
 from tests.support.broker import LeveretProcess
 
 try:
@@ -30,21 +27,9 @@ def metrics_port(process: LeveretProcess) -> int:
     return urlsplit(ready["metrics"][0]).port or 0
 
 
-def request(port: int, path: str, method: str = "GET", headers: Mapping[str, str] | None = None) -> Reply:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    try:
-        connection.request(method, path, headers=dict(headers or {}))
-        response = connection.getresponse()
-        found = {name.lower(): value for name, value in response.getheaders()}
-        data = response.read()
-    finally:
-        connection.close()
-    return Reply(response.status, found, gzip.decompress(data) if found.get("content-encoding") == "gzip" else data)
-
-
 def scrape(process: LeveretProcess, path: str = "") -> str:
     """Return the text of a scrape of a path below `/metrics`."""
-    reply = request(metrics_port(process), f"/metrics{path}")
+    reply = send(metrics_port(process), "GET", f"/metrics{path}")
     assert reply.status == 200, reply.content
     return reply.content.decode()
 

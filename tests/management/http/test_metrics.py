@@ -20,8 +20,8 @@ from leveret.management.http.metrics.objects import escape
 from leveret.management.http.metrics.totals import GlobalTotals, split
 from leveret.management.http.objects import CHANNEL, QUEUE, VHOST
 from leveret.node.http_endpoint import HttpEndpoint
-from tests.management.http.client import HttpBroker
-from tests.management.http.scrapes import Samples, metrics_port, promtool, request, scrape
+from tests.management.http.client import HttpBroker, send
+from tests.management.http.scrapes import Samples, metrics_port, promtool, scrape
 from tests.support.broker import LeveretProcess, basic_config
 from tests.support.polling import wait_until
 
@@ -241,15 +241,15 @@ def test_detailed_metrics_are_those_of_the_families_and_vhosts(api: HttpBroker) 
 
 def test_requests(api: HttpBroker) -> None:
     port = metrics_port(api.process)
-    plain = request(port, "/metrics")
+    plain = send(port, "GET", "/metrics")
     assert plain.headers["content-type"].startswith("text/plain; version=0.0.4")
-    compressed = request(port, "/metrics/per-object", headers={"Accept-Encoding": "gzip"})
+    compressed = send(port, "GET", "/metrics/per-object", headers={"Accept-Encoding": "gzip"})
     assert compressed.headers["content-encoding"] == "gzip" and Samples(compressed.content.decode()).families
-    assert request(port, "/metrics", "HEAD").content == b""
-    assert request(port, "/metrics", "POST").status == 405
-    assert request(port, "/metrics/none").status == 404 and request(port, "/api/overview").status == 404
-    assert request(port, "/metrics/detailed?family=" + "x" * 20_000).status == 400
-    assert request(api.port, "/metrics").status == 404, "the API's port has no metrics"
+    assert send(port, "HEAD", "/metrics").content == b""
+    assert send(port, "POST", "/metrics").status == 405
+    assert send(port, "GET", "/metrics/none").status == 404 and send(port, "GET", "/api/overview").status == 404
+    assert send(port, "GET", "/metrics/detailed?family=" + "x" * 20_000).status == 400
+    assert send(api.port, "GET", "/metrics").status == 404, "the API's port has no metrics"
 
 
 def test_a_port_in_use_leaves_the_api(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from leveret import sync
-from tests.management.http.client import HttpBroker, HttpRabbit, Reply
-from tests.management.http.scrapes import Samples, metrics_port, request
+from tests.management.http.client import HttpBroker, HttpRabbit, Reply, send
+from tests.management.http.scrapes import Samples, metrics_port
 from tests.support.broker import LeveretProcess, free_port
 from tests.support.polling import wait_until
 from tests.support.rabbitmq import RabbitProcess, available
@@ -248,7 +248,7 @@ def counted(port: int, path: str) -> Samples:
     """Return the samples of a scrape that has seen a channel with basic.get."""
 
     def found() -> Samples | None:
-        samples = Samples(request(port, f"/metrics{path}").content.decode())
+        samples = Samples(send(port, "GET", f"/metrics{path}").content.decode())
         return samples if samples.sum("rabbitmq_channel_get_ack_total") else None
 
     return wait_until(found, "the channel")

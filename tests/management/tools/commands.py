@@ -5,6 +5,17 @@ from __future__ import annotations
 from typing import Final
 
 _POLICY: Final = ("--pattern", "^q", "--apply-to", "queues", "--definition", '{"max-length": 10}')
+_EXCHANGES: Final = (
+    "--source",
+    "x1",
+    "--destination-type",
+    "exchange",
+    "--destination",
+    "x2",
+    "--routing-key",
+    "a.#",
+)
+_QUEUE: Final = ("--source", "x1", "--destination-type", "queue", "--destination", "q1", "--routing-key", "a.b")
 COMMANDS: Final[tuple[tuple[str, ...], ...]] = (
     ("vhosts", "declare", "--name", "tools", "--description", "for tools", "--tracing"),
     ("vhosts", "list"),
@@ -32,19 +43,8 @@ COMMANDS: Final[tuple[tuple[str, ...], ...]] = (
     ("exchanges", "declare", "--name", "x1", "--type", "topic", "--durable", "true"),
     ("exchanges", "declare", "--name", "x2", "--type", "fanout"),
     ("exchanges", "list"),
-    (
-        "exchanges",
-        "bind",
-        "--source",
-        "x1",
-        "--destination-type",
-        "exchange",
-        "--destination",
-        "x2",
-        "--routing-key",
-        "a.#",
-    ),
-    ("bindings", "declare", "--source", "x1", "--destination-type", "queue", "--destination", "q1", "--routing-key", "a.b"),
+    ("exchanges", "bind", *_EXCHANGES),
+    ("bindings", "declare", *_QUEUE),
     ("bindings", "list"),
     ("publish", "message", "-e", "x1", "-k", "a.b", "-m", "hello", "-p", '{"delivery_mode": 2}'),
     ("get", "messages", "-q", "q1", "-a", "ack_requeue_true"),
@@ -113,19 +113,8 @@ COMMANDS: Final[tuple[tuple[str, ...], ...]] = (
     ("definitions", "export_from_vhost", "--file", "FILE-vhost"),
     ("definitions", "import", "--file", "FILE"),
     ("definitions", "import_into_vhost", "--file", "FILE-vhost"),
-    (
-        "exchanges",
-        "unbind",
-        "--source",
-        "x1",
-        "--destination-type",
-        "exchange",
-        "--destination",
-        "x2",
-        "--routing-key",
-        "a.#",
-    ),
-    ("bindings", "delete", "--source", "x1", "--destination-type", "queue", "--destination", "q1", "--routing-key", "a.b"),
+    ("exchanges", "unbind", *_EXCHANGES),
+    ("bindings", "delete", *_QUEUE),
     ("exchanges", "delete", "--name", "x2"),
     ("exchanges", "delete", "--name", "x2", "--idempotently"),
     ("queues", "delete_multiple", "--name-pattern", "^q", "--dry-run"),
