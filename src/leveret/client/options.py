@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypedDict
 from leveret.client.errors import InvalidUrl
 from leveret.client.events import EventCallback
 from leveret.client.parameters import bad_option
-from leveret.wire.amqp10.values import Checked
+from leveret.wire.amqp0.values import FieldMapping
 
 _INTEGER: Final = re.compile(r"[0-9]{1,12}", re.ASCII)
 _NUMBER: Final = re.compile(r"[0-9]{1,12}(\.[0-9]{0,12})?", re.ASCII)
@@ -39,6 +39,8 @@ Text: TypeAlias = str | None
 Whole: TypeAlias = int | str | None
 Seconds: TypeAlias = float | str | None
 Switch: TypeAlias = bool | str | None
+# The value of an option before it is read, or after.
+Setting: TypeAlias = str | float | SSLContext | EventCallback | FieldMapping | None
 
 
 class ConnectOptions(TypedDict, total=False):
@@ -97,17 +99,17 @@ class ConnectOptions(TypedDict, total=False):
     connection_name: Text
 
 
-def _unchanged(name: str, value: Checked) -> Any:
+def _unchanged(name: str, value: Setting) -> Setting:
     return value
 
 
-def _host(name: str, value: Checked) -> Any:
+def _host(name: str, value: Setting) -> Setting:
     if isinstance(value, str) and value.startswith("[") and value.endswith("]"):
         return value[1:-1]
     return value
 
 
-def _integer(name: str, value: Checked) -> Any:
+def _integer(name: str, value: Setting) -> Setting:
     if not isinstance(value, str):
         return value
     if not _INTEGER.fullmatch(value):
@@ -115,7 +117,7 @@ def _integer(name: str, value: Checked) -> Any:
     return int(value)
 
 
-def _seconds(name: str, value: Checked) -> Any:
+def _seconds(name: str, value: Setting) -> Setting:
     if not isinstance(value, str):
         return value
     if not _NUMBER.fullmatch(value):
@@ -123,13 +125,13 @@ def _seconds(name: str, value: Checked) -> Any:
     return float(value)
 
 
-def _seconds_or_none(name: str, value: Checked) -> Any:
+def _seconds_or_none(name: str, value: Setting) -> Setting:
     if isinstance(value, str) and value.lower() == "none":
         return None
     return _seconds(name, value)
 
 
-def _milliseconds(name: str, value: Checked) -> Any:
+def _milliseconds(name: str, value: Setting) -> Setting:
     if isinstance(value, str):
         if not _NUMBER.fullmatch(value):
             raise bad_option(name, value, "milliseconds")
@@ -139,7 +141,7 @@ def _milliseconds(name: str, value: Checked) -> Any:
     return value / 1000
 
 
-def _boolean(name: str, value: Checked) -> Any:
+def _boolean(name: str, value: Setting) -> Setting:
     if not isinstance(value, str):
         return value
     if value.lower() not in _BOOLEANS:
@@ -147,7 +149,7 @@ def _boolean(name: str, value: Checked) -> Any:
     return _BOOLEANS[value.lower()]
 
 
-def _verify(name: str, value: Checked) -> Any:
+def _verify(name: str, value: Setting) -> Setting:
     if value in ("verify_peer", "verify_none"):
         return value == "verify_peer"
     if isinstance(value, str) and value.lower() not in _BOOLEANS:
@@ -155,20 +157,20 @@ def _verify(name: str, value: Checked) -> Any:
     return _boolean(name, value)
 
 
-def _no_verify(name: str, value: Checked) -> Any:
+def _no_verify(name: str, value: Setting) -> Setting:
     value = _boolean(name, value)
     if value not in (True, False):
         raise bad_option(name, value, "true or false")
     return not value
 
 
-def _server_name(name: str, value: Checked) -> Any:
+def _server_name(name: str, value: Setting) -> Setting:
     if value == "disable":
         raise bad_option(name, value, "a name; to disable the check of the name, use verify=verify_none")
     return value
 
 
-def _mechanism(name: str, value: Checked) -> Any:
+def _mechanism(name: str, value: Setting) -> Setting:
     return value.upper() if isinstance(value, str) else value
 
 
@@ -176,7 +178,7 @@ class _Option(NamedTuple):
     """An option. `target` is the field of `Parameters` that it sets."""
 
     target: str
-    read: Callable[[str, Any], Any]
+    read: Callable[[str, Setting], Setting]
 
 
 _OWN: Final = {
@@ -235,7 +237,7 @@ _OPTIONAL_TIMES: Final = ("timeout", "blocked_timeout")
 _ALL: Final = (*_OPTIONS, "ssl_options", *_KEYWORD_ONLY)
 
 
-def read_options(options: Iterable[tuple[str, Any]], query: bool) -> dict[str, Any]:
+def read_options(options: Iterable[tuple[str, Setting]], query: bool) -> dict[str, Option]:
     """Return the fields of `Parameters` that the options set.
 
     Args:
@@ -245,7 +247,7 @@ def read_options(options: Iterable[tuple[str, Any]], query: bool) -> dict[str, A
     Raises:
         InvalidUrl: An option is unknown, invalid, or given twice.
     """
-    found: dict[str, Any] = {}
+    found: dict[str, Option] = {}
     names: dict[str, str] = {}
     for name, value in options:
         if name == "ssl_options":
@@ -290,7 +292,7 @@ def _unknown(name: str, query: bool) -> InvalidUrl:
     return InvalidUrl(f"unknown option {name[:40]!r}; did you mean {nearest!r}")
 
 
-def _read_ssl_options(value: Checked) -> dict[str, Any]:
+def _read_ssl_options(value: Setting) -> dict[str, Setting]:
     """Return the options of pika's `ssl_options`: a dict or its Python literal; "None" means no TLS."""
     expected = f"a dict of {', '.join(_SSL_OPTIONS)}; for other settings, pass an ssl.SSLContext as keyword tls"
     if isinstance(value, str):
@@ -302,7 +304,7 @@ def _read_ssl_options(value: Checked) -> dict[str, Any]:
         return {"tls": False}
     if not isinstance(value, dict):
         raise InvalidUrl(f"option ssl_options is not a dict; expected {expected}")
-    found: dict[str, Any] = {"tls": True}
+    found: dict[str, Setting] = {"tls": True}
     for name, setting in value.items():
         if name not in _SSL_OPTIONS:
             raise InvalidUrl(f"option ssl_options: unknown key {str(name)[:40]!r}; expected {expected}")

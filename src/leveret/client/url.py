@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 from urllib.parse import unquote
 
 from leveret.client.errors import InvalidUrl
@@ -110,13 +110,13 @@ def split_host(place: str, port: int) -> tuple[str, int]:
     return found.get("host", place), found.get("port", port)
 
 
-def _read_authority(authority: str, suspicious: bool) -> dict[str, Any]:
+def _read_authority(authority: str, suspicious: bool) -> dict[str, Option]:
     """Return the user, password, host and port of an authority; absent parts are None.
 
     `suspicious` means that an @ follows the authority. The port may then be part of a password with a slash, so the error
     does not show it.
     """
-    found: dict[str, Any] = {}
+    found: dict[str, Option] = {}
     credentials, separator, place = authority.rpartition("@")
     if separator:
         user, separator, password = credentials.partition(":")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from leveret.management.audit.log import AuditLog
 from leveret.management.audit.records import AuditRecord, bounded
@@ -18,7 +18,12 @@ class RecordedChange(Change):
     """A change that becomes a record, unless the definition stays the same."""
 
     def __init__(
-        self, log: AuditLog, action: str, subject: Subject, context: Context | VhostContext, request: Request
+        self,
+        log: AuditLog,
+        action: str,
+        subject: Subject[Any, Any],
+        context: Context | VhostContext,
+        request: Request,
     ) -> None:
         self._log = log
         self._action = action

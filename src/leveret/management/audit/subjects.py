@@ -4,22 +4,97 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
 from leveret.broker.queues.queue import Queue
 from leveret.broker.values import freeze
 from leveret.broker.vhost import Vhost
+from leveret.management.operations.connections import Cancel, Close
 from leveret.management.operations.operation import Context, VhostContext
 from leveret.management.operations.table import DEFINITIONS, OPERATIONS, VHOST_OPERATIONS
+from leveret.management.structs import Arguments
 
 # Fields of requests that name the object, or have the content of a message.
 _NOT_SHOWN: Final = frozenset(("vhost", "name", "queue", "payload", "properties", "password", "password_hash"))
 
 
+# A context, and the request of an operation.
+C = TypeVar("C")
+Q = TypeVar("Q")
+
+
+class _Named(Protocol):
+    name: str
+
+
+class _MaybeNamed(Protocol):
+    @property
+    def name(self) -> str | None: ...
+
+
+class _InVhost(Protocol):
+    @property
+    def vhost(self) -> str | None: ...
+
+
+class _NamedInVhost(_Named, _InVhost, Protocol): ...
+
+
+class _MaybeNamedInVhost(_MaybeNamed, _InVhost, Protocol): ...
+
+
+class _AboutUser(Protocol):
+    user: str
+
+
+class _AboutUserInVhost(_AboutUser, Protocol):
+    vhost: str
+
+
+class _AboutQueue(Protocol):
+    queue: str
+
+
+class _AboutQueueInVhost(_AboutQueue, _InVhost, Protocol): ...
+
+
+class _AboutBinding(Protocol):
+    @property
+    def kind(self) -> str: ...
+
+    source: str
+    destination: str
+    routing_key: str
+    arguments: Arguments
+
+
+class _AboutBindingInVhost(_AboutBinding, _InVhost, Protocol): ...
+
+
+class _AboutParameter(_Named, Protocol):
+    component: str
+    vhost: str
+
+
+class _AboutLimit(_MaybeNamed, Protocol):
+    vhost: str
+
+
+class _AboutSinkTransactions(Protocol):
+    stages: list[str]
+
+
+class _AboutSinkTransactionsInVhost(_AboutSinkTransactions, _InVhost, Protocol): ...
+
+
+N = TypeVar("N", bound=_Named)
+B = TypeVar("B", bound=_AboutBinding)
+
+
 @dataclass(frozen=True, slots=True)
-class Subject:
+class Subject(Generic[C, Q]):
     """The object of an operation.
 
     Attributes:
@@ -30,9 +105,9 @@ class Subject:
     """
 
     kind: str
-    name: Callable[[Any], str]
-    state: Callable[[Any, Any], object] | None
-    vhost: Callable[[Any, Any], str]
+    name: Callable[[Q], str]
+    state: Callable[[C, Q], object] | None
+    vhost: Callable[[C, Q], str]
 
 
 def shown(request: msgspec.Struct, result: object) -> dict[str, object]:
@@ -45,43 +120,52 @@ def shown(request: msgspec.Struct, result: object) -> dict[str, object]:
     return {"request": fields, "result": result} if result is not None else {"request": fields}
 
 
-Find = Callable[[Any, Any], Vhost | None]
+def _named_vhost(context: Context, request: _InVhost) -> Vhost | None:
+    return None if request.vhost is None else context.broker.vhosts.get(request.vhost)
 
 
-def _named_vhost(context: Context, request: Any) -> Vhost | None:
-    return context.broker.vhosts.get(request.vhost)
-
-
-def _own_vhost(context: VhostContext, request: Any) -> Vhost | None:
+def _own_vhost(context: VhostContext, request: object) -> Vhost | None:
     return context.vhost
 
 
-def _name(request: Any) -> str:
-    return str(request.name)
+def _name(request: _Named) -> str:
+    return request.name
 
 
-def _queue_name(request: Any) -> str:
-    return str(request.queue)
+def _name_or_all(request: _MaybeNamed) -> str:
+    return request.name or "all"
 
 
-def _vhost_name(context: Context, request: Any) -> str:
+def _queue_name(request: _AboutQueue) -> str:
+    return request.queue
+
+
+def _user_name(request: _AboutUser) -> str:
+    return request.user
+
+
+def _transaction_names(request: _AboutSinkTransactions) -> str:
+    return " ".join(request.stages)
+
+
+def _vhost_name(context: Context, request: _InVhost) -> str:
     return request.vhost or ""
 
 
-def _own_vhost_name(context: VhostContext, request: Any) -> str:
+def _own_vhost_name(context: VhostContext, request: object) -> str:
     return context.vhost.name
 
 
-def _no_vhost(context: Context, request: Any) -> str:
+def _no_vhost(context: Context, request: object) -> str:
     return ""
 
 
-def _is_vhost(context: Context, request: Any) -> str:
-    return str(request.name)
+def _is_vhost(context: Context, request: _Named) -> str:
+    return request.name
 
 
-def _queue(find: Find) -> Callable[[Any, Any], object]:
-    def state(context: Any, request: Any) -> object:
+def _queue(find: Callable[[C, N], Vhost | None]) -> Callable[[C, N], object]:
+    def state(context: C, request: N) -> object:
         vhost = find(context, request)
         queue = None if vhost is None else vhost.find_queue(request.name)
         return None if queue is None else _describe_queue(queue)
@@ -100,8 +184,8 @@ def _describe_queue(queue: Queue) -> dict[str, object]:
     }
 
 
-def _messages(find: Find) -> Callable[[Any, Any], object]:
-    def state(context: Any, request: Any) -> object:
+def _messages(find: Callable[[C, N], Vhost | None]) -> Callable[[C, N], object]:
+    def state(context: C, request: N) -> object:
         vhost = find(context, request)
         queue = None if vhost is None else vhost.find_queue(request.name)
         return None if queue is None else {"messages": queue.ready_count + queue.delayed_count}
@@ -109,8 +193,8 @@ def _messages(find: Find) -> Callable[[Any, Any], object]:
     return state
 
 
-def _exchange(find: Find) -> Callable[[Any, Any], object]:
-    def state(context: Any, request: Any) -> object:
+def _exchange(find: Callable[[C, N], Vhost | None]) -> Callable[[C, N], object]:
+    def state(context: C, request: N) -> object:
         vhost = find(context, request)
         exchange = None if vhost is None else vhost.exchanges.get(request.name)
         if exchange is None:
@@ -126,8 +210,8 @@ def _exchange(find: Find) -> Callable[[Any, Any], object]:
     return state
 
 
-def _binding(find: Find) -> Callable[[Any, Any], object]:
-    def state(context: Any, request: Any) -> object:
+def _binding(find: Callable[[C, B], Vhost | None]) -> Callable[[C, B], object]:
+    def state(context: C, request: B) -> object:
         vhost = find(context, request)
         exchange = None if vhost is None else vhost.exchanges.get(request.source)
         target = None if vhost is None else vhost.find_destination(request.kind, request.destination)
@@ -139,11 +223,11 @@ def _binding(find: Find) -> Callable[[Any, Any], object]:
     return state
 
 
-def _binding_name(request: Any) -> str:
+def _binding_name(request: _AboutBinding) -> str:
     return f"{request.source} -> {request.destination}"
 
 
-def _user(context: Context, request: Any) -> object:
+def _user(context: Context, request: _Named) -> object:
     user = context.users.get(request.name)
     if user is None:
         return None
@@ -154,32 +238,32 @@ def _user(context: Context, request: Any) -> object:
     }
 
 
-def _limits_of_user(context: Context, request: Any) -> object:
+def _limits_of_user(context: Context, request: _AboutUser) -> object:
     user = context.users.get(request.user)
     return None if user is None else msgspec.structs.asdict(user.limits)
 
 
-def _permission(context: Context, request: Any) -> object:
+def _permission(context: Context, request: _AboutUserInVhost) -> object:
     user = context.users.get(request.user)
     permission = None if user is None else user.permissions.get(request.vhost)
     return None if permission is None else msgspec.structs.asdict(permission)
 
 
-def _topic_permissions(context: Context, request: Any) -> object:
+def _topic_permissions(context: Context, request: _AboutUserInVhost) -> object:
     user = context.users.get(request.user)
     found = None if user is None else user.topic_permissions.get(request.vhost)
     return {name: msgspec.structs.asdict(permission) for name, permission in found.items()} if found else None
 
 
-def _vhost_state(context: Context, request: Any) -> object:
+def _vhost_state(context: Context, request: _Named) -> object:
     if request.name not in context.broker.vhosts:
         return None
     return msgspec.structs.asdict(context.managed.vhost_config(request.name))
 
 
-def _policy(kind: str) -> Callable[[Context, Any], object]:
-    def state(context: Context, request: Any) -> object:
-        vhost = context.broker.vhosts.get(request.vhost)
+def _policy(kind: str) -> Callable[[Context, _NamedInVhost], object]:
+    def state(context: Context, request: _NamedInVhost) -> object:
+        vhost = _named_vhost(context, request)
         policy = None if vhost is None else getattr(vhost.policies, kind).by_name.get(request.name)
         if policy is None:
             return None
@@ -193,59 +277,75 @@ def _policy(kind: str) -> Callable[[Context, Any], object]:
     return state
 
 
-def _parameter(component: Callable[[Any], str], name: Callable[[Any], str | None]) -> Callable[[Context, Any], object]:
-    def state(context: Context, request: Any) -> object:
-        vhost = context.broker.vhosts.get(request.vhost)
-        if vhost is None:
-            return None
-        found = {
-            key: value
-            for of, key, value in vhost.parameters.items()
-            if of == component(request) and name(request) in (None, key)
-        }
-        return found or None
-
-    return state
+def _parameters(context: Context, vhost: str, component: str, name: str | None) -> object:
+    """Return the parameters of a component in a vhost, or the one with this name; None if there are none."""
+    found = context.broker.vhosts.get(vhost)
+    if found is None:
+        return None
+    return {key: value for of, key, value in found.parameters.items() if of == component and name in (None, key)} or None
 
 
-def _global_parameter(context: Context, request: Any) -> object:
+def _parameter(context: Context, request: _AboutParameter) -> object:
+    return _parameters(context, request.vhost, request.component, request.name)
+
+
+def _vhost_limits(context: Context, request: _AboutLimit) -> object:
+    return _parameters(context, request.vhost, "vhost-limits", None)
+
+
+def _parameter_name(request: _AboutParameter) -> str:
+    return f"{request.component}/{request.name}"
+
+
+def _global_parameter(context: Context, request: _Named) -> object:
     return context.broker.global_parameters.values.get(request.name)
 
 
-def _limit_name(request: Any) -> str:
-    return request.name or "all"
-
-
-_QUEUE: Final = Subject("queue", _name, _queue(_named_vhost), _vhost_name)
-_MESSAGES: Final = Subject("messages", _queue_name, None, _vhost_name)
-_EXCHANGE: Final = Subject("exchange", _name, _exchange(_named_vhost), _vhost_name)
-_BINDING: Final = Subject("binding", _binding_name, _binding(_named_vhost), _vhost_name)
-_USER: Final = Subject("user", _name, _user, _no_vhost)
-_PERMISSION: Final = Subject("permission", lambda request: str(request.user), _permission, _vhost_name)
-_TOPIC: Final = Subject("topic_permission", lambda request: str(request.user), _topic_permissions, _vhost_name)
-_VHOST: Final = Subject("vhost", _name, _vhost_state, _is_vhost)
-_POLICY: Final = Subject("policy", _name, _policy("user"), _vhost_name)
-_OPERATOR_POLICY: Final = Subject("operator_policy", _name, _policy("operator"), _vhost_name)
-_PARAMETER: Final = Subject(
-    "parameter",
-    lambda request: f"{request.component}/{request.name}",
-    _parameter(lambda request: str(request.component), _name),
-    _vhost_name,
+_QUEUE: Final[Subject[Context, _NamedInVhost]] = Subject("queue", _name, _queue(_named_vhost), _vhost_name)
+_PURGED_QUEUE: Final[Subject[Context, _NamedInVhost]] = Subject("queue", _name, _messages(_named_vhost), _vhost_name)
+_MESSAGES: Final[Subject[Context, _AboutQueueInVhost]] = Subject("messages", _queue_name, None, _vhost_name)
+_EXCHANGE: Final[Subject[Context, _NamedInVhost]] = Subject("exchange", _name, _exchange(_named_vhost), _vhost_name)
+_BINDING: Final[Subject[Context, _AboutBindingInVhost]] = Subject(
+    "binding", _binding_name, _binding(_named_vhost), _vhost_name
 )
-_VHOST_LIMIT: Final = Subject(
-    "vhost_limit",
-    _limit_name,
-    _parameter(lambda request: "vhost-limits", lambda request: None),
-    _vhost_name,
+_USER: Final[Subject[Context, _Named]] = Subject("user", _name, _user, _no_vhost)
+_PERMISSION: Final[Subject[Context, _AboutUserInVhost]] = Subject("permission", _user_name, _permission, _vhost_name)
+_TOPIC: Final[Subject[Context, _AboutUserInVhost]] = Subject(
+    "topic_permission", _user_name, _topic_permissions, _vhost_name
 )
-_USER_LIMIT: Final = Subject("user_limit", lambda request: str(request.user), _limits_of_user, _no_vhost)
-_STREAM: Final = Subject("stream", _name, None, _vhost_name)
-_LINK: Final = Subject("link", _name, None, _vhost_name)
-_BRANCH: Final = Subject("dtx_branch", _name, None, _vhost_name)
+_VHOST: Final[Subject[Context, _Named]] = Subject("vhost", _name, _vhost_state, _is_vhost)
+_POLICY: Final[Subject[Context, _NamedInVhost]] = Subject("policy", _name, _policy("user"), _vhost_name)
+_OPERATOR_POLICY: Final[Subject[Context, _NamedInVhost]] = Subject(
+    "operator_policy", _name, _policy("operator"), _vhost_name
+)
+_PARAMETER: Final[Subject[Context, _AboutParameter]] = Subject("parameter", _parameter_name, _parameter, _vhost_name)
+_VHOST_LIMIT: Final[Subject[Context, _AboutLimit]] = Subject("vhost_limit", _name_or_all, _vhost_limits, _vhost_name)
+_USER_LIMIT: Final[Subject[Context, _AboutUser]] = Subject("user_limit", _user_name, _limits_of_user, _no_vhost)
+_STREAM: Final[Subject[Context, _NamedInVhost]] = Subject("stream", _name, None, _vhost_name)
+_STREAMS: Final[Subject[Context, _MaybeNamedInVhost]] = Subject("stream", _name_or_all, None, _vhost_name)
+_LEASE: Final[Subject[Context, _NamedInVhost]] = Subject("lease", _name, None, _vhost_name)
+_LINK: Final[Subject[Context, _NamedInVhost]] = Subject("link", _name, None, _vhost_name)
+_BRANCH: Final[Subject[Context, _NamedInVhost]] = Subject("dtx_branch", _name, None, _vhost_name)
+_SINK_TRANSACTIONS: Final[Subject[Context, _AboutSinkTransactionsInVhost]] = Subject(
+    "sink_transaction", _transaction_names, None, _vhost_name
+)
+_CONNECTION: Final[Subject[Context, Close]] = Subject("connection", lambda request: str(request.number), None, _no_vhost)
+_USERS_CONNECTIONS: Final[Subject[Context, _AboutUser]] = Subject("connection", _user_name, None, _no_vhost)
+_CONSUMER: Final[Subject[Context, Cancel]] = Subject("consumer", lambda request: request.tag, None, _vhost_name)
+_OWN_QUEUE: Final[Subject[VhostContext, _Named]] = Subject("queue", _name, _queue(_own_vhost), _own_vhost_name)
+_OWN_PURGED_QUEUE: Final[Subject[VhostContext, _Named]] = Subject("queue", _name, _messages(_own_vhost), _own_vhost_name)
+_OWN_EXCHANGE: Final[Subject[VhostContext, _Named]] = Subject("exchange", _name, _exchange(_own_vhost), _own_vhost_name)
+_OWN_BINDING: Final[Subject[VhostContext, _AboutBinding]] = Subject(
+    "binding", _binding_name, _binding(_own_vhost), _own_vhost_name
+)
+_OWN_LEASE: Final[Subject[VhostContext, _AboutQueue]] = Subject("lease", _queue_name, None, _own_vhost_name)
+_OWN_SINK_TRANSACTIONS: Final[Subject[VhostContext, _AboutSinkTransactions]] = Subject(
+    "sink_transaction", _transaction_names, None, _own_vhost_name
+)
 
-_BY_NAME: Final[dict[str, Subject]] = {
+_BY_NAME: Final[dict[str, Subject[Context, Any]]] = {
     **dict.fromkeys(("queues.add", "queues.delete", "queues.pause", "queues.resume"), _QUEUE),
-    "queues.purge": Subject("queue", _name, _messages(_named_vhost), _vhost_name),
+    "queues.purge": _PURGED_QUEUE,
     **dict.fromkeys(("messages.move", "messages.copy", "messages.delete", "messages.resend"), _MESSAGES),
     **dict.fromkeys(("exchanges.add", "exchanges.delete"), _EXCHANGE),
     **dict.fromkeys(("bindings.add", "bindings.delete"), _BINDING),
@@ -262,34 +362,30 @@ _BY_NAME: Final[dict[str, Subject]] = {
     ),
     **dict.fromkeys(("vhost_limits.set", "vhost_limits.clear"), _VHOST_LIMIT),
     **dict.fromkeys(("user_limits.set", "user_limits.clear"), _USER_LIMIT),
-    "connections.close": Subject("connection", lambda request: str(request.number), None, _no_vhost),
-    "connections.close_user": Subject("connection", lambda request: str(request.user), None, _no_vhost),
-    "consumers.cancel": Subject("consumer", lambda request: str(request.tag), None, _vhost_name),
-    "leases.release": Subject("lease", _name, None, _vhost_name),
+    "connections.close": _CONNECTION,
+    "connections.close_user": _USERS_CONNECTIONS,
+    "consumers.cancel": _CONSUMER,
+    "leases.release": _LEASE,
     **dict.fromkeys(("links.release", "links.delete"), _LINK),
     **dict.fromkeys(("dtx.prepare", "dtx.commit", "dtx.rollback", "dtx.forget"), _BRANCH),
     "staged.discard": Subject("upload", _name, None, _vhost_name),
-    "stages.discard": Subject("sink_transaction", lambda request: " ".join(request.stages), None, _vhost_name),
+    "stages.discard": _SINK_TRANSACTIONS,
     "stages.forget": Subject("sink", _name, None, _vhost_name),
     **dict.fromkeys(
         ("streams.set_offset", "streams.add_super", "streams.delete_super", "streams.seal", "streams.erase"), _STREAM
     ),
-    "streams.sync_tables": Subject("stream", lambda request: request.name or "all", None, _vhost_name),
+    "streams.sync_tables": _STREAMS,
 }
-_BY_NAME_IN_VHOST: Final[dict[str, Subject]] = {
-    **dict.fromkeys(("queue.declare", "queue.delete"), Subject("queue", _name, _queue(_own_vhost), _own_vhost_name)),
-    "queue.purge": Subject("queue", _name, _messages(_own_vhost), _own_vhost_name),
-    **dict.fromkeys(
-        ("exchange.declare", "exchange.delete"), Subject("exchange", _name, _exchange(_own_vhost), _own_vhost_name)
-    ),
-    **dict.fromkeys(
-        ("binding.add", "binding.delete"), Subject("binding", _binding_name, _binding(_own_vhost), _own_vhost_name)
-    ),
-    **dict.fromkeys(("lease.acquire", "lease.release"), Subject("lease", _queue_name, None, _own_vhost_name)),
-    "stage.discard": Subject("sink_transaction", lambda request: " ".join(request.stages), None, _own_vhost_name),
+_BY_NAME_IN_VHOST: Final[dict[str, Subject[VhostContext, Any]]] = {
+    **dict.fromkeys(("queue.declare", "queue.delete"), _OWN_QUEUE),
+    "queue.purge": _OWN_PURGED_QUEUE,
+    **dict.fromkeys(("exchange.declare", "exchange.delete"), _OWN_EXCHANGE),
+    **dict.fromkeys(("binding.add", "binding.delete"), _OWN_BINDING),
+    **dict.fromkeys(("lease.acquire", "lease.release"), _OWN_LEASE),
+    "stage.discard": _OWN_SINK_TRANSACTIONS,
 }
 # Names and subjects by the identity of the operation.
-SUBJECTS: Final[dict[int, tuple[str, Subject]]] = {
+SUBJECTS: Final[dict[int, tuple[str, Subject[Any, Any]]]] = {
     **{id(OPERATIONS[name]): (name, subject) for name, subject in _BY_NAME.items()},
     **{id({**DEFINITIONS, **VHOST_OPERATIONS}[name]): (name, subject) for name, subject in _BY_NAME_IN_VHOST.items()},
 }

@@ -33,6 +33,7 @@ from leveret.management.http.objects import (
     NodeTotals,
     VhostTotals,
 )
+from leveret.management.http.samples import Layout
 
 logger = logging.getLogger("leveret.http")
 
@@ -180,7 +181,7 @@ class Cache:
         for kind, key, value in changes:
             handlers[kind](key, value)
 
-    def _begin(self, _: Any, is_first: bool) -> None:
+    def _begin(self, _: object, is_first: bool) -> None:
         self._is_first = is_first
         if is_first:
             self._events.reset()
@@ -194,7 +195,7 @@ class Cache:
             ):
                 objects.clear()
 
-    def _end(self, _: Any, __: Any) -> None:
+    def _end(self, _: object, __: object) -> None:
         increments = []
         for totals in self.vhosts.values():
             before = totals.totals
@@ -215,7 +216,7 @@ class Cache:
             return False
         return uptime > _RECENT if before is None else bool(uptime >= before)
 
-    def _new(self, measured: Measured, layout: Any) -> None:
+    def _new(self, measured: Measured, layout: Layout) -> None:
         if not self._is_first:
             measured.begin(layout)
 
@@ -235,7 +236,7 @@ class Cache:
     def _vhost_sample(self, name: str, sample: list[int]) -> None:
         self._totals(name).set_ended(sample)
 
-    def _vhost_gone(self, name: str, _: Any) -> None:
+    def _vhost_gone(self, name: str, _: object) -> None:
         self.vhosts.pop(name, None)
 
     def _exchange(self, key: list[str], item: Row) -> None:
@@ -254,7 +255,7 @@ class Cache:
         self.exchanges[key[0], key[1]].sample(self._sampling, sample)
         self._events.note_statistics("exchange")
 
-    def _exchange_gone(self, key: list[str], _: Any) -> None:
+    def _exchange_gone(self, key: list[str], _: object) -> None:
         del self.exchanges[key[0], key[1]]
         self._events.publish("exchange", "deleted", {"vhost": key[0], "name": key[1]}, key[0])
 
@@ -296,7 +297,7 @@ class Cache:
                 queue.flows.set(self._sampling - 1, dict.fromkeys(counts, 0))  # it was unknown, and had none
         queue.flows.set(self._sampling, counts)
 
-    def _queue_gone(self, number: int, _: Any) -> None:
+    def _queue_gone(self, number: int, _: object) -> None:
         queue = self.queues.pop(number)
         item = queue.item
         self._publish_queue("deleted", item)
@@ -330,7 +331,7 @@ class Cache:
         connection.sample(self._sampling, sample)
         self._events.note_statistics("connection")
 
-    def _connection_gone(self, number: int, _: Any) -> None:
+    def _connection_gone(self, number: int, _: object) -> None:
         connection = self.connections.pop(number)
         connection.leave()
         self.messages.closed(number)
@@ -351,14 +352,14 @@ class Cache:
             self.messages.channel_counted(key[0], connection.item["protocol"], increments)
         self._events.note_statistics("channel")
 
-    def _channel_gone(self, key: list[int], _: Any) -> None:
+    def _channel_gone(self, key: list[int], _: object) -> None:
         del self.channels[key[0], key[1]]
         self._events.note_statistics("channel")
         self.node.churn["channel_closed"] += 1
 
     # The process
 
-    def _set_node(self, _: Any, value: Row) -> None:
+    def _set_node(self, _: object, value: Row) -> None:
         before = self.process.get("alarm", "")
         self.process = value
         alarm = value["alarm"]
@@ -368,7 +369,7 @@ class Cache:
             if alarm:
                 self._events.publish("alarm", "raised", {"alarm": alarm})
 
-    def _audit(self, _: Any, record: Row) -> None:
+    def _audit(self, _: object, record: Row) -> None:
         self._events.audited(record)
 
     def _node_values(self) -> dict[str, int]:
