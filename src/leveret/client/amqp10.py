@@ -182,7 +182,7 @@ def application_properties_filter(fields: Mapping[str, WireValue]) -> Filter:
     return Filter("amqp:application-properties-filter", dict(fields))
 
 
-def filter_map(filters: Filters | None) -> dict[Any, WireValue] | None:
+def filter_map(filters: Filters | None) -> dict[Symbol, WireValue] | None:
     """Return the filter map of a source. Filters without a key get numbered keys; their descriptors identify them."""
     if filters is None:
         return None

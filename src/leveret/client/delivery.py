@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from leveret.client.amqp10 import Address, Map, Sequence, Value
 from leveret.client.amqp10 import Message as Amqp10Message
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 _EXCHANGE: Final = "x-exchange"
 _ROUTING_KEY: Final = "x-routing-key"
+
+
+T = TypeVar("T")
 
 
 class Delivery(Message):
@@ -180,7 +184,7 @@ class Delivery(Message):
         """The footer."""
         return _as_dict(self._map(sections_of.footer))
 
-    def _map(self, read: Any) -> Any:
+    def _map(self, read: Callable[[Sections], T]) -> T:
         try:
             return read(self.sections)
         except DecodeError as error:

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.client.amqp10 import Message as Amqp10Message
 from leveret.client.engine.common.encoding import Body, Encoder
 from leveret.client.engine.common.outgoing import Outgoing
 from leveret.client.errors import InvalidMessage, InvalidUrl
-from leveret.client.properties import Properties, PropertyValue
+from leveret.client.properties import Headers, Properties, PropertyValue
 from leveret.wire.amqp0.values import Arguments
 from leveret.wire.amqp10.values import Checked
 
@@ -155,7 +155,7 @@ def traced(encoder: Encoder, tracing: Tracing | None) -> Encoder:
     return encoder if tracing is None else TracingEncoder(encoder, tracing)
 
 
-def context_of(headers: Mapping[str, Any]) -> Context:
+def context_of(headers: Headers) -> Context:
     """Return the context in the headers of a message. Raises ImportError if `opentelemetry-api` is not installed."""
     from opentelemetry import propagate
     from opentelemetry.context import Context

@@ -37,7 +37,7 @@ async def load_definitions(composition: Composition) -> None:
     from leveret.management.definitions.document import InvalidDocument, read_document
     from leveret.management.definitions.importing import Options, import_document
 
-    async def call(name: str, arguments: Row) -> Any:
+    async def call(name: str, arguments: Row) -> object:
         result = await composition.admin.call(name, arguments, Operator())
         if isinstance(result, Iterator):
             return [_decoded(item) for item in result if item is not None]

@@ -8,8 +8,8 @@ Malformed messages never raise an exception here: a value that cannot be decoded
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any, Final
+from collections.abc import Collection, Hashable, Sequence
+from typing import Any, Final, TypeAlias, TypeVar, Union
 
 import pyarrow as pa
 
@@ -30,6 +30,13 @@ _ADDRESS: Final = frozenset(("exchange", "routing_key"))
 # Fields of the struct `amqp10`.
 _ANNOTATIONS_AT: Final = schema.AMQP10.get_field_index("message_annotations")
 _SOURCE_COLUMNS: Final = ("queue", "partition")
+
+
+K = TypeVar("K", bound=Hashable)
+# A key of a header: a tuple for 1.0, bytes for 0-x.
+_HeaderKey: TypeAlias = Union[bytes, tuple[bytes]]
+# A key of a row: that of its header, and the overlay if there is one.
+_RowKey: TypeAlias = Union[_HeaderKey, tuple[_HeaderKey, bytes]]
 
 
 class Rows:
@@ -220,12 +227,12 @@ class _Columns:
 
     # Headers
 
-    def _header_keys(self) -> list[Any]:
+    def _header_keys(self) -> Sequence[_RowKey]:
         """Return a key per row that is equal for equal headers: a tuple for 1.0, bytes for 0-x."""
         headers = self.rows.headers
         at = amqp0_records.PROPERTIES_START
         if self.only_amqp0:
-            keys: list[Any] = [header[at:] for header in headers]
+            keys: list[_HeaderKey] = [header[at:] for header in headers]
         else:
             keys = [
                 (header,)
@@ -236,7 +243,7 @@ class _Columns:
                 for header, number in zip(headers, self.formats, strict=True)
             ]
         if self.overlays is not None:
-            keys = [(key, overlay) if overlay else key for key, overlay in zip(keys, self.overlays, strict=True)]
+            return [(key, overlay) if overlay else key for key, overlay in zip(keys, self.overlays, strict=True)]
         return keys
 
     def _record_columns(self) -> None:
@@ -336,9 +343,9 @@ class _Columns:
         return pa.StructArray.from_arrays(children, fields=list(schema.AMQP10), mask=absent)
 
 
-def _record(key: Any) -> Record:
+def _record(key: _RowKey) -> Record:
     """Parse the header behind a key of `_header_keys`."""
-    if type(key) is bytes:
+    if isinstance(key, bytes):
         return amqp0_records.parse(key)
     if len(key) == 1:
         return amqp10_records.parse(key[0])
@@ -373,9 +380,9 @@ def _apply_overlay(record: Record, overlay: Overlay, is_amqp10: bool) -> Record:
     return tuple(fields)
 
 
-def _distinct(keys: list[Any]) -> tuple[list[Any], pa.Array | None]:
+def _distinct(keys: Sequence[K]) -> tuple[Sequence[K], pa.Array | None]:
     """Return the distinct keys and each row's index into them; None as indices if all keys are distinct."""
-    numbers: dict[Any, int] = dict.fromkeys(keys, 0)
+    numbers: dict[K, int] = dict.fromkeys(keys, 0)
     distinct = list(numbers)
     if len(distinct) == len(keys):
         return keys, None
@@ -393,7 +400,7 @@ def _spread(values: pa.Array, indices: pa.Array | None) -> pa.Array:
     return values.take(indices)
 
 
-def _array(values: list[Any] | tuple[Any, ...], kind: pa.DataType) -> pa.Array:
+def _array(values: Sequence[object], kind: pa.DataType) -> pa.Array:
     """Build an array, with a fast path for all-null values."""
     if values.count(None) == len(values):
         return pa.nulls(len(values), kind)

@@ -14,7 +14,7 @@ import logging
 from collections import deque
 from collections.abc import Iterator
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from leveret.broker.arguments import TEXT, Argument, QueueSettings
 from leveret.broker.jobs import STEP_WORK
@@ -24,7 +24,7 @@ from leveret.broker.queues.classic.queue import ClassicQueue
 from leveret.broker.queues.frozen import thaw
 from leveret.broker.queues.loading import Waiting
 from leveret.broker.queues.queue_type import QueueType
-from leveret.broker.values import FieldTable, freeze
+from leveret.broker.values import FieldTable, Frozen, freeze
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
@@ -60,10 +60,10 @@ class _Keys:
 
     def __init__(self, header: bytes) -> None:
         self.header = header
-        self.headers: dict[str, Any] | None = None
-        self.by_name: dict[str, Any] = {}
+        self.headers: FieldTable | None = None
+        self.by_name: dict[str, Frozen] = {}
 
-    def find(self, broker: Broker, message: Message, name: str, needle: bytes) -> Any:
+    def find(self, broker: Broker, message: Message, name: str, needle: bytes) -> Frozen:
         """Return the key in a header, None if there is none. `needle` is the encoded name."""
         by_name = self.by_name
         if name in by_name:
@@ -82,7 +82,7 @@ class _Keys:
         return key
 
 
-def _compact(key: Any) -> Any:
+def _compact(key: Frozen) -> Frozen:
     """Return a key that can be compared quickly: the value, or the hash of a large one."""
     if isinstance(key, tuple) or (isinstance(key, (str, bytes)) and len(key) > MAX_KEY):
         text = repr(key)
@@ -132,14 +132,14 @@ class LastValueQueue(ClassicQueue):
         super().__init__(vhost, id, name, durable, exclusive_owner, auto_delete, arguments, settings)
         self.header: str = settings.known.get(KEY, DEFAULT_KEY)
         self.needle = self.header.encode("utf-8", "surrogateescape")
-        self.latest: dict[Any, Entry] = {}
-        self.keys: deque[Any] = deque()
+        self.latest: dict[Frozen, Entry] = {}
+        self.keys: deque[Frozen] = deque()
         self.coming: deque[Entry] = deque()
 
     def _has_guards(self) -> bool:
         return True
 
-    def _key_of(self, message: Message) -> Any:
+    def _key_of(self, message: Message) -> Frozen:
         """Return the key of a message, None if it has none."""
         for found in LastValueQueue.recent:
             if found.header is message.header:
@@ -205,7 +205,7 @@ class LastValueQueue(ClassicQueue):
         if key is not None and not self._replace(key, entry):
             self._drop(entry)
 
-    def _replace(self, key: Any, entry: Entry) -> bool:
+    def _replace(self, key: Frozen, entry: Entry) -> bool:
         """Make an entry the latest of its key, and drop the one before. False if there is a newer one."""
         before = self.latest.get(key)
         if before is None:

@@ -6,7 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from leveret.client._async.consumer import Consumer
 from leveret.client._async.publisher import Publisher
@@ -16,6 +16,7 @@ from leveret.client.engine.common.encoding import Body, encode_flags, name_of
 from leveret.client.engine.common.frontend import Waiter
 from leveret.client.engine.common.outgoing import Outgoing
 from leveret.client.engine.common.publisher import PublisherCore
+from leveret.client.engine.common.results import Result
 from leveret.client.engine.common.topology import DeclaredQueue
 from leveret.client.engine.common.waiters import ErrorOnlyWaiter
 from leveret.client.errors import ChannelClosed, ConnectionClosed, Error, copy_error
@@ -76,7 +77,7 @@ class BaseChannel(ABC):
     async def __aexit__(self, *raised: object) -> None:
         await self.close()
 
-    async def _call(self, what: str, send: Callable[[], Waiter], timeout: Limit = DEFAULT) -> Any:
+    async def _call(self, what: str, send: Callable[[], Waiter], timeout: Limit = DEFAULT) -> Result:
         """Send as soon as there is a connection, and wait for the reply."""
         driver = self._driver
         core = self._core
@@ -369,7 +370,7 @@ class BaseChannel(ABC):
         timeout: Limit,
         properties: Properties | None,
         keywords: dict[str, PropertyValue],
-    ) -> Any:
+    ) -> Result:
         core = self._core
         driver = self._driver
         await self.wait_flowing(timeout)
@@ -430,12 +431,12 @@ class BaseChannel(ABC):
     async def get(self, queue: QueueName, *, no_ack: bool = False, timeout: Limit = DEFAULT) -> Message | None:
         """Return the next message of a queue, None if it is empty."""
 
-    async def _get(self, queue: QueueName, no_ack: bool, timeout: Limit) -> Any:
-        waiters: list[Any] = []
+    async def _get(self, queue: QueueName, no_ack: bool, timeout: Limit) -> Result:
+        waiters: list[Result] = []
 
         def send() -> Waiter:
-            waiters.append(self._core.get(name_of(queue), no_ack))
-            waiter: Waiter = waiters[0]
+            waiter = self._core.get(name_of(queue), no_ack)
+            waiters.append(waiter)
             return waiter
 
         try:

@@ -23,9 +23,9 @@ class Call:
 Conversation: TypeAlias = Generator[Call, Any, T]
 
 
-def conduct(conversation: Conversation[T], call: Callable[[str, Row], Any]) -> T:
+def conduct(conversation: Conversation[T], call: Callable[[str, Row], object]) -> T:
     """Conduct a conversation with a blocking `call`, and return its result. Raises what `call` raises."""
-    result: Any = None
+    result: object = None
     while True:
         try:
             wanted = conversation.send(result)
@@ -35,9 +35,9 @@ def conduct(conversation: Conversation[T], call: Callable[[str, Row], Any]) -> T
         result = call(wanted.name, wanted.arguments)
 
 
-async def conduct_async(conversation: Conversation[T], call: Callable[[str, Row], Awaitable[Any]]) -> T:
+async def conduct_async(conversation: Conversation[T], call: Callable[[str, Row], Awaitable[object]]) -> T:
     """Conduct a conversation with an asynchronous `call`, and return its result. Raises what `call` raises."""
-    result: Any = None
+    result: object = None
     while True:
         try:
             wanted = conversation.send(result)

@@ -6,6 +6,9 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from leveret.broker.parameters import Value
+from leveret.broker.policies import Definition
+
 # RabbitMQ has written empty tables as empty lists.
 Table: TypeAlias = dict[str, Any] | list[Any]
 
@@ -59,18 +62,18 @@ class TopicPermission(InVhost, kw_only=True):
 class Parameter(InVhost, kw_only=True):
     component: str
     name: str
-    value: Any
+    value: Value
 
 
 class GlobalParameter(Item, kw_only=True):
     name: str
-    value: Any
+    value: Value
 
 
 class Policy(InVhost, kw_only=True):
     name: str
     pattern: str
-    definition: dict[str, Any]
+    definition: Definition
     priority: int | None = None
     apply_to: str | None = msgspec.field(default=None, name="apply-to")
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 import base64
 import struct
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Final, TypeAlias, Union
 from urllib.parse import quote_plus, unquote, unquote_plus
+
+from leveret.management.json_values import Json
 
 _MASK: Final = 0xFFFFFFFF
 _GOLDEN_RATIO: Final = 0x9E3779B9
@@ -36,7 +38,7 @@ _NIL_TAG: Final = 2
 _ONLY_NIL: Final = 3468870702
 
 
-def properties_key(routing_key: str, arguments: Mapping[str, Any]) -> str:
+def properties_key(routing_key: str, arguments: Mapping[str, Json]) -> str:
     """Return the identity of a binding among those of its source and destination."""
     quoted = quote_plus(routing_key, safe="", errors="surrogateescape").replace("~", "%7E")
     if arguments:
@@ -49,7 +51,7 @@ def matches(key: str, found: str) -> bool:
     return key in (unquote(found, errors="surrogateescape"), unquote_plus(found, errors="surrogateescape"))
 
 
-def arguments_hash(arguments: Mapping[str, Any]) -> str:
+def arguments_hash(arguments: Mapping[str, Json]) -> str:
     """Return the hash of binding arguments."""
     hashed = _mix_list(0, [_row(name, arguments[name]) for name in sorted(arguments)])
     return base64.urlsafe_b64encode(hashed.to_bytes(4, "big")).decode().rstrip("=")
@@ -59,12 +61,16 @@ class _Atom(str):
     """An atom."""
 
 
-def _row(name: str, value: Any) -> tuple[Any, ...]:
+# A term of Erlang.
+_Term: TypeAlias = Union[_Atom, bytes, int, float, tuple["_Term", ...], list["_Term"]]
+
+
+def _row(name: str, value: Json) -> _Term:
     """Return an argument as Erlang's tuple of name, type and value."""
     return (_encode(name), *_typed(value))
 
 
-def _typed(value: Any) -> tuple[_Atom, Any]:
+def _typed(value: Json) -> tuple[_Atom, _Term]:
     """Return type and value of a field, as RabbitMQ reads them from JSON."""
     if value is None:
         return _Atom("void"), _Atom("undefined")
@@ -99,7 +105,7 @@ def _mix_words(hashed: int, factor: int, first: int, second: int = 0) -> int:
     return _mix(constant + first & _MASK, constant + second & _MASK, hashed)[2]
 
 
-def _mix_term(hashed: int, term: Any) -> int:
+def _mix_term(hashed: int, term: _Term) -> int:
     """Mix a term into a hash, which is 0 before the first one."""
     if isinstance(term, _Atom):
         value = _atom(term)
@@ -119,7 +125,7 @@ def _mix_term(hashed: int, term: Any) -> int:
     return _mix_list(hashed, term)
 
 
-def _mix_list(hashed: int, items: list[tuple[Any, ...]]) -> int:
+def _mix_list(hashed: int, items: list[_Term]) -> int:
     for item in items:
         hashed = _mix_term(hashed, item)
     return _mix_words(hashed, _NIL, _NIL_TAG) if hashed else _ONLY_NIL

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar
 
 from leveret.management.http.control import Row
 from leveret.management.http.errors import HttpError, bad_request
+from leveret.management.json_values import Json
 from leveret.security.patterns import Pattern
 
 DEFAULT_PAGE_SIZE: Final = 100
@@ -46,8 +47,8 @@ class Source(Generic[T]):
     objects: Sequence[T]
     show: Callable[[T], Row]
     name: Callable[[T], str]
-    value: Callable[[T, list[str]], Any]
-    order: Callable[[T], Any] | None = None
+    value: Callable[[T, list[str]], Json]
+    order: Callable[[T], list[str] | tuple[str, ...]] | None = None
 
 
 def select(rows: Sequence[Row], query: Mapping[str, str], *, is_ordered: bool = False) -> list[Row] | Row:
@@ -129,17 +130,19 @@ def _wanted(query: Mapping[str, str]) -> Columns | None:
     return wanted
 
 
-def _extract(value: Any, wanted: Columns) -> Any:
-    if isinstance(value, list):
-        return [_extract(item, wanted) for item in value]
-    if not isinstance(value, dict):
-        return value
+def _extract(row: Row, wanted: Columns) -> Row:
     result: Row = {}
-    for key, inner in value.items():
+    for key, value in row.items():
         if key in wanted:
             below = wanted[key]
-            result[key] = inner if below is None else _extract(inner, below)
+            result[key] = value if below is None else _extract_from(value, below)
     return result
+
+
+def _extract_from(value: Json, wanted: Columns) -> Json:
+    if isinstance(value, list):
+        return [_extract_from(item, wanted) for item in value]
+    return _extract(value, wanted) if isinstance(value, dict) else value
 
 
 def _number(query: Mapping[str, str], name: str) -> int | None:
@@ -175,14 +178,14 @@ def _sorted(source: Source[T], objects: Sequence[T], query: Mapping[str, str]) -
     return sorted(objects, key=lambda item: _order(value(item, keys)), reverse=query.get("sort_reverse") == "true")
 
 
-def value_at(row: Any, keys: list[str]) -> Any:
+def value_at(row: Json, keys: list[str]) -> Json:
     """Return the value of a row at a path of keys, None if there is none."""
     for key in keys:
         row = row.get(key) if isinstance(row, dict) else None
     return row
 
 
-def _order(value: Any) -> tuple[int, Any]:
+def _order(value: Json) -> tuple[int, float | str]:
     """Return the sort key of a value: missing values first, then numbers, then texts."""
     if value is None:
         return 0, 0

@@ -70,14 +70,14 @@ class Operation:
         text: The summary; "" for the first line of the handler's docstring.
     """
 
-    answer: Any = None
-    body: Any = None
+    answer: type | None = None
+    body: type | None = None
     is_list: bool = False
     status: int = 200
     text: str = ""
 
 
-def _lists(answer: Any, *handlers: Handler, text: str = "") -> dict[Handler, Operation]:
+def _lists(answer: type, *handlers: Handler, text: str = "") -> dict[Handler, Operation]:
     return dict.fromkeys(handlers, Operation(answer, is_list=True, text=text))
 
 
@@ -306,7 +306,7 @@ def _expand_rates(schema: Row) -> None:
         schema["required"].append(f"{name}_details")
 
 
-def _operation(method: str, path: str, route: Route, known: Mapping[Any, Row]) -> Row:
+def _operation(method: str, path: str, route: Route, known: Mapping[type, Row]) -> Row:
     operation = OPERATIONS.get(route.handler, Operation(status=200 if method == "GET" else 204))
     rights = "no credentials" if route.public else _RIGHTS[route.access]
     found: Row = {
@@ -332,7 +332,7 @@ def _parameters(path: str, operation: Operation) -> Iterator[Row]:
             yield {"name": name, "in": "query", "description": text, "schema": {"type": kind}}
 
 
-def _responses(method: str, route: Route, operation: Operation, known: Mapping[Any, Row]) -> Row:
+def _responses(method: str, route: Route, operation: Operation, known: Mapping[type, Row]) -> Row:
     found: Row = {"default": {"$ref": "#/components/responses/Refused"}}
     success: Row = {"description": "Success."}
     if operation.answer is not None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-from leveret.management.json_values import ClientTable
+from leveret.broker.parameters import Value
+from leveret.management.json_values import ClientTable, ReplyValue
 from leveret.management.operations.operation import Context, Operation, Operations
 from leveret.management.operations.policies import Applied, Stored
 from leveret.management.structs import InVhost, Named, NamedInVhost, Reply, Request, check_value
@@ -26,7 +26,7 @@ class OneParameter(NamedInVhost, kw_only=True):
 class SetParameter(OneParameter, kw_only=True):
     """Request to add or replace a parameter."""
 
-    value: Any
+    value: Value
 
     def __post_init__(self) -> None:
         check_value("value", self.value)
@@ -35,7 +35,7 @@ class SetParameter(OneParameter, kw_only=True):
 class SetGlobalParameter(Named, kw_only=True):
     """Request to add or replace a global parameter."""
 
-    value: Any
+    value: Value
 
     def __post_init__(self) -> None:
         check_value("value", self.value)
@@ -47,17 +47,17 @@ class ParameterInfo(Reply, kw_only=True):
     vhost: str
     component: str
     name: str
-    value: Any
+    value: Value
 
 
 class GlobalParameterInfo(Reply, kw_only=True):
     """A global parameter."""
 
     name: str
-    value: Any
+    value: Value
 
 
-def _json(value: Any) -> Any:
+def _json(value: Value) -> ReplyValue:
     """Return a value that the reply encodes: a table of an operator may have any names."""
     return ClientTable(value) if isinstance(value, dict) else value
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from msgspec import field
 
-from leveret.broker.policies import ALL, QUEUES, Policies, Policy, PolicyTable
+from leveret.broker.policies import ALL, QUEUES, Definition, Policies, Policy, PolicyTable
 from leveret.management.json_values import ClientTable
 from leveret.management.operations.operation import Context, Operation, Operations
 from leveret.management.structs import InVhost, NamedInVhost, Reply
@@ -18,7 +17,7 @@ class SetPolicy(NamedInVhost, kw_only=True):
     """Request to add or replace a policy."""
 
     pattern: str
-    definition: dict[str, Any]
+    definition: Definition
     priority: int = 0
     apply_to: str = field(default=ALL, name="apply-to")
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
+import msgspec
 from joserfc import jws, jwt
 from joserfc.errors import ExpiredTokenError, InvalidClaimError, JoseError, MissingClaimError
 from joserfc.jwt import ClaimsOption
@@ -86,6 +87,12 @@ class TokenAccount:
         return self._scopes.open(vhost)
 
 
+class _Validity(msgspec.Struct):
+    """The claim about the end of a token, in seconds since 1970."""
+
+    exp: float
+
+
 class TokenVerifier:
     """Verifies tokens with the keys of one provider. `verify` takes up to a millisecond and may run in any thread."""
 
@@ -110,7 +117,7 @@ class TokenVerifier:
         except (JoseError, ValueError, TypeError, RecursionError) as error:
             raise TokenRefused(f"the token is invalid: {_explain(error)}") from None
 
-    def _decode(self, token: bytes, keys: Keys) -> dict[str, Any]:
+    def _decode(self, token: bytes, keys: Keys) -> dict[str, object]:
         header = jws.extract_compact(token, registry=self._registry).headers()
         algorithm = header.get("alg")
         if algorithm not in self._settings.algorithms:
@@ -127,7 +134,7 @@ class TokenVerifier:
             raise UnknownKey(f"the token {shown}; the {len(keys)} known keys have none for it")
         return jwt.decode(token, key.key, algorithms=[algorithm], registry=self._registry).claims
 
-    def _account(self, claims: dict[str, Any]) -> TokenAccount:
+    def _account(self, claims: dict[str, object]) -> TokenAccount:
         settings = self._settings
         options: dict[str, ClaimsOption] = {
             "aud": {"essential": True, "value": settings.audience},
@@ -141,9 +148,9 @@ class TokenVerifier:
         if len(own) > MAX_SCOPES:
             raise TokenRefused(f"the token has {len(own)} scopes of the broker; expected at most {MAX_SCOPES}")
         scopes = Scopes(own, {name: value for name, value in claims.items() if isinstance(value, str)})
-        return TokenAccount(self._name(claims), scopes, claims["exp"] + settings.clock_skew)
+        return TokenAccount(self._name(claims), scopes, msgspec.convert(claims, _Validity).exp + settings.clock_skew)
 
-    def _name(self, claims: Mapping[str, Any]) -> str:
+    def _name(self, claims: Mapping[str, object]) -> str:
         for claim in self._settings.username_claims:
             name = claims.get(claim)
             if isinstance(name, str) and 1 <= len(name.encode("utf-8", "surrogatepass")) <= MAX_NAME_LENGTH:
@@ -153,12 +160,12 @@ class TokenVerifier:
             f"{', '.join(self._settings.username_claims)}; the setting is auth.oauth.username_claims"
         )
 
-    def _own_scopes(self, claims: Mapping[str, Any]) -> Iterator[str]:
+    def _own_scopes(self, claims: Mapping[str, object]) -> Iterator[str]:
         """Return the scopes of the broker, without the prefix."""
         settings = self._settings
         found = list(self._scopes_in(claims.get("scope")))
         for path in settings.additional_scopes:
-            value: Any = claims
+            value: object = claims
             for part in path:
                 value = value.get(part) if isinstance(value, dict) else None
             found += self._scopes_in(value)

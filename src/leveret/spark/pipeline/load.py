@@ -8,7 +8,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import msgspec
 
@@ -23,6 +23,7 @@ _PART = re.compile(r"\.([\w-]+)|\[(\d+)\]|\[(\.\.\.)\]")
 _UNKNOWN = re.compile(r"Object contains unknown field `([^`]*)`")
 
 _Path = tuple[str | int, ...]
+S = TypeVar("S", bound=msgspec.Struct)
 
 
 def load_pipeline(path: str | os.PathLike[str], replace: Mapping[str, str] | None = None) -> model.Pipeline:
@@ -91,13 +92,13 @@ class _Parser:
             raise self._error((*at, *path), problem)
         return flow.with_absolute_paths(self._base)
 
-    def _convert(self, value: Document, type: Any, at: _Path) -> Any:
+    def _convert(self, value: Document, type: type[S], at: _Path) -> S:
         try:
             return msgspec.convert(value, type)
         except msgspec.ValidationError as error:
             raise self._conversion_error(str(error), type, at, value) from None
 
-    def _conversion_error(self, message: str, type: Any, at: _Path, value: Document) -> PipelineError:
+    def _conversion_error(self, message: str, type: type[msgspec.Struct], at: _Path, value: Document) -> PipelineError:
         place = _AT_PATH.search(message)
         path = list(at)
         if place is not None:
@@ -160,7 +161,7 @@ def dotted(path: _Path) -> str:
     return text or "the pipeline"
 
 
-def _fields(type: Any, path: list[str | int]) -> list[str]:
+def _fields(type: type[msgspec.Struct], path: list[str | int]) -> list[str]:
     """Return the field names of the struct at a path."""
     info = _inner(type, path)
     if isinstance(info, msgspec.inspect.UnionType):
@@ -168,13 +169,13 @@ def _fields(type: Any, path: list[str | int]) -> list[str]:
     return [one.encode_name for one in info.fields] if isinstance(info, msgspec.inspect.StructType) else []
 
 
-def _allowed(type: Any, path: list[str | int]) -> list[str]:
+def _allowed(type: type[msgspec.Struct], path: list[str | int]) -> list[str]:
     info = _inner(type, path)
     return [str(value) for value in info.values] if isinstance(info, msgspec.inspect.LiteralType) else []
 
 
-def _inner(type: Any, path: list[str | int]) -> Any:
-    info: Any = msgspec.inspect.type_info(type)
+def _inner(type: type[msgspec.Struct], path: list[str | int]) -> msgspec.inspect.Type:
+    info = msgspec.inspect.type_info(type)
     for part in path:
         if isinstance(info, msgspec.inspect.UnionType):
             info = next((one for one in info.types if not isinstance(one, msgspec.inspect.NoneType)), info)

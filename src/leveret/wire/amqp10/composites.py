@@ -57,7 +57,7 @@ _CLASSES: Final[dict[int, type]] = {
     for module in (transport, messaging, transactions, security)
     if spec.class_name in vars(module)
 }
-_PYTHON_TYPES: Final[list[Any]] = [
+_PYTHON_TYPES: Final[list[type[Checked]]] = [
     object,
     bool,
     UByte,
@@ -146,7 +146,7 @@ def _read_fields(decoder: Decoder, spec: CompositeSpec, depth: int) -> Composite
     fields = spec.fields
     if count > len(fields):
         raise DecodeError(start, f"{spec.name}: expected at most {len(fields)} fields, not {count}")
-    arguments: dict[str, Any] = {}
+    arguments: dict[str, Checked] = {}
     for field in fields:
         at = decoder.pos
         value: Value = None
@@ -194,7 +194,7 @@ def _read_field(decoder: Decoder, spec: CompositeSpec, field: FieldSpec, depth: 
     return _plain(pos, spec, field, value)
 
 
-def _plain(pos: int, spec: CompositeSpec, field: FieldSpec, value: Any) -> Checked:
+def _plain(pos: int, spec: CompositeSpec, field: FieldSpec, value: Checked) -> Checked:
     """Return the value of a field with a primitive type as a plain Python value."""
     kind = field.kind
     if kind == model.MAP:
@@ -304,7 +304,7 @@ def encode_any(value: Value) -> bytes:
     return encode_composite(value) if isinstance(value, Composite) else encode_value(value)
 
 
-def _encode_field(spec: CompositeSpec, field: FieldSpec, value: Any) -> bytes:
+def _encode_field(spec: CompositeSpec, field: FieldSpec, value: Value) -> bytes:
     if value is None or value == ():
         if field.mandatory:
             raise EncodeError(f"{spec.name}: {field.spec_name} is mandatory")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any, Final
+from typing import Final
 
 from leveret.client.engine.amqp10.addresses import Addresses
 from leveret.client.errors import InvalidMessage
@@ -56,7 +56,7 @@ def _encode(properties: Properties, addresses: Addresses) -> bytes:
     encoded = message.encode_header(
         properties.delivery_mode == 2, -1 if priority is None else priority, _ttl(properties.expiration), False, 0
     )
-    annotations: dict[Any, WireValue] = {}
+    annotations: dict[str, WireValue] = {}
     application: Arguments = {}
     if properties.type is not None:
         annotations[_TYPE] = _text("type", properties.type)

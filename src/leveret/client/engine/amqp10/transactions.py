@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from leveret.client.engine.amqp10.conditions import text_of
 from leveret.client.engine.amqp10.link.outgoing import Transfer
 from leveret.client.engine.amqp10.link.sender import SenderCore
-from leveret.client.engine.common.frontend import Procedure
-from leveret.client.engine.common.results import Result
+from leveret.client.engine.common.frontend import Procedure, Waiter
 from leveret.client.engine.common.waiters import Waiters
 from leveret.client.errors import ConnectionClosed, Error, TransactionLost, copy_error
 from leveret.wire.amqp10.composite import Composite
@@ -123,7 +122,7 @@ class TransactionCore:
         yield from self.session.open()
         self._coordinator.attach()
         yield self._coordinator.attach_waiter()
-        waiter: Result = self.session.connection.frontend.new_waiter()
+        waiter: Waiter = self.session.connection.frontend.new_waiter()
 
         def declared(txn_id: bytes | None, error: Error | None) -> None:
             self.txn_id = txn_id
@@ -165,7 +164,7 @@ class TransactionCore:
             if not fail:
                 raise
             return
-        waiter: Result = self.session.connection.frontend.new_waiter()
+        waiter: Waiter = self.session.connection.frontend.new_waiter()
         txn_id, self.txn_id = self.txn_id, None
         assert txn_id is not None
 
@@ -194,7 +193,7 @@ def finish_retired(retired: list[Delivery], committed: bool) -> None:
     retired.clear()
 
 
-def _resolve(waiter: Result, error: Error | None) -> None:
+def _resolve(waiter: Waiter, error: Error | None) -> None:
     if not waiter.done():
         if error is None:
             waiter.set_result(None)
@@ -221,7 +220,7 @@ class ChannelTransactions:
         self._coordinator: CoordinatorLink | None = None
         self._retired: list[Delivery] = []
         self._fail = False
-        self._waiter: Any = None
+        self._waiter: Waiter | None = None
 
     def begin(self) -> Procedure:
         """Attach to the coordinator and declare the first transaction (a procedure)."""
@@ -231,7 +230,7 @@ class ChannelTransactions:
         coordinator = self._coordinator = CoordinatorLink(session, session.connection.new_name())
         coordinator.attach()
         yield coordinator.attach_waiter()
-        waiter: Result = session.connection.frontend.new_waiter()
+        waiter: Waiter = session.connection.frontend.new_waiter()
 
         def declared(txn_id: bytes | None, error: Error | None) -> None:
             session.work_in(txn_id)
@@ -262,9 +261,9 @@ class ChannelTransactions:
         if self.error is None:
             self.error = error
 
-    def discharge(self, fail: bool) -> Any:
+    def discharge(self, fail: bool) -> Waiter:
         """Start to commit or roll back, and return a waiter."""
-        waiter: Result = self.session.connection.frontend.new_waiter()
+        waiter: Waiter = self.session.connection.frontend.new_waiter()
         if self.deferred is not None:
             # A discharge is pending.
             self.deferred.append(partial(self._discharge, fail, waiter))
@@ -272,7 +271,7 @@ class ChannelTransactions:
             self._discharge(fail, waiter)
         return waiter
 
-    def _discharge(self, fail: bool, waiter: Result) -> None:
+    def _discharge(self, fail: bool, waiter: Waiter) -> None:
         self.used = False
         self._fail = fail
         self._waiter = waiter

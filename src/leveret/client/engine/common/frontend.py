@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from leveret.client.engine.common.results import Result
 from leveret.client.events import Event
@@ -46,7 +46,7 @@ class FrontEnd(ABC):
     file_class: type[FileContent]
 
     @abstractmethod
-    def new_waiter(self) -> Any:
+    def new_waiter(self) -> Waiter:
         """Return a waiter that the front end can await."""
 
     @abstractmethod

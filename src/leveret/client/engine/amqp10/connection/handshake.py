@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret._build import __version__
 from leveret.client.engine.amqp091.handshake import CLOSED_DURING_LOGIN
@@ -170,7 +170,7 @@ def _hostname(parameters: Parameters) -> str:
     return parameters.host if parameters.vhost == DEFAULT_VHOST else f"vhost:{parameters.vhost}"
 
 
-def _properties(parameters: Parameters) -> dict[Any, WireValue]:
+def _properties(parameters: Parameters) -> dict[Symbol, WireValue]:
     properties: Arguments = {"product": "Leveret", "version": __version__, "platform": "Python"}
     if parameters.name:
         properties["connection_name"] = parameters.name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from leveret.client.amqp10 import Filters, Message, filter_map
 from leveret.client.engine.amqp10.link.outgoing import Transfer
@@ -113,7 +113,7 @@ def new_receiver(
     )
 
 
-def _symbols(properties: Mapping[str, WireValue] | None) -> dict[Any, WireValue] | None:
+def _symbols(properties: Mapping[str, WireValue] | None) -> dict[Symbol, WireValue] | None:
     return {Symbol(name): value for name, value in properties.items()} if properties else None
 
 

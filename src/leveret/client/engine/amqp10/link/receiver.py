@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.client.delivery import Delivery
 from leveret.client.engine.amqp10.link.link import Link
@@ -17,7 +17,7 @@ from leveret.wire.amqp10 import constants
 from leveret.wire.amqp10.messaging import Source, Target
 from leveret.wire.amqp10.transport import Attach, Disposition, Flow
 from leveret.wire.amqp10.transport import Transfer as Performative
-from leveret.wire.amqp10.values import Checked
+from leveret.wire.amqp10.values import Checked, Symbol
 from leveret.wire.amqp10.values import Value as WireValue
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class ReceiverCore(Link, BaseConsumerCore):
         settled: bool = False,
         settle_second: bool = False,
         durable: bool = False,
-        properties: dict[Any, WireValue] | None = None,
+        properties: dict[Symbol, WireValue] | None = None,
         capabilities: tuple[str, ...] = (),
         name: str = "",
         tag: str = "",

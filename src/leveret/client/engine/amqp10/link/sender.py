@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.client.engine.amqp10.link.link import Link
 from leveret.client.engine.amqp10.link.outgoing import Transfer
@@ -15,7 +15,7 @@ from leveret.wire.amqp10.messaging import Source
 from leveret.wire.amqp10.transactions import TransactionalState
 from leveret.wire.amqp10.transport import Attach, Flow
 from leveret.wire.amqp10.transport import Transfer as Performative
-from leveret.wire.amqp10.values import Checked
+from leveret.wire.amqp10.values import Checked, Symbol
 from leveret.wire.amqp10.values import Value as WireValue
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class SenderCore(Link):
         settle_second: bool = False,
         durable: bool = False,
         app_owned: bool = False,
-        properties: dict[Any, WireValue] | None = None,
+        properties: dict[Symbol, WireValue] | None = None,
         capabilities: tuple[str, ...] = (),
     ) -> None:
         super().__init__(session, name)
@@ -96,7 +96,7 @@ class SenderCore(Link):
         return f"the target {self.requested_address!r}" if self.requested_address else "the anonymous or dynamic target"
 
     def performative(self) -> Attach:
-        unsettled: dict[Any, WireValue] | None = None
+        unsettled: dict[bytes, WireValue] | None = None
         if self.durable:
             unsettled = {transfer.tag: transfer.state for transfer in self.resumed} or None
         mode = constants.SENDER_SETTLE_MODE_SETTLED if self.settled else constants.SENDER_SETTLE_MODE_UNSETTLED

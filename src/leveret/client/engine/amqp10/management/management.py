@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.client.amqp10 import Message, Value
 from leveret.client.engine.amqp10.addresses import MANAGEMENT
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _LINK: Final = "management-link-pair"
 _CREDIT: Final = 100
-_PAIRED: Final[dict[Any, WireValue]] = {Symbol("paired"): True}
+_PAIRED: Final[dict[Symbol, WireValue]] = {Symbol("paired"): True}
 _ERRORS: Final[dict[int, type[Error]]] = {
     401: AccessRefused,
     403: AccessRefused,

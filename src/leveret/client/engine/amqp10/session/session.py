@@ -385,7 +385,7 @@ class SessionCore(WireSession, BaseChannelCore):
         if no_local:
             filter = no_local_filter()
             source.filter = {Symbol(str(filter.descriptor)): filter.described()}
-        properties: dict[Any, WireValue] | None = None if priority is None else {Symbol(_PRIORITY): Int(priority)}
+        properties: dict[Symbol, WireValue] | None = None if priority is None else {Symbol(_PRIORITY): Int(priority)}
         return ReceiverCore(self, queue, source, prefetch, settled=no_ack, properties=properties)
 
     def consume(self, consumer: ReceiverCore) -> Waiter:
