@@ -82,7 +82,7 @@ class Coordinator:
         """Forget a remembered outcome."""
         control_client.call(self.data_dir, "dtx.forget", {"name": format_identifier(identifier), "vhost": self.vhost})
 
-    def _decide(self, call: str, identifier: str, wanted: str, **arguments: Any) -> None:
+    def _decide(self, call: str, identifier: str, wanted: str, **arguments: bool) -> None:
         answer = control_client.call(
             self.data_dir, f"dtx.{call}", {"name": format_identifier(identifier), "vhost": self.vhost, **arguments}
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -58,6 +58,6 @@ async def load_definitions(composition: Composition) -> None:
     logger.info("%s: %s", where, report.counts())
 
 
-def _decoded(reply: object) -> Any:
+def _decoded(reply: object) -> object:
     """Return a reply as clients of the control socket receive it."""
     return msgspec.json.decode(encode_json(reply))

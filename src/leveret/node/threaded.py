@@ -7,7 +7,7 @@ import atexit
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from leveret.node.running import Node
 
@@ -35,7 +35,7 @@ class Threaded:
             raise
         atexit.register(self.stop)
 
-    def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
+    def run(self, coroutine: Coroutine[object, None, Result]) -> Result:
         """Run a coroutine on the broker's loop and return its result. Raises `RuntimeError` if the broker is stopped."""
         assert self._loop is not None
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from leveret.broker.bodies import Body
 from leveret.broker.broker import Broker
@@ -16,6 +16,7 @@ from leveret.wire.amqp0.commands import Publish
 from leveret.wire.amqp0.dialects import RABBITMQ
 from leveret.wire.amqp0.errors import EncodeError, WireError
 from leveret.wire.amqp0.properties import decode_header, encode_header, scan
+from leveret.wire.amqp0.values import ContentProperties
 
 BASIC: Final = 60
 _NAMES: Final = (*PROPERTIES, "headers", "cluster_id")
@@ -41,7 +42,7 @@ class MessageCodec:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    def encode(self, address: bytes, body: bytes, properties: dict[str, Any], user: str) -> Message:
+    def encode(self, address: bytes, body: bytes, properties: ContentProperties, user: str) -> Message:
         """Return a message. Unknown properties are ignored.
 
         Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from leveret.broker.broker import Broker
 from leveret.broker.errors import BrokerError, NotAllowed, ResourceError
@@ -14,6 +14,7 @@ from leveret.protocols.login_queue import LoginQueue
 from leveret.protocols.shared_state import SharedState
 from leveret.security.accounts import Account, TokenLogins
 from leveret.security.users import UserStore
+from leveret.wire.amqp0.values import ContentProperties
 
 if TYPE_CHECKING:
     from leveret.broker.vhost import Vhost
@@ -111,7 +112,7 @@ class Services:
         mechanisms: list[str] | None = None,
         anonymous_user: str | None = None,
         external_name: str = "common-name",
-        server_properties: dict[str, Any] | None = None,
+        server_properties: ContentProperties | None = None,
     ) -> None:
         self.broker = broker
         self.users = users

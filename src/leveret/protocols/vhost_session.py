@@ -232,14 +232,14 @@ class VhostSession(Session):
             self.renewing = True
             tokens.submit(token, "" if self.peer.local else self.peer.host, lambda result: self._verified(result, done))
 
-    def _verified(self, result: Any, done: Callable[[str], None]) -> None:
+    def _verified(self, result: Account | TokenRefused, done: Callable[[str], None]) -> None:
         self.renewing = False
         if not self.closing and not self.lost:
             self._renew(result, done)
             self.mark()
             self.broker.end_turn()
 
-    def _renew(self, result: Any, done: Callable[[str], None]) -> None:
+    def _renew(self, result: Account | TokenRefused, done: Callable[[str], None]) -> None:
         if isinstance(result, TokenRefused):
             logger.warning("%s: renewed token of user '%s' refused: %s", self.peer.subject, self.user, result)
             done("the broker refused the token; see its log")

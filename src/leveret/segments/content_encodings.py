@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
@@ -39,7 +39,7 @@ def compress(content: bytes, encoding: str | None) -> bytes:
         return content
     if name == "deflate":
         return zlib.compress(content)
-    sink: Any = pa.BufferOutputStream()
+    sink = pa.BufferOutputStream()
     with pa.CompressedOutputStream(sink, _CODECS[name]) as stream:
         stream.write(content)
     data: bytes = sink.getvalue().to_pybytes()

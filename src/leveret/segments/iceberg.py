@@ -10,7 +10,7 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.segments import files, schema
 from leveret.segments.catalog import CATALOG
@@ -19,6 +19,7 @@ from leveret.segments.errors import masked
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
 
 # The namespace for the vhost "/", which is not a valid name for a namespace.
 ROOT: Final = "default"
@@ -184,7 +185,7 @@ class IcebergTables:
             self._catalog.close()
 
 
-def _metadata_of(table: Table, snapshots: Sequence[Any]) -> set[str]:
+def _metadata_of(table: Table, snapshots: Sequence[Snapshot]) -> set[str]:
     """Return the manifests and manifest lists of snapshots."""
     found: set[str] = set()
     for snapshot in snapshots:

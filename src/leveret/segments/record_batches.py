@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from array import array
 from itertools import accumulate, pairwise
-from typing import Any, Final
+from typing import Final
 
 from leveret.broker import metadata
 from leveret.broker.message import FORMAT_AMQP0, Overlay
@@ -54,7 +54,7 @@ class DeliveredBatch:
             raise InvalidRecordBatch(f"a record batch of {count} messages has {len(data)} bytes; expected {at}")
         addresses, headers, overlays, bodies = parts
         any_facts = facts.tobytes() if any(facts) else b""
-        formats: Any = FORMAT_AMQP0
+        formats: list[int] | int = FORMAT_AMQP0
         if any_facts:
             formats = [fact & FORMAT_MASK for fact in any_facts]
         self.rows = Rows(

@@ -7,7 +7,7 @@ import os
 import tempfile
 import zlib
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 from uuid import uuid4
 
 import pyarrow as pa
@@ -78,7 +78,7 @@ class _Output:
         self.size = 0
         self.closed = False
 
-    def write(self, data: Any) -> int:
+    def write(self, data: bytes | pa.Buffer) -> int:
         view = memoryview(data)
         if self.closed:
             return view.nbytes  # Arrow finishes every file, even a discarded one

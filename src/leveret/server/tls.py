@@ -6,7 +6,7 @@ import asyncio
 import ssl
 from asyncio.sslproto import SSLProtocol
 from math import ceil
-from typing import Any, Final
+from typing import Final
 
 # The header of a TLS record: type, version and size of the rest (RFC 8446 section 5.1).
 RECORD_HEADER: Final = 5
@@ -49,10 +49,11 @@ class TlsProtocol(SSLProtocol):
     ) -> None:
         super().__init__(loop, protocol, context, handshake, server_side=True, ssl_handshake_timeout=ceil(timeout))
 
-    def get_buffer(self, n: int) -> Any:
+    def get_buffer(self, n: int) -> memoryview:
         """Return the shared buffer."""
-        self._ssl_buffer_view = self._app_protocol_get_buffer(n)  # type: ignore[attr-defined]
-        return self._ssl_buffer_view
+        view: memoryview = self._app_protocol_get_buffer(n)  # type: ignore[attr-defined]
+        self._ssl_buffer_view = view
+        return view
 
     def resume_writing(self) -> None:
         """Resume in the next turn. There are no writes until then, so `pause_writing` cannot come first."""

@@ -107,7 +107,7 @@ def _union(one: DataFrame, other: DataFrame) -> DataFrame:
     return one.union(other)
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import DataType, StructField, StructType
 
 from leveret.segments.schema import COLUMNS, TABLE_SCHEMA
 from leveret.spark.errors import OptionError
@@ -48,8 +48,8 @@ def check_schema(schema: StructType, columns: Sequence[str] | None) -> None:
         )
 
 
-def _same(one: Any, other: Any) -> bool:
-    return bool(one.simpleString() == other.simpleString())
+def _same(one: DataType, other: DataType) -> bool:
+    return one.simpleString() == other.simpleString()
 
 
 def arrow_schema(columns: Sequence[str] | None = None) -> pa.Schema:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Final
 
-from leveret.management.json_values import Json, encode_json, plain
+from leveret.management.json_values import Json, ReplyValue, encode_json, plain
 from leveret.management.structs import Reply
 
 # Maximum bytes of a state as JSON. A larger one is left out.
@@ -41,8 +41,8 @@ class AuditRecord(Reply, kw_only=True):
     kind: str
     vhost: str
     name: str
-    before: Any = None
-    after: Any = None
+    before: ReplyValue = None
+    after: ReplyValue = None
 
 
 def redacted(value: object) -> Json:

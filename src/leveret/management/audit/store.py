@@ -121,7 +121,7 @@ class AuditStore:
     def search(self, wanted: Filter, offset: int, count: int) -> tuple[list[AuditRecord], int]:
         """Return the newest records that meet the conditions, behind `offset` others, and the number of all of them."""
         conditions = ["1"]
-        values: list[Any] = []
+        values: list[str | float] = []
         for column in ("user", "kind", "vhost"):
             if getattr(wanted, column):
                 conditions.append(f"{column} = ?")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
+from leveret.management.definitions.conversation import Row
 from leveret.management.definitions.sections import SECTIONS
 
 CLUSTER: Final = "cluster"
@@ -32,7 +33,7 @@ class Origin:
     product_version: str
     cluster_name: str
 
-    def head(self, vhost: str | None) -> dict[str, Any]:
+    def head(self, vhost: str | None) -> Row:
         """Return the keys before the sections."""
         versions = {
             "rabbit_version": self.rabbitmq_version,

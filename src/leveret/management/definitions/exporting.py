@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from leveret.management.definitions.conversation import Call, Conversation, Row
 from leveret.management.definitions.document import Origin
@@ -36,7 +36,7 @@ class Export:
         omitted_hashes: The users whose password hash the file does not have, because it is not in RabbitMQ's format.
     """
 
-    document: dict[str, Any]
+    document: Row
     omitted_hashes: list[str]
 
 

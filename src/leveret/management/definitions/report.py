@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import msgspec
+
+from leveret.management.definitions.conversation import Row
 
 # Maximum number of objects in a text.
 _MAX_NAMED: Final = 5
@@ -24,9 +26,9 @@ class Difference(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     kind: str
     label: str
-    identity: dict[str, Any] = {}
-    before: dict[str, Any] | None = None
-    after: dict[str, Any] | None = None
+    identity: Row = {}
+    before: Row | None = None
+    after: Row | None = None
     reason: str = ""
 
 

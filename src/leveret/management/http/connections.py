@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from leveret.management.http.control import Row
 from leveret.management.http.errors import not_authorised, not_found
@@ -150,7 +150,7 @@ def peer_of(connection: Row | None) -> Row:
     return {"name": connection["name"], "peer_host": host, "peer_port": port}
 
 
-def channel_name(connection: Row | None, number: Any) -> str:
+def channel_name(connection: Row | None, number: int) -> str:
     return f"{'' if connection is None else connection['name']} ({number})"
 
 

@@ -36,7 +36,7 @@ class _Connection:
         """Send a request and return its result. Raises `BrokerRefused`, or `ConnectionError` if the broker closes."""
         self.writer.write(request)
         await self.writer.drain()
-        parts: list[Any] = []
+        parts: list[Row] = []
         while line := await self.reader.readline():
             reply = msgspec.json.decode(line)
             if "error" in reply:

@@ -12,7 +12,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -272,6 +272,5 @@ class EventStream:
 
 
 async def _disconnected(receive: Receive) -> None:
-    message: Any = {}
-    while message.get("type") != "http.disconnect":
-        message = await receive()
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -143,7 +143,7 @@ OPERATIONS: Final[Mapping[Handler, Operation]] = {
     overview.overview: Operation(schemas.Overview),
     overview.whoami: Operation(schemas.Whoami, text="Return the user of the request."),
     overview.version: Operation(str, text="Return the RabbitMQ version that the API follows."),
-    overview.empty: Operation(list[Any]),
+    overview.empty: Operation(list[schemas.Json]),
     overview.auth: Operation(schemas.Auth),
     overview.cluster_name: Operation(schemas.ClusterName, text="Return the name of the cluster."),
     overview.set_cluster_name: Operation(body=schemas.ClusterName, status=204),

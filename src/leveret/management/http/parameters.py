@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from leveret.management.http.control import Row
 from leveret.management.http.errors import not_authorised
 from leveret.management.http.lists import columns_of, select
 from leveret.management.http.request import CREATED, NO_CONTENT, Answer, Request
+from leveret.management.json_values import Json
 
 # Components that restrict the users of a vhost: only administrators change them.
 _RESTRICTIONS: Final = ("operator_policy", "vhost-limits")
@@ -22,8 +23,8 @@ def _check_change(request: Request) -> None:
         raise not_authorised("Not administrator user")
 
 
-def _value(request: Request) -> Any:
-    (value,) = request.required("value")
+def _value(request: Request) -> Json:
+    value: Json = request.required("value")[0]
     return value
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from leveret.management.http.connections import connections_by_number, consumer_row, peer_of
 from leveret.management.http.control import Row
@@ -19,6 +19,7 @@ from leveret.management.http.measured import (
 from leveret.management.http.objects import QUEUE_STATISTICS, QUEUE_STATISTICS_NO_ACK, CachedQueue
 from leveret.management.http.request import CREATED, NO_CONTENT, Answer, Request
 from leveret.management.http.statistics import garbage_collection, message_stats, queue_totals, with_rates
+from leveret.management.json_values import ReplyValue
 
 # Keys of a queue if statistics are disabled, and those of the number of messages.
 _WITHOUT_STATISTICS: Final = (
@@ -157,7 +158,7 @@ def _select(request: Request, queues: list[CachedQueue]) -> RowStream | Row:
             return _reduced(request, queue_row(queue.item, node))
         return _reduced(request, queue_row(queue.item, node, _rates(request, queue.item, [queue])))
 
-    def value(queue: CachedQueue, keys: list[str]) -> Any:
+    def value(queue: CachedQueue, keys: list[str]) -> ReplyValue:
         item = queue.item
         if keys[-1] == "rate" and len(keys) > 1 and keys[-2].endswith("_details"):
             return rate_of(queue, _statistics(item).get(keys[-2].removesuffix("_details")), cache.tick)

@@ -18,6 +18,7 @@ from leveret.management.http.measured import Window, windows_of
 from leveret.management.http.settings import HttpSettings
 from leveret.management.http.sign_in import SignIn
 from leveret.management.http.snapshot import Snapshot
+from leveret.management.json_values import ReplyValue
 
 # The name of the default exchange in paths.
 DEFAULT_EXCHANGE: Final = "amq.default"
@@ -38,7 +39,7 @@ class Answer:
     """
 
     status: int = 200
-    body: Any = None
+    body: ReplyValue = None
     headers: tuple[tuple[str, str], ...] = ()
     content: bytes = b""
 

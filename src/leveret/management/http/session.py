@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
 from urllib.parse import parse_qsl
 
+from leveret.management.http.control import Row
 from leveret.management.http.errors import bad_request
 from leveret.management.http.identity import Identity
 from leveret.management.http.request import Answer, Request
@@ -36,7 +36,7 @@ async def close_session(request: Request) -> Answer:
 
 
 async def _open(request: Request) -> tuple[Identity, tuple[str, str]]:
-    fields: dict[str, Any]
+    fields: Row
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() == _FORM:
         fields = dict(parse_qsl(request.content.decode("utf-8", "replace"), keep_blank_values=True))
     else:

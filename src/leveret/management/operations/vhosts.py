@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -119,7 +119,7 @@ def change(context: Context, request: Change) -> None:
 
 
 def _set(context: Context, request: Change, old: VhostConfig) -> None:
-    changes: dict[str, Any] = {
+    changes: dict[str, str | float | CompatConfig | list[str]] = {
         name: value
         for name in ("qos_global", "consumer_timeout", "description", "default_queue_type", "protected_from_deletion")
         if (value := getattr(request, name)) is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from leveret.spark.connection import ControlClient, endpoint_of
 from leveret.spark.options import read_options
@@ -80,7 +80,7 @@ def read_stream(spark: SparkSession, capture: Capture, broker: Broker, flow: str
     return spark.readStream.format("amqp").options(**source_options(capture, broker, flow)).load()
 
 
-def no_messages(spark: SparkSession, columns: Any = None) -> DataFrame:
+def no_messages(spark: SparkSession, columns: str | float | None = None) -> DataFrame:
     """Return an empty DataFrame with the columns of messages.
 
     Args:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from leveret.spark.errors import OptionError
 from leveret.spark.finish import finish
@@ -222,7 +222,7 @@ class _RunningFlow:
         )
 
 
-def _batch(query: Any) -> int:
+def _batch(query: StreamingQuery) -> int:
     progress = query.lastProgress
     return -1 if progress is None else int(progress["batchId"])
 

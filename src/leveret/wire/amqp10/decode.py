@@ -9,7 +9,7 @@ the hashes of its keys collide.
 from __future__ import annotations
 
 import struct
-from typing import Any, Final
+from typing import Final
 from uuid import UUID as Uuid
 
 from leveret.wire.amqp10 import codes
@@ -292,7 +292,7 @@ class Decoder:
             raise DecodeError(start, f"expected an even number of values in a map, not {count}")
         if count > self.end - start:
             raise DecodeError(start, f"expected a map of {count} values, not {self.end - start} bytes")
-        pairs: dict[Any, Value] = {}
+        pairs: dict[Value, Value] = {}
         plain = True
         guessable = 0
         for _ in range(count >> 1):
@@ -313,7 +313,7 @@ class Decoder:
             return pairs
         return self._unusual_map(pairs, (count >> 1) - len(pairs), start, depth)
 
-    def _unusual_map(self, begun: dict[Any, Value], count: int, start: int, depth: int) -> Value:
+    def _unusual_map(self, begun: dict[Value, Value], count: int, start: int, depth: int) -> Value:
         """Decode the rest of a map whose keys a dict would confuse, cannot contain or should not contain.
 
         `begun` contains the pairs decoded so far.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from leveret.client.access import Access
 from leveret.client.engine.amqp091.encoding import Amqp091Encoder, encode_address
@@ -100,7 +100,7 @@ def content_header(
     size: int,
     properties: Properties | None,
     keywords: dict[str, PropertyValue],
-    more: Iterable[tuple[str, Any]] = (),
+    more: Iterable[tuple[str, PropertyValue]] = (),
 ) -> bytes:
     """Return the content header of a class.
 

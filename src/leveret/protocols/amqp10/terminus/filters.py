@@ -6,7 +6,7 @@ the map in the reply.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.leases import reading
@@ -83,7 +83,7 @@ class Wanted:
         self.arguments: FieldTable = {}
         self.stream: FieldTable = {}
         self.lease: FieldTable = {}
-        self.in_place: dict[Any, Described] = {}
+        self.in_place: dict[Value, Described] = {}
 
     def fit_to_queue(self, queue: Queue, browses: bool, settled: bool) -> None:
         """Remove filters that do not apply to this queue.

@@ -12,7 +12,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from leveret.spark.pipeline.capture import control_client
 from leveret.spark.pipeline.errors import PipelineError
@@ -20,7 +20,7 @@ from leveret.spark.pipeline.model import Broker, ExchangeOutput
 from leveret.spark.pipeline.output.exchanges import publishable, sink_options
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 # Messages per step without a rate, and the minimum with one: planning a smaller step costs more than publishing it.
 STEP_MESSAGES = 200_000
@@ -115,7 +115,7 @@ def _read_archive(spark: SparkSession, path: str) -> DataFrame:
         ) from None
 
 
-def _versions(groups: list[list[Any]], to: ExchangeOutput) -> list[int]:
+def _versions(groups: list[list[Row]], to: ExchangeOutput) -> list[int]:
     """Return the version of each step: the number of messages up to its end, then a digest of them and their target."""
     digest = hashlib.sha256(repr((to.exchange, to.routing_key)).encode())
     versions, count = [], 0
@@ -174,9 +174,9 @@ def _steps(df: DataFrame, size: int) -> DataFrame:
     return df.withColumn(_PART, F.floor((F.row_number().over(within) - 1) / size).cast("int"))
 
 
-def _group_steps(steps: list[Any], size: int) -> list[list[Any]]:
+def _group_steps(steps: list[Row], size: int) -> list[list[Row]]:
     """Group consecutive parts as long as they have at most `size` messages."""
-    groups: list[list[Any]] = []
+    groups: list[list[Row]] = []
     count = 0
     for step in steps:
         if not groups or count + step[2] > size:

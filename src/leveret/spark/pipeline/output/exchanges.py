@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from leveret.spark.pipeline.errors import PipelineError
 from leveret.spark.pipeline.model import Broker, ExchangeOutput
@@ -41,7 +41,7 @@ def broker_options(broker: Broker) -> dict[str, str]:
     return options
 
 
-def option_text(value: Any) -> str:
+def option_text(value: str | float) -> str:
     """Return a TOML value as a text for Spark's options."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 

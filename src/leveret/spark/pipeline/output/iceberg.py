@@ -7,13 +7,16 @@ The files are in the table's directory, and a commit adds those of one batch wit
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from leveret.spark.pipeline.errors import PipelineError
 from leveret.spark.pipeline.model import TableOutput
 from leveret.spark.pipeline.output.files import Files
 
 if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import Table
     from pyspark.sql import DataFrame
 
 # Key in the summary of a commit: application and number of the batch.
@@ -47,7 +50,7 @@ def add_to_table(
     table.add_files([files.url(path) for path in paths], snapshot_properties={BATCH: which}, check_duplicate_files=False)
 
 
-def _table(output: TableOutput, files: Files, batch: DataFrame, partitions: dict[str, tuple[str, str]]) -> Any:
+def _table(output: TableOutput, files: Files, batch: DataFrame, partitions: dict[str, tuple[str, str]]) -> Table:
     from pyiceberg.catalog import load_catalog
     from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchTableError
 
@@ -74,8 +77,8 @@ def _table(output: TableOutput, files: Files, batch: DataFrame, partitions: dict
 
 
 def _create(
-    catalog: Any, name: str, output: TableOutput, files: Files, batch: DataFrame, partitions: dict[str, tuple[str, str]]
-) -> Any:
+    catalog: Catalog, name: str, output: TableOutput, files: Files, batch: DataFrame, partitions: dict[str, tuple[str, str]]
+) -> Table:
     plain = [name for name in batch.columns if partitions.get(name) == ("", name)]
     if plain:
         raise PipelineError(
@@ -91,7 +94,7 @@ def _create(
     return catalog.load_table(name)
 
 
-def _schema(batch: DataFrame, partitions: dict[str, tuple[str, str]]) -> Any:
+def _schema(batch: DataFrame, partitions: dict[str, tuple[str, str]]) -> Schema:
     import pyarrow as pa
     from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids
     from pyiceberg.schema import assign_fresh_schema_ids

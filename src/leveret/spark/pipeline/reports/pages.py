@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from leveret import __version__
 from leveret.spark.pipeline.errors import PipelineError
@@ -122,5 +121,5 @@ def write_page(page: Page, path: str) -> None:
     os.replace(temporary, target)
 
 
-def _numeric(panel: Any, index: int) -> bool:
+def _numeric(panel: Panel, index: int) -> bool:
     return bool(panel.rows) and all(row[index][:1] in "0123456789-" for row in panel.rows if row[index])

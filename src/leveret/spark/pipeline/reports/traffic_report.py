@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from leveret.spark.pipeline.reports import charts
 from leveret.spark.pipeline.reports.pages import Page, Panel, write_page
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 # Maximum points of a chart, and rows of a table.
 MAX_POINTS = 180
@@ -131,7 +131,9 @@ def traffic_page(rows: DataFrame, hours: float | None = None, title: str = "Traf
     return page
 
 
-def _tiles(totals: dict[str, Any], first: float, last: float, found: dict[Any, Any], step: float) -> list[Any]:
+def _tiles(
+    totals: dict[str, Row], first: float, last: float, found: dict[tuple[float, str], Row], step: float
+) -> list[tuple[str, str, str]]:
     published = totals.get("published")
     messages = published["messages"] if published else 0
     peak = max((row["messages"] / step for (_, event), row in found.items() if event == "published"), default=0.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.client.amqp10 import no_local as no_local_filter
 from leveret.client.engine.amqp10.conditions import publish_error
@@ -57,7 +57,7 @@ class SessionCore(WireSession, BaseChannelCore):
     """
 
     connection: Amqp10ConnectionCore
-    consumers: dict[Any, ReceiverCore]
+    consumers: dict[ReceiverCore, ReceiverCore]
 
     def __init__(
         self, connection: Amqp10ConnectionCore, number: int, confirms: bool, transactional: bool, internal: bool = False
