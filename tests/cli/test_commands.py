@@ -197,6 +197,12 @@ def test_links(broker: LeveretProcess, commands: Commands) -> None:
     attached = {item["name"]: item for item in commands.json("links")}
     assert (attached["in"]["state"], attached["in"]["unsettled"], attached["in"]["role"]) == ("attached", 1, "sender")
     assert (attached["out"]["durable"], attached["out"]["expiry"]) == ("none", "session-end")
+    controller = session.controller()
+    id = controller.declare()
+    [transaction] = commands.json("transactions")
+    assert (transaction["kind"], transaction["id"], transaction["state"]) == ("local", id.hex(), "open")
+    assert len(commands.ok("transactions", "--vhost", "declared").splitlines()) == 1
+    controller.discharge(id)
     assert "is attached" in commands.refused("links", "release", "in")
     taken.detach(closed=False)
     session.end()

@@ -11,7 +11,15 @@ from leveret.broker.broker import Broker, VhostSettings
 from leveret.broker.vhost import Vhost
 from leveret.config import Config, VhostConfig
 from leveret.management.admin import Admin
-from leveret.management.descriptions import ChannelInfo, ConnectionInfo, Histogram, LinkInfo, Performance, ProcessInfo
+from leveret.management.descriptions import (
+    ChannelInfo,
+    ConnectionInfo,
+    Histogram,
+    LinkInfo,
+    Performance,
+    ProcessInfo,
+    TransactionInfo,
+)
 from leveret.management.json_values import ClientTable, encode_json
 from leveret.management.managed import ManagedBroker
 from leveret.management.operations.operation import Operator
@@ -67,6 +75,9 @@ class FakeSession:
             for number, unacked in ((1, 2), (2, 0))
         ]
 
+    def describe_transactions(self) -> list[TransactionInfo]:
+        return []
+
     def shut_down(self, reason: str) -> None:
         self.closed_with = reason
 
@@ -78,11 +89,14 @@ class FakeLinks:
         self.items: list[LinkInfo] = []
         self.done: list[tuple[str, ...]] = []
 
-    def add(self, name: str, **more: str) -> None:
-        identity = {"vhost": "/", "user": "guest", "container": "c", "role": "sender", "name": name, **more}
+    def add(self, name: str, vhost: str = "/", container: str = "c") -> None:
         self.items.append(
             LinkInfo(
-                **identity,
+                vhost=vhost,
+                user="guest",
+                container=container,
+                name=name,
+                role="sender",
                 address="",
                 state="attached",
                 connection=1,

@@ -40,6 +40,7 @@ COMMANDS = {
     "bindings": ("leveret.cli.bindings:bindings", "List, add and delete bindings."),
     "connections": ("leveret.cli.connections:connections", "List and close connections."),
     "channels": ("leveret.cli.connections:channels", "List channels."),
+    "transactions": ("leveret.cli.connections:transactions", "List open transactions."),
     "links": ("leveret.cli.links:links", "List, release and delete AMQP 1.0 links."),
     "consumers": ("leveret.cli.connections:consumers", "List consumers."),
     "users": ("leveret.cli.users:users", "List, add, change and delete users."),

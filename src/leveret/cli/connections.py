@@ -1,4 +1,4 @@
-"""`leveret connections`, `leveret channels` and `leveret consumers`."""
+"""`leveret connections`, `leveret channels`, `leveret transactions` and `leveret consumers`."""
 
 from __future__ import annotations
 
@@ -32,6 +32,19 @@ CHANNELS: Columns = (
     ("prefetch", "prefetch"),
     ("mode", "mode"),
     ("state", "state"),
+)
+TRANSACTIONS: Columns = (
+    ("vhost", "vhost"),
+    ("user", "user"),
+    ("connection", "connection"),
+    ("channel", "channel"),
+    ("kind", "kind"),
+    ("id", "id"),
+    ("state", "state"),
+    ("publishes", "publishes"),
+    ("settlements", "settlements"),
+    ("octets", "size", size),
+    ("age", "age", lambda seconds: f"{seconds:.0f}s"),
 )
 CONSUMERS: Columns = (
     ("vhost", "vhost"),
@@ -83,6 +96,14 @@ def close(number: int | None, user: str | None, reason: str | None) -> None:
 def channels(vhost: str | None) -> None:
     """List channels."""
     _list("channels.list", CHANNELS, vhost)
+
+
+@click.command()
+@vhost_option
+@remote_options
+def transactions(vhost: str | None) -> None:
+    """List open transactions that have publishes or settlements, and all those of AMQP 1.0."""
+    _list("transactions.list", TRANSACTIONS, vhost)
 
 
 @listing("List and cancel consumers.", vhost_option)

@@ -134,7 +134,14 @@ class ChannelInfo(Reply, kw_only=True):
 
 
 class LinkInfo(Reply, kw_only=True):
-    """An attached or suspended AMQP 1.0 link. `expires_at` is 0 if it does not expire."""
+    """An attached or suspended AMQP 1.0 link. `expires_at` is 0 if it does not expire.
+
+    A suspended link has no values from `connection` to `receiver_settle_mode`, except for `unsettled`.
+
+    Attributes:
+        session: The channel of the session at the broker.
+        delivery_count: The deliveries that flow control has counted, modulo 2^32.
+    """
 
     vhost: str
     user: str
@@ -144,11 +151,42 @@ class LinkInfo(Reply, kw_only=True):
     address: str
     state: str
     connection: int | None
+    session: int | None = None
+    credit: int | None = None
+    delivery_count: int | None = None
+    sender_settle_mode: str | None = None
+    receiver_settle_mode: str | None = None
     unsettled: int
     durable: str
     expiry: str
     timeout: int
     expires_at: int
+
+
+class TransactionInfo(Reply, kw_only=True):
+    """An open transaction of a channel or of an AMQP 1.0 coordinator link.
+
+    Attributes:
+        channel: The number of the channel, or the channel of the session of the coordinator link.
+        kind: `tx` for class tx, `dtx` for work inside a branch of class dtx, `local` for AMQP 1.0.
+        id: The txn-id of AMQP 1.0 in hexadecimal digits.
+        octets: Bytes of the publishes.
+        state: `open`; `committing`; `failed` if it can only be rolled back, because of `reason`.
+        age: Seconds since its declaration, or since the first publish or settlement of a channel's transaction.
+    """
+
+    vhost: str
+    user: str
+    connection: int
+    channel: int
+    kind: str
+    id: str
+    publishes: int
+    settlements: int
+    octets: int
+    state: str
+    reason: str
+    age: float
 
 
 class MessageCodec(Protocol):
@@ -172,6 +210,8 @@ class ConnectedSession(Protocol):
     def describe(self) -> ConnectionInfo: ...
 
     def describe_channels(self) -> Iterable[ChannelInfo]: ...
+
+    def describe_transactions(self) -> Iterable[TransactionInfo]: ...
 
     def shut_down(self, reason: str) -> None: ...
 

@@ -10,7 +10,7 @@ from leveret.broker.consumer import Output
 
 if TYPE_CHECKING:
     from leveret.broker.vhost import Vhost
-    from leveret.management.descriptions import ChannelInfo, ConnectionInfo
+    from leveret.management.descriptions import ChannelInfo, ConnectionInfo, TransactionInfo
     from leveret.protocols.peer import Peer
 
 
@@ -94,3 +94,7 @@ class Session(Output):
     @abstractmethod
     def describe_channels(self) -> Iterable[ChannelInfo]:
         """Describe the channels, for `leveret channels`."""
+
+    @abstractmethod
+    def describe_transactions(self) -> Iterable[TransactionInfo]:
+        """Describe the open transactions, for `leveret transactions`."""

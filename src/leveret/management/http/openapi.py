@@ -26,6 +26,7 @@ from leveret.management.http import (
     history,
     in_place,
     limits,
+    listings,
     messages,
     operations,
     overview,
@@ -79,6 +80,10 @@ class Operation:
 
 def _lists(answer: type, *handlers: Handler, text: str = "") -> dict[Handler, Operation]:
     return dict.fromkeys(handlers, Operation(answer, is_list=True, text=text))
+
+
+def _listing(answer: Any, handlers: listings.Listing, text: str) -> dict[Handler, Operation]:
+    return _lists(answer, handlers.list_all, handlers.list_in_vhost, text=text)
 
 
 # PUT answers 201 for a new object and 204 for a changed one; other changes answer 204.
@@ -139,6 +144,13 @@ OPERATIONS: Final[Mapping[Handler, Operation]] = {
         text="List parameters.",
     ),
     **_lists(schemas.GlobalParameter, parameters.list_global, text="List global parameters."),
+    **_listing(schemas.Link, listings.LINKS, "List AMQP 1.0 links, attached and suspended."),
+    **_listing(schemas.Transaction, listings.TRANSACTIONS, "List open transactions."),
+    **_listing(schemas.Branch, listings.BRANCHES, "List branches of distributed transactions."),
+    **_listing(schemas.Lease, listings.LEASES, "List the leases of queues by readers."),
+    **_listing(schemas.Sink, listings.SINKS, "List sinks, which publish batches atomically."),
+    **_listing(schemas.SinkTransaction, listings.SINK_TRANSACTIONS, "List the open transactions of sinks."),
+    **_listing(schemas.StreamConsumer, listings.STREAM_CONSUMERS, "List the named consumers of streams with their lag."),
     **_lists(schemas.Node, overview.list_nodes, text="List the node."),
     overview.overview: Operation(schemas.Overview),
     overview.whoami: Operation(schemas.Whoami, text="Return the user of the request."),

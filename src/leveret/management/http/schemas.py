@@ -614,6 +614,133 @@ class Channel(Answer):
     publishes: list[Json] | UnsetType = UNSET
 
 
+class Link(Answer):
+    """An AMQP 1.0 link. `role` is that of the broker; a suspended link has no session, credit and settle modes."""
+
+    vhost: str
+    user: str
+    container: str
+    name: str
+    role: str
+    address: str
+    state: str
+    connection_details: Owner
+    session: int | None
+    credit: int | None
+    delivery_count: int | None
+    sender_settle_mode: str | None
+    receiver_settle_mode: str | None
+    unsettled: int
+    durable: str
+    expiry: str
+    timeout: int
+    expires_at: int
+
+
+class Transaction(Answer):
+    """An open transaction of a channel or of an AMQP 1.0 session. `octets` are those of its publishes."""
+
+    vhost: str
+    user: str
+    connection_details: Owner
+    channel: int
+    channel_name: str
+    protocol: str
+    kind: Literal["tx", "dtx", "local"]
+    id: str
+    publishes: int
+    settlements: int
+    octets: int
+    state: Literal["open", "committing", "failed"]
+    reason: str
+    age: float
+
+
+class Branch(Answer):
+    """A branch of a distributed transaction. `timeout` is the number of seconds until its rollback."""
+
+    vhost: str
+    branch: str
+    user: str
+    state: str
+    timed_out: bool
+    channels: int
+    publishes: int
+    octets: int
+    settlements: int
+    age: int
+    timeout: int | None
+
+
+# Pipelines
+
+
+class LeaseBatch(Answer):
+    """An uncommitted batch of a lease."""
+
+    batch: int
+    count: int
+    octets: int
+    read: bool
+    age: float
+
+
+class Lease(Answer):
+    """A reader's lease of a queue. `lag` counts ready messages, and those of uncommitted batches."""
+
+    vhost: str
+    queue: str
+    lease: str
+    epoch: int
+    committed: int
+    timeout: float | None
+    age: float
+    idle: float
+    readers: int
+    messages: int
+    octets: int
+    batches: list[LeaseBatch]
+    ready: int
+    lag: int
+
+
+class Sink(Answer):
+    """A sink with its last committed batch, the batch that is being committed, and why that waits."""
+
+    vhost: str
+    app: str
+    user: str
+    batch: int | None
+    promoting: int | None
+    moved: int | None
+    waits_for: str | None
+
+
+class SinkTransaction(Answer):
+    """An open transaction of a sink. `idle` is the number of seconds since its last publish."""
+
+    vhost: str
+    stage: str
+    app: str
+    user: str
+    state: str
+    messages: int
+    octets: int
+    memory: int
+    idle: int
+
+
+class StreamConsumer(Answer):
+    """The position of a named consumer of a stream."""
+
+    vhost: str
+    stream: str
+    consumer: str
+    next_offset: int | None
+    lag: int | None
+    reading: bool
+
+
 # The broker
 
 

@@ -17,6 +17,7 @@ from leveret.management.http import (
     history,
     in_place,
     limits,
+    listings,
     messages,
     openapi,
     operations,
@@ -97,6 +98,14 @@ def _policies(path: str, handlers: Policies, change: Access) -> dict[str, dict[s
     }
 
 
+def _listings(path: str, handlers: listings.Listing) -> dict[str, dict[str, Route]]:
+    """Return the paths of the lists of a kind of object."""
+    return {
+        path: {"GET": Route(handlers.list_all)},
+        f"{path}/{{vhost}}": {"GET": Route(handlers.list_in_vhost, ANY, "visible")},
+    }
+
+
 # Paths below `/api`. `{name}` stands for one part of the path.
 ROUTES: Final[dict[str, dict[str, Route]]] = {
     "/overview": {"GET": Route(overview.overview)},
@@ -132,6 +141,13 @@ ROUTES: Final[dict[str, dict[str, Route]]] = {
     "/leveret/audit": {"GET": Route(audit.search, ADMIN)},
     "/leveret/events": {"GET": Route(event_stream.subscribe)},
     "/leveret/flows/{vhost}": {"GET": Route(queues.flows, ANY, "visible")},
+    **_listings("/leveret/links", listings.LINKS),
+    **_listings("/leveret/transactions", listings.TRANSACTIONS),
+    **_listings("/leveret/branches", listings.BRANCHES),
+    **_listings("/leveret/leases", listings.LEASES),
+    **_listings("/leveret/sinks", listings.SINKS),
+    **_listings("/leveret/sink-transactions", listings.SINK_TRANSACTIONS),
+    **_listings("/leveret/stream-consumers", listings.STREAM_CONSUMERS),
     "/leveret/delete": {"POST": Route(in_place.delete_matching)},
     "/leveret/operations/{name}": {"POST": Route(operations.execute, ADMIN, payloads=True)},
     "/vhosts": {"GET": Route(vhosts.list_all)},

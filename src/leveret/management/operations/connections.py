@@ -1,4 +1,4 @@
-"""Connections, channels and consumers: list; close connections."""
+"""Connections, channels, transactions and consumers: list; close connections, cancel consumers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from leveret.broker.consumer import Consumer
 from leveret.broker.errors import NotFound
 from leveret.broker.queues.queue import Queue
-from leveret.management.descriptions import ChannelInfo, ConnectionInfo
+from leveret.management.descriptions import ChannelInfo, ConnectionInfo, TransactionInfo
 from leveret.management.json_values import ClientTable
 from leveret.management.operations.operation import Context, Operation, Operations
 from leveret.management.structs import InVhost, Reply, Request
@@ -87,6 +87,14 @@ def list_channels(context: Context, request: InVhost) -> Iterator[ChannelInfo | 
     for session in list(context.managed.sessions()):
         if request.vhost in (None, session.describe().vhost):
             yield from session.describe_channels()
+        yield None
+
+
+def list_transactions(context: Context, request: InVhost) -> Iterator[TransactionInfo | None]:
+    """List open transactions with publishes or settlements, and all those of AMQP 1.0."""
+    for session in list(context.managed.sessions()):
+        if request.vhost in (None, session.describe().vhost):
+            yield from session.describe_transactions()
         yield None
 
 
@@ -178,6 +186,7 @@ OPERATIONS: Operations = {
     "connections.close": Operation(close, Close, changes=True),
     "connections.close_user": Operation(close_user, CloseUser, Closed, changes=True),
     "channels.list": Operation(list_channels, InVhost, ChannelInfo),
+    "transactions.list": Operation(list_transactions, InVhost, TransactionInfo),
     "consumers.list": Operation(list_consumers, ListConsumers, ConsumerInfo),
     "consumers.cancel": Operation(cancel, Cancel, Cancelled, changes=True),
 }

@@ -165,6 +165,7 @@ class SuperStream(Reply, kw_only=True):
 class StreamConsumerInfo(Reply, kw_only=True):
     """The position of a named consumer."""
 
+    vhost: str
     stream: str
     consumer: str
     next_offset: int | None
@@ -360,11 +361,20 @@ def consumers(context: Context, request: NamedInVhost) -> Iterator[StreamConsume
     return (item for stream in streams for item in _consumers_of(stream))
 
 
+def list_consumers(context: Context, request: InVhost) -> Iterator[StreamConsumerInfo | None]:
+    """List the named consumers of all streams, with their positions and lag."""
+    for vhost in context.vhosts(request.vhost):
+        for stream in vhost.streams.walk():
+            yield None
+            yield from _consumers_of(stream)
+
+
 def _consumers_of(stream: StreamQueue) -> Iterator[StreamConsumerInfo]:
     end = stream.visible_until - 1
     first = stream.first_offset
     return (
         StreamConsumerInfo(
+            vhost=stream.vhost.name,
             stream=stream.name,
             consumer=name,
             next_offset=progress.next if progress.next >= 0 else None,
@@ -610,6 +620,7 @@ OPERATIONS: Operations = {
     "streams.list": Operation(list_streams, InVhost, StreamInfo),
     "streams.list_supers": Operation(list_supers, InVhost, SuperStreamInfo),
     "streams.show": Operation(show, NamedInVhost, StreamInfo),
+    "streams.list_consumers": Operation(list_consumers, InVhost, StreamConsumerInfo),
     "streams.consumers": Operation(consumers, NamedInVhost, StreamConsumerInfo),
     "streams.set_offset": Operation(set_offset, Offset, changes=True),
     "streams.add_super": Operation(add_super, AddSuper, SuperStream, changes=True),

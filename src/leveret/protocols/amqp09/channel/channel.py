@@ -141,6 +141,9 @@ class Channel(Channel091):
         if self.dtx is not None:
             self.vhost.branches.check_room(self.transaction.size)
 
+    def transaction_kind(self) -> str:
+        return "tx" if self.dtx is None else "dtx"
+
     def transaction_ended(self, committed: bool) -> None:
         self.files.transaction_ended(committed)
         self.messages.transaction_ended(committed)

@@ -394,6 +394,10 @@ class Channel(UnackedOwner):
         """
         self.transaction.grow(size)
 
+    def transaction_kind(self) -> str:
+        """Return the class that began the transaction."""
+        return "tx"
+
     def transaction_ended(self, committed: bool) -> None:
         """Handle the end of a transaction, before a commit or after a rollback. Overridden for the other classes of 0-9."""
 
@@ -456,6 +460,8 @@ class Channel(UnackedOwner):
     def _settling(self, tags: list[int], outcome: int) -> Iterator[int]:
         """Settle deliveries. Entries are requeued newest first, so that they keep their order."""
         yield len(tags) >> 5
+        if self.transacted:
+            self.transaction.begin(self.broker.timers.now())
         if outcome != REQUEUE or self.transacted:
             tags.reverse()
         unacked = self.unacked
@@ -541,6 +547,7 @@ class Channel(UnackedOwner):
                 holder.wake()
             return
         if self.transacted:
+            self.transaction.begin(self.broker.timers.now())
             self.transaction.settle(unacked.take(tag, multiple), ACCEPT)
             return
         last: Consumer | None = None
@@ -564,6 +571,7 @@ class Channel(UnackedOwner):
             return
         taken = unacked.take(tag, multiple)
         if self.transacted:
+            self.transaction.begin(self.broker.timers.now())
             self.transaction.settle(taken, outcome)
             return
         for number, entry in reversed(taken) if requeue else taken:

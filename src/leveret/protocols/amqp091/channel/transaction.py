@@ -37,6 +37,7 @@ class ChannelTransaction:
         publishes: publishes, in order.
         settlements: acknowledgements, in order.
         size: bytes of the publishes.
+        since: time of the first publish or settlement.
         committing: whether a large transaction is being committed. Its settlements take effect even if the channel closes.
     """
 
@@ -45,6 +46,7 @@ class ChannelTransaction:
         self.publishes: list[PendingPublish] = []
         self.settlements: list[Settlement] = []
         self.size = 0
+        self.since = 0
         self.committing = False
 
     def __len__(self) -> int:
@@ -62,7 +64,13 @@ class ChannelTransaction:
                 f"the transaction exceeds {self._max_size} bytes; the limit is set by limits.transaction_size"
             )
 
+    def begin(self, now: int) -> None:
+        """Note the time before each publish or settlement; that of the first one counts."""
+        if not self.publishes and not self.settlements:
+            self.since = now
+
     def publish(self, message: Message, route: Route, flags: int, sent_at: int) -> None:
+        self.begin(sent_at)
         self.publishes.append(PendingPublish(message, route, flags, sent_at))
 
     def settle(self, taken: list[tuple[int, Entry]], outcome: int) -> None:

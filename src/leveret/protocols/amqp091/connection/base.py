@@ -15,7 +15,7 @@ from typing import Final
 from leveret.broker.errors import BrokerError
 from leveret.broker.message import Message
 from leveret.broker.queues.queue import Queue
-from leveret.management.descriptions import ChannelInfo, ConnectionInfo
+from leveret.management.descriptions import ChannelInfo, ConnectionInfo, TransactionInfo
 from leveret.management.json_values import ClientTable
 from leveret.protocols.amqp091.channel.channel import Channel
 from leveret.protocols.amqp091.channel.confirms import PublisherConfirms
@@ -603,6 +603,26 @@ class BaseConnection(VhostSession):
                 mode="tx" if channel.transacted else "" if channel.confirms is None else "confirm",
                 state="running" if channel.active else "flow off",
             )
+
+    def describe_transactions(self) -> Iterator[TransactionInfo]:
+        now = self.broker.timers.now()
+        for channel in list(self.channels.values()):
+            transaction = channel.transaction
+            if transaction.committing or len(transaction):
+                yield TransactionInfo(
+                    vhost=self.vhost_name,
+                    user=self.user,
+                    connection=self.number,
+                    channel=channel.number,
+                    kind=channel.transaction_kind(),
+                    id="",
+                    publishes=len(transaction.publishes),
+                    settlements=len(transaction.settlements),
+                    octets=transaction.size,
+                    state="committing" if transaction.committing else "open",
+                    reason="",
+                    age=max(now - transaction.since, 0) / 1000,
+                )
 
     def _state(self) -> str:
         if self.closing:

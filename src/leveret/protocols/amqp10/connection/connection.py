@@ -7,12 +7,13 @@ turn: it delivers, commits and calls `flush`.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from typing import Final
 
 from leveret.broker import values
 from leveret.broker.broker import MAX_CONVERTED
 from leveret.broker.errors import BrokerError, NotAllowed, ResourceError
-from leveret.management.descriptions import ChannelInfo, ConnectionInfo
+from leveret.management.descriptions import ChannelInfo, ConnectionInfo, TransactionInfo
 from leveret.management.json_values import ClientTable
 from leveret.protocols.amqp10.connection import exclusive_container, opening
 from leveret.protocols.amqp10.connection.exclusive_container import ContainerMembership
@@ -549,6 +550,9 @@ class Connection(VhostSession):
 
     def describe_channels(self) -> list[ChannelInfo]:
         return [session.describe() for session in self.sessions.by_channel.values() if not session.ended]
+
+    def describe_transactions(self) -> Iterator[TransactionInfo]:
+        return self.transactions.describe()
 
     def _state(self) -> str:
         if self.closing:

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 # Maximum encoded bytes of a source or target.
 MAX_TERMINUS_BYTES: Final = 16384
+# Names of settle modes by their values.
+SENDER_MODES: Final = ("unsettled", "settled", "mixed")
+RECEIVER_MODES: Final = ("first", "second")
 
 
 class TerminusRegistry(UnackedOwner):
@@ -210,7 +213,8 @@ def describe(terminus: Terminus) -> LinkInfo:
     """Describe a terminus."""
     vhost, user, container, name, _ = terminus.key
     expiry = terminus.expiry
-    return LinkInfo(
+    link = terminus.link
+    found = LinkInfo(
         vhost=vhost,
         user=user,
         container=container,
@@ -218,10 +222,18 @@ def describe(terminus: Terminus) -> LinkInfo:
         role=terminus.role(),
         address=terminus.address(),
         state="attached" if terminus.is_attached() else "suspended",
-        connection=None if terminus.link is None else terminus.link.session.connection.number,
+        connection=None,
         unsettled=terminus.unsettled_count(),
         durable=("none", "configuration", "unsettled-state")[terminus.durable],
         expiry=terminus.expiry_policy,
         timeout=terminus.timeout,
         expires_at=expiry.due if expiry is not None else 0,
     )
+    if link is not None:
+        found.connection = link.session.connection.number
+        found.session = link.session.channel
+        found.credit = link.credit
+        found.delivery_count = link.delivery_count
+        found.sender_settle_mode = SENDER_MODES[link.snd_settle_mode]
+        found.receiver_settle_mode = RECEIVER_MODES[link.rcv_settle_mode]
+    return found

@@ -18,6 +18,7 @@ from leveret.broker.queues.queue import Queue
 from leveret.broker.routing import Route
 from leveret.broker.timers import Timed
 from leveret.broker.transactions.transaction import ACCEPT, LARGE, REJECT, REQUEUE, Transaction
+from leveret.management.descriptions import TransactionInfo
 from leveret.protocols.amqp10.errors import make_error
 from leveret.protocols.amqp10.session import outcomes
 from leveret.protocols.amqp10.transaction import acquisition
@@ -96,6 +97,7 @@ class LocalTransaction:
     Attributes:
         failed: reason why it cannot be committed; empty if it can.
         condition: error condition with which its discharge is then rejected.
+        since: time of its declaration.
         links: links that acquire under it.
         acquired: deliveries acquired under it, including those that their session has already released.
         aborted: sessions and deliveries whose abort must be sent before the discharge is answered.
@@ -117,9 +119,10 @@ class LocalTransaction:
         self.discharge = -1
         self.state: Composite | None = None
         self.deadline: Deadline | None = None
+        timers = link.session.broker.timers
+        self.since = timers.now()
         seconds = link.session.connection.own.transaction_timeout
         if seconds:
-            timers = link.session.broker.timers
             self.deadline = Deadline(self)
             timers.at(timers.now() + int(seconds * 1000), self.deadline)
 
@@ -129,6 +132,25 @@ class LocalTransaction:
             self.link.session.broker.timers.cancel(self.deadline)
             self.deadline.transaction = None  # the timers may keep a reference for a while
             self.deadline = None
+
+    def describe(self) -> TransactionInfo:
+        """Describe the transaction for listings."""
+        session = self.link.session
+        connection = session.connection
+        return TransactionInfo(
+            vhost=connection.vhost_name,
+            user=connection.user,
+            connection=connection.number,
+            channel=session.channel,
+            kind="local",
+            id=self.id.hex(),
+            publishes=len(self.postings),
+            settlements=len(self.retirements),
+            octets=self.size,
+            state="committing" if self.committing else "failed" if self.failed else "open",
+            reason=self.failed,
+            age=max(session.broker.timers.now() - self.since, 0) / 1000,
+        )
 
     def time_out(self) -> None:
         """Roll back after the timeout. The discharge will be rejected."""
@@ -258,6 +280,11 @@ class OpenTransactions:
     def find(self, id: Checked) -> LocalTransaction | None:
         """Return the transaction of a txn-id; None if there is none."""
         return self._by_id.get(id) if isinstance(id, bytes) else None
+
+    def describe(self) -> Iterator[TransactionInfo]:
+        """Describe the transactions for listings."""
+        for transaction in list(self._by_id.values()):
+            yield transaction.describe()
 
     def declare(self, link: CoordinatorLink) -> LocalTransaction:
         """Begin a transaction for a control link."""
