@@ -43,7 +43,7 @@ TRANSACTIONS: Columns = (
     ("state", "state"),
     ("publishes", "publishes"),
     ("settlements", "settlements"),
-    ("octets", "size", size),
+    ("size", "size", size),
     ("age", "age", lambda seconds: f"{seconds:.0f}s"),
 )
 CONSUMERS: Columns = (

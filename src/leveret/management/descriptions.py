@@ -170,7 +170,7 @@ class TransactionInfo(Reply, kw_only=True):
         channel: The number of the channel, or the channel of the session of the coordinator link.
         kind: `tx` for class tx, `dtx` for work inside a branch of class dtx, `local` for AMQP 1.0.
         id: The txn-id of AMQP 1.0 in hexadecimal digits.
-        octets: Bytes of the publishes.
+        size: Bytes of the publishes.
         state: `open`; `committing`; `failed` if it can only be rolled back, because of `reason`.
         age: Seconds since its declaration, or since the first publish or settlement of a channel's transaction.
     """
@@ -183,7 +183,7 @@ class TransactionInfo(Reply, kw_only=True):
     id: str
     publishes: int
     settlements: int
-    octets: int
+    size: int
     state: str
     reason: str
     age: float

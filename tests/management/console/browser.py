@@ -47,7 +47,8 @@ for (const element of root.querySelectorAll("input, select, textarea")) {
 return null;
 """
 _ROWS = """
-const rows = [...document.querySelector("main table").tBodies[0].rows].filter((row) => !row.matches(".spacer"));
+const table = document.querySelector("main table");
+const rows = [...(table?.tBodies[0].rows ?? [])].filter((row) => !row.matches(".spacer"));
 return rows.map((row) => [...row.cells].map((cell) => cell.innerText.trim()));
 """
 # Violations of the content security policy, which the page keeps from its first script on.
@@ -224,6 +225,20 @@ class Console:
     def overflows(self) -> bool:
         """Return whether the page is wider than the window."""
         return bool(self.script("return document.documentElement.scrollWidth > window.innerWidth"))
+
+    def findings(self, axe: str) -> list[str]:
+        """Return serious and critical findings of axe-core, whose source is `axe`."""
+        self.script(axe)
+        found = self.driver.execute_async_script(
+            "const [done] = arguments;"
+            "axe.run(document, {resultTypes: ['violations']}).then(({ violations }) => done(violations));"
+        )
+        return [
+            f"{finding['id']}: {node['html'][:200]} {node['failureSummary']}"
+            for finding in found
+            for node in finding["nodes"]
+            if finding["impact"] in ("serious", "critical")
+        ]
 
     def problems(self) -> list[str]:
         """Return messages in the browser's console, and violations of the content security policy."""

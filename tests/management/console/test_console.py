@@ -524,6 +524,8 @@ VIEWS = (
     ("connections",),
     ("channels",),
     ("consumers",),
+    ("links",),
+    ("transactions",),
     ("vhosts",),
     ("users",),
     ("audit",),
@@ -554,45 +556,27 @@ def test_a_phone(console: Console, shop: HttpBroker, screenshot: Screenshot) -> 
 def test_accessibility(console: Console, shop: HttpBroker, axe: str, scheme: str) -> None:
     console.prefer(scheme)
     console.open()
-    console.script(axe)
     console.field("User name")
-    assert _serious(console) == []
+    assert console.findings(axe) == []
     console.sign_in()
     console.see_heading()
     with clients(shop):
         for view in VIEWS:
             console.open(*view)
             console.see_heading()
-            console.script(axe)
-            assert _serious(console) == [], view
+            assert console.findings(axe) == [], view
         console.open("queues", "/", "orders.new", tab="messages")
         console.see("Headers")
-        console.script(axe)
-        assert _serious(console) == []
+        assert console.findings(axe) == []
         for button in ("Edit and resend…", "Edit and publish…", "Purge…", "Delete…"):
             console.click(button)
             console.see_dialog()
-            assert _serious(console) == [], button
+            assert console.findings(axe) == [], button
             console.press("\ue00c")
             console.see_dialog(False)
         console.open("map", vhost="/", node="e:orders")
         console.see("Test message")
-        console.script(axe)
-        assert _serious(console) == []
-
-
-def _serious(console: Console) -> list[str]:
-    """Return serious and critical findings of axe-core."""
-    findings = console.driver.execute_async_script(
-        "const [done] = arguments;"
-        "axe.run(document, {resultTypes: ['violations']}).then(({ violations }) => done(violations));"
-    )
-    return [
-        f"{finding['id']}: {node['html'][:200]} {node['failureSummary']}"
-        for finding in findings
-        for node in finding["nodes"]
-        if finding["impact"] in ("serious", "critical")
-    ]
+        assert console.findings(axe) == []
 
 
 def test_the_topology_map(console: Console, shop: HttpBroker) -> None:

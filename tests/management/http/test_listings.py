@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from typing import Any
+from urllib.parse import quote
 from uuid import uuid4
 
 import msgspec
@@ -85,6 +86,9 @@ def test_links(api: HttpBroker, peer: Peer, queue: str) -> None:
     assert (incoming["role"], incoming["sender_settle_mode"], incoming["delivery_count"]) == ("receiver", "unsettled", 2)
     page = api.get(f"/leveret/links?page=1&page_size=1&sort=unsettled&sort_reverse=true&name={queue}")
     assert ([row["name"] for row in page["items"]], page["filtered_count"]) == ([f"{queue}-in"], 2)
+    name = quote(outgoing["connection_details"]["name"])
+    assert len(api.get(f"/leveret/links?connection={name}")) == 2
+    assert api.get("/leveret/links?connection=another") == []
     assert rows(api, "links", schemas.Link, "manager") == []
     assert len(rows(api, "links", schemas.Link, "monitor")) == 2
 
@@ -102,7 +106,7 @@ def test_transactions(api: HttpBroker, peer: Peer, queue: str) -> None:
     session.sender(f"/queues/{queue}").send(message(b"four"), state=under(id))
     local = one(api, "transactions", schemas.Transaction, kind="local", publishes=1)
     assert (local["id"], local["state"], local["user"], local["protocol"]) == (id.hex(), "open", "plain", "AMQP 1.0")
-    assert local["octets"] >= 4
+    assert local["size"] >= 4
     assert api.get("/leveret/transactions", "manager") == []
     controller.discharge(id)
     wait_until(lambda: rows(api, "transactions", schemas.Transaction) == [])
@@ -116,7 +120,7 @@ def test_transactions(api: HttpBroker, peer: Peer, queue: str) -> None:
         tx = one(api, "transactions/%2F", schemas.Transaction, kind="tx", publishes=1, settlements=1)
         assert (tx["user"], tx["state"], tx["protocol"]) == ("guest", "open", "AMQP 0-9-1")
         assert tx["channel_name"] == f"{tx['connection_details']['name']} ({tx['channel']})"
-        assert tx["octets"] >= 100
+        assert tx["size"] >= 100
         wait_until(lambda: one(api, "transactions", schemas.Transaction, kind="tx")["age"] > tx["age"])
         channel.tx_commit()
         wait_until(lambda: rows(api, "transactions", schemas.Transaction) == [])

@@ -42,6 +42,8 @@ class Listing:
         found = [row for row in rows if wanted(row["vhost"]) and self._sees(request.identity, row)]
         if {row.get("connection") for row in found} - {None, *request.cache.connections}:
             await request.cache.refresh_now()  # a connection is newer than the copies
+        if "connection" in request.query:
+            found = [row for row in found if _connection_of(request, row) == request.query["connection"]]
         source = Source(found, lambda row: self._show(request, row), self._name_of, value_at, self._order)
         return Answer(body=select_from(source, request.query))
 
@@ -57,18 +59,28 @@ class Listing:
         return row["vhost"], self._name_of(row)
 
 
+def _connection(request: Request, item: Row) -> Row | None:
+    """Return the connection of an object, which may have none."""
+    number = item.get("connection")
+    cached = None if number is None else request.cache.connections.get(number)
+    return None if cached is None else cached.item
+
+
+def _connection_of(request: Request, item: Row) -> str:
+    connection = _connection(request, item)
+    return "" if connection is None else str(connection["name"])
+
+
 def _with_connection(request: Request, item: Row) -> Row:
     """Return an object with its connection by name in place of its number."""
-    cached = request.cache.connections.get(item["connection"])
-    row = {**item, "connection_details": peer_of(None if cached is None else cached.item)}
+    row = {**item, "connection_details": peer_of(_connection(request, item))}
     del row["connection"]
     return row
 
 
 def _transaction_row(request: Request, item: Row) -> Row:
     row = _with_connection(request, item)
-    cached = request.cache.connections.get(item["connection"])
-    connection = None if cached is None else cached.item
+    connection = _connection(request, item)
     row["protocol"] = "" if connection is None else connection["protocol"]
     row["channel_name"] = channel_name(connection, item["channel"])
     return row

@@ -638,7 +638,7 @@ class Link(Answer):
 
 
 class Transaction(Answer):
-    """An open transaction of a channel or of an AMQP 1.0 session. `octets` are those of its publishes."""
+    """An open transaction of a channel or of an AMQP 1.0 session. `size` has the bytes of its publishes."""
 
     vhost: str
     user: str
@@ -650,7 +650,7 @@ class Transaction(Answer):
     id: str
     publishes: int
     settlements: int
-    octets: int
+    size: int
     state: Literal["open", "committing", "failed"]
     reason: str
     age: float

@@ -312,6 +312,81 @@ function CloseConnection({ connection }) {
   `;
 }
 
+// Links, transactions, pipelines
+
+/** Executes an operation of the control socket. */
+const operate = (name, fields) => call("POST", path("leveret", "operations", name), fields);
+
+const linkIdentity = ({ name, vhost, user, container, role }) => ({ name, vhost, user, container, role });
+
+export function releaseLink(row) {
+  confirmChange({
+    title: "Release link",
+    text: html`Requeues the ${plural(row.unsettled, "unsettled message")} of the suspended link <b>${row.name}</b>. Its client may have processed some of them.`,
+    label: "Release messages",
+    change: () => operate("links.release", linkIdentity(row)),
+    done: `Released link '${row.name}'`,
+  });
+}
+
+export function deleteLink(row) {
+  confirmChange({
+    title: "Delete link",
+    text: html`Deletes the link <b>${row.name}</b> with its subscription. An attached link is detached with an error.`,
+    label: "Delete link",
+    change: async () => {
+      await operate("links.delete", linkIdentity(row));
+      if (route.value.parts.length > 1) {
+        go(["links"], {});
+      }
+    },
+    done: `Deleted link '${row.name}'`,
+  });
+}
+
+const BRANCH_CHANGES = {
+  commit: ["Commit branch", "Commits", "Committed", "Commit decides for its coordinator, which may decide otherwise for other branches."],
+  rollback: ["Roll back branch", "Rolls back", "Rolled back", "Its publishes are dropped, and its messages are requeued."],
+  forget: ["Forget branch", "Forgets the outcome of", "Forgot", "A coordinator that asks for it later is refused."],
+};
+
+/** Resolves a branch of a distributed transaction: "commit", "rollback" or "forget". */
+export function resolveBranch(change, { branch, vhost }) {
+  const [label, verb, done, text] = BRANCH_CHANGES[change];
+  confirmChange({
+    title: label,
+    text: html`${verb} <b>${branch}</b>. ${text}`,
+    label,
+    change: () => operate(`dtx.${change}`, { name: branch, vhost }),
+    done: `${done} branch '${branch}'`,
+  });
+}
+
+export function releaseLease(row) {
+  confirmChange({
+    title: "Release lease",
+    text: html`Requeues the ${plural(row.messages, "message")} that <b>${row.lease}</b> holds of <b>${row.queue}</b>. Its reader may have processed some of them.`,
+    label: "Release lease",
+    change: async () => {
+      await operate("leases.release", { name: row.queue, vhost: row.vhost, lease: row.lease });
+      if (route.value.parts.length > 1) {
+        go(["pipelines"], { tab: "leases" });
+      }
+    },
+    done: `Released lease '${row.lease}'`,
+  });
+}
+
+export function abortSinkTransaction(row) {
+  confirmChange({
+    title: "Abort transaction",
+    text: html`Drops the ${plural(row.messages, "message")} of a transaction of the sink <b>${row.app}</b>. A running sink fails, and publishes the batch again.`,
+    label: "Abort transaction",
+    change: () => operate("stages.discard", { stages: [row.stage], vhost: row.vhost }),
+    done: `Aborted a transaction of '${row.app}'`,
+  });
+}
+
 // Vhosts, users, permissions
 
 function AddVhost() {

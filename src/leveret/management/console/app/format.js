@@ -67,7 +67,7 @@ export function time(milliseconds) {
 }
 
 /** A count with its noun: `1 queue`, `12 queues`, `2 policies`. */
-export const plural = (value, noun) => `${count(value)} ${value === 1 ? noun : noun.replace(/y$/, "ie") + "s"}`;
+export const plural = (value, noun) => `${count(value)} ${value === 1 ? noun : noun.replace(/y$/, "ie").replace(/ch$/, "che") + "s"}`;
 
 /** Any value of the API as one line of text. */
 export function plain(value) {

@@ -11,11 +11,13 @@ import { ConnectionView, ConnectionsView } from "./views/connections.js";
 import { ConsumersView } from "./views/consumers.js";
 import { DefinitionsView } from "./views/definitions.js";
 import { ExchangeView, ExchangesView } from "./views/exchanges.js";
+import { LinksView, LinkView } from "./views/links.js";
 import { MapView } from "./views/map.js";
 import { OverviewView } from "./views/overview.js";
 import { PoliciesView } from "./views/policies.js";
 import { QueueView } from "./views/queue.js";
 import { QueuesView, StreamsView } from "./views/queues.js";
+import { TransactionsView } from "./views/transactions.js";
 import { PermissionsView, UserView, UsersView } from "./views/users.js";
 import { VhostsView } from "./views/vhosts.js";
 
@@ -39,6 +41,8 @@ export const GROUPS = [
       { id: "connections", name: "Connections", key: "c", list: ConnectionsView, one: ConnectionView, parts: 2, vhosts: true, shown: always },
       { id: "channels", name: "Channels", key: "h", list: ChannelsView, one: ChannelView, parts: 2, vhosts: true, shown: always },
       { id: "consumers", name: "Consumers", key: "n", list: ConsumersView, vhosts: true, shown: always },
+      { id: "links", name: "AMQP 1.0 links", key: "l", list: LinksView, one: LinkView, parts: 3, vhosts: true, shown: always },
+      { id: "transactions", name: "Transactions", key: "t", list: TransactionsView, vhosts: true, shown: always },
     ],
   },
   {

@@ -618,7 +618,7 @@ class BaseConnection(VhostSession):
                     id="",
                     publishes=len(transaction.publishes),
                     settlements=len(transaction.settlements),
-                    octets=transaction.size,
+                    size=transaction.size,
                     state="committing" if transaction.committing else "open",
                     reason="",
                     age=max(now - transaction.since, 0) / 1000,

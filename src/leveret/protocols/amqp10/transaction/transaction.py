@@ -146,7 +146,7 @@ class LocalTransaction:
             id=self.id.hex(),
             publishes=len(self.postings),
             settlements=len(self.retirements),
-            octets=self.size,
+            size=self.size,
             state="committing" if self.committing else "failed" if self.failed else "open",
             reason=self.failed,
             age=max(session.broker.timers.now() - self.since, 0) / 1000,

@@ -37,7 +37,7 @@ export function ListView({
   title, kind, noun, columns, keyOf, vhosts = true, paged = true, keep, sort = "name", query = {}, actions, tools, intro, empty,
 }) {
   const parameters = route.value.query;
-  const target = vhosts && parameters.vhost ? path(kind, parameters.vhost) : `/${kind}`;
+  const target = vhosts && parameters.vhost ? path(...kind.split("/"), parameters.vhost) : `/${kind}`;
   const order = orderOf(parameters, columns, sort);
   const Body = paged ? PagedBody : WholeBody;
   return html`

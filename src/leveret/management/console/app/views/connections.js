@@ -1,9 +1,9 @@
 // Connections.
 
 import { closeConnection } from "../actions.js";
-import { has, path, withQuery } from "../api.js";
+import { path, withQuery } from "../api.js";
 import { useResource } from "../data.js";
-import { bytes, count, plain, time } from "../format.js";
+import { bytes, count, time } from "../format.js";
 import { html } from "../html.js";
 import { link } from "../route.js";
 import { Chart, historyParameters, RangeChoice, useRange } from "../ui/chart.js";
@@ -12,6 +12,8 @@ import { Badge, ConnectionLink, Entries, Facts, Failure, Panel, Stats, Title, Us
 import { SmallTable } from "../ui/table.js";
 import { isAdministrator } from "../session.js";
 import { CHANNEL_COLUMNS } from "./channels.js";
+import { LINK_COLUMNS, linkKey } from "./links.js";
+import { TRANSACTION_COLUMNS, transactionKey } from "./transactions.js";
 
 const nameOf = (row) => row.user_provided_name || row.client_properties?.connection_name || "";
 
@@ -101,9 +103,9 @@ export function ConnectionView({ parts }) {
         />
       <//>
     </div>
-    <${Sessions} target=${target} protocol=${connection.protocol} />
+    <${Work} name=${name} />
     <${Panel} title="Channels" flush>
-      <${SmallTable} label="Channels" rows=${channels ?? []} columns=${CHANNEL_COLUMNS.filter(({ id }) => id !== "user" && id !== "vhost")} keyOf=${(row) => row.name} initial="number" empty="No channels." />
+      <${SmallTable} label="Channels" rows=${channels ?? []} columns=${without(CHANNEL_COLUMNS)} keyOf=${(row) => row.name} initial="number" empty="No channels." />
     <//>
     <div class="grid">
       <${Panel} title="Client properties"><${Entries} object=${client} /><//>
@@ -112,29 +114,25 @@ export function ConnectionView({ parts }) {
   `;
 }
 
-const LINK_COLUMNS = [
-  { id: "name", title: "Link" },
-  { id: "direction", title: "Direction", width: 100 },
-  { id: "address", title: "Address", value: (row) => row.target_address ?? row.source_address },
-  { id: "credit", title: "Credit", width: 90, num: true, value: (row) => row.credit ?? row.link_credit },
-  { id: "delivery_count", title: "Deliveries", width: 110, num: true, value: (row) => row.delivery_count },
-];
-
-/** Sessions and links of an AMQP 1.0 connection. */
-function Sessions({ target, protocol }) {
-  const shown = protocol === "AMQP 1-0" && has("/connections/{name}/sessions");
-  const { value } = useResource(shown ? `${target}/sessions` : null);
-  if (!value) {
-    return null;
-  }
-  const links = value.flatMap((session) => [
-    ...(session.incoming_links ?? []).map((item) => ({ ...item, name: item.link_name ?? item.name, direction: "from client" })),
-    ...(session.outgoing_links ?? []).map((item) => ({ ...item, name: item.link_name ?? item.name, direction: "to client" })),
-  ]);
+/** Links and open transactions of a connection. */
+function Work({ name }) {
+  const { value: links } = useResource(withQuery("/leveret/links", { connection: name }));
+  const { value: transactions } = useResource(withQuery("/leveret/transactions", { connection: name }));
   return html`
-    <${Panel} title=${`AMQP 1.0 links in ${value.length} sessions`} flush>
-      <${SmallTable} label="Links" rows=${links} columns=${LINK_COLUMNS} keyOf=${(row) => `${row.direction} ${plain(row.name)} ${plain(row.handle)}`} initial="name" empty="No links." />
-    <//>
+    ${links?.length > 0 &&
+    html`
+      <${Panel} title="AMQP 1.0 links" flush>
+        <${SmallTable} label="Links" rows=${links} columns=${without(LINK_COLUMNS)} keyOf=${linkKey} initial="name" />
+      <//>
+    `}
+    ${transactions?.length > 0 &&
+    html`
+      <${Panel} title="Open transactions" flush>
+        <${SmallTable} label="Transactions" rows=${transactions} columns=${without(TRANSACTION_COLUMNS)} keyOf=${transactionKey} initial="age" initialDescending />
+      <//>
+    `}
   `;
 }
 
+/** Returns columns without those of which a connection has one value. */
+const without = (columns) => columns.filter(({ id }) => !["user", "vhost", "protocol"].includes(id));
