@@ -521,6 +521,7 @@ VIEWS = (
     ("exchanges", "/", "orders"),
     ("map",),
     ("streams",),
+    ("pipelines",),
     ("connections",),
     ("channels",),
     ("consumers",),

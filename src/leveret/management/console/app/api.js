@@ -112,6 +112,14 @@ export async function all(target, parameters = {}, limit = Infinity) {
   return items.slice(0, limit);
 }
 
+/** Returns the parameters for the items of a list with one name. The API compares names without their case. */
+export const named = (name) => ({
+  page: 1,
+  page_size: LARGE_PAGE,
+  name: `^${name.replace(/[\\.+*?()|[\]{}^$]/g, "\\$&")}$`,
+  use_regex: "true",
+});
+
 let routes = new Map();
 
 /** Reads which paths the API has, so that the console shows only what the broker offers. */

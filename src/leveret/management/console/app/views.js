@@ -11,9 +11,10 @@ import { ConnectionView, ConnectionsView } from "./views/connections.js";
 import { ConsumersView } from "./views/consumers.js";
 import { DefinitionsView } from "./views/definitions.js";
 import { ExchangeView, ExchangesView } from "./views/exchanges.js";
-import { LinksView, LinkView } from "./views/links.js";
+import { LinkView, LinksView } from "./views/links.js";
 import { MapView } from "./views/map.js";
 import { OverviewView } from "./views/overview.js";
+import { PipelineView, PipelinesView } from "./views/pipelines.js";
 import { PoliciesView } from "./views/policies.js";
 import { QueueView } from "./views/queue.js";
 import { QueuesView, StreamsView } from "./views/queues.js";
@@ -31,6 +32,7 @@ export const GROUPS = [
     views: [
       { id: "queues", name: "Queues", key: "q", list: QueuesView, one: QueueView, parts: 3, vhosts: true, shown: always },
       { id: "streams", name: "Streams", key: "s", list: StreamsView, vhosts: true, shown: always },
+      { id: "pipelines", name: "Pipelines", key: "i", list: PipelinesView, one: PipelineView, parts: 5, vhosts: true, shown: always },
       { id: "exchanges", name: "Exchanges", key: "e", list: ExchangesView, one: ExchangeView, parts: 3, vhosts: true, shown: always },
       { id: "map", name: "Topology", key: "m", list: MapView, vhosts: true, shown: always },
     ],

@@ -1,7 +1,7 @@
 // Links of AMQP 1.0, attached and suspended.
 
 import { deleteLink, releaseLink } from "../actions.js";
-import { path, withQuery } from "../api.js";
+import { named, path, withQuery } from "../api.js";
 import { useResource } from "../data.js";
 import { count, duration, short, time } from "../format.js";
 import { html } from "../html.js";
@@ -50,15 +50,10 @@ const SERIES = [
   { key: "credit", label: "Credit", color: "ready", kind: "gauge" },
 ];
 
-/** Returns an RE2 expression for one name. */
-const exactly = (name) => `^${name.replace(/[\\.+*?()|[\]{}^$]/g, "\\$&")}$`;
-
 export function LinkView({ parts }) {
   const [, vhost, name] = parts;
   const { user, container = "", role } = route.value.query;
-  const { value, error } = useResource(
-    withQuery(path("leveret", "links", vhost), { page: 1, page_size: 500, name: exactly(name), use_regex: "true" }),
-  );
+  const { value, error } = useResource(withQuery(path("leveret", "links", vhost), named(name)));
   const crumb = html`<a href=${link(["links"])}>AMQP 1.0 links</a> › <a href=${link(["links"], { vhost })}>${vhost}</a>`;
   const found = value?.items.find(
     (row) => row.name === name && row.container === container && (!user || row.user === user) && (!role || row.role === role),
