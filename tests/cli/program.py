@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -66,3 +67,27 @@ class Program:
                     pipe.close()
                 except BrokenPipeError:
                     pass
+
+
+def on_terminal(program: Program, *arguments: str, typed: bytes = b"") -> tuple[int, str]:
+    """Return the exit code, and the output on a terminal."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "leveret", *arguments],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=program.environment | {"TERM": "xterm"},
+        start_new_session=True,
+    )
+    os.close(theirs)
+    os.write(ours, typed)
+    shown = b""
+    try:
+        while data := os.read(ours, 1 << 16):
+            shown += data
+    except OSError:
+        pass  # the end of a terminal
+    finally:
+        os.close(ours)
+    return process.wait(LIMIT), shown.decode()

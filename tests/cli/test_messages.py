@@ -7,7 +7,6 @@ import base64
 import fcntl
 import json
 import os
-import pty
 import signal
 import subprocess
 import sys
@@ -20,7 +19,7 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from tests.cli.program import LIMIT, Program
+from tests.cli.program import LIMIT, Program, on_terminal
 from tests.support.broker import Broker, LeveretProcess, leveret_only
 from tests.support.polling import wait_until
 from tests.support.proxy import Proxy
@@ -512,30 +511,6 @@ def test_the_queue_is_deleted_meanwhile(program: Program, channel: BlockingChann
         _, err = process.communicate(timeout=LIMIT)
     assert (process.returncode, err.count(b"Error: ")) == (4, 1)
     assert b"the queue was deleted" in err
-
-
-def on_terminal(program: Program, *arguments: str, typed: bytes = b"") -> tuple[int, str]:
-    """Return the exit code, and the output on a terminal."""
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "leveret", *arguments],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        env=program.environment | {"TERM": "xterm"},
-        start_new_session=True,
-    )
-    os.close(theirs)
-    os.write(ours, typed)
-    shown = b""
-    try:
-        while data := os.read(ours, 1 << 16):
-            shown += data
-    except OSError:
-        pass  # the end of a terminal
-    finally:
-        os.close(ours)
-    return process.wait(LIMIT), shown.decode()
 
 
 def test_bodies_do_not_control_the_terminal(program: Program, channel: BlockingChannel, queue: str) -> None:

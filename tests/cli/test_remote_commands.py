@@ -12,18 +12,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from leveret.cli.app import COMMANDS, NOT_REMOTE, leveret
-from tests.cli.runner import Commands
+from tests.cli.runner import Commands, http_url
 from tests.management.http.conftest import USERS
 from tests.security.certificates import Authority
 from tests.support.broker import LeveretProcess, basic_config, leveret_only
 
 ALL = "leveret.tag:administrator"
-
-
-def http_url(broker: LeveretProcess, user: str = "guest", password: str | None = None) -> str:
-    ready = json.loads((broker.directory / "ready.json").read_text("utf-8"))
-    scheme, _, rest = str(ready["management"][0]).partition("://")
-    return f"{scheme}://{user}:{user if password is None else password}@{rest}"
 
 
 @pytest.fixture(scope="module")

@@ -86,6 +86,16 @@ def test_offset_count_and_cursor(harness: Harness, filled: Queue) -> None:
     assert browse(harness, "source", offset=100) == []
 
 
+def test_each_message_counts_once_as_examined(harness: Harness) -> None:
+    declare(harness, "source")
+    publish(harness, "source", *("ab" * 100))
+    first = harness.call("messages.browse", queue="source", count=70)
+    rest = harness.call("messages.browse", queue="source", count=200, cursor=first["cursor"])
+    assert (first["examined"], rest["examined"]) == (70, 130)
+    found = harness.call("messages.browse", queue="source", where=[{"field": "body", "value": "b"}], count=5)
+    assert found["examined"] == 10
+
+
 def test_priorities_come_in_the_order_of_delivery(harness: Harness) -> None:
     declare(harness, "ranked", x_max_priority=5)
     for priority in (1, 5, 3, 5):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
 from typing import Any, TypeAlias
 
 import click
 
 # Longer tables are printed as plain columns, because rich takes too long to lay them out.
 MAX_RICH_ROWS = 1000
+_CLEAR_LINE = "\r\x1b[K"
 
 # Any part of a decoded JSON reply.
 Reply: TypeAlias = Any
@@ -105,3 +107,28 @@ def _show_plain(headings: Sequence[str], rows: Sequence[Sequence[str]], right: S
             for cell, width, at_right in zip(row, widths, right, strict=True)
         ]
         click.echo("  ".join(cells).rstrip())
+
+
+class StatusLine:
+    """Context manager for a line on standard error that replaces the one before. Shown only on a terminal.
+
+    Args:
+        wanted: Whether to show the line.
+    """
+
+    def __init__(self, wanted: bool) -> None:
+        self._shown = wanted and sys.stderr.isatty()
+
+    def show(self, line: str) -> None:
+        """Show a line."""
+        if self._shown:
+            click.echo(f"{_CLEAR_LINE}{line}", nl=False, err=True)
+
+    def __enter__(self) -> StatusLine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._shown:
+            click.echo(_CLEAR_LINE, nl=False, err=True)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from pathlib import Path
 
 import click
 
 from leveret.cli.failed import Failed
-from leveret.cli.output import Item, show_json, show_table
+from leveret.cli.output import Item, StatusLine, show_json, show_table
 from leveret.cli.remote import Remote, current, in_vhost_option, remote_options
 from leveret.cli.stream_segments import POLL_INTERVAL, streams_of
 
@@ -92,22 +91,16 @@ def erase(
 
 def _outcome(broker: Remote, name: str, vhost: str) -> Item:
     """Wait for the end of the erasure, showing its progress on a terminal. Returns its counts."""
-    shown = sys.stderr.isatty() and not broker.as_json
-    while True:
-        outcome: Item = broker.call("streams.erasing", name=name, vhost=vhost)
-        if outcome["state"] in ("done", "failed"):
-            break
-        if shown:
-            click.echo(
-                f"\r{outcome['state']}: {outcome['segments']} segments done, {outcome['remaining']} remaining,"
-                f" {outcome.get('matched', 0)} rows matched ",
-                nl=False,
-                err=True,
+    with StatusLine(not broker.as_json) as line:
+        while True:
+            outcome: Item = broker.call("streams.erasing", name=name, vhost=vhost)
+            if outcome["state"] in ("done", "failed"):
+                return outcome
+            line.show(
+                f"{outcome['state']}: {outcome['segments']} segments done, {outcome['remaining']} remaining,"
+                f" {outcome.get('matched', 0)} rows matched"
             )
-        time.sleep(POLL_INTERVAL)
-    if shown:
-        click.echo("\r\x1b[K", nl=False, err=True)
-    return outcome
+            time.sleep(POLL_INTERVAL)
 
 
 def _rules(

@@ -195,6 +195,7 @@ class Selection:
         self._until = time.monotonic() + min(request.seconds, MAX_SECONDS)
         self.turns = Turns(context)
         self.examined = 0
+        self._step: list[Entry] = []
         self.walk = queue.inspect().walk()
         self.walk.start_after(*_read_cursor(queue, request.cursor))
 
@@ -210,8 +211,9 @@ class Selection:
         return None if walk.ended else f"{walk.queue.id}-{walk.level}-{walk.seq}-{walk.until}"
 
     def end_behind(self, entry: Entry) -> None:
-        """End behind an entry of the last step."""
+        """End behind an entry of the last step. The next request looks at those behind it."""
         walk = self.walk
+        self.examined -= len(self._step) - self._step.index(entry) - 1
         walk.start_after(walk.level, entry.seq, walk.until)
         walk.ended = False
 
@@ -223,7 +225,7 @@ class Selection:
         """
         walk = self.walk
         while not walk.ended and not self.is_spent:
-            entries = await next_entries(walk, min(count, STEP, self._left))
+            self._step = entries = await next_entries(walk, min(count, STEP, self._left))
             self._left -= len(entries)
             self._bytes_left -= sum(entry.message.size for entry in entries)
             self.examined += len(entries)

@@ -1,0 +1,348 @@
+"""`leveret messages`: look at the messages of a queue in their places, move, copy, delete and resend them."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import click
+
+from leveret.cli.failed import INCOMPLETE, Failed
+from leveret.cli.options import Function, together
+from leveret.cli.output import Columns, Item, Reply, StatusLine, show_json, show_table, size
+from leveret.cli.remote import Remote, current, in_vhost_option, remote_options
+from leveret.cli.tables import read_object
+
+# The limits of one request, after which it returns a cursor: short enough for a timely progress line.
+_LIMITS: Final[Item] = {"examine": 100_000, "examine_bytes": 256 << 20, "seconds": 1.0}
+# Messages of one request that are shown.
+_PAGE: Final = 1000
+# Bytes of a payload in a table and in JSON.
+_TABLE_BYTES: Final = 60
+_JSON_BYTES: Final = 64 << 10
+_MATCHES: Final = {"=": "equals", "*=": "contains", "~=": "regex"}
+_COUNTS: Final = ("messages", "unroutable", "refused", "missing", "examined")
+_WHY: Final = {
+    "unroutable": "no queue would get them",
+    "refused": "a queue that would get them is full",
+    "missing": "they are not ready any more",
+}
+
+READY: Columns = (
+    ("id", "id"),
+    ("exchange", "exchange"),
+    ("routing_key", "routing key"),
+    ("deliveries", "deliveries"),
+    ("payload_bytes", "size", size),
+    ("payload", "payload"),
+)
+UNACKED: Columns = (
+    *READY[:-1],
+    ("consumer", "consumer"),
+    ("connection", "connection"),
+    ("channel", "channel"),
+    READY[-1],
+)
+
+
+def _read_conditions(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> list[Item]:
+    return [_read_condition(text) for text in texts]
+
+
+def _read_condition(text: str) -> Item:
+    parts = re.fullmatch(r"([^=*~]+)(?:(=|\*=|~=)(.*))?", text, re.DOTALL)
+    if parts is None:
+        raise click.BadParameter(f"{text!r}: expected FIELD=VALUE, FIELD*=TEXT, FIELD~=REGEX or FIELD")
+    field, operator, value = parts.groups()
+    if operator is None:
+        return {"field": field, "match": "exists"}
+    return {"field": field, "match": _MATCHES[operator], "value": value}
+
+
+def _where_option(required: bool) -> Callable[[Function], Function]:
+    return click.option(
+        "--where",
+        multiple=True,
+        required=required,
+        callback=_read_conditions,
+        metavar="CONDITION",
+        help="FIELD=VALUE, FIELD*=TEXT (contains), FIELD~=REGEX or FIELD (exists); repeatable, messages must match all"
+        " conditions. FIELD is exchange, routing_key, a property, headers.NAME, body or body.PATH for JSON.",
+    )
+
+
+_encoding_option = click.option(
+    "--encoding",
+    type=click.Choice(["auto", "base64"]),
+    default="auto",
+    show_default=True,
+    help="auto shows payloads that are UTF-8 as text.",
+)
+_truncate_option = click.option(
+    "--truncate",
+    type=click.IntRange(0),
+    metavar="BYTES",
+    help=f"Bytes of a payload to show.  [default: {_TABLE_BYTES}, with --json {_JSON_BYTES}]",
+)
+_state_option = click.option(
+    "--state",
+    type=click.Choice(["ready", "unacked"]),
+    default="ready",
+    show_default=True,
+    help="unacked: messages that consumers have.",
+)
+_count_option = click.option(
+    "--count", type=click.IntRange(1), default=100, show_default=True, help="Maximum number of messages to show."
+)
+_queue_id_option = click.option(
+    "--queue-id", type=int, help="Refuse if the queue was declared again since `browse` has shown this id."
+)
+_selection_options = together(
+    click.option("--id", "ids", type=int, multiple=True, help="Id of a message, as `browse` shows it; repeatable."),
+    _where_option(required=False),
+    click.option("--all", "everything", is_flag=True, help="All ready messages."),
+    _queue_id_option,
+    click.option("--dry-run", is_flag=True, help="Count the messages that match, and change nothing."),
+)
+_target_options = together(
+    click.option("--to-queue", metavar="NAME", help="The target queue."),
+    click.option("--to-exchange", metavar="NAME", help="The exchange that routes the messages."),
+    click.option("--routing-key", help="Their routing key for --to-exchange.  [default: that of each message]"),
+    click.option("--to-origin", is_flag=True, help="The queue in which each dead letter died last."),
+)
+
+
+@click.group()
+def messages() -> None:
+    """Browse, search, move, copy, delete and resend messages of a queue."""
+
+
+@messages.command()
+@click.argument("queue")
+@_state_option
+@click.option("--offset", type=click.IntRange(0), default=0, help="Messages to skip; of a stream, the first offset.")
+@_count_option
+@_truncate_option
+@_encoding_option
+@in_vhost_option
+@remote_options
+def browse(queue: str, state: str, offset: int, count: int, truncate: int | None, encoding: str, vhost: str) -> None:
+    """Show messages of QUEUE without taking them: they are neither requeued nor marked as redelivered."""
+    _show(current(), count, truncate, vhost=vhost, queue=queue, state=state, offset=offset, encoding=encoding)
+
+
+@messages.command()
+@click.argument("queue")
+@_where_option(required=True)
+@_state_option
+@_count_option
+@_truncate_option
+@_encoding_option
+@in_vhost_option
+@remote_options
+def search(queue: str, where: list[Item], state: str, count: int, truncate: int | None, encoding: str, vhost: str) -> None:
+    """Show the messages of QUEUE that match conditions, without taking them."""
+    _show(current(), count, truncate, vhost=vhost, queue=queue, where=where, state=state, encoding=encoding)
+
+
+@messages.command()
+@click.argument("queue")
+@_target_options
+@_selection_options
+@in_vhost_option
+@remote_options
+def move(queue: str, vhost: str, dry_run: bool, **options: Reply) -> None:
+    """Move ready messages of QUEUE to a queue or an exchange. A message that no queue takes stays."""
+    _relocate("move", "moved", dry_run, vhost=vhost, queue=queue, **_target(options), **_selection(options))
+
+
+@messages.command()
+@click.argument("queue")
+@_target_options
+@_selection_options
+@in_vhost_option
+@remote_options
+def copy(queue: str, vhost: str, dry_run: bool, **options: Reply) -> None:
+    """Copy ready messages of QUEUE, which may be a stream, to a queue or an exchange."""
+    _relocate("copy", "copied", dry_run, vhost=vhost, queue=queue, **_target(options), **_selection(options))
+
+
+@messages.command()
+@click.argument("queue")
+@_selection_options
+@in_vhost_option
+@remote_options
+def delete(queue: str, vhost: str, dry_run: bool, **options: Reply) -> None:
+    """Delete ready messages of QUEUE without dead-lettering them."""
+    _relocate("delete", "deleted", dry_run, vhost=vhost, queue=queue, **_selection(options))
+
+
+@messages.command()
+@click.argument("queue")
+@click.argument("id", type=int)
+@click.option("--exchange", help="The exchange.  [default: the queue in which the dead letter died last]")
+@click.option("--routing-key", help="The routing key.")
+@click.option("--payload", metavar="TEXT", help="The new payload.")
+@click.option(
+    "--payload-file",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="A file with the new payload.",
+)
+@click.option("--properties", metavar="JSON", help="All new properties, as `browse --json` shows them.")
+@_queue_id_option
+@in_vhost_option
+@remote_options
+def resend(
+    queue: str,
+    id: int,
+    exchange: str | None,
+    routing_key: str | None,
+    payload: str | None,
+    payload_file: Path | None,
+    properties: str | None,
+    queue_id: int | None,
+    vhost: str,
+) -> None:
+    """Publish a changed copy of message ID of QUEUE, and delete the message. Without an option, a part stays as it is."""
+    if payload is not None and payload_file is not None:
+        raise click.UsageError("--payload excludes --payload-file")
+    encoding = None
+    if payload_file is not None:
+        payload, encoding = base64.b64encode(payload_file.read_bytes()).decode(), "base64"
+    broker = current()
+    result = broker.call(
+        "messages.resend",
+        vhost=vhost,
+        queue=queue,
+        id=id,
+        queue_id=queue_id,
+        exchange=exchange,
+        routing_key=routing_key,
+        payload=payload,
+        payload_encoding=encoding,
+        properties=None if properties is None else read_object(properties, "--properties"),
+    )
+    _show_counts(broker, "resent", queue, result)
+
+
+def _show(broker: Remote, count: int, truncate: int | None, **request: Reply) -> None:
+    """Print messages that a request selects."""
+    if truncate is None:
+        truncate = _JSON_BYTES if broker.as_json else _TABLE_BYTES
+    found: list[Item] = []
+    examined = 0
+    queue_id = cursor = None
+    more = True
+    with StatusLine(not broker.as_json) as line:
+        while more:
+            page = broker.call(
+                "messages.browse",
+                count=min(count - len(found), _PAGE),
+                truncate=truncate,
+                cursor=cursor,
+                **request,
+                **_LIMITS,
+            )
+            found += page["messages"]
+            examined += page["examined"]
+            queue_id, cursor = page["queue_id"], page["cursor"]
+            more = cursor is not None and len(found) < count
+            line.show(f"found {len(found):,} of {examined:,} messages")
+    if broker.as_json:
+        show_json({"queue_id": queue_id, "messages": found, "examined": examined})
+        return
+    for item in found:
+        holder = item.get("holder") or {}
+        item["consumer"] = holder.get("consumer_tag")
+        item["connection"], item["channel"] = holder.get("connection"), holder.get("channel")
+    show_table(found, UNACKED if request["state"] == "unacked" else READY)
+    if cursor is not None:
+        click.echo(f"{len(found):,} messages shown, there may be more: use --count", err=True)
+
+
+def _target(options: dict[str, Reply]) -> Item:
+    """Return the target of the options. Raises `click.UsageError`."""
+    chosen = [options["to_queue"] is not None, options["to_exchange"] is not None, options["to_origin"]]
+    if sum(chosen) != 1:
+        raise click.UsageError("expected one of --to-queue, --to-exchange and --to-origin")
+    if options["routing_key"] is not None and options["to_exchange"] is None:
+        raise click.UsageError("--routing-key requires --to-exchange")
+    return {key: options[key] for key in ("to_queue", "to_exchange", "routing_key", "to_origin")}
+
+
+def _selection(options: dict[str, Reply]) -> Item:
+    """Return the selected messages of the options. Raises `click.UsageError`."""
+    if sum((bool(options["ids"]), bool(options["where"]), options["everything"])) != 1:
+        raise click.UsageError("expected one of --id, --where and --all")
+    return {"ids": list(options["ids"]) or None, "where": options["where"] or None, "queue_id": options["queue_id"]}
+
+
+def _relocate(action: str, done: str, dry_run: bool, **request: Reply) -> None:
+    """Execute an operation on the selected messages until no message is left, and print its counts."""
+    broker = current()
+    queue = request["queue"]
+    if dry_run:
+        _count(broker, action, request)
+        return
+    total: Item = dict.fromkeys(_COUNTS, 0)
+    cursor = None
+    limits = _LIMITS if request["ids"] is None else {}
+    try:
+        with StatusLine(not broker.as_json) as line:
+            while True:
+                result = broker.call(f"messages.{action}", cursor=cursor, **request, **limits)
+                for key in _COUNTS:
+                    total[key] += result[key]
+                cursor = result["cursor"]
+                if cursor is None:
+                    break
+                line.show(f"{done} {total['messages']:,} of {total['examined']:,} messages")
+    except (Failed, KeyboardInterrupt):
+        if total["messages"]:
+            click.echo(f"{done} {total['messages']:,} messages of queue '{queue}' before", err=True)
+        raise
+    _show_counts(broker, done, queue, total)
+
+
+def _count(broker: Remote, action: str, request: Item) -> None:
+    """Print how many messages an operation would change."""
+    if request["ids"] is not None:
+        raise click.UsageError("--dry-run requires --where or --all")
+    found = examined = 0
+    cursor = None
+    with StatusLine(not broker.as_json) as line:
+        while True:
+            page = broker.call(
+                "messages.browse",
+                vhost=request["vhost"],
+                queue=request["queue"],
+                where=request["where"],
+                count=_PAGE,
+                truncate=0,
+                cursor=cursor,
+                **_LIMITS,
+            )
+            found += len(page["messages"])
+            examined += page["examined"]
+            cursor = page["cursor"]
+            if cursor is None:
+                break
+            line.show(f"found {found:,} of {examined:,} messages")
+    if broker.as_json:
+        show_json({"dry_run": True, "messages": found, "examined": examined})
+    else:
+        click.echo(f"would {action} {found:,} of {examined:,} messages of queue '{request['queue']}'")
+
+
+def _show_counts(broker: Remote, done: str, queue: str, result: Item) -> None:
+    """Print the counts of an operation. Raises `Failed` if messages were left."""
+    if broker.as_json:
+        show_json({key: result[key] for key in _COUNTS})
+    else:
+        click.echo(f"{done} {result['messages']:,} messages of queue '{queue}'")
+    left = [f"{result[key]:,} messages were not {done}: {why}" for key, why in _WHY.items() if result[key]]
+    if left:
+        raise Failed("\n".join(left), INCOMPLETE)
