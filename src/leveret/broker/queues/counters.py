@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class QueueCounters:
-    """What happened to the entries of one queue.
+    """The counters of one queue.
 
     Attributes:
         published: Messages that entered the queue.

@@ -67,7 +67,7 @@ class Queue(Destination):
 
     It owns its sequence numbers. Other state is in its parts, whose default is a queue without the feature:
 
-    counters   what happened to its entries
+    counters   its published, delivered and settled entries
     lifetime   what deletes it
     hidden     entries that are not visible yet
     limits     limits of its length and of failed deliveries
