@@ -11,9 +11,9 @@ from array import array
 from collections.abc import Callable
 from typing import Any
 
-from leveret.broker.bodies import whole
+from leveret.broker.bodies import Body, whole
 from leveret.broker.broker import Broker, HeaderReader, VhostSettings
-from leveret.broker.consumer import Consumer, UnackedOwner
+from leveret.broker.consumer import NO_CLIENT, Consumer, UnackedOwner
 from leveret.broker.log import CommitWaiter, Loaded, Located, RecoveredQueue, Recovery
 from leveret.broker.message import AT_ONCE, FORMAT_AMQP0, Entry, Message, make_address
 from leveret.broker.queues.classic.queue import ClassicQueue
@@ -21,6 +21,7 @@ from leveret.broker.queues.queue import Queue
 from leveret.broker.routing import Route
 from leveret.broker.segments import SegmentSettings, SegmentStore
 from leveret.broker.timers import Timers
+from leveret.broker.values import FieldTable
 from leveret.security.patterns import compile_pattern
 from leveret.storage.memory import MemoryLog, MemoryRow
 from tests.support.queues import classic
@@ -221,6 +222,12 @@ class JsonReader(HeaderReader):
 
     def make_header(self, content_type: str, size: int) -> bytes:
         return json.dumps({"content-type": content_type}).encode()
+
+    def make_headers(self, headers: FieldTable, size: int) -> tuple[bytes, int]:
+        return json.dumps({"headers": headers}).encode(), 0
+
+    def as_basic(self, message: Message) -> tuple[FieldTable, Body]:
+        return (json.loads(message.header) if message.header else {}), message.body
 
 
 class Taker(Consumer):
@@ -427,7 +434,7 @@ class World:
         """Route and push one message; return the names of its queues."""
         message = self.message(body, exchange=exchange, key=key, **options)
         route = self.vhost.route(message.address)
-        queues = self.vhost.route_message(route, message, []) if route.dynamic else route.queues
+        queues = self.vhost.route_message(route, message, [], NO_CLIENT) if route.dynamic else route.queues
         for queue in queues:
             queue.push(message)
         return sorted(queue.name for queue in queues)

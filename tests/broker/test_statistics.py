@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from leveret.broker.consumer import NO_CLIENT
 from leveret.broker.message import make_address
 from leveret.broker.queues.queue import Queue
 from leveret.broker.statistics import QUEUE_COUNTERS
@@ -26,7 +27,7 @@ def published(world: World, exchange: str, key: str, count: int = 1, **options: 
         route = world.vhost.route(message.address)
         queues = route.queues
         if route.dynamic:
-            queues = world.vhost.route_message(route, message, [])
+            queues = world.vhost.route_message(route, message, [], NO_CLIENT)
         else:
             route.published += 1
         for queue in queues:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from leveret.broker.consumer import NO_CLIENT
 from leveret.broker.errors import NotFound, PreconditionFailed
 from leveret.broker.message import make_address
 from tests.broker.support import Taker, World
@@ -147,10 +148,10 @@ class TestAlternate:
         world.vhost.bind(two, "amq.fanout", "", {})
         message = world.message(exchange="a", key="k")
         route = world.vhost.route(message.address)
-        assert world.vhost.route_message(route, message, ["no such key"]) == [one]
+        assert world.vhost.route_message(route, message, ["no such key"], NO_CLIENT) == [one]
         message = world.message(exchange="a", key="nothing")
         route = world.vhost.route(message.address)
-        assert world.vhost.route_message(route, message, ["no such key"]) == [two]
+        assert world.vhost.route_message(route, message, ["no such key"], NO_CLIENT) == [two]
 
 
 class TestCopies:
@@ -160,7 +161,7 @@ class TestCopies:
         one, two = world.queue("one"), world.queue("two")
         message = world.message(key="one")
         route = world.vhost.route(message.address)
-        assert world.vhost.route_message(route, message, ["two", "one", "nowhere"]) == [one, two]
+        assert world.vhost.route_message(route, message, ["two", "one", "nowhere"], NO_CLIENT) == [one, two]
 
 
 class TestDeletion:

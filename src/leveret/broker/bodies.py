@@ -66,6 +66,15 @@ def whole(body: Body) -> bytes:
     return body.read(0, body.size)
 
 
+def size_of(body: Body) -> int:
+    """Return the size of a body in bytes."""
+    if isinstance(body, StoredBody):
+        return body.size
+    if isinstance(body, bytes):
+        return len(body)
+    return sum([len(part) for part in body])
+
+
 class Preceded(StoredBody):
     """Bytes in memory followed by a stored body."""
 

@@ -109,6 +109,18 @@ class HeaderReader:
         """
         raise UnsupportedOperation(f"{type(self).__name__} cannot encode properties: the broker creates AMQP 0-x messages")
 
+    def make_headers(self, headers: FieldTable, size: int) -> tuple[bytes, int]:
+        """Encode application headers as the only property of such a message.
+
+        Returns:
+            The header and its `headers_at`; an empty header if the headers cannot be encoded.
+        """
+        raise NotImplementedError
+
+    def as_basic(self, message: Message) -> tuple[FieldTable, Body]:
+        """Return properties (`content_type`, ...) and body of a message as 0-9-1 has them. The caller may change both."""
+        raise NotImplementedError
+
 
 # Definitions that a start drops if their vhost does not exist.
 _DROPPED_WITH_VHOST: Final = (
@@ -224,6 +236,8 @@ class Broker:
         self.sink_transaction_settings = SinkTransactionSettings()
         self.branch_settings = BranchSettings()
         self.uploads = Uploads(self)
+        # Name in trace messages.
+        self.node_name = ""
         # Identifies this store; created at its first start.
         self.identity = ""
 
@@ -370,6 +384,16 @@ class Broker:
         """Encode the header of a message that the broker creates, in the format FORMAT_AMQP0."""
         reader = self.header_readers.get(FORMAT_AMQP0)
         return reader.make_header(content_type, size) if reader is not None else b""
+
+    def make_headers(self, headers: FieldTable, size: int) -> tuple[bytes, int]:
+        """Encode the application headers of a message that the broker creates, as `HeaderReader.make_headers`."""
+        reader = self.header_readers.get(FORMAT_AMQP0)
+        return reader.make_headers(headers, size) if reader is not None else (b"", -1)
+
+    def as_basic(self, message: Message) -> tuple[FieldTable, Body]:
+        """Return properties and body of a message as 0-9-1 has them."""
+        reader = self.header_readers.get(message.format)
+        return reader.as_basic(message) if reader is not None else ({}, message.body)
 
     def content_of(self, message: Message) -> Body:
         reader = self.header_readers.get(message.format)

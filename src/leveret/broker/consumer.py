@@ -8,7 +8,7 @@ protocols subclass, which keeps calls cheap when compiled.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import mypyc_attr
 
@@ -27,6 +27,21 @@ class Output:
     @abstractmethod
     def flush(self) -> None:
         """Write the pending output."""
+
+
+class Client:
+    """A client in trace messages: the name of its connection, the number of its channel, and its user."""
+
+    __slots__ = ("channel", "connection", "user")
+
+    def __init__(self, connection: str, channel: int, user: str) -> None:
+        self.connection = connection
+        self.channel = channel
+        self.user = user
+
+
+# Stands for the broker itself.
+NO_CLIENT: Final = Client("", 0, "")
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -158,6 +173,10 @@ class Consumer:
     def protocol(self) -> str:
         """Return the protocol of its connection, as named in events."""
         return ""
+
+    def client(self) -> Client:
+        """Return the client that it delivers to."""
+        return NO_CLIENT
 
     @abstractmethod
     def deliver(self, entry: Entry) -> None:

@@ -44,7 +44,7 @@ COPY: Final = "copy"
 
 CONTENT_TYPE: Final = "application/json"
 # Start of the address of an event.
-_FROM_EVENTS: Final = bytes((len(EVENTS),)) + EVENTS.encode()
+FROM_EVENTS: Final = bytes((len(EVENTS),)) + EVENTS.encode()
 # Maximum number of events of one turn; more count as dropped.
 MAX_PENDING: Final = 20_000
 # Maximum number of timestamps that a queue keeps for arrivals, and for deliveries.
@@ -227,7 +227,7 @@ class QueueEvents:
     def routed(self, entry: Entry) -> None:
         """Record the arrival of an entry."""
         message = entry.message
-        if message.address.startswith(_FROM_EVENTS):
+        if message.address.startswith(FROM_EVENTS):
             return
         times = self.times
         if times is None:
@@ -240,7 +240,7 @@ class QueueEvents:
     def delivered(self, entry: Entry, protocol: str, copy: bool = False) -> None:
         """Record a delivery; `copy`: to a browser, so that the entry stays."""
         message = entry.message
-        if message.address.startswith(_FROM_EVENTS):
+        if message.address.startswith(FROM_EVENTS):
             return
         now = self.events.turn()
         kind = self.delivered_kind
@@ -252,7 +252,7 @@ class QueueEvents:
     def settled(self, entry: Entry, outcome: str, protocol: str) -> None:
         """Record the outcome of a delivery."""
         message = entry.message
-        if message.address.startswith(_FROM_EVENTS):
+        if message.address.startswith(FROM_EVENTS):
             return
         since = self.delivered_at.pop(entry, UNKNOWN)
         kind = self.settled_kind
@@ -263,7 +263,7 @@ class QueueEvents:
     def left(self, entry: Entry, reason: str) -> None:
         """Record that an entry leaves the queue for a reason other than an outcome."""
         message = entry.message
-        if reason == REJECTED or message.address.startswith(_FROM_EVENTS):
+        if reason == REJECTED or message.address.startswith(FROM_EVENTS):
             return
         age = self._age(entry, self.events.turn())
         if reason == EXPIRED:
@@ -286,7 +286,7 @@ class QueueEvents:
         """Record that an entry was dead-lettered to `targets` queues."""
         message = entry.message
         kind = self.dead_lettered_kind
-        if kind is None or message.address.startswith(_FROM_EVENTS):
+        if kind is None or message.address.startswith(FROM_EVENTS):
             return
         age = self._age(entry, self.events.turn())
         kind.note(address_of(entry), message.size, age, ROUTED if targets else NO_QUEUE, reason, "")
@@ -392,7 +392,9 @@ class Events(Output):
         return watch
 
     def _kind(self, event: str, name: str) -> Kind | None:
-        if event not in self._all and not (self.bound and self.exchange.match(_key(event, name), {}, "", Effort(NO_LIMIT))):
+        if event not in self._all and not (
+            self.bound and self.exchange.match(dotted_key(event, name), {}, "", Effort(NO_LIMIT))
+        ):
             return None
         return Kind(self, event, name, event not in (PUBLISHED, UNROUTABLE))
 
@@ -447,12 +449,8 @@ class Events(Output):
         if header is None:
             header = self._headers[size] = vhost.broker.make_header(CONTENT_TYPE, size)
         message = Message(address, header, body, size, False)
-        route = vhost.route(address)
-        queues = route.queues
-        if route.dynamic:
-            queues = vhost.route_message(route, message, [])
         taken = False
-        for queue in queues:
+        for queue in vhost.route_own(message):
             if queue.push(message):
                 taken = True
             elif count:
@@ -484,8 +482,8 @@ class Events(Output):
 
 def event_address(event: str, name: str) -> bytes:
     """Return the address of an event of a queue or an exchange."""
-    key = _key(event, name).encode("utf-8", "surrogateescape")
-    return _FROM_EVENTS + bytes((len(key),)) + key
+    key = dotted_key(event, name).encode("utf-8", "surrogateescape")
+    return FROM_EVENTS + bytes((len(key),)) + key
 
 
 def _queue_of(pattern: str) -> str | None:
@@ -499,8 +497,8 @@ def _queue_of(pattern: str) -> str | None:
     return name
 
 
-def _key(event: str, name: str) -> str:
-    """Return the routing key, with a truncated name if necessary."""
+def dotted_key(event: str, name: str) -> str:
+    """Return the routing key of an event or a trace message, with a truncated name if necessary."""
     key = f"{event}.{name}"
     encoded = key.encode("utf-8", "surrogateescape")
     return key if len(encoded) <= _MAX_KEY_BYTES else encoded[:_MAX_KEY_BYTES].decode("utf-8", "ignore")

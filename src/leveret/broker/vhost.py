@@ -21,6 +21,7 @@ from leveret.broker.arguments import (
     inequivalent,
     parse_exchange_arguments,
 )
+from leveret.broker.consumer import NO_CLIENT, Client
 from leveret.broker.dead_letter import DeadLetters, split_address
 from leveret.broker.destination import Destination
 from leveret.broker.errors import (
@@ -35,6 +36,7 @@ from leveret.broker.exchanges.base import Binding, Exchange
 from leveret.broker.exchanges.control import CONTROL, RESERVED, ControlExchange, check_not_control
 from leveret.broker.exchanges.direct import DirectExchange
 from leveret.broker.exchanges.registry import exchange_class, make_exchange
+from leveret.broker.firehose import Firehose
 from leveret.broker.jobs import logged
 from leveret.broker.message import Message
 from leveret.broker.metadata import Record
@@ -141,6 +143,8 @@ class Vhost:
         events_exchange = EventsExchange()
         self.exchanges[events_exchange.name] = events_exchange
         self.events = Events(self, events_exchange)
+        self.firehose = Firehose(self)
+        self.exchanges[self.firehose.exchange.name] = self.firehose.exchange
         self.configure(settings)
 
     def configure(self, settings: VhostSettings) -> None:
@@ -228,15 +232,23 @@ class Vhost:
         events = self.events.of_exchange(exchange)
         tracing = self.broker.tracing
         traces = None if tracing is None else tracing.of_exchange(self.name, exchange)
-        return None if events is None and traces is None else ExchangeWatch(events, traces)
+        firehose = self.firehose.of_exchange(exchange) if self.firehose.on else None
+        if events is None and traces is None and firehose is None:
+            return None
+        return ExchangeWatch(events, traces, firehose)
 
-    def route_message(self, route: Route, message: Message, more_keys: list[str]) -> list[Queue]:
+    def route_own(self, message: Message) -> list[Queue]:
+        """Return the queues of a message that the broker publishes itself."""
+        route = self.route(message.address)
+        return self.route_message(route, message, [], NO_CLIENT) if route.dynamic else route.queues
+
+    def route_message(self, route: Route, message: Message, more_keys: list[str], client: Client) -> list[Queue]:
         """Return the queues of one message whose route is `dynamic` or that has CC or BCC headers."""
         queues = self.queues_of(route, message, more_keys)
         self.statistics.count(route.exchange, len(queues))
         self.statistics.count_incoming(route.exchange, queues)
         if route.watch is not None:
-            route.watch.published(message, queues)
+            route.watch.published(message, queues, more_keys, client)
         return queues
 
     def queues_of(self, route: Route, message: Message, more_keys: list[str]) -> list[Queue]:
@@ -512,6 +524,8 @@ class Vhost:
             self.events.watch(queue)
         if self.broker.tracing is not None:
             self.broker.tracing.watch(queue)
+        if self.firehose.on:
+            self.firehose.watch(queue)
         if exclusive_owner is not None:
             self.exclusive.setdefault(exclusive_owner, {})[queue] = None
         self.topology_changed()

@@ -8,25 +8,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from leveret.broker.outcomes import GET_PROTOCOL
+
 if TYPE_CHECKING:
+    from leveret.broker.consumer import Client, Consumer
     from leveret.broker.events import ExchangeEvents, QueueEvents
+    from leveret.broker.firehose import Firehose
     from leveret.broker.message import Entry, Message
     from leveret.broker.queues.queue import Queue
     from leveret.broker.tracing import ExchangeTraces, QueueTraces
 
 
 class QueueWatch:
-    """The observers of one queue: its events, and its traces."""
+    """The observers of one queue: its events, its traces, and the firehose of the vhost."""
 
-    __slots__ = ("events", "traces")
+    __slots__ = ("events", "firehose", "traces")
 
-    def __init__(self, events: QueueEvents | None, traces: QueueTraces | None) -> None:
+    def __init__(self, events: QueueEvents | None, traces: QueueTraces | None, firehose: Firehose | None) -> None:
         self.events = events
         self.traces = traces
+        self.firehose = firehose
 
     def watches_deliveries(self) -> bool:
         """Return whether deliveries and settlements are observed."""
-        return self.traces is not None or (self.events is not None and self.events.watches_deliveries())
+        if self.traces is not None or self.firehose is not None:
+            return True
+        return self.events is not None and self.events.watches_deliveries()
 
     def routed(self, entry: Entry) -> None:
         """Record the arrival of an entry."""
@@ -35,12 +42,21 @@ class QueueWatch:
         if self.traces is not None:
             self.traces.routed(entry)
 
-    def delivered(self, entry: Entry, protocol: str, copy: bool = False) -> None:
-        """Record a delivery; `copy`: to a browser, so that the entry stays."""
+    def delivered(self, entry: Entry, consumer: Consumer, copy: bool = False) -> None:
+        """Record a delivery; `copy`: the entry stays. The firehose ignores browsers."""
         if self.events is not None:
-            self.events.delivered(entry, protocol, copy)
+            self.events.delivered(entry, consumer.protocol(), copy)
         if self.traces is not None:
-            self.traces.delivered(entry, protocol, copy)
+            self.traces.delivered(entry, consumer.protocol(), copy)
+        if self.firehose is not None and consumer.seen is None:
+            self.firehose.delivered(entry, consumer.client())
+
+    def got(self, entry: Entry) -> None:
+        """Record that an entry was got without a consumer. The firehose needs `trace_get`, too."""
+        if self.events is not None:
+            self.events.delivered(entry, GET_PROTOCOL)
+        if self.traces is not None:
+            self.traces.delivered(entry, GET_PROTOCOL, False)
 
     def settled(self, entry: Entry, outcome: str, protocol: str) -> None:
         """Record the outcome of a delivery."""
@@ -75,20 +91,23 @@ class QueueWatch:
 
 
 class ExchangeWatch:
-    """The observers of one exchange: its events, and its traces."""
+    """The observers of one exchange: its events, its traces, and the firehose of the vhost."""
 
-    __slots__ = ("events", "traces")
+    __slots__ = ("events", "firehose", "traces")
 
-    def __init__(self, events: ExchangeEvents | None, traces: ExchangeTraces | None) -> None:
+    def __init__(self, events: ExchangeEvents | None, traces: ExchangeTraces | None, firehose: Firehose | None) -> None:
         self.events = events
         self.traces = traces
+        self.firehose = firehose
 
-    def published(self, message: Message, queues: list[Queue]) -> None:
-        """Record the publish of a message that was routed to these queues."""
+    def published(self, message: Message, queues: list[Queue], more_keys: list[str], client: Client) -> None:
+        """Record the publish of a message that was routed to these queues, also by the keys of its CC and BCC headers."""
         if self.events is not None:
             self.events.published(message, queues)
         if self.traces is not None:
             self.traces.published(message, queues)
+        if self.firehose is not None:
+            self.firehose.published(message, queues, more_keys, client)
 
 
 def events_of(queue: Queue) -> QueueEvents | None:
@@ -100,10 +119,39 @@ def events_of(queue: Queue) -> QueueEvents | None:
 def set_events(queue: Queue, events: QueueEvents | None) -> None:
     """Start or stop to observe a queue for its events."""
     watch = queue.watch
-    traces = None if watch is None else watch.traces
-    queue.set_watch(None if events is None and traces is None else QueueWatch(events, traces))
+    if watch is None:
+        _set(queue, events, None, None)
+    else:
+        _set(queue, events, watch.traces, watch.firehose)
 
 
 def set_traces(queue: Queue, traces: QueueTraces) -> None:
     """Start to observe a queue for its traces."""
-    queue.set_watch(QueueWatch(events_of(queue), traces))
+    watch = queue.watch
+    if watch is None:
+        _set(queue, None, traces, None)
+    else:
+        _set(queue, watch.events, traces, watch.firehose)
+
+
+def set_firehose(queue: Queue, firehose: Firehose | None) -> None:
+    """Start or stop to observe a queue for the firehose."""
+    watch = queue.watch
+    if watch is None:
+        _set(queue, None, None, firehose)
+    else:
+        _set(queue, watch.events, watch.traces, firehose)
+
+
+def _set(queue: Queue, events: QueueEvents | None, traces: QueueTraces | None, firehose: Firehose | None) -> None:
+    if events is None and traces is None and firehose is None:
+        queue.set_watch(None)
+    else:
+        queue.set_watch(QueueWatch(events, traces, firehose))
+
+
+def trace_get(queue: Queue, entry: Entry, client: Client) -> None:
+    """Record for the firehose that a client got an entry without a consumer."""
+    watch = queue.watch
+    if watch is not None and watch.firehose is not None:
+        watch.firehose.delivered(entry, client)

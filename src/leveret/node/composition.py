@@ -32,6 +32,7 @@ from leveret.config import (
 from leveret.management.admin import Admin
 from leveret.management.control_exchange import Requests
 from leveret.management.descriptions import Histogram, Performance, ProcessInfo
+from leveret.management.http.settings import node_name
 from leveret.management.managed import ManagedBroker
 from leveret.management.operations.vhosts import DEFAULT_VHOST, stored_vhosts
 from leveret.node.listening import listen
@@ -156,6 +157,7 @@ class Composition:
         self.broker.branch_settings = BranchSettings(
             round(config.dtx.timeout * 1000), config.dtx.max_branches, config.dtx.max_bytes
         )
+        self.broker.node_name = node_name()
         self.broker.header_readers.update(header_readers())
         for format, policy in content_policies().items():
             self.broker.content_policies[format] = policy

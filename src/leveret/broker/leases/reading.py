@@ -102,7 +102,7 @@ class Reader(CommitWaiter):
             consumer.deliver(entry)
             settlement.forget_holder(entry)
             if queue.watch is not None:
-                queue.watch.delivered(entry, consumer.protocol(), True)
+                queue.watch.delivered(entry, consumer, True)
         queue.counters.count_deliveries(delivered, 0, 0, 0)
         if self.ready and not self.loading and self.asked < self.end and len(loaded) <= READ_ENTRIES >> 1:
             if loaded or consumer.has_credit_for(0):
@@ -130,7 +130,7 @@ class Reader(CommitWaiter):
                     entry.message, entry.seq - 1, 0, entry.overlay, entry.acquired_count > 0, entry.delivery_count
                 )
                 if queue.watch is not None:
-                    queue.watch.delivered(entry, consumer.protocol(), True)
+                    queue.watch.delivered(entry, consumer, True)
             delivered += record_batch.count
             packed = Entry(queue, record_batch.message(queue.name, first, self.next), 0)
             settlement.acquire(packed, consumer)

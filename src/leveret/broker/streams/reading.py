@@ -106,7 +106,7 @@ class Reader:
                 if progress is not None:
                     progress.delivered.append(seq - 2)
                 if watch is not None:
-                    watch.delivered(entry, consumer.protocol())
+                    watch.delivered(entry, consumer)
                 if consumer.no_ack:
                     consumer.deliver(entry)
                     settlement.archive(entry)
@@ -163,7 +163,7 @@ class Reader:
                             break
                         record_batch.add(message, seq - 1, chunk.time_of(index), overlay)
                         if watch is not None:
-                            watch.delivered(Entry(stream, message, seq), consumer.protocol(), True)
+                            watch.delivered(Entry(stream, message, seq), consumer, True)
                     seq += 1
                 stream.broker.work += 1 + (seq - first >> PACKED_SHIFT)
                 self.next = seq

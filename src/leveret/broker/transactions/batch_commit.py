@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.arguments import REJECT_PUBLISH_DLX
+from leveret.broker.consumer import Client
 from leveret.broker.dead_letter import UNROUTABLE, split_address
 from leveret.broker.errors import INTERNAL_ERROR, BrokerError, NotFound, PreconditionFailed
 from leveret.broker.jobs import STEP_WORK, Job
@@ -116,8 +117,9 @@ class BatchCommit(Job):
         self.at = 0
         self.routes: dict[bytes, list[Queue]] = {}
         self.topology = -1
-        # Watch on the message that `_targets` was last called for.
+        # Watch on the message that `_targets` was last called for, and the keys of its CC and BCC headers.
         self.watch: ExchangeWatch | None = None
+        self.more_keys: list[str] = []
         self.first_unroutable = ""
         # Reused entry for each message that leaves its sink transaction.
         self.leaving: Entry | None = None
@@ -284,7 +286,8 @@ class BatchCommit(Job):
             return []
         if copied or route.dynamic:
             self.watch = route.watch
-            return self.vhost.queues_of(route, message, self._copy_keys(message) if copied else [])
+            self.more_keys = self._copy_keys(message) if copied else []
+            return self.vhost.queues_of(route, message, self.more_keys)
         if len(self.routes) < 4096:
             self.routes[message.address] = route.queues
         return route.queues
@@ -415,7 +418,7 @@ class BatchCommit(Job):
             elif not self._enqueue(message, queues, dues.get(at, 0) if dues else 0, entries):
                 break
             if self.watch is not None:
-                self.watch.published(message, queues)
+                self.watch.published(message, queues, self.more_keys, Client("", 0, transaction.user))
             log.settle(leaving)
             n_bytes += message.size
             at += 1

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from msgspec import field
 
-from leveret.broker.bodies import Body
+from leveret.broker.bodies import Body, size_of
 from leveret.broker.dead_letter import split_address
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.message import ACQUIRED, PROTOCOLS, Entry
@@ -30,7 +30,6 @@ from leveret.management.operations.messages import (
     MAX_MESSAGES,
     Encoding,
     address_of,
-    size_of,
     start_of,
     text_of,
 )

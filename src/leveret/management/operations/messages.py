@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from msgspec import field
 
-from leveret.broker.bodies import Body, StoredBody, whole
+from leveret.broker.bodies import Body, StoredBody, size_of, whole
+from leveret.broker.consumer import Client
 from leveret.broker.dead_letter import split_address
 from leveret.broker.errors import AccessRefused, PreconditionFailed, ResourceError
 from leveret.broker.message import Entry, make_address
 from leveret.broker.queues.loading import Waiting
 from leveret.broker.routing import check_keys
+from leveret.broker.watches import trace_get
 from leveret.management.json_values import ClientTable
 from leveret.management.operations.operation import EACH, Context, Operation, Operations, check, check_topics
 from leveret.management.structs import Reply, Request
@@ -123,7 +125,7 @@ def publish(context: Context, request: Publish) -> Published:
     queues = route.queues
     if route.dynamic or keys:
         check_keys(context.broker, [route.routing_key, *keys])
-        queues = vhost.route_message(route, message, keys)
+        queues = vhost.route_message(route, message, keys, _client(context))
     else:
         route.published += 1
     accepted = [queue.push(message) for queue in queues]
@@ -158,11 +160,17 @@ async def get(context: Context, request: Get) -> GotMessages:
     try:
         async for entry in _take(queue, min(request.count, MAX_MESSAGES), request.truncate):
             entries.append(entry)
+            trace_get(queue, entry, _client(context))
             found.append(_describe(context, queue, entry, request))
     finally:
         for entry in entries:
             _settle(queue, entry, request.mode)
     return GotMessages(messages=found)
+
+
+def _client(context: Context) -> Client:
+    """Return the caller in trace messages, which has no channel."""
+    return Client(context.principal.source, 0, context.principal.user or context.principal.actor)
 
 
 async def _take(queue: Queue, count: int, truncate: int | None) -> AsyncIterator[Entry]:
@@ -221,11 +229,6 @@ def address_of(entry: Entry) -> bytes:
     """Return the address of an entry as its consumers see it."""
     overlay = entry.overlay
     return entry.message.address if overlay is None or overlay.address is None else overlay.address
-
-
-def size_of(body: Body) -> int:
-    """Return the bytes of a body."""
-    return body.size if isinstance(body, StoredBody) else len(whole(body))
 
 
 def start_of(body: Body, length: int | None) -> bytes:

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, Final, Literal
 
+from leveret.broker.bodies import size_of
 from leveret.broker.errors import AccessRefused, NotImplementedByBroker, PreconditionFailed, ResourceError
 from leveret.broker.log import OK
 from leveret.broker.message import Entry, Message, make_address
@@ -27,7 +28,7 @@ from leveret.management.operations.browsing import (
     find_queue,
     next_entries,
 )
-from leveret.management.operations.messages import MAX_BYTES, Loaded, payload_of, size_of, start_of
+from leveret.management.operations.messages import MAX_BYTES, Loaded, payload_of, start_of
 from leveret.management.operations.operation import EACH, Context, Operation, Operations, check, check_topics
 from leveret.management.structs import Reply, Request
 

@@ -7,13 +7,21 @@ from __future__ import annotations
 
 from typing import Final
 
+from leveret.broker.bodies import Body
 from leveret.broker.broker import HeaderReader
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.message import Entry, Message, Overlay
 from leveret.broker.values import FieldTable, FieldValue
 from leveret.wire.amqp0.errors import EncodeError, WireError
 from leveret.wire.amqp0.offsets import with_stream_offset
-from leveret.wire.amqp0.properties import decode_header, decode_headers_table, encode_header, find_header, overlay_header
+from leveret.wire.amqp0.properties import (
+    HEADER_MIN_SIZE,
+    decode_header,
+    decode_headers_table,
+    encode_header,
+    find_header,
+    overlay_header,
+)
 from leveret.wire.amqp0.values import ContentProperties, LongLong
 
 BASIC: Final = 60
@@ -50,6 +58,15 @@ class BasicHeaderReader(HeaderReader):
 
     def make_header(self, content_type: str, size: int) -> bytes:
         return encode_header(BASIC, size, {"content_type": content_type})
+
+    def make_headers(self, headers: FieldTable, size: int) -> tuple[bytes, int]:
+        try:
+            return encode_header(BASIC, size, {"headers": headers}), HEADER_MIN_SIZE
+        except EncodeError:
+            return b"", -1
+
+    def as_basic(self, message: Message) -> tuple[FieldTable, Body]:
+        return _properties(message.header), message.body
 
 
 def _properties(header: bytes) -> ContentProperties:

@@ -66,12 +66,8 @@ def convert(entry: Entry) -> Message:
             header = with_stream_offset(header, entry.seq - 1)
         return Message(message.address, header, body, size, message.persistent, message.priority, message.expires_at)
     entry.queue.broker.converted += len(message.header)
-    properties = _properties_of(message)
+    properties = _with_kind(_properties_of(message), kind)
     headers = properties["headers"]
-    if kind == STRING_BODY:
-        headers[AMQP_BODY] = STRING_BODY
-    elif kind:
-        properties["type"] = kind
     if overlay is not None:
         for name, value in overlay.headers.items():
             if value is None:
@@ -86,6 +82,15 @@ def convert(entry: Entry) -> Message:
     if overlay is not None and overlay.shows_offset:
         header = with_stream_offset(header, entry.seq - 1)
     return Message(message.address, header, body, size, message.persistent, message.priority, message.expires_at)
+
+
+def _with_kind(properties: ContentProperties, kind: str) -> ContentProperties:
+    """Add the kind of a body, as `_content_of` returns it."""
+    if kind == STRING_BODY:
+        properties["headers"][AMQP_BODY] = STRING_BODY
+    elif kind:
+        properties["type"] = kind
+    return properties
 
 
 def _convert_class(entry: Entry) -> Message:
@@ -319,6 +324,13 @@ class Amqp10HeaderReader(HeaderReader):
             return find_application_text(sections.data, begin, end, name) if begin >= 0 else ""
         except DecodeError:
             return ""
+
+    def as_basic(self, message: Message) -> tuple[FieldTable, Body]:
+        body, kind = _body_of(message)
+        properties = _with_kind(_properties_of(message), kind)
+        if not properties["headers"]:
+            del properties["headers"]
+        return properties, body
 
     def property(self, message: Message, name: str) -> str:
         value = _properties_of(message).get(name.replace("-", "_"))

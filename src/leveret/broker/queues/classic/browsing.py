@@ -181,7 +181,7 @@ class Browser:
             # The queue does not record when messages arrived.
             record_batch.add(message, entry.seq - 1, 0, entry.overlay, entry.acquired_count > 0, entry.delivery_count)
             if self.queue.watch is not None:
-                self.queue.watch.delivered(entry, consumer.protocol(), True)
+                self.queue.watch.delivered(entry, consumer, True)
             return True
         if not consumer.active or not consumer.has_credit_for(message.size):
             consumer.park()
@@ -193,7 +193,7 @@ class Browser:
         settlement.set_holder(copy, consumer)
         watch = self.queue.watch
         if watch is not None:
-            watch.delivered(entry, consumer.protocol(), True)
+            watch.delivered(entry, consumer, True)
         consumer.deliver(copy)
         return True
 

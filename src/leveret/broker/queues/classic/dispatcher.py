@@ -415,7 +415,7 @@ class Dispatcher(Rings):
                 settlement.acquire(entry, None)
                 watch = queue.watch
                 if watch is not None:
-                    watch.delivered(entry, GET_PROTOCOL)
+                    watch.got(entry)
                 if queue.expiry.expiring:
                     while (
                         queue.broker.work - begun < STEP_WORK

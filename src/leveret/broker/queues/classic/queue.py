@@ -341,7 +341,7 @@ class ClassicQueue(Queue):
             settlement.acquire_unacked(entry, consumer)
         watch = self.watch
         if watch is not None:
-            watch.delivered(entry, consumer.protocol())
+            watch.delivered(entry, consumer)
         consumer.deliver(entry)
         if no_ack:
             settlement.forget_holder(entry)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
+from leveret.broker.consumer import Client
 from leveret.broker.message import FORMAT_BASIC_AMQP09, FORMAT_CLASS_AMQP09, Entry, Message
 from leveret.protocols.amqp09.channel.consumers import publisher_of
 from leveret.protocols.amqp09.channel.dtx import DtxSession
@@ -189,6 +190,7 @@ class Channel(Channel091):
         self.connection = connection
         self.opened_on = connection
         self.number = number
+        self.client = Client(connection.peer.name, number, connection.user)
         self.publisher = publisher_of(connection, BASIC)
         self.tickets.move(connection.tickets)
         for consumer in self.consumers.by_tag.values():

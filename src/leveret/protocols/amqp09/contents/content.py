@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from leveret.broker.bodies import Body
 from leveret.broker.broker import HeaderReader
 from leveret.broker.message import AT_ONCE, FORMAT_CLASS_AMQP09, Entry, Message, expires_at
 from leveret.broker.values import FieldTable
@@ -27,6 +28,9 @@ class ClassHeaderReader(HeaderReader):
     def expiration(self, message: Message) -> str | None:
         value: str | None = _properties(message).get("expiration")
         return value
+
+    def as_basic(self, message: Message) -> tuple[FieldTable, Body]:
+        return _properties(message), message.body
 
 
 def as_class(entry: Entry, kind: int) -> Message:

@@ -22,6 +22,7 @@ from leveret.broker.queues.capabilities import GET, check_supported
 from leveret.broker.queues.loading import Waiting
 from leveret.broker.queues.queue import Queue
 from leveret.broker.values import FieldTable
+from leveret.broker.watches import trace_get
 from leveret.protocols.amqp09.channel.channel import Channel
 from leveret.protocols.amqp09.channel.consumers import NO_CONSUME, is_set, prepare_other_classes, publisher_of
 from leveret.protocols.amqp09.contents.answers import Answer
@@ -225,6 +226,7 @@ class _Get(Waiting):
                 return False
             channel.messages.answers.add(Answer("message.empty", {}, channel.request))
             return True
+        trace_get(queue, entry, channel.client)
         if not self.no_ack:
             channel.unacked.count(entry)
         channel.messages.answers.ok()

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.bodies import Body, StoredBody, whole
-from leveret.broker.consumer import Consumer, Scope, UnackedOwner
+from leveret.broker.consumer import Client, Consumer, Scope, UnackedOwner
 from leveret.broker.errors import NotImplementedByBroker, PreconditionFailed
 from leveret.broker.jobs import logged
 from leveret.broker.message import AT_ONCE, FORMAT_AMQP0, Entry, Message
@@ -102,6 +102,7 @@ class Channel(UnackedOwner):
     Attributes:
         format: format of the messages published on it.
         publisher: number that identifies the publisher in messages.
+        client: names the channel in trace messages.
         unacked: delivery tags, and the deliveries that are not acknowledged.
         window: prefetch windows.
         counted: whether the consumers share a window, so that an acknowledgement may wake any of them.
@@ -121,6 +122,7 @@ class Channel(UnackedOwner):
         self.scope = Scope()
         self.format = FORMAT_AMQP0
         self.publisher: int = connection.number
+        self.client = Client(connection.peer.name, number, connection.user)
         self.active = True
         self.pause: PublisherPause | None = None
         self.closing = False
@@ -251,7 +253,7 @@ class Channel(UnackedOwner):
         if not more and not route.dynamic:
             self.vhost.statistics.count(route.exchange, len(route.queues))
             return route.queues
-        return self.vhost.route_message(route, message, more)
+        return self.vhost.route_message(route, message, more, self.client)
 
     def return_undeliverable(self, message: Message, queues: list[Queue], flags: int) -> list[Queue]:
         """Return an undeliverable mandatory or immediate message to the client (0-9-1 basic.publish.mandatory, .immediate).

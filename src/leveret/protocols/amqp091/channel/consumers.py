@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.broker import MAX_CONVERTED
-from leveret.broker.consumer import Consumer
+from leveret.broker.consumer import Client, Consumer
 from leveret.broker.message import NOT_BASIC, Entry, Message
 from leveret.broker.queues.queue import Queue
 from leveret.broker.values import FieldTable
@@ -100,6 +100,9 @@ class ChannelConsumer(Consumer):
 
     def protocol(self) -> str:
         return self.on_channel.connection.protocol.removeprefix("AMQP ")
+
+    def client(self) -> Client:
+        return self.on_channel.client
 
     def deliver(self, entry: Entry) -> None:
         channel = self.on_channel

@@ -18,6 +18,7 @@ from leveret.broker.queues import capabilities
 from leveret.broker.queues.loading import Waiting
 from leveret.broker.queues.queue import Queue
 from leveret.broker.values import FieldTable
+from leveret.broker.watches import trace_get
 from leveret.protocols.amqp091 import content
 from leveret.protocols.amqp091.channel.channel import Channel
 from leveret.protocols.amqp091.channel.consumers import ChannelConsumer
@@ -227,6 +228,7 @@ def _answer_get(channel: Channel, queue: Queue, no_ack: bool, kind: int) -> bool
         connection.mark()
         return True
     channel.count_get(entry, no_ack)
+    trace_get(queue, entry, channel.client)
     unacked = channel.unacked
     tag = unacked.new_tag()
     message = entry.message

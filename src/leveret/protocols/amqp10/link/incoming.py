@@ -502,7 +502,9 @@ class IncomingLink(Link):
         if route.dynamic:
             # A message in a transaction is published when the transaction is discharged.
             queues = (
-                vhost.route_message(route, message, []) if self.transaction is None else vhost.queues_of(route, message, [])
+                vhost.route_message(route, message, [], session.client)
+                if self.transaction is None
+                else vhost.queues_of(route, message, [])
             )
         elif self.transaction is None:
             route.published += 1

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker.bodies import Body, whole
 from leveret.broker.broker import MAX_CONVERTED
-from leveret.broker.consumer import Consumer
+from leveret.broker.consumer import Client, Consumer
 from leveret.broker.message import FORMAT_AMQP1, Entry, Message
 from leveret.broker.queues import entry_return
 from leveret.broker.queues.loading import Waiting
@@ -99,6 +99,9 @@ class LinkConsumer(Consumer):
 
     def protocol(self) -> str:
         return "1.0"
+
+    def client(self) -> Client:
+        return self.link.session.client
 
     def deliver(self, entry: Entry) -> None:
         link = self.link

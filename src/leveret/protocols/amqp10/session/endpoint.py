@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.bodies import Body
-from leveret.broker.consumer import UnackedOwner
+from leveret.broker.consumer import Client, UnackedOwner
 from leveret.broker.errors import BrokerError
 from leveret.broker.jobs import logged
 from leveret.broker.message import Entry
@@ -83,6 +83,7 @@ class SessionEndpoint(UnackedOwner):
     Attributes:
         channel_in: the client's channel number.
         channel: the broker's channel number.
+        client: names the session in trace messages.
         ended: whether the broker has sent end. From then on, every frame except the client's end is discarded.
         links: links by the client's handle.
         handles: links by the broker's handle.
@@ -108,6 +109,7 @@ class SessionEndpoint(UnackedOwner):
         self.channel_in = begin.channel
         self.channel = channel
         self.number = channel
+        self.client = Client(connection.peer.name, channel, connection.user)
         self.ended = False
         self.closing = False
         self.next_incoming_id = begin.next_outgoing_id

@@ -316,7 +316,7 @@ def _published(posting: Posting) -> list[Queue]:
     route = posting.route
     vhost = posting.session.connection.vhost
     if route.dynamic:
-        return [] if vhost is None else vhost.route_message(route, posting.message, [])
+        return [] if vhost is None else vhost.route_message(route, posting.message, [], posting.session.client)
     if vhost is not None:
         vhost.statistics.count(route.exchange, len(route.queues))
     return route.queues
