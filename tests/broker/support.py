@@ -224,7 +224,7 @@ class JsonReader(HeaderReader):
         return json.dumps({"content-type": content_type}).encode()
 
     def make_headers(self, headers: FieldTable, size: int) -> tuple[bytes, int]:
-        return json.dumps({"headers": headers}).encode(), 0
+        return json.dumps({"headers": headers}, default=str).encode(), 0
 
     def as_basic(self, message: Message) -> tuple[FieldTable, Body]:
         return (json.loads(message.header) if message.header else {}), message.body

@@ -145,6 +145,7 @@ def test_exchanges_and_bindings(commands: Commands, connection: pika.BlockingCon
         "amq.headers",
         "amq.leveret.events",
         "amq.match",
+        "amq.rabbitmq.trace",
         "amq.topic",
         "leveret.control",
     ]

@@ -138,6 +138,7 @@ def test_exchanges_and_bindings(harness: Harness) -> None:
         "amq.match",
         "leveret.control",
         "amq.leveret.events",
+        "amq.rabbitmq.trace",
     }
     assert harness.call("exchanges.add", name="e", type="topic")["durable"]
     harness.call("exchanges.add", name="target", type="fanout", durable=False, auto_delete=True)

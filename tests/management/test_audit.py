@@ -72,6 +72,7 @@ CHANGES: list[tuple[str, dict[str, Any], str, str]] = [
     ("user_limits.set", {"user": "u", "name": "max-channels", "value": 5}, "user_limit", "u"),
     ("vhosts.add", {"name": "v"}, "vhost", "v"),
     ("vhosts.change", {"name": "v", "description": "d"}, "vhost", "v"),
+    ("vhosts.trace", {"name": "v", "on": True}, "vhost", "v"),
     ("vhost_limits.set", {"vhost": "v", "name": "max-queues", "value": 5}, "vhost_limit", "max-queues"),
     ("policies.set", {"name": "p", "pattern": "^q", "definition": {"max-length": 9}}, "policy", "p"),
     ("operator_policies.set", {"name": "p", "pattern": "^q", "definition": {"max-length": 9}}, "operator_policy", "p"),
@@ -86,7 +87,7 @@ def test_changes_of_each_kind(harness: Harness, call: str, arguments: dict[str, 
     harness.call("messages.publish", routing_key="q", payload="x")
     for user in {"u"} & {arguments.get("user")}:
         harness.call("users.add", name=user)
-    for vhost in {"v"} & {arguments.get("vhost"), arguments.get("name") if call == "vhosts.change" else None}:
+    for vhost in {"v"} & {arguments.get("vhost"), arguments.get("name") if call in ("vhosts.change", "vhosts.trace") else None}:
         harness.call("vhosts.add", name=vhost)
     harness.call(call, **arguments)
     record = search(harness)[0]

@@ -24,6 +24,7 @@ COLUMNS = (
     ("max_connections", "max connections", limit),
     ("default_queue_type", "default queue type"),
     ("protected_from_deletion", "protected"),
+    ("tracing", "tracing"),
     ("tags", "tags", ", ".join),
     ("description", "description"),
 )
@@ -105,6 +106,16 @@ def change(name: str, **settings: Unpack[Settings]) -> None:
     """Change a vhost. Options that are not given leave their settings unchanged."""
     current().call("vhosts.change", name=name, **_fields(settings))
     click.echo(f"changed vhost '{name}'")
+
+
+@vhosts.command()
+@click.argument("state", type=click.Choice(["on", "off"]))
+@click.argument("name")
+@remote_options
+def trace(state: str, name: str) -> None:
+    """Switch the firehose of a vhost: copies of all messages to the exchange amq.rabbitmq.trace."""
+    current().call("vhosts.trace", name=name, on=state == "on")
+    click.echo(f"tracing of vhost '{name}' is {state}")
 
 
 @vhosts.command()

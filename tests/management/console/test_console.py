@@ -271,6 +271,16 @@ def test_a_vhost(console: Console, api: HttpBroker) -> None:
     console.click("Add vhost", "dialog button")
     console.see("Added vhost 'team a/b'")
     row = console.find("main tr", "team a/b", exact=False)
+    row.find_element("xpath", ".//button[contains(., 'Trace')]").click()
+    console.click("Trace messages", "dialog button")
+    console.see("Tracing vhost 'team a/b'")
+    assert api.get("/vhosts/team%20a%2Fb")["tracing"] is True
+    row = console.find("main tr", "team a/b", exact=False)
+    row.find_element("xpath", ".//button[contains(., 'Stop tracing')]").click()
+    console.click("Stop tracing", "dialog button")
+    console.see("Stopped tracing vhost 'team a/b'")
+    assert api.get("/vhosts/team%20a%2Fb")["tracing"] is False
+    row = console.find("main tr", "team a/b", exact=False)
     row.find_element("xpath", ".//button[contains(., 'Delete')]").click()
     console.fill("Repeat the name", "another")
     console.click("Delete vhost", "dialog button")

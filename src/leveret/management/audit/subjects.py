@@ -256,9 +256,10 @@ def _topic_permissions(context: Context, request: _AboutUserInVhost) -> object:
 
 
 def _vhost_state(context: Context, request: _Named) -> object:
-    if request.name not in context.broker.vhosts:
+    vhost = context.broker.vhosts.get(request.name)
+    if vhost is None:
         return None
-    return msgspec.structs.asdict(context.managed.vhost_config(request.name))
+    return {**msgspec.structs.asdict(context.managed.vhost_config(request.name)), "tracing": vhost.firehose.on}
 
 
 def _policy(kind: str) -> Callable[[Context, _NamedInVhost], object]:
@@ -352,7 +353,7 @@ _BY_NAME: Final[dict[str, Subject[Context, Any]]] = {
     **dict.fromkeys(("users.add", "users.set", "users.change", "users.delete"), _USER),
     **dict.fromkeys(("permissions.set", "permissions.delete"), _PERMISSION),
     **dict.fromkeys(("topic_permissions.set", "topic_permissions.clear"), _TOPIC),
-    **dict.fromkeys(("vhosts.add", "vhosts.change", "vhosts.delete"), _VHOST),
+    **dict.fromkeys(("vhosts.add", "vhosts.change", "vhosts.trace", "vhosts.delete"), _VHOST),
     **dict.fromkeys(("policies.set", "policies.delete"), _POLICY),
     **dict.fromkeys(("operator_policies.set", "operator_policies.delete"), _OPERATOR_POLICY),
     **dict.fromkeys(("parameters.set", "parameters.delete"), _PARAMETER),

@@ -268,6 +268,7 @@ class VhostBody(Body):
     tags: str | list[str] | UnsetType = UNSET
     default_queue_type: str | UnsetType = UNSET
     protected_from_deletion: bool | UnsetType = UNSET
+    tracing: bool | UnsetType = UNSET
 
 
 class Policy(Answer):

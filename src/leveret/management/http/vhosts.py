@@ -31,7 +31,7 @@ def vhost_row(item: Row, node: str, totals: dict[str, int], rates: Rates) -> Row
         "name": item["name"],
         "protected_from_deletion": item["protected_from_deletion"],
         **with_rates({"recv_oct": totals["recv_oct"], "send_oct": totals["send_oct"]}, rates),
-        "tracing": False,
+        "tracing": item["tracing"],
     }
 
 
@@ -64,15 +64,20 @@ async def show(request: Request) -> Answer:
 async def put(request: Request) -> Answer:
     """Add or change a vhost. The user gets all permissions in a new one. Omitted keys of an existing one stay unchanged."""
     change = _metadata(request)
+    tracing = request.flag("tracing") if request.body().get("tracing") is not None else None
     item = await _find(request)
     if item is not None:
         if any(item[name] != value for name, value in change.items()):
             await request.change("vhosts.change", {"name": request.vhost, **change})
+        if tracing is not None and tracing != item["tracing"]:
+            await request.change("vhosts.trace", {"name": request.vhost, "on": tracing})
         return NO_CONTENT
     await request.change("vhosts.add", {"name": request.vhost, **change})
     grant = {"user": request.identity.name, "vhost": request.vhost, "configure": ".*", "write": ".*", "read": ".*"}
     with suppress(BrokerRefused):  # the user is declared in the configuration
         await request.change_users("permissions.set", grant)
+    if tracing:
+        await request.change("vhosts.trace", {"name": request.vhost, "on": True})
     return CREATED
 
 

@@ -33,6 +33,12 @@ class Change(Named, kw_only=True):
     protected_from_deletion: bool | None = None
 
 
+class Trace(Named, kw_only=True):
+    """Request to switch the firehose of a vhost."""
+
+    on: bool
+
+
 def stored_vhosts(metadata: Mapping[tuple[str, str], bytes]) -> dict[str, VhostConfig]:
     """Return the vhost settings that operators set, from the log's metadata."""
     return {name: msgspec.json.decode(value, type=VhostConfig) for (kind, name), value in metadata.items() if kind == KIND}
@@ -55,6 +61,7 @@ class VhostInfo(Reply, kw_only=True):
     tags: list[str]
     default_queue_type: str
     protected_from_deletion: bool
+    tracing: bool
 
 
 def list_vhosts(context: Context, request: Request) -> Iterator[VhostInfo | None]:
@@ -81,6 +88,7 @@ def list_vhosts(context: Context, request: Request) -> Iterator[VhostInfo | None
             tags=list(config.tags),
             default_queue_type=config.default_queue_type,
             protected_from_deletion=config.protected_from_deletion,
+            tracing=vhost.firehose.on,
         )
 
 
@@ -141,6 +149,11 @@ def _set(context: Context, request: Change, old: VhostConfig) -> None:
     context.managed.apply_vhost(request.name, new)
 
 
+def trace(context: Context, request: Trace) -> None:
+    """Switch the firehose of a vhost on or off. A restart of the broker switches it off."""
+    context.vhost(request.name).firehose.switch(request.on)
+
+
 def delete(context: Context, request: Named) -> None:
     """Delete a vhost with all its objects and permissions, and close its connections."""
     name = request.name
@@ -164,5 +177,6 @@ OPERATIONS: Operations = {
     "vhosts.list": Operation(list_vhosts, Request, VhostInfo),
     "vhosts.add": Operation(add, Change, changes=True),
     "vhosts.change": Operation(change, Change, changes=True),
+    "vhosts.trace": Operation(trace, Trace, changes=True),
     "vhosts.delete": Operation(delete, Named, changes=True, removes=True),
 }

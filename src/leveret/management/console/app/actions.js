@@ -427,6 +427,20 @@ function DeleteVhost({ name }) {
   `;
 }
 
+/** Switches the firehose of a vhost. */
+export function traceVhost({ name, tracing }) {
+  const change = () => call("PUT", path("vhosts", name), { tracing: !tracing });
+  confirmChange({
+    title: tracing ? "Stop tracing" : "Trace messages",
+    text: tracing
+      ? html`No more copies of messages in <b>${name}</b> go to the exchange <b>amq.rabbitmq.trace</b>.`
+      : html`Copies of all messages that are published or delivered in <b>${name}</b> go to the exchange <b>amq.rabbitmq.trace</b>, until you stop tracing or the broker restarts. Tracing slows the vhost down.`,
+    label: tracing ? "Stop tracing" : "Trace messages",
+    change,
+    done: tracing ? `Stopped tracing vhost '${name}'` : `Tracing vhost '${name}'`,
+  });
+}
+
 export const TAGS = ["administrator", "monitoring", "policymaker", "management"];
 
 /** Adds a user, or changes tags and password of an existing one. */
