@@ -237,8 +237,8 @@ class TestLimits:
             assert len(take(world, found)) == 1
             world.vhost.firehose.switch(False)
         assert [record.getMessage() for record in caplog.records] == [
-            f"trace messages of vhost '/' are dropped: more than {MAX_PENDING}, or {MAX_PENDING_BYTES} bytes of them, were to"
-            " be published at once",
+            f"trace messages of vhost '/' are dropped: more than {MAX_PENDING}, or {MAX_PENDING_BYTES} bytes of them, were"
+            " to be published at once",
             "the firehose of vhost '/' is off, 5 trace messages were dropped",
         ]
 

@@ -300,6 +300,16 @@ def test_vhosts(broker: LeveretProcess, commands: Commands) -> None:
     listed = {item["name"]: item for item in commands.json("vhosts")}
     assert (listed["shop/eu"]["source"], listed["shop/eu"]["queues"], listed["shop/eu"]["max_queues"]) == ("metadata", 1, 5)
     assert listed["declared"]["max_queues"] == 3
+    commands.ok("vhosts", "trace", "on", "shop/eu")
+    assert {item["name"]: item["tracing"] for item in commands.json("vhosts")} == {
+        **dict.fromkeys(listed, False),
+        "shop/eu": True,
+    }
+    assert "is off" in commands.ok("vhosts", "trace", "off", "shop/eu")
+    assert not any(item["tracing"] for item in commands.json("vhosts"))
+    assert "does not exist" in commands.refused("vhosts", "trace", "on", "missing")
+    commands.ok("vhosts", "trace", "on", "declared")  # is no setting of the configuration
+    commands.ok("vhosts", "trace", "off", "declared")
     commands.ok("vhosts", "delete", "shop/eu")
     assert commands.json("permissions", "--user", "bob") == []
     assert "vhost 'shop/eu' does not exist" in commands.refused("queues", "--vhost", "shop/eu")

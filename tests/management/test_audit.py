@@ -87,7 +87,10 @@ def test_changes_of_each_kind(harness: Harness, call: str, arguments: dict[str, 
     harness.call("messages.publish", routing_key="q", payload="x")
     for user in {"u"} & {arguments.get("user")}:
         harness.call("users.add", name=user)
-    for vhost in {"v"} & {arguments.get("vhost"), arguments.get("name") if call in ("vhosts.change", "vhosts.trace") else None}:
+    for vhost in {"v"} & {
+        arguments.get("vhost"),
+        arguments.get("name") if call in ("vhosts.change", "vhosts.trace") else None,
+    }:
         harness.call("vhosts.add", name=vhost)
     harness.call(call, **arguments)
     record = search(harness)[0]

@@ -35,8 +35,8 @@ logger = logging.getLogger("leveret.broker")
 TRACE: Final = "amq.rabbitmq.trace"
 PUBLISH: Final = "publish"
 DELIVER: Final = "deliver"
-# Limits of the trace messages that are not published yet: their number, and the bytes of headers and bodies, beyond which no
-# other one is added. A body that the trace message shares with its message does not count.
+# Limits of the trace messages that are not published yet: their number, and the bytes of headers and bodies, beyond which
+# no other one is added. A body that the trace message shares with its message does not count.
 MAX_PENDING: Final = 10_000
 MAX_PENDING_BYTES: Final = 8 << 20
 # Maximum size of a header in bytes: it must fit a frame.
@@ -132,7 +132,7 @@ class Firehose(Output):
     def _is_traced(self, message: Message) -> bool:
         """Return whether to add a trace message: the trace exchange is bound, and no limit is reached."""
         address = message.address
-        if not self.exchange.is_bound() or address.startswith(_FROM_TRACE) or address.startswith(FROM_EVENTS):
+        if not self.exchange.is_bound() or address.startswith((_FROM_TRACE, FROM_EVENTS)):
             return False
         if len(self._pending) < MAX_PENDING and self._pending_bytes < MAX_PENDING_BYTES:
             return True

@@ -332,6 +332,54 @@ def test_vhosts(api: HttpBroker) -> None:
     assert api("DELETE", "/vhosts/%2F").status == 400
 
 
+def test_the_firehose_of_a_vhost(api: HttpBroker) -> None:
+    path = "/vhosts/traced"
+    assert api("PUT", path, {"tracing": True}).status == 201
+    assert api.get(path)["tracing"] is True
+    assert api("PUT", path, {"description": "still traced", "tracing": None}).status == 204
+    assert api.get(path)["tracing"] is True
+    assert api("PUT", path, {"tracing": "false"}).status == 204
+    assert api.get(path)["tracing"] is False
+    refused = api("PUT", path, {"tracing": "yes"})
+    assert (refused.status, refused.json["reason"]) == (400, "invalid value of 'tracing'; expected true or false")
+    for user in ("monitor", "maker", "manager"):
+        assert api("PUT", path, {"tracing": True}, user=user).status == 401
+    assert api.get(path)["tracing"] is False
+    changes = api.get("/leveret/audit?object=traced&action=vhosts.trace")["items"]
+    assert [(change["before"]["tracing"], change["after"]["tracing"]) for change in changes] == [
+        (True, False),
+        (False, True),
+    ]
+    assert changes[0]["user"] == "guest"
+    # A vhost of the configuration, whose settings cannot be changed.
+    assert api("PUT", "/vhosts/interop", {"tracing": True}).status == 204
+    assert api.get("/vhosts/interop")["tracing"] is True
+    assert api("PUT", "/vhosts/interop", {"tracing": False}).status == 204
+    assert api("DELETE", path).status == 204
+
+
+def test_messages_that_management_publishes_and_gets_are_traced(api: HttpBroker) -> None:
+    api("PUT", "/queues/%2F/traced", {})
+    api("PUT", "/queues/%2F/traces", {})
+    for pattern in ("publish.", "deliver.traced"):
+        api("POST", "/bindings/%2F/e/amq.rabbitmq.trace/q/traces", {"routing_key": pattern})
+    assert api("PUT", "/vhosts/%2F", {"tracing": True}).status == 204
+    message = {"routing_key": "traced", "payload": "x", "payload_encoding": "string", "properties": {}}
+    assert api("POST", "/exchanges/%2F/amq.default/publish", message).json == {"routed": True}
+    get = {"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto"}
+    assert len(api("POST", "/queues/%2F/traced/get", get).json) == 1
+    assert api("GET", "/leveret/queues/%2F/traced/messages").status == 200
+    found = api("POST", "/queues/%2F/traces/get", get | {"count": 10}).json
+    assert [trace["routing_key"] for trace in found] == ["publish.", "deliver.traced"]
+    for trace in found:
+        headers = trace["properties"]["headers"]
+        assert (headers["user"], headers["channel"], headers["node"]) == ("guest", 0, api.get("/overview")["node"])
+        assert headers["connection"].startswith("HTTP 127.0.0.1:")
+    assert api("PUT", "/vhosts/%2F", {"tracing": False}).status == 204
+    for queue in ("traced", "traces"):
+        api("DELETE", f"/queues/%2F/{queue}")
+
+
 def test_users_and_permissions(api: HttpBroker) -> None:
     assert api("PUT", "/users/alice", {"password": "secret"}).json["reason"] == "tags_not_present"
     assert api("PUT", "/users/alice", {"password": "secret", "tags": "monitoring, management"}).status == 201

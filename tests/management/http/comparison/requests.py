@@ -554,6 +554,11 @@ ADMINISTRATION: Final = [
     Call("PUT", "/vhosts/new", {"description": 17}),
     Call("PUT", "/vhosts/new", {"tags": 17}),
     Call("PUT", "/vhosts/new", {"default_queue_type": "unknown"}),
+    *[
+        call
+        for tracing in (True, "false", "true", 17, False)
+        for call in (Call("PUT", "/vhosts/new", {"tracing": tracing}), Call("GET", "/vhosts/new"))
+    ],
     Call("PUT", "/vhosts/denied", {}, user="monitor"),
     Call("POST", "/vhosts/new", {}),
     Call("POST", "/vhosts/new/start/rabbit@missing"),
