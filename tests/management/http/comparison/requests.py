@@ -557,7 +557,7 @@ ADMINISTRATION: Final = [
     *[
         call
         for tracing in (True, "false", "true", 17, False)
-        for call in (Call("PUT", "/vhosts/new", {"tracing": tracing}), Call("GET", "/vhosts/new"))
+        for call in (Call("PUT", "/vhosts/new", {"tags": ["x", "y"], "tracing": tracing}), Call("GET", "/vhosts/new"))
     ],
     Call("PUT", "/vhosts/denied", {}, user="monitor"),
     Call("POST", "/vhosts/new", {}),
