@@ -113,13 +113,13 @@ class HeaderReader:
         """Encode application headers as the only property of such a message.
 
         Returns:
-            The header and its `headers_at`; an empty header if the headers cannot be encoded.
+            The header and its `headers_at`; an empty header if the headers cannot be encoded, which is the default.
         """
-        raise NotImplementedError
+        return b"", -1
 
+    @abstractmethod
     def as_basic(self, message: Message) -> tuple[FieldTable, Body]:
         """Return properties (`content_type`, ...) and body of a message as 0-9-1 has them. The caller may change both."""
-        raise NotImplementedError
 
 
 # Definitions that a start drops if their vhost does not exist.
