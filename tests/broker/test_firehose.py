@@ -15,6 +15,9 @@ from leveret.broker.firehose import MAX_HEADER, MAX_LISTED, MAX_LISTED_IN_LARGE,
 from leveret.broker.message import Message, make_address
 from leveret.broker.queues.queue import Queue
 from leveret.broker.watches import trace_get
+from tests.broker.leases.support import LeaseReader, plan
+from tests.broker.leases.test_leases import acquire
+from tests.broker.streams.test_record_batches import Packs
 from tests.broker.streams.test_streams import Reading, append, stream
 from tests.broker.support import Taker, World
 
@@ -256,6 +259,42 @@ class TestLimits:
         listen(world)
         world.publish("", "nowhere", headers={"a": "x" * 4096})
         assert world.broker.work > 4096 >> 4
+
+    @pytest.mark.parametrize("packed", [False, True])
+    def test_streams_are_read_over_several_turns(self, world: World, packed: bool) -> None:
+        queue = stream(world)
+        found = listen(world, "deliver.s")
+        append(world, queue, *["m"] * 1000)
+        reader = Packs(queue) if packed else Reading(queue)
+        world.broker.end_turn()
+        assert 0 < found.ready_count < 1000
+        world.run()
+        assert found.ready_count == 1000
+        if isinstance(reader, Packs):
+            assert [offset for _, _, offsets, _ in reader.got() for offset in offsets] == list(range(1000))
+
+    @pytest.mark.parametrize("packed", [False, True])
+    def test_leases_are_read_over_several_turns(self, world: World, packed: bool) -> None:
+        queue = world.queue(durable=True)
+        found = listen(world, "deliver.q")
+        world.push(queue, *["m"] * 1000, persistent=True)
+        epoch = acquire(queue)
+        plan(world, queue, "l", epoch, 0, 1000)
+        LeaseReader(queue, "l", epoch, 1, 0, 1000, packed=packed)
+        world.broker.end_turn()
+        assert found.ready_count < 1000
+        world.run()
+        assert found.ready_count == 1000
+
+    def test_queues_are_read_over_several_turns(self, world: World) -> None:
+        queue = world.queue()
+        found = listen(world, "deliver.q")
+        world.push(queue, *["m"] * 1000)
+        Taker(queue)
+        world.broker.end_turn()
+        assert 0 < found.ready_count < 1000
+        world.run()
+        assert found.ready_count == 1000
 
     def test_a_header_that_does_not_fit_a_frame_is_shortened(self, world: World) -> None:
         found = listen(world)

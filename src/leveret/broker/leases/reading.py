@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from leveret.broker import settlement
 from leveret.broker.arguments import CONSUMER_ARGUMENTS, Validated
 from leveret.broker.errors import PreconditionFailed
+from leveret.broker.jobs import STEP_WORK
 from leveret.broker.leases.batch import Batch
 from leveret.broker.log import CommitWaiter, Loaded
 from leveret.broker.message import Entry, with_offset
@@ -89,6 +90,7 @@ class Reader(CommitWaiter):
         queue = self.queue
         consumer = self.consumer
         loaded = self.loaded
+        begun = queue.broker.work
         delivered = self._serve_record_batches() if self.packed else 0
         while loaded and consumer.active and not self.packed:
             entry = loaded[0]
@@ -103,6 +105,9 @@ class Reader(CommitWaiter):
             settlement.forget_holder(entry)
             if queue.watch is not None:
                 queue.watch.delivered(entry, consumer, True)
+                if queue.broker.work - begun > STEP_WORK:
+                    queue.broker.jobs.deferred.add(queue)
+                    break
         queue.counters.count_deliveries(delivered, 0, 0, 0)
         if self.ready and not self.loading and self.asked < self.end and len(loaded) <= READ_ENTRIES >> 1:
             if loaded or consumer.has_credit_for(0):
@@ -116,6 +121,7 @@ class Reader(CommitWaiter):
         consumer = self.consumer
         loaded = self.loaded
         delivered = 0
+        begun = queue.broker.work
         while loaded and consumer.active:
             if not consumer.has_credit_for(0):
                 consumer.park()
@@ -131,11 +137,16 @@ class Reader(CommitWaiter):
                 )
                 if queue.watch is not None:
                     queue.watch.delivered(entry, consumer, True)
+                    if queue.broker.work - begun > STEP_WORK:
+                        break
             delivered += record_batch.count
             packed = Entry(queue, record_batch.message(queue.name, first, self.next), 0)
             settlement.acquire(packed, consumer)
             consumer.deliver(packed)
             settlement.forget_holder(packed)
+            if queue.broker.work - begun > STEP_WORK:
+                queue.broker.jobs.deferred.add(queue)
+                break
         return delivered
 
     def _read(self) -> None:

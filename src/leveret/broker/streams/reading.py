@@ -98,6 +98,8 @@ class Reader:
                     continue
                 if not consumer.has_credit_for(message.size):
                     return False
+                if watch is not None and stream.is_spent():
+                    return True
                 entry = Entry(stream, message, seq)
                 entry.overlay = ONLY_OFFSET if overlay is None else with_offset(overlay)
                 settlement.acquire(entry, None)
@@ -164,6 +166,9 @@ class Reader:
                         record_batch.add(message, seq - 1, chunk.time_of(index), overlay)
                         if watch is not None:
                             watch.delivered(Entry(stream, message, seq), consumer, True)
+                            if stream.is_spent():
+                                seq += 1
+                                break
                     seq += 1
                 stream.broker.work += 1 + (seq - first >> PACKED_SHIFT)
                 self.next = seq

@@ -29,7 +29,7 @@ def commit(channel: Channel) -> None:
     """Perform tx.commit. The reply is sent when the transaction is on disk."""
     check_transacted(channel, "commit")
     pending = channel.transaction
-    if len(pending) > LARGE:
+    if len(pending) > LARGE or channel.vhost.firehose.on:
         channel.stall()
         large = _LargeCommit(channel)
         channel.broker.jobs.commits.add(large.pieces(), large.written, large.failed)

@@ -189,7 +189,9 @@ class LocalTransaction:
 
     def commit(self, discharge: int) -> None:
         """Commit the transaction. The outcome of the discharge is sent when the commit is on disk."""
-        large = len(self.postings) + len(self.retirements) + len(self.acquired) > LARGE
+        vhost = self.link.session.connection.vhost
+        traced = vhost is not None and vhost.firehose.on
+        large = traced or len(self.postings) + len(self.retirements) + len(self.acquired) > LARGE
         committing = _Committing(self, discharge, large)
         if large:
             for link in list(self.links):
