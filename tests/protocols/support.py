@@ -13,10 +13,10 @@ from leveret.broker.bodies import StoredBody
 from leveret.broker.broker import Broker, VhostSettings
 from leveret.broker.log import Log
 from leveret.broker.message import make_address
+from leveret.node.composition import header_readers
 from leveret.protocols.amqp09.contents.policy import content_policies
 from leveret.protocols.amqp091.connection.base import BaseConnection
 from leveret.protocols.amqp091.connection.connection import Connection
-from leveret.protocols.header_readers import header_readers
 from leveret.protocols.opening import Protocols
 from leveret.protocols.peer import Peer
 from leveret.protocols.services import Services, SessionSettings, VhostSessionSettings

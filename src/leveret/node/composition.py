@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leveret._build import __version__, build_info
-from leveret.broker.broker import Broker, VhostSettings
+from leveret.broker.broker import Broker, HeaderReader, VhostSettings
 from leveret.broker.errors import PreconditionFailed, StorageFailed
 from leveret.broker.log import Log, Recovery
+from leveret.broker.message import FORMAT_AMQP0, FORMAT_AMQP1, FORMAT_BASIC_AMQP09, FORMAT_CLASS_AMQP09
 from leveret.broker.transactions.branch import BranchSettings
 from leveret.broker.transactions.sink_transactions import SinkTransactionSettings
 from leveret.broker.uploads import UploadSettings
@@ -39,12 +40,14 @@ from leveret.node.listening import listen
 from leveret.node.logins import Logins
 from leveret.node.permissions import warn_about_permissions
 from leveret.node.segments import make_store, segment_settings
+from leveret.protocols.amqp09.contents.content import ClassHeaderReader
 from leveret.protocols.amqp09.contents.policy import content_policies
 from leveret.protocols.amqp09.realms import RIGHTS, Realm, Realms
 from leveret.protocols.amqp09.settings import Amqp09Settings
+from leveret.protocols.amqp091.content import BasicHeaderReader
 from leveret.protocols.amqp10.settings import Amqp10Settings
+from leveret.protocols.convert.to_amqp0 import Amqp10HeaderReader
 from leveret.protocols.envelopes import Envelopes
-from leveret.protocols.header_readers import header_readers
 from leveret.protocols.message_codec import MessageCodec
 from leveret.protocols.opening import Protocols
 from leveret.protocols.services import Services, SessionSettings, VhostSessionSettings
@@ -350,6 +353,17 @@ class Composition:
             loop_cpu=0.0 if watchdog is None else watchdog.cpu,
             commits=Histogram.of(self.log.commit_durations()),
         )
+
+
+def header_readers() -> dict[int, HeaderReader]:
+    """Return the header readers by message format."""
+    basic = BasicHeaderReader()
+    return {
+        FORMAT_AMQP0: basic,
+        FORMAT_BASIC_AMQP09: basic,
+        FORMAT_CLASS_AMQP09: ClassHeaderReader(),
+        FORMAT_AMQP1: Amqp10HeaderReader(),
+    }
 
 
 def maximum(limit: int) -> int:

@@ -15,7 +15,7 @@ from leveret.broker.leases.batch import Batch
 from leveret.broker.leases.batch_builder import BatchBuilder, Done, Written
 from leveret.broker.leases.lease import Lease
 from leveret.broker.leases.reading import LEASE, Reader, Slice
-from leveret.broker.leases.returning import Return
+from leveret.broker.log import CommitWaiter
 from leveret.broker.queues.classic.backlog import Chunk
 
 if TYPE_CHECKING:
@@ -32,6 +32,17 @@ MAX_BATCHES: Final = 1000
 MAX_BYTES: Final = (1 << 63) - 1
 # Messages of a batch that its commit may return to the queue.
 MAX_RETURNED: int = 10_000  # not Final: tests lower it
+
+
+class Return(CommitWaiter):
+    """Positions that return to their old places in the queue once that is on disk, in pieces with their priorities."""
+
+    def __init__(self, leases: Leases, pieces: list[tuple[int, Chunk]]) -> None:
+        self.leases = leases
+        self.pieces = pieces
+
+    def committed(self, batch: int) -> None:
+        self.leases.returned(self)
 
 
 class Leases:

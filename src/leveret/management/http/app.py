@@ -27,7 +27,8 @@ from leveret.management.http.errors import (
     not_authorised,
     not_found,
 )
-from leveret.management.http.events import Events, EventStream
+from leveret.management.http.event_stream import EventStream
+from leveret.management.http.events import Events
 from leveret.management.http.history_thread import History
 from leveret.management.http.identity import ANONYMOUS, Identity
 from leveret.management.http.lists import RowStream

@@ -1,9 +1,59 @@
-"""Subscriptions to live events."""
+"""Subscriptions to live events: the handler, and the stream that it answers with."""
 
 from __future__ import annotations
 
-from leveret.management.http.events import EventStream
+import asyncio
+import contextlib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from leveret.management.http.events import Events, Subscriber
 from leveret.management.http.request import Answer, Request
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Send
+
+# Seconds for which a client may take no events.
+_SEND_TIMEOUT: Final = 30.0
+_RETRY: Final = b"retry: 2000\n\n"
+
+
+class EventStream:
+    """The body of an answer with events."""
+
+    def __init__(self, events: Events, subscriber: Subscriber) -> None:
+        self._events = events
+        self._subscriber = subscriber
+
+    async def respond(self, method: str, headers: Iterable[tuple[str, str]], receive: Receive, send: Send) -> None:
+        """Send events until the client disconnects or takes none for too long, or the stream ends."""
+        if method == "HEAD":
+            self._subscriber.end("")
+        sending = asyncio.ensure_future(self._send(headers, send))
+        disconnected = asyncio.ensure_future(_disconnected(receive))
+        try:
+            await asyncio.wait((sending, disconnected), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._events.unsubscribe(self._subscriber)
+            for task in (sending, disconnected):
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError, TimeoutError):
+                    await task
+
+    async def _send(self, headers: Iterable[tuple[str, str]], send: Send) -> None:
+        encoded = [(name.encode(), value.encode()) for name, value in headers]
+        await send({"type": "http.response.start", "status": 200, "headers": encoded})
+        content = _RETRY
+        while content:
+            async with asyncio.timeout(_SEND_TIMEOUT):
+                await send({"type": "http.response.body", "body": content, "more_body": True})
+            content = await self._subscriber.next()
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 async def subscribe(request: Request) -> Answer:

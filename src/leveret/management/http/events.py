@@ -7,12 +7,11 @@ kept, so that a client that reconnects misses none. While nothing happens, a sub
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -20,14 +19,10 @@ from leveret.management.http.control import Row
 from leveret.management.http.errors import HttpError, bad_request
 from leveret.management.http.identity import Identity
 
-if TYPE_CHECKING:
-    from starlette.types import Receive, Send
-
 # Events that are kept for clients that reconnect.
 _KEPT: Final = 2000
-# Events that wait for a subscriber, and seconds for which a client may take none of them.
+# Events that wait for a subscriber.
 MAX_PENDING: Final = 1000
-_SEND_TIMEOUT: Final = 30.0
 MAX_SUBSCRIBERS: Final = 500
 # Seconds between two comments, which show that the connection is alive.
 _KEEP_ALIVE: Final = 15.0
@@ -35,7 +30,6 @@ _KEEP_ALIVE: Final = 15.0
 _MAX_AGE: Final = 600.0
 # Seconds between two events about statistics of the node, which change all the time.
 _NODE_INTERVAL: Final = 15
-_RETRY: Final = b"retry: 2000\n\n"
 
 # Kinds of events that every subscriber sees if the vhost is visible; of other kinds only administrators do.
 _IN_VHOST: Final = frozenset(
@@ -236,41 +230,3 @@ class Events:
         """End all streams."""
         for subscriber in self._subscribers:
             subscriber.end("the broker stops")
-
-
-class EventStream:
-    """The body of an answer with events."""
-
-    def __init__(self, events: Events, subscriber: Subscriber) -> None:
-        self._events = events
-        self._subscriber = subscriber
-
-    async def respond(self, method: str, headers: Iterable[tuple[str, str]], receive: Receive, send: Send) -> None:
-        """Send events until the client disconnects or takes none for too long, or the stream ends."""
-        if method == "HEAD":
-            self._subscriber.end("")
-        sending = asyncio.ensure_future(self._send(headers, send))
-        disconnected = asyncio.ensure_future(_disconnected(receive))
-        try:
-            await asyncio.wait((sending, disconnected), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            self._events.unsubscribe(self._subscriber)
-            for task in (sending, disconnected):
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError, TimeoutError):
-                    await task
-
-    async def _send(self, headers: Iterable[tuple[str, str]], send: Send) -> None:
-        encoded = [(name.encode(), value.encode()) for name, value in headers]
-        await send({"type": "http.response.start", "status": 200, "headers": encoded})
-        content = _RETRY
-        while content:
-            async with asyncio.timeout(_SEND_TIMEOUT):
-                await send({"type": "http.response.body", "body": content, "more_body": True})
-            content = await self._subscriber.next()
-        await send({"type": "http.response.body", "body": b""})
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

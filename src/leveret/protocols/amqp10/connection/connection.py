@@ -20,7 +20,6 @@ from leveret.protocols.amqp10.connection.exclusive_container import ContainerMem
 from leveret.protocols.amqp10.connection.idle_timeout import IdleTimers
 from leveret.protocols.amqp10.connection.sasl import Login, anonymous_user
 from leveret.protocols.amqp10.connection.sessions import Sessions
-from leveret.protocols.amqp10.connection.state import AWAIT_HEADER, AWAIT_OPEN, CLOSED, IN_SASL, OPENED
 from leveret.protocols.amqp10.errors import ConnectionRefused, Refusal, SessionRefused, condition_of, make_error
 from leveret.protocols.amqp10.link.outgoing import QUANTUM
 from leveret.protocols.amqp10.management.link_pair import PendingResponses
@@ -44,6 +43,12 @@ from leveret.wire.amqp10.values import Table
 
 logger = logging.getLogger("leveret.connection")
 
+# States of a connection (transport section 2.4.6), named by the input that it expects.
+IN_SASL: Final = 0
+AWAIT_HEADER: Final = 1
+AWAIT_OPEN: Final = 2
+OPENED: Final = 3
+CLOSED: Final = 4
 # Bytes of replies that a client may leave unread before the broker stops reading its socket.
 MAX_UNWRITTEN: Final = 4 << 20
 # Seconds for a client to reply to close, or to read it if its frames can no longer be parsed.
