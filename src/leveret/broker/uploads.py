@@ -299,6 +299,11 @@ class Upload:
         """Discard the upload."""
         self.manager.forget(self)
 
+    def revoke(self) -> None:
+        """Discard the upload. A client that is still sending it gets an error."""
+        self.turn += 1
+        self.discard()
+
 
 def _ignore(error: BrokerError | None) -> None:
     """Ignore a failed sync of an interrupted upload: it was logged, and the file is unchanged."""

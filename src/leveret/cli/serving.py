@@ -151,33 +151,17 @@ class Serving:
         self._salvage = NOTHING_LOST
         self._composition = composition
         composition.watchdog = self._watchdog
-        control_path = self._config.server.data_path / CONTROL_SOCKET
-        control = ControlServer(composition.admin, control_path)
+        control = ControlServer(composition.admin, self._config.server.data_path / CONTROL_SOCKET)
         if self._http is None:
-            endpoint = HttpEndpoint(self._config, self._config.server.data_path)
-            try:
-                endpoint.listen()
-            except StartFailed as error:
-                logger.error("%s", error)  # messages matter more than their management
-            self._http = HttpProcess(endpoint)
+            self._http = HttpProcess(self._http_endpoint())
         if self._telemetry is None:
-            self._telemetry = TelemetryProcess(self._config, control_path)
+            self._telemetry = TelemetryProcess(self._config, control.path)
         self._telemetry.trace(composition.services.broker)
         collecting: asyncio.Task[None] | None = None
-        if self._ready_file is not None:
-            self._ready_file.unlink(missing_ok=True)
+        self._remove_ready_file()
         try:
-            await composition.server.start()
-            self._open_audit(composition)
-            if not self._announced:
-                await load_definitions(composition)
-            await composition.listen(self._ports)
-            try:
-                await control.start()
-            except OSError as error:
-                raise StartFailed(f"cannot create control socket {control_path}: {error}") from None
-            self._collector.start()  # before clients connect, since it takes longer than a turn
-            self._announce(composition, control_path, began)
+            await self._start(composition, control)
+            self._announce(composition, control.path, began)
             self._http.start()
             self._telemetry.start()
             composition.services.broker.jobs.stepped = self._collector.examine_young
@@ -189,21 +173,52 @@ class Serving:
                 collecting.cancel()
             self._watchdog.watch(None)
             self._composition = None
-            if self._ready_file is not None:
-                self._ready_file.unlink(missing_ok=True)
-            ending: list[asyncio.Task[None]] = []
-            if self._stopping:
-                ending.append(asyncio.create_task(self._telemetry.stop()))
-                await asyncio.wait(ending, timeout=LAST_SPANS_TIMEOUT)
-            await control.stop()
-            if self._stopping:
-                await asyncio.gather(self._stop_server(composition), self._http.stop(), *ending)
-            else:
-                await self._stop_server(composition)
-            composition.managed.audit.close()
-            self._collector.stop()
+            self._remove_ready_file()
+            await self._finish(composition, control, self._http, self._telemetry)
         if self._stopping:
             logger.info("stopped")
+
+    def _http_endpoint(self) -> HttpEndpoint:
+        """Return the endpoint of the HTTP API, without listeners if its ports cannot be opened."""
+        endpoint = HttpEndpoint(self._config, self._config.server.data_path)
+        try:
+            endpoint.listen()
+        except StartFailed as error:
+            logger.error("%s", error)  # messages matter more than their management
+        return endpoint
+
+    async def _start(self, composition: Composition, control: ControlServer) -> None:
+        """Open the store and the listeners. Raises `StartFailed`."""
+        await composition.server.start()
+        self._open_audit(composition)
+        if not self._announced:
+            await load_definitions(composition)
+        await composition.listen(self._ports)
+        try:
+            await control.start()
+        except OSError as error:
+            raise StartFailed(f"cannot create control socket {control.path}: {error}") from None
+        self._collector.start()  # before clients connect, since it takes longer than a turn
+
+    async def _finish(
+        self, composition: Composition, control: ControlServer, http: HttpProcess, telemetry: TelemetryProcess
+    ) -> None:
+        """Stop the broker, and the other processes unless the store is reopened."""
+        ending: list[asyncio.Task[None]] = []
+        if self._stopping:
+            ending.append(asyncio.create_task(telemetry.stop()))
+            await asyncio.wait(ending, timeout=LAST_SPANS_TIMEOUT)
+        await control.stop()
+        if self._stopping:
+            await asyncio.gather(self._stop_server(composition), http.stop(), *ending)
+        else:
+            await self._stop_server(composition)
+        composition.managed.audit.close()
+        self._collector.stop()
+
+    def _remove_ready_file(self) -> None:
+        if self._ready_file is not None:
+            self._ready_file.unlink(missing_ok=True)
 
     def _open_audit(self, composition: Composition) -> None:
         management = self._config.management

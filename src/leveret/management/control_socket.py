@@ -59,13 +59,13 @@ class ControlServer:
 
     def __init__(self, admin: Admin, path: Path) -> None:
         self._admin = admin
-        self._path = path
+        self.path = path
         self._server: asyncio.Server | None = None
         self._clients: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Listen. Replaces the socket file of a killed broker. Raises `OSError` if the socket cannot be created."""
-        self._server = await asyncio.start_unix_server(self._serve, sock=_listen(self._path), limit=MAX_REQUEST_SIZE)
+        self._server = await asyncio.start_unix_server(self._serve, sock=_listen(self.path), limit=MAX_REQUEST_SIZE)
 
     async def stop(self) -> None:
         """Close and remove the socket."""
@@ -77,10 +77,10 @@ class ControlServer:
         await asyncio.gather(*self._clients, return_exceptions=True)
         self._server = None
         try:
-            self._path.unlink(missing_ok=True)
+            self.path.unlink(missing_ok=True)
         except OSError as error:
             # A failing disk must not prevent the broker from reopening its store. The next start replaces the socket.
-            logger.warning("cannot remove control socket %s: %s", self._path, error.strerror)
+            logger.warning("cannot remove control socket %s: %s", self.path, error.strerror)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

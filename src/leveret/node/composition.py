@@ -136,34 +136,7 @@ class Composition:
         """Create the objects that depend on the store, and recover them."""
         config, users = self.config, self.users
         users.load(recovery.metadata, recovery.dropped)
-        self.broker = Broker(self.log, self.overflow)
-        self.broker.compile_pattern = compile_pattern
-        self.broker.event_sample = config.events.sample
-        _apply_routing_limits(self.broker, config.limits)
-        self.broker.droppable_backlog = config.amqp09.stream_backlog
-        store = make_store(config, self.log)
-        if isinstance(store, str):
-            self.broker.unsealed = store
-        else:
-            self.broker.seal_streams(store, segment_settings(config.streams))
-        sinks = config.sink_transactions
-        self.broker.sink_transaction_settings = SinkTransactionSettings(
-            sinks.max_bytes, round(sinks.timeout * 1000), sinks.max_per_vhost, sinks.max_apps
-        )
-        uploads = config.uploads
-        self.broker.uploads.settings = UploadSettings(
-            uploads.max_per_user, uploads.max_bytes, round(uploads.timeout * 1000)
-        )
-        if self.on_disk:
-            self.staged_files = UploadFiles(config.server.data_path, config.limits.disk_free)
-            self.broker.uploads.place = self.staged_files
-        self.broker.branch_settings = BranchSettings(
-            round(config.dtx.timeout * 1000), config.dtx.max_branches, config.dtx.max_bytes
-        )
-        self.broker.node_name = node_name()
-        self.broker.header_readers.update(header_readers())
-        for format, policy in content_policies().items():
-            self.broker.content_policies[format] = policy
+        self.broker = self._make_broker(config)
         self.services = Services(
             self.broker,
             users,
@@ -194,7 +167,47 @@ class Composition:
         self._apply_admission_limits()
         if config.auth.oauth.resource_server_id:
             self._accept_tokens(config)
-        self.managed = ManagedBroker(
+        self.managed = self._make_managed(config)
+        self.admin = Admin(self.managed)
+        self.broker.request_handler = Requests(self.broker, self.services.numbered.get, Envelopes(), self.managed.auditor)
+        self.services.auditor = self.managed.auditor
+        self._started = time.monotonic()
+
+    def _make_broker(self, config: Config) -> Broker:
+        """Create the broker with its settings, before it recovers."""
+        broker = Broker(self.log, self.overflow)
+        broker.compile_pattern = compile_pattern
+        broker.event_sample = config.events.sample
+        _apply_routing_limits(broker, config.limits)
+        broker.droppable_backlog = config.amqp09.stream_backlog
+        store = make_store(config, self.log)
+        if isinstance(store, str):
+            broker.unsealed = store
+        else:
+            broker.seal_streams(store, segment_settings(config.streams))
+        sinks = config.sink_transactions
+        broker.sink_transaction_settings = SinkTransactionSettings(
+            sinks.max_bytes, round(sinks.timeout * 1000), sinks.max_per_vhost, sinks.max_apps
+        )
+        uploads = config.uploads
+        broker.uploads.settings = UploadSettings(uploads.max_per_user, uploads.max_bytes, round(uploads.timeout * 1000))
+        if self.on_disk:
+            self.staged_files = UploadFiles(config.server.data_path, config.limits.disk_free)
+            broker.uploads.place = self.staged_files
+        broker.branch_settings = BranchSettings(
+            round(config.dtx.timeout * 1000), config.dtx.max_branches, config.dtx.max_bytes
+        )
+        broker.node_name = node_name()
+        broker.header_readers.update(header_readers())
+        for format, policy in content_policies().items():
+            broker.content_policies[format] = policy
+        return broker
+
+    def _make_managed(self, config: Config) -> ManagedBroker:
+        """Return the broker as management sees it."""
+        users, executor = self.users, self.server.executor
+        logins = Logins(users, self.services.logins, executor, self.broker.end_turn, self.tokens)
+        return ManagedBroker(
             self.broker,
             users,
             sessions=lambda: self.services.sessions,
@@ -204,18 +217,12 @@ class Composition:
             facts=self.facts,
             performance=self.performance,
             alarm=lambda: self.services.alarm,
-            executor=self.server.executor,
+            executor=executor,
             vhost_settings=self.vhost_settings,
             links=self.protocols.amqp10.termini,
             codec=MessageCodec(self.broker),
-            authenticate=Logins(
-                users, self.services.logins, self.server.executor, self.broker.end_turn, self.tokens
-            ).authenticate,
+            authenticate=logins.authenticate,
         )
-        self.admin = Admin(self.managed)
-        self.broker.request_handler = Requests(self.broker, self.services.numbered.get, Envelopes(), self.managed.auditor)
-        self.services.auditor = self.managed.auditor
-        self._started = time.monotonic()
 
     def _accept_tokens(self, config: Config) -> None:
         """Accept logins by token. Imports the extra, which takes time that other brokers need not spend at the start."""

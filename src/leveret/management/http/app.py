@@ -154,10 +154,7 @@ class Application:
         address = client[0] if client else ""
         identity = ANONYMOUS if route.public else await self._sign_in.identify(headers, address, method not in _SAFE)
         _check_access(route, identity, path)
-        if method not in _SAFE and not route.reads and identity.is_read_only():
-            raise not_authorised(f"the user has the tag '{READ_ONLY}' and may change nothing")
-        if route.payloads and not identity.may_read_payloads():
-            raise not_authorised(f"the user has the tag '{NO_PAYLOADS}' and may not read payloads")
+        _check_restrictions(route, identity, method)
         if "vhost" in path and route.scope != "all":
             await self._check_vhost(path["vhost"])
         query = _query(scope["query_string"])
@@ -311,6 +308,14 @@ def _check_access(route: Route, identity: Identity, path: Mapping[str, str]) -> 
         return
     if route.scope == "own" or not identity.sees(vhost):
         raise not_found()
+
+
+def _check_restrictions(route: Route, identity: Identity, method: str) -> None:
+    """Raise `HttpError` (401) if a tag of the user forbids to change objects or to read payloads."""
+    if method not in _SAFE and not route.reads and identity.is_read_only():
+        raise not_authorised(f"the user has the tag '{READ_ONLY}' and may change nothing")
+    if route.payloads and not identity.may_read_payloads():
+        raise not_authorised(f"the user has the tag '{NO_PAYLOADS}' and may not read payloads")
 
 
 def _address(client: tuple[str, int] | None) -> str:

@@ -93,8 +93,7 @@ def discard(context: Context, request: OneUpload) -> Discarded:
     if upload.taken:
         raise PreconditionFailed(f"upload '{request.name}' is part of a transaction; wait for its commit or rollback")
     size = upload.size
-    upload.turn += 1
-    upload.discard()
+    upload.revoke()
     return Discarded(discarded=size)
 
 

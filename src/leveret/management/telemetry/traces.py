@@ -30,13 +30,18 @@ class _Ended(SpanProcessor):
     """The spans that have ended."""
 
     def __init__(self) -> None:
-        self.spans: list[ReadableSpan] = []
+        self._spans: list[ReadableSpan] = []
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """Do nothing: only complete spans are exported."""
 
     def on_end(self, span: ReadableSpan) -> None:
-        self.spans.append(span)
+        self._spans.append(span)
+
+    def take(self) -> list[ReadableSpan]:
+        """Return the spans, and forget them."""
+        spans, self._spans = self._spans, []
+        return spans
 
 
 class Traces:
@@ -79,7 +84,7 @@ class Traces:
             else:
                 self._maker.add(point)
         self._maker.flush()
-        spans, self._ended.spans = self._ended.spans, []
+        spans = self._ended.take()
         for at in range(0, len(spans), _MAX_SPANS):
             part = spans[at : at + _MAX_SPANS]
             accepted = await asyncio.to_thread(self._exporter.export, part) is SpanExportResult.SUCCESS
