@@ -1,1 +1,1 @@
-"""Management operations on a running broker, and the control socket and control exchange that serve them."""
+"""Management of a running broker: operations, the interfaces that serve them, definitions, the audit log, telemetry."""
