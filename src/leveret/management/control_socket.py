@@ -140,7 +140,7 @@ class ControlServer:
 
 
 def _peer(writer: asyncio.StreamWriter) -> tuple[str, str]:
-    """Return the operating system's user of a client, and where it is, for the audit log."""
+    """Return the user and the source of a client for the audit log: its user of the operating system, and its process."""
     connection: socket.socket = writer.get_extra_info("socket")
     pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
     try:
@@ -151,7 +151,7 @@ def _peer(writer: asyncio.StreamWriter) -> tuple[str, str]:
 
 
 def _origin(request: dict[str, Any], peer: tuple[str, str]) -> tuple[str, str]:
-    """Return for whom a request is, and where it came from: as it says itself, or its client."""
+    """Return the user and the source of a request for the audit log: those that it names, or those of its client."""
     origin = request.get("origin")
     if not isinstance(origin, dict):
         return peer

@@ -249,7 +249,7 @@ class UserStore:
         return [found[name] for name in sorted(found)]
 
     def was_removed(self, name: str) -> bool:
-        """Return whether a user does not exist, and no token stands for it: only the last change tells of such users."""
+        """Return whether a user was deleted. A user who is not in the store may be that of a token."""
         return self.get(name) is None and (not self._has_tokens or name in self._changed_names)
 
     def is_new(self, name: str) -> bool:

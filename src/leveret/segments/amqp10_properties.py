@@ -10,26 +10,11 @@ from uuid import UUID
 
 from leveret.wire.amqp10 import codes, message
 from leveret.wire.amqp10.errors import DecodeError
+from leveret.wire.amqp10.message import PROPERTY_FIELDS
 from leveret.wire.amqp10.sections import Sections
 from leveret.wire.amqp10.values import Checked, ULong
 
-# In the order of the section.
-NAMES: Final = (
-    "message_id",
-    "user_id",
-    "to",
-    "subject",
-    "reply_to",
-    "correlation_id",
-    "content_type",
-    "content_encoding",
-    "absolute_expiry_time",
-    "creation_time",
-    "group_id",
-    "group_sequence",
-    "reply_to_group_id",
-)
-NO_FIELDS: Final[list[Checked]] = [None] * len(NAMES)
+NO_FIELDS: Final[list[Checked]] = [None] * len(PROPERTY_FIELDS)
 
 _IDENTIFIER: Final = frozenset((codes.STRING_8, codes.ULONG, codes.SMALL_ULONG, codes.UUID, codes.BINARY_8))
 _STRING: Final = frozenset((codes.STRING_8,))
@@ -64,7 +49,7 @@ def fields_of(sections: Sections) -> list[Checked]:
         fields = message.properties(sections)
     except (DecodeError, IndexError, ValueError, OverflowError):
         return NO_FIELDS
-    return NO_FIELDS if fields is None else [getattr(fields, name) for name in NAMES]
+    return NO_FIELDS if fields is None else [getattr(fields, name) for name in PROPERTY_FIELDS]
 
 
 def _decode_common(data: bytes, pos: int, end: int) -> list[Checked] | None:
@@ -73,7 +58,7 @@ def _decode_common(data: bytes, pos: int, end: int) -> list[Checked] | None:
         return None
     count = data[pos + 5]
     pos += 6
-    if count > len(NAMES):
+    if count > len(PROPERTY_FIELDS):
         return None
     fields: list[Checked] = []
     try:

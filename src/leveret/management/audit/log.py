@@ -109,7 +109,7 @@ class AuditLog:
             await asyncio.wrap_future(self._writing)
 
     async def search(self, wanted: Filter, offset: int, count: int) -> tuple[list[AuditRecord], int]:
-        """Return the newest records that meet the conditions, behind `offset` others, and the number of all of them.
+        """Return the newest records that meet the conditions, after the first `offset` of them, and the number of all.
 
         Raises:
             ResourceError: There is no file.

@@ -119,7 +119,7 @@ class AuditStore:
         return int(size)
 
     def search(self, wanted: Filter, offset: int, count: int) -> tuple[list[AuditRecord], int]:
-        """Return the newest records that meet the conditions, behind `offset` others, and the number of all of them."""
+        """Return the newest records that meet the conditions, after the first `offset` of them, and the number of all."""
         conditions = ["1"]
         values: list[str | float] = []
         for column in ("user", "kind", "vhost"):

@@ -1,4 +1,4 @@
-"""A copy of the broker's objects and counters, at most one second old, with their samples.
+"""A copy of the broker's objects and counters, at most 1.5 seconds old, with their samples.
 
 The process asks the broker for changes each second, and before a list that follows a change through the API, so that no
 list is older than the last change of its reader.

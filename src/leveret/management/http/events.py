@@ -174,7 +174,7 @@ class Events:
         self._statistics.add(kind)
 
     def ticked(self, tick: int) -> None:
-        """Tell subscribers of which kinds the statistics have changed since the last second."""
+        """Notify subscribers of the kinds whose statistics have changed since the last second."""
         if tick - self._node_at >= _NODE_INTERVAL:
             self._node_at = tick
             self._statistics.add("node")

@@ -1,7 +1,7 @@
 """Long history: a day by the minute and 30 days by the hour, of the broker and of its busiest queues.
 
 It is in a small database in the data directory, so that it survives restarts. Its size is bounded by the number of queues
-per minute and per hour. Nothing depends on it: if it cannot be written, the process logs why and goes without.
+per minute and per hour. Nothing depends on it: if it cannot be written, the process logs why and continues without it.
 """
 
 from __future__ import annotations

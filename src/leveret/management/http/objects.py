@@ -193,18 +193,18 @@ class CachedQueue(Measured):
         super().__init__()
         self.item = item
         self.flows: Flows | None = None
-        # Those of the vhost when the queue was new: the vhost may be gone before the queue.
+        # Those of the vhost when the queue was new: the vhost may be deleted before the queue.
         self._totals = totals
         totals.count_queue(item, 1)
 
     def describe(self, item: Row) -> None:
-        """Replace what the broker says of the queue."""
+        """Replace the description of the queue."""
         self._totals.count_queue(self.item, -1)
         self.item = item
         self._totals.count_queue(item, 1)
 
     def leave(self) -> None:
-        """Subtract the queue, which is gone, from the totals of its vhost."""
+        """Subtract the deleted queue from the totals of its vhost."""
         self._totals.count_queue(self.item, -1)
 
     def sample(self, tick: int, sample: list[Any]) -> Sequence[int]:
@@ -254,18 +254,18 @@ class CachedConnection(Measured):
     def __init__(self, item: Row, totals: VhostTotals | None) -> None:
         super().__init__()
         self.item = item
-        # None until the connection has opened a vhost. The vhost may be gone before the connection.
+        # None until the connection has opened a vhost. The vhost may be deleted before the connection ends.
         self._totals = totals
         self._count(1)
 
     def describe(self, item: Row, totals: VhostTotals | None) -> None:
-        """Replace what the broker says of the connection."""
+        """Replace the description of the connection."""
         self._count(-1)
         self.item, self._totals = item, totals
         self._count(1)
 
     def leave(self) -> None:
-        """Subtract the connection, which is closed, from the totals of its vhost."""
+        """Subtract the closed connection from the totals of its vhost."""
         self._count(-1)
 
     def _count(self, sign: int) -> None:

@@ -90,7 +90,7 @@ class Browse(Limited, kw_only=True):
 
 
 class Holder(Reply, kw_only=True):
-    """The consumer that has an unacked message. A message that was got by `basic.get` has none."""
+    """The consumer that has an unacked message. A message fetched with `basic.get` has none."""
 
     consumer_tag: str
     connection: int | None

@@ -91,7 +91,7 @@ class Search:
         return True
 
     def accepts_body(self, body: Body) -> bool:
-        """Return whether a body meets the conditions. Takes long: it runs in a thread."""
+        """Return whether a body meets the conditions. Slow: runs in a thread."""
         content = start_of(body, MAX_SEARCHED)
         if not all(test(content) for test in self._contents):
             return False

@@ -65,7 +65,7 @@ class ErasureInfo(Reply, kw_only=True):
 
 
 class TableInfo(Reply, kw_only=True):
-    """The Iceberg table of a stream. `synced` is the time when it last matched the manifest, in ms since 1970."""
+    """The Iceberg table of a stream. `synced` is the Unix time in milliseconds when it last matched the manifest."""
 
     vhost: str
     name: str

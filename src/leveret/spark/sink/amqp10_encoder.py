@@ -205,26 +205,8 @@ def _headers(values: tuple[Cell, ...]) -> dict[str, Cell]:
         raise ValueError(f"{'headers' if values[13] is None else 'headers_json'}: {error}") from None
 
 
-# The fields of the section; a compiled class cannot be inspected.
-_PROPERTIES: Final = (
-    "absolute_expiry_time",
-    "content_encoding",
-    "content_type",
-    "correlation_id",
-    "creation_time",
-    "group_id",
-    "group_sequence",
-    "message_id",
-    "reply_to",
-    "reply_to_group_id",
-    "subject",
-    "to",
-    "user_id",
-)
-
-
 def _properties(fields: Fields) -> bytes:
-    if all(getattr(fields, name) is None for name in _PROPERTIES):
+    if all(getattr(fields, name) is None for name in message.PROPERTY_FIELDS):
         return b""
     return message.encode_properties(fields)
 

@@ -28,6 +28,23 @@ from leveret.wire.amqp10.sections import ABSENT, Sections
 from leveret.wire.amqp10.short import uint
 from leveret.wire.amqp10.values import Array, Checked, Map, Pairs, Table, ULong, Value
 
+# The fields of the properties section, in its order.
+PROPERTY_FIELDS: Final = (
+    "message_id",
+    "user_id",
+    "to",
+    "subject",
+    "reply_to",
+    "correlation_id",
+    "content_type",
+    "content_encoding",
+    "absolute_expiry_time",
+    "creation_time",
+    "group_id",
+    "group_sequence",
+    "reply_to_group_id",
+)
+
 _STRINGS: Final = bytes((codes.STRING_8, codes.STRING_32))
 _ANNOTATION_KEYS: Final = bytes((codes.SYMBOL_8, codes.SYMBOL_32, codes.ULONG_0, codes.SMALL_ULONG, codes.ULONG))
 _PACK_HEAD: Final = struct.Struct(">BBBBBB").pack

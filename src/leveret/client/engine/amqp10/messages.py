@@ -7,26 +7,11 @@ from leveret.client.errors import InvalidMessage
 from leveret.wire.amqp10 import message as sections_of
 from leveret.wire.amqp10.descriptors import AMQP_SEQUENCE, AMQP_VALUE
 from leveret.wire.amqp10.errors import DecodeError, EncodeError
+from leveret.wire.amqp10.message import PROPERTY_FIELDS
 from leveret.wire.amqp10.messaging import Properties
 from leveret.wire.amqp10.sections import Sections
 from leveret.wire.amqp10.values import Checked, ULong
 from leveret.wire.amqp10.values import Value as WireValue
-
-_FIELDS = (
-    "message_id",
-    "user_id",
-    "to",
-    "subject",
-    "reply_to",
-    "correlation_id",
-    "content_type",
-    "content_encoding",
-    "absolute_expiry_time",
-    "creation_time",
-    "group_id",
-    "group_sequence",
-    "reply_to_group_id",
-)
 
 
 def encode_message(message: Message) -> bytes:
@@ -54,7 +39,7 @@ def _encode(message: Message) -> bytes:
         encoded += sections_of.encode_delivery_annotations(dict(message.delivery_annotations))
     if message.annotations:
         encoded += sections_of.encode_message_annotations(dict(message.annotations))
-    fields = {name: getattr(message, name) for name in _FIELDS}
+    fields = {name: getattr(message, name) for name in PROPERTY_FIELDS}
     if any(value is not None for value in fields.values()):
         for name in ("message_id", "correlation_id"):
             if type(fields[name]) is int:
@@ -108,7 +93,7 @@ def decode_message(sections: Sections) -> Message:
     except DecodeError as error:
         raise InvalidMessage(f"received a malformed message: {error}") from error
     if fields is not None:
-        for name in _FIELDS:
+        for name in PROPERTY_FIELDS:
             setattr(found, name, getattr(fields, name))
     return found
 

@@ -18,27 +18,41 @@ logger = logging.getLogger("leveret.connection")
 MIN_IDLE_TIMEOUT: Final = 100
 
 
-class IdleTimeout(Timed):
-    """Timer that closes the connection when the client sends nothing for `timeout` milliseconds."""
+class QuarterTimer(Timed):
+    """Timer that checks a connection four times per idle-time-out.
+
+    Attributes:
+        connection: The connection; None after `stop`.
+        part: A quarter of the idle-time-out, in milliseconds.
+    """
 
     def __init__(self, connection: Connection, timeout: int) -> None:
         super().__init__()
         self.connection: Connection | None = connection
         self.part = max(timeout // 4, 1)
-        self.silent = 0
-        # Whether the client has sent anything since the last check.
-        self.heard = True
 
     def start(self) -> None:
+        """Schedule the first check."""
         assert self.connection is not None
         timers = self.connection.broker.timers
         timers.at(timers.now() + self.part, self)
 
     def stop(self) -> None:
+        """Check no more."""
         connection = self.connection
         if connection is not None:
             connection.broker.timers.cancel(self)
             self.connection = None  # the timers may keep a reference for a while
+
+
+class IdleTimeout(QuarterTimer):
+    """Timer that closes the connection when the client sends nothing for `timeout` milliseconds."""
+
+    def __init__(self, connection: Connection, timeout: int) -> None:
+        super().__init__(connection, timeout)
+        self.silent = 0
+        # Whether the client has sent anything since the last check.
+        self.heard = True
 
     def received(self) -> None:
         """Note input of the client."""
@@ -67,31 +81,17 @@ class IdleTimeout(Timed):
         connection.broker.timers.at(now + self.part, self)
 
 
-class Keepalive(Timed):
+class Keepalive(QuarterTimer):
     """Timer that sends an empty frame when nothing was sent for half of the client's idle-time-out.
 
-    It checks four times per idle-time-out, `timeout` milliseconds. `quiet_checks` is 1 at the first check after output,
-    because the output may be as old as the previous check.
+    `quiet_checks` is 1 at the first check after output, because the output may be as old as the previous check.
     """
 
     def __init__(self, connection: Connection, timeout: int) -> None:
-        super().__init__()
-        self.connection: Connection | None = connection
-        self.part = max(timeout // 4, 1)
+        super().__init__(connection, timeout)
         self.quiet_checks = 0
         # Whether anything was sent since the last check.
         self.spoke = True
-
-    def start(self) -> None:
-        assert self.connection is not None
-        timers = self.connection.broker.timers
-        timers.at(timers.now() + self.part, self)
-
-    def stop(self) -> None:
-        connection = self.connection
-        if connection is not None:
-            connection.broker.timers.cancel(self)
-            self.connection = None  # the timers may keep a reference for a while
 
     def sent(self) -> None:
         """Note output to the client."""
