@@ -24,7 +24,7 @@ _STOP_TIMEOUT: Final = 4.0
 
 
 class ChildProcess:
-    """A process that runs a module. It gets its settings on standard input, whose end tells it to stop.
+    """A process that runs a module. It gets its settings on standard input, whose end stops it.
 
     Args:
         name: The name of the process in the log.
