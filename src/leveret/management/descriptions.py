@@ -189,6 +189,11 @@ class TransactionInfo(Reply, kw_only=True):
     age: float
 
 
+def number_of(owner: object) -> int | None:
+    """Return the number of a connection or channel; None for an internal owner, and for no owner."""
+    return getattr(owner, "number", None)
+
+
 class MessageCodec(Protocol):
     """Encoder and decoder of messages as management describes them."""
 

@@ -23,6 +23,7 @@ from leveret.broker.message import ACQUIRED, PROTOCOLS, Entry
 from leveret.broker.queues.inspection import FIRST_LEVEL, Walk
 from leveret.broker.queues.queue import Queue
 from leveret.broker.values import FieldTable
+from leveret.management.descriptions import number_of
 from leveret.management.json_values import ClientTable
 from leveret.management.operations.message_search import Condition, Search
 from leveret.management.operations.messages import (
@@ -403,8 +404,8 @@ def _holder(consumer: Consumer | None) -> Holder | None:
         return None
     return Holder(
         consumer_tag=consumer.tag,
-        connection=getattr(consumer.owner, "number", None),
-        channel=getattr(consumer.channel, "number", None),
+        connection=number_of(consumer.owner),
+        channel=number_of(consumer.channel),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from leveret.broker.consumer import Consumer
 from leveret.broker.errors import NotFound
 from leveret.broker.queues.queue import Queue
-from leveret.management.descriptions import ChannelInfo, ConnectionInfo, TransactionInfo
+from leveret.management.descriptions import ChannelInfo, ConnectionInfo, TransactionInfo, number_of
 from leveret.management.json_values import ClientTable
 from leveret.management.operations.operation import Context, Operation, Operations
 from leveret.management.structs import InVhost, Reply, Request
@@ -119,21 +119,13 @@ def _describe_consumers(context: Context, queue: Queue) -> Iterator[ConsumerInfo
         yield _describe_consumer(consumer, own if isinstance(own, int) else timeout)
 
 
-def _connection_of(consumer: Consumer) -> int | None:
-    return getattr(consumer.owner, "number", None)
-
-
-def _channel_of(consumer: Consumer) -> int | None:
-    return getattr(consumer.channel, "number", None)
-
-
 def _describe_consumer(consumer: Consumer, timeout: int) -> ConsumerInfo:
     return ConsumerInfo(
         vhost=consumer.queue.vhost.name,
         queue=consumer.queue.name,
         tag=consumer.tag,
-        connection=_connection_of(consumer),
-        channel=_channel_of(consumer),
+        connection=number_of(consumer.owner),
+        channel=number_of(consumer.channel),
         no_ack=consumer.no_ack,
         exclusive=consumer.exclusive,
         active=consumer.active,
@@ -178,7 +170,8 @@ def cancel(context: Context, request: Cancel) -> Cancelled:
 
 
 def _is_of(consumer: Consumer, request: Cancel) -> bool:
-    return request.connection in (None, _connection_of(consumer)) and request.channel in (None, _channel_of(consumer))
+    connection, channel = number_of(consumer.owner), number_of(consumer.channel)
+    return request.connection in (None, connection) and request.channel in (None, channel)
 
 
 OPERATIONS: Operations = {

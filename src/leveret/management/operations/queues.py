@@ -9,6 +9,7 @@ from msgspec import field
 from leveret.broker.errors import NotFound, PreconditionFailed
 from leveret.broker.policies import effective_definition
 from leveret.broker.queues.queue import Queue
+from leveret.management.descriptions import number_of
 from leveret.management.json_values import ClientTable
 from leveret.management.operations.operation import (
     EACH,
@@ -122,7 +123,7 @@ def describe(queue: Queue) -> QueueInfo:
         operator_policy=name_of(queue.operator_policy),
         effective_policy_definition=ClientTable(effective_definition(queue)),
         type=queue.settings.type,
-        owner=getattr(queue.lifetime.exclusive_owner, "number", None),
+        owner=number_of(queue.lifetime.exclusive_owner),
         active_consumer=active.tag if active is not None else "",
         temporary=queue.lifetime.temporary,
         delivered_no_ack=counters.delivered_no_ack,
