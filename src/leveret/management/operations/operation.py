@@ -145,21 +145,28 @@ class Context:
 
 def check(context: Context, vhost: str, permission: str, resource: str) -> None:
     """Raise `AccessRefused` unless the principal may configure, write or read an exchange or queue."""
-    if not context.principal.may(vhost, permission, resource):
-        raise AccessRefused(
-            f"{permission} access to '{resource or 'amq.default'}' in vhost '{vhost}' refused"
-            f" for user '{context.principal.user}'"
-        )
+    _check(context.principal, vhost, permission, resource)
 
 
 def check_topics(context: Context, vhost: str, exchange: str, routing_keys: list[str]) -> None:
     """Raise `AccessRefused` unless the principal may publish with these routing keys to a topic exchange."""
     for routing_key in routing_keys:
-        if not context.principal.may_topic(vhost, "write", exchange, routing_key):
-            raise AccessRefused(
-                f"write access to topic '{routing_key}' in exchange '{exchange}' in vhost '{vhost}' refused"
-                f" for user '{context.principal.user}'"
-            )
+        _check_topic(context.principal, vhost, "write", exchange, routing_key)
+
+
+def _check(principal: Principal, vhost: str, permission: str, resource: str) -> None:
+    if not principal.may(vhost, permission, resource):
+        raise AccessRefused(
+            f"{permission} access to '{resource or 'amq.default'}' in vhost '{vhost}' refused for user '{principal.user}'"
+        )
+
+
+def _check_topic(principal: Principal, vhost: str, permission: str, exchange: str, routing_key: str) -> None:
+    if not principal.may_topic(vhost, permission, exchange, routing_key):
+        raise AccessRefused(
+            f"{permission} access to topic '{routing_key}' in exchange '{exchange}' in vhost '{vhost}' refused"
+            f" for user '{principal.user}'"
+        )
 
 
 class VhostContext:
@@ -188,19 +195,11 @@ class VhostContext:
 
     def check(self, permission: str, resource: str) -> None:
         """Raise `AccessRefused` unless the principal may configure, write or read an exchange or queue."""
-        if not self.may(permission, resource):
-            raise AccessRefused(
-                f"{permission} access to '{resource or 'amq.default'}' in vhost '{self.vhost.name}' refused"
-                f" for user '{self.user}'"
-            )
+        _check(self.principal, self.vhost.name, permission, resource)
 
     def check_topic(self, permission: str, exchange: str, routing_key: str) -> None:
         """Raise `AccessRefused` unless the principal may write or read this routing key of a topic exchange."""
-        if not self.principal.may_topic(self.vhost.name, permission, exchange, routing_key):
-            raise AccessRefused(
-                f"{permission} access to topic '{routing_key}' in exchange '{exchange}' in vhost '{self.vhost.name}'"
-                f" refused for user '{self.user}'"
-            )
+        _check_topic(self.principal, self.vhost.name, permission, exchange, routing_key)
 
     def check_any(self, resource: str) -> None:
         """Raise `AccessRefused` unless the principal has any permission for an exchange or queue."""
