@@ -1,7 +1,7 @@
 """Ready messages of a queue that an operator selects: move, copy, delete, and edit and resend.
 
-Messages are processed in batches. One batch is one log commit: a message is in its old place or in its new one, whatever
-happens. A message that its target refuses stays.
+Messages are processed in batches. One batch is one log commit: even after a crash, a message is in its old place or in its
+new one. A message that its target refuses stays.
 """
 
 from __future__ import annotations
