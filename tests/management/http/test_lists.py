@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from leveret.management.http.errors import HttpError
-from leveret.management.http.lists import columns_of, select
+from leveret.management.http.lists import Source, columns_of, select, select_from
 
 ROWS: list[dict[str, Any]] = [
     {"name": "b", "messages": 2, "message_stats": {"publish": 5, "publish_details": {"rate": 1.0}}},
@@ -70,6 +70,20 @@ def test_pages() -> None:
     empty = select([], {"page": "1"})
     assert isinstance(empty, dict)
     assert (empty["items"], empty["page_count"], empty["page_size"]) == ([], 0, 100)
+
+
+def test_a_page_builds_only_its_rows() -> None:
+    built = []
+
+    def show(number: int) -> dict[str, Any]:
+        built.append(number)
+        return {"number": number}
+
+    source = Source(range(1000), show, str, lambda number, keys: number if keys == ["number"] else None)
+    page = select_from(source, {"page": "1", "page_size": "3", "sort": "number", "sort_reverse": "true"})
+    assert isinstance(page, dict)
+    assert page["items"] == [{"number": 999}, {"number": 998}, {"number": 997}]
+    assert built == [999, 998, 997]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 from urllib.parse import quote
 
@@ -479,3 +481,38 @@ def test_pages(api: HttpBroker) -> None:
         assert api("GET", f"/queues/%2F?{query}").status == 400, query
     for number in range(5):
         assert api("DELETE", f"/queues/%2F/page-{number}").status == 204
+
+
+def paths(row: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yield the paths of the values of a row that can be compared."""
+    for key, value in row.items():
+        if isinstance(value, dict):
+            yield from paths(value, f"{prefix}{key}.")
+        elif isinstance(value, (int, float, str)):
+            yield f"{prefix}{key}"
+
+
+def value_of(row: Any, path: str) -> Any:
+    for key in path.split("."):
+        row = row[key]
+    return row
+
+
+@pytest.mark.parametrize("kind", ["queues", "exchanges", "connections", "channels"])
+def test_lists_are_sorted_by_the_values_that_they_show(api: HttpBroker, kind: str) -> None:
+    with ExitStack() as stack:
+        for number in range(3):
+            connection = stack.enter_context(sync.connect(api.process.url()))
+            for _ in range(3 - number):
+                channel = connection.channel()
+            channel.declare_queue(f"sorted-{number}", exclusive=True)
+            for _ in range(number):
+                channel.publish(b"body", routing_key=f"sorted-{number}")
+            channel.consume(f"sorted-{number}").__enter__()
+        rows = api.get(f"/{kind}")
+        common = set.intersection(*[set(paths(row)) for row in rows])
+        common = {path for path in common if not path.startswith(("client_properties", "arguments"))}
+        assert len(common) > 8
+        for path in sorted(common):
+            found = [value_of(row, path) for row in api.get(f"/{kind}?page=1&page_size=500&sort={path}")["items"]]
+            assert found == sorted(found), path

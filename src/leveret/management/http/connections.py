@@ -7,8 +7,8 @@ from typing import Final
 
 from leveret.management.http.control import Row
 from leveret.management.http.errors import not_authorised, not_found
-from leveret.management.http.lists import columns_of, select
-from leveret.management.http.measured import MAX_FEW_SAMPLES, MAX_LISTED_SAMPLES, Rates
+from leveret.management.http.lists import Source, columns_of, select, select_from, value_at
+from leveret.management.http.measured import Rates, is_rate, rate_of
 from leveret.management.http.objects import (
     CHANNEL_STATISTICS,
     CONNECTION_STATISTICS,
@@ -20,6 +20,33 @@ from leveret.management.http.statistics import MESSAGE_STATS, garbage_collection
 
 _PROTOCOLS: Final = {"AMQP 1.0": "AMQP 1-0"}
 _CHANNEL_STATS: Final = tuple(name for name in MESSAGE_STATS if name not in ("disk_reads", "disk_writes"))
+# Keys of rows whose values are those of the broker's answer, which may have another name there.
+_CONNECTION_KEYS: Final = {
+    "name": "name",
+    "vhost": "vhost",
+    "user": "user",
+    "state": "state",
+    "channels": "channels",
+    "connected_at": "connected_at",
+    "recv_oct": "bytes_in",
+    "recv_cnt": "reads",
+    "send_oct": "bytes_out",
+    "send_cnt": "writes",
+    "ssl": "tls",
+    "timeout": "heartbeat",
+    "channel_max": "channel_max",
+    "frame_max": "frame_max",
+}
+_CHANNEL_KEYS: Final = {
+    "number": "number",
+    "vhost": "vhost",
+    "user": "user",
+    "consumer_count": "consumers",
+    "messages_unacknowledged": "unacked",
+    "messages_unconfirmed": "unconfirmed",
+    "prefetch_count": "consumer_prefetch",
+    "global_prefetch_count": "prefetch",
+}
 _REFUSED: Final = "User not authorised to access object"
 
 
@@ -46,8 +73,8 @@ def connection_row(item: Row, node: str, rates: Rates | None = None) -> Row:
         "peer_port": peer_port,
         "port": port,
         "protocol": _PROTOCOLS.get(item["protocol"], item["protocol"]),
-        **with_rates({"recv_cnt": item["reads"], "recv_oct": item["octets_in"], "reductions": 0}, rates),
-        **with_rates({"send_cnt": item["writes"], "send_oct": item["octets_out"]}, rates),
+        **with_rates({"recv_cnt": item["reads"], "recv_oct": item["bytes_in"], "reductions": 0}, rates),
+        **with_rates({"send_cnt": item["writes"], "send_oct": item["bytes_out"]}, rates),
         "send_pend": 0,
         "ssl": item["tls"],
         "ssl_cipher": None,
@@ -84,12 +111,10 @@ def _stats(item: Row) -> dict[str, int]:
 
 def channel_row(item: Row, connections: dict[int, Row], node: str, rates: Rates | None = None) -> Row:
     """Return a channel."""
-    connection = connections.get(item["connection"])
-    name = channel_name(connection, item["number"])
     return {
         "acks_uncommitted": 0,
         "confirm": item["mode"] == "confirm",
-        "connection_details": peer_of(connection),
+        "connection_details": peer_of(connections.get(item["connection"])),
         "consumer_count": item["consumers"],
         "garbage_collection": garbage_collection(),
         "global_prefetch_count": item["prefetch"],
@@ -98,7 +123,7 @@ def channel_row(item: Row, connections: dict[int, Row], node: str, rates: Rates 
         "messages_unacknowledged": item["unacked"],
         "messages_uncommitted": 0,
         "messages_unconfirmed": item["unconfirmed"],
-        "name": name,
+        "name": _name_of(item, connections),
         "node": node,
         "number": item["number"],
         "pending_raft_commands": 0,
@@ -154,6 +179,10 @@ def channel_name(connection: Row | None, number: int) -> str:
     return f"{'' if connection is None else connection['name']} ({number})"
 
 
+def _name_of(channel: Row, connections: dict[int, Row]) -> str:
+    return channel_name(connections.get(channel["connection"]), channel["number"])
+
+
 async def connections_by_number(request: Request) -> dict[int, Row]:
     """Return the connections of now by their numbers, as the broker describes them."""
     await request.cache.refresh_now()
@@ -181,13 +210,29 @@ def _connection(request: Request, connection: CachedConnection) -> Row:
 async def _list(request: Request, wanted: Callable[[Row], bool]) -> Answer:
     """List the connections that the user sees: the own ones, or all for monitoring."""
     await request.cache.refresh()
-    request.check_samples(len(request.cache.connections), MAX_FEW_SAMPLES)
+    node, tick = request.settings.node, request.cache.tick
     found = [
-        _connection(request, connection)
+        connection
         for connection in request.cache.connections.values()
         if _may_see(request, connection.item["user"]) and wanted(connection.item)
     ]
-    return Answer(body=select(found, request.query))
+    request.check_listed_samples(len(found))
+
+    def value(connection: CachedConnection, keys: list[str]) -> Any:
+        if is_rate(keys):
+            return rate_of(connection, CONNECTION_STATISTICS, keys, tick)
+        if len(keys) == 1 and keys[0] in _CONNECTION_KEYS:
+            return connection.item[_CONNECTION_KEYS[keys[0]]]
+        return value_at(connection_row(connection.item, node), keys)
+
+    def name(connection: CachedConnection) -> str:
+        return str(connection.item["name"])
+
+    def order(connection: CachedConnection) -> tuple[str, str]:
+        return str(connection.item["vhost"]), connection.item["name"]
+
+    source = Source(found, lambda connection: _connection(request, connection), name, value, order)
+    return Answer(body=select_from(source, request.query))
 
 
 async def _find(request: Request) -> CachedConnection:
@@ -241,35 +286,55 @@ def _channel(request: Request, channel: CachedChannel, connections: dict[int, Ro
     return channel_row(channel.item, connections, request.settings.node, rates)
 
 
-async def _channels(request: Request) -> list[Row]:
+def _select_channels(request: Request, found: list[CachedChannel], connections: dict[int, Row]) -> Answer:
+    node, tick = request.settings.node, request.cache.tick
+    request.check_listed_samples(len(found))
+
+    def name(channel: CachedChannel) -> str:
+        return _name_of(channel.item, connections)
+
+    def value(channel: CachedChannel, keys: list[str]) -> Any:
+        item = channel.item
+        if is_rate(keys):
+            return rate_of(channel, CHANNEL_STATISTICS, keys, tick)
+        if len(keys) == 2 and keys[0] == "message_stats":
+            return _stats(item).get(keys[1])
+        if keys == ["name"]:
+            return name(channel)
+        if len(keys) == 1 and keys[0] in _CHANNEL_KEYS:
+            return item[_CHANNEL_KEYS[keys[0]]]
+        return value_at(channel_row(item, connections, node), keys)
+
+    def order(channel: CachedChannel) -> tuple[str, str]:
+        return str(channel.item["vhost"]), name(channel)
+
+    source = Source(found, lambda channel: _channel(request, channel, connections), name, value, order)
+    return Answer(body=select_from(source, request.query))
+
+
+async def _list_channels(request: Request, wanted: Callable[[Row], bool]) -> Answer:
+    """List the channels that the user sees: those of the own connections, or all for monitoring."""
     await request.cache.refresh()
-    request.check_samples(len(request.cache.channels), MAX_LISTED_SAMPLES)
-    connections = _items(request)
-    return [
-        _channel(request, channel, connections)
+    found = [
+        channel
         for channel in request.cache.channels.values()
-        if _may_see(request, channel.item["user"])
+        if _may_see(request, channel.item["user"]) and wanted(channel.item)
     ]
+    return _select_channels(request, found, _items(request))
 
 
 async def list_channels(request: Request) -> Answer:
-    return Answer(body=select(await _channels(request), request.query))
+    return await _list_channels(request, lambda item: True)
 
 
 async def list_channels_in_vhost(request: Request) -> Answer:
-    found = [row for row in await _channels(request) if row["vhost"] == request.vhost]
-    return Answer(body=select(found, request.query))
+    return await _list_channels(request, lambda item: bool(item["vhost"] == request.vhost))
 
 
 async def list_channels_of_connection(request: Request) -> Answer:
     item = (await _find(request)).item
-    connections = {item["number"]: item}
-    found = [
-        _channel(request, channel, connections)
-        for (number, _), channel in request.cache.channels.items()
-        if number == item["number"]
-    ]
-    return Answer(body=select(found, request.query))
+    found = [channel for (number, _), channel in request.cache.channels.items() if number == item["number"]]
+    return _select_channels(request, found, {item["number"]: item})
 
 
 async def show_channel(request: Request) -> Answer:
@@ -278,8 +343,7 @@ async def show_channel(request: Request) -> Answer:
     node = request.settings.node
     for channel in request.cache.channels.values():
         item = channel.item
-        row = _channel(request, channel, connections)
-        if row["name"] != request.name:
+        if _name_of(item, connections) != request.name:
             continue
         if not _may_see(request, item["user"]):
             raise not_authorised(_REFUSED)
@@ -288,6 +352,7 @@ async def show_channel(request: Request) -> Answer:
             for consumer in await request.control.call("consumers.list", {"vhost": item["vhost"]})
             if (consumer["connection"], consumer["channel"]) == (item["connection"], item["number"])
         ]
+        row = _channel(request, channel, connections)
         row |= {"consumer_details": consumers, "deliveries": [], "publishes": []}
         return Answer(body=columns_of(row, request.query))
     raise not_found()

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, Final
+
 from leveret.management.http.control import Row
-from leveret.management.http.lists import columns_of, select
-from leveret.management.http.measured import MAX_FEW_SAMPLES, Rates
+from leveret.management.http.lists import Source, columns_of, select_from, value_at
+from leveret.management.http.measured import Rates, is_rate, rate_of
 from leveret.management.http.objects import EXCHANGE_STATISTICS, CachedExchange
 from leveret.management.http.request import CREATED, NO_CONTENT, Answer, Request, exchange_of
 from leveret.management.http.statistics import message_stats
 
-_STATS = ("publish_in", "publish_out")
+_STATS: Final = ("publish_in", "publish_out")
+# Keys of rows whose values are those of the broker's answer.
+_DIRECT: Final = ("name", "vhost", "type", "durable", "auto_delete", "internal", "policy")
 
 
 def exchange_row(item: Row, rates: Rates | None = None) -> Row:
@@ -36,21 +41,38 @@ def _shown(request: Request, exchange: CachedExchange) -> Row:
     return exchange_row(exchange.item, Rates([exchange], EXCHANGE_STATISTICS, request.cache.tick, request.windows))
 
 
-async def rows(request: Request) -> list[Row]:
-    """Return the exchanges that the user sees."""
+async def _list(request: Request, wanted: Callable[[Row], bool]) -> Answer:
     await request.cache.refresh()
-    found = request.cache.exchanges.values()
-    request.check_samples(len(found), MAX_FEW_SAMPLES)
-    return [_shown(request, exchange) for exchange in found if request.identity.sees(exchange.item["vhost"])]
+    tick = request.cache.tick
+    found = [exchange for exchange in request.cache.exchanges.values() if wanted(exchange.item)]
+    request.check_listed_samples(len(found))
+
+    def value(exchange: CachedExchange, keys: list[str]) -> Any:
+        item = exchange.item
+        if is_rate(keys):
+            return rate_of(exchange, EXCHANGE_STATISTICS, keys, tick)
+        if len(keys) == 2 and keys[0] == "message_stats":
+            return item[keys[1]] if keys[1] in _STATS else None
+        if len(keys) == 1 and keys[0] in _DIRECT:
+            return item[keys[0]]
+        return value_at(exchange_row(item), keys)
+
+    def name(exchange: CachedExchange) -> str:
+        return str(exchange.item["name"])
+
+    def order(exchange: CachedExchange) -> tuple[str, str]:
+        return exchange.item["vhost"], exchange.item["name"]
+
+    source = Source(found, lambda exchange: _shown(request, exchange), name, value, order)
+    return Answer(body=select_from(source, request.query))
 
 
 async def list_all(request: Request) -> Answer:
-    return Answer(body=select(await rows(request), request.query))
+    return await _list(request, lambda item: request.identity.sees(item["vhost"]))
 
 
 async def list_in_vhost(request: Request) -> Answer:
-    found = [row for row in await rows(request) if row["vhost"] == request.vhost]
-    return Answer(body=select(found, request.query))
+    return await _list(request, lambda item: bool(item["vhost"] == request.vhost))
 
 
 async def show(request: Request) -> Answer:

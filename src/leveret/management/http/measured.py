@@ -12,10 +12,8 @@ from leveret.management.http.samples import Layout, Samples
 
 # Maximum number of samples of one statistic in an answer.
 MAX_SAMPLES: Final = 3600
-# Maximum number of samples of one statistic in an answer with several objects: with many statistics, with few, and in a
-# list that is sent in parts.
+# Maximum number of samples of one statistic in a page of objects, and in a list that is sent in parts.
 MAX_LISTED_SAMPLES: Final = 65_000
-MAX_FEW_SAMPLES: Final = 250_000
 MAX_STREAMED_SAMPLES: Final = 2_000_000
 # Families of statistics, by their prefix in queries: `lengths_age`, `lengths_incr`.
 LENGTHS: Final = "lengths"
@@ -107,9 +105,14 @@ def windows_of(query: Mapping[str, str]) -> dict[str, Window]:
     return found
 
 
-def rate_of(measured: Measured, statistic: Statistic | None, tick: int) -> float:
-    """Return the rate of one statistic of an object."""
-    samples = measured.samples
+def is_rate(keys: Sequence[str]) -> bool:
+    """Return whether a path of keys leads to a rate, such as `message_stats.publish_details.rate`."""
+    return len(keys) > 1 and keys[-1] == "rate" and keys[-2].endswith("_details")
+
+
+def rate_of(measured: Measured, statistics: Mapping[str, Statistic], keys: Sequence[str], tick: int) -> float:
+    """Return the rate of an object to which a path of keys leads; 0 if it has none."""
+    samples, statistic = measured.samples, statistics.get(keys[-2].removesuffix("_details"))
     if samples is None or statistic is None:
         return 0.0
     return sum(samples.rates(tick, statistic.series))

@@ -7,15 +7,8 @@ from typing import Final
 from leveret.management.http.connections import connections_by_number, consumer_row, peer_of
 from leveret.management.http.control import Row
 from leveret.management.http.errors import bad_request, not_found
-from leveret.management.http.lists import MAX_PAGE_SIZE, RowStream, Source, columns_of, select_from, value_at
-from leveret.management.http.measured import (
-    MAX_LISTED_SAMPLES,
-    MAX_STREAMED_SAMPLES,
-    Measured,
-    Rates,
-    Statistic,
-    rate_of,
-)
+from leveret.management.http.lists import RowStream, Source, columns_of, select_from, value_at
+from leveret.management.http.measured import Measured, Rates, Statistic, is_rate, rate_of
 from leveret.management.http.objects import QUEUE_STATISTICS, QUEUE_STATISTICS_NO_ACK, CachedQueue
 from leveret.management.http.request import CREATED, NO_CONTENT, Answer, Request
 from leveret.management.http.statistics import garbage_collection, message_stats, queue_totals, with_rates
@@ -147,10 +140,7 @@ async def visible(request: Request) -> list[CachedQueue]:
 
 def _select(request: Request, queues: list[CachedQueue]) -> RowStream | Row:
     node, cache, windows = request.settings.node, request.cache, request.windows
-    if request.query.get("page") is None:
-        request.check_samples(len(queues), MAX_STREAMED_SAMPLES)
-    else:
-        request.check_samples(min(len(queues), MAX_PAGE_SIZE), MAX_LISTED_SAMPLES)
+    request.check_listed_samples(len(queues))
 
     def show(queue: CachedQueue) -> Row:
         samples = queue.samples
@@ -160,8 +150,8 @@ def _select(request: Request, queues: list[CachedQueue]) -> RowStream | Row:
 
     def value(queue: CachedQueue, keys: list[str]) -> ReplyValue:
         item = queue.item
-        if keys[-1] == "rate" and len(keys) > 1 and keys[-2].endswith("_details"):
-            return rate_of(queue, _statistics(item).get(keys[-2].removesuffix("_details")), cache.tick)
+        if is_rate(keys):
+            return rate_of(queue, _statistics(item), keys, cache.tick)
         if len(keys) == 2 and keys[0] == "message_stats":
             return _stats(item).get(keys[1], 0)
         if len(keys) == 1:

@@ -14,7 +14,8 @@ from leveret.management.http.errors import BrokerRefused, HttpError, bad_request
 from leveret.management.http.events import Events
 from leveret.management.http.history_thread import History
 from leveret.management.http.identity import Identity
-from leveret.management.http.measured import Window, windows_of
+from leveret.management.http.lists import MAX_PAGE_SIZE
+from leveret.management.http.measured import MAX_LISTED_SAMPLES, MAX_STREAMED_SAMPLES, Window, windows_of
 from leveret.management.http.settings import HttpSettings
 from leveret.management.http.sign_in import SignIn
 from leveret.management.http.snapshot import Snapshot
@@ -107,6 +108,13 @@ class Request:
                 f"{objects} objects have {count} samples of each statistic; expected at most {limit}:"
                 " ask for a page, a smaller age, or a larger incr"
             )
+
+    def check_listed_samples(self, objects: int) -> None:
+        """Raise `HttpError` (400) if the samples of a list of these objects, or of one page of it, would be too large."""
+        if self.query.get("page") is None:
+            self.check_samples(objects, MAX_STREAMED_SAMPLES)
+        else:
+            self.check_samples(min(objects, MAX_PAGE_SIZE), MAX_LISTED_SAMPLES)
 
     def body(self) -> Row:
         """Return the body, a JSON object. An empty one stands for an empty object. Raises `HttpError` (400)."""
