@@ -1,9 +1,11 @@
 """Measure what an open console and a scrape each second cost: `python -m bench.consoles [--pairs 12]`.
 
 Two brokers of this checkout with 1,000 queues serve the same load in alternating order, one with the HTTP API and one
-without. Beside the first, a console receives events and reads the overview and a page of queues each second, and so does a
-scrape of the metrics of all objects. The brokers and the load generator share the first core, so that whatever the HTTP API
-takes from the broker lowers the throughput. The HTTP process and its clients have the second core.
+without. Each pair has new ones, since two processes of the same broker differ by some percent. Beside the first, a console
+receives events and reads the overview and a page of queues each second, and so does a scrape of the metrics of all objects.
+
+The broker has the first core to itself. The load generator, the HTTP process and its clients share the second one. All but
+the generator have the lowest priority there, so that they delay it as little as on a machine with another core.
 
 Compile the modules first (`make compiled`).
 """
@@ -14,12 +16,13 @@ import argparse
 import http.client
 import json
 import os
+import socket
 import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,7 +41,9 @@ from tests.support.broker import LeveretProcess
 QUEUES: Final = 1000
 LOADS: Final = ("transient", "persistent", "latency")
 BROKERS: Final = {0}
-READERS: Final = {1}
+OTHERS: Final = {1}
+# The priority of the HTTP process and its clients.
+LOWEST: Final = 19
 MANAGEMENT: Final = "[management]\nport = 0\nmetrics_port = 0\n"
 
 
@@ -60,7 +65,10 @@ class Managed(Contender):
                 channel.declare_queue(f"q{number}")
         pin(self.pid, BROKERS)
         if self.managed:
-            pin(child_of(self.pid), READERS)
+            child = child_of(self.pid)
+            pin(child, OTHERS)
+            for thread in threads_of(child):
+                demote(thread)
 
     @property
     def api(self) -> HttpBroker:
@@ -73,32 +81,33 @@ class Managed(Contender):
         return int(ready["metrics"][0].removesuffix("/metrics").rpartition(":")[2])
 
 
+def threads_of(pid: int) -> list[int]:
+    return [int(thread) for thread in os.listdir(f"/proc/{pid}/task")]
+
+
 def pin(pid: int, cores: set[int]) -> None:
     """Run all threads of a process on these cores."""
-    for thread in os.listdir(f"/proc/{pid}/task"):
-        os.sched_setaffinity(int(thread), cores)
+    for thread in threads_of(pid):
+        os.sched_setaffinity(thread, cores)
 
 
-def receive_events(api: HttpBroker, ended: threading.Event) -> None:
-    """Receive events, as a console does."""
-    os.sched_setaffinity(0, READERS)
-    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=1)
-    connection.request("GET", "/api/leveret/events", headers={"authorization": "Basic Z3Vlc3Q6Z3Vlc3Q="})
-    response = connection.getresponse()
-    assert response.status == 200, response.status
-    while not ended.is_set():
-        try:
-            response.read1(1 << 16)
-        except TimeoutError:
-            continue
-        except OSError:
-            return
-    connection.close()
+def demote(thread: int) -> None:
+    """Give a thread the lowest priority."""
+    os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
+    os.setpriority(os.PRIO_PROCESS, thread, LOWEST)
+
+
+def receive(response: http.client.HTTPResponse) -> None:
+    """Receive events until the connection is closed, as a console does."""
+    demote(threading.get_native_id())
+    with suppress(OSError, ValueError, http.client.HTTPException):
+        while response.read1(1 << 16):
+            pass
 
 
 def read_each_second(broker: Managed, ended: threading.Event) -> None:
     """Read what a console shows, and the metrics."""
-    os.sched_setaffinity(0, READERS)
+    demote(threading.get_native_id())
     api, metrics_port = broker.api, broker.metrics_port
     while not ended.is_set():
         due = time.monotonic() + 1
@@ -114,70 +123,106 @@ def read_each_second(broker: Managed, ended: threading.Event) -> None:
 @contextmanager
 def readers(broker: Managed) -> Iterator[None]:
     """Read beside the load, if the broker has the HTTP API."""
+    if not broker.managed:
+        yield
+        return
     ended = threading.Event()
-    threads = []
-    if broker.managed:
-        threads = [
-            threading.Thread(target=receive_events, args=(broker.api, ended)),
-            threading.Thread(target=read_each_second, args=(broker, ended)),
-        ]
+    events = http.client.HTTPConnection("127.0.0.1", broker.api.port, timeout=60)
+    events.request("GET", "/api/leveret/events", headers={"authorization": "Basic Z3Vlc3Q6Z3Vlc3Q="})
+    response = events.getresponse()
+    assert response.status == 200, response.status
+    threads = [
+        threading.Thread(target=receive, args=(response,)),
+        threading.Thread(target=read_each_second, args=(broker, ended)),
+    ]
     for thread in threads:
         thread.start()
     try:
         yield
     finally:
         ended.set()
+        events.sock.shutdown(socket.SHUT_RDWR)
         for thread in threads:
             thread.join()
+        events.close()
 
 
-def measure(workload: Workload, broker: Managed, other: Managed, chosen: argparse.Namespace, pair: int) -> dict[str, Any]:
-    names = ("--prefix", f"consoles-{workload.name}-{pair}")
+def measure(workload: Workload, broker: Managed, other: Managed, chosen: argparse.Namespace) -> dict[str, Any]:
     span = ("--seconds", str(chosen.seconds), "--warmup", str(chosen.warmup))
     with alone(broker, [broker, other]), readers(broker):
         before = cpu(child_of(broker.pid)) if broker.managed else 0.0
         began = time.monotonic()
-        result = generator.run(broker.port, "run", *workload.options, *span, *names, watch=broker.pid, timeout=180)
+        result = generator.run(broker.port, "run", *workload.options, *span, watch=broker.pid, timeout=180)
         after = cpu(child_of(broker.pid)) if broker.managed else 0.0
         result["http"] = (after - before) / (time.monotonic() - began)
     return result
 
 
-def compare(workload: Workload, directory: Path, chosen: argparse.Namespace) -> list[str]:
-    """Return a row of the table."""
-    throughputs, processor, p99, shares_of_http = [], [], [], []
+def measure_pair(workload: Workload, directory: Path, chosen: argparse.Namespace, pair: int) -> list[dict[str, Any]]:
+    """Return the results of a broker with the HTTP API, and of one without."""
     with ExitStack() as stack:
         brokers = []
         for managed in (True, False):
-            brokers.append(Managed(directory / f"{workload.name}-{managed}", managed))
+            brokers.append(Managed(directory / f"{workload.name}-{pair}-{managed}", managed))
             stack.callback(brokers[-1].stop)
         on, off = brokers
-        for pair in range(chosen.pairs):
-            results = {}
-            for broker, other in ((on, off), (off, on))[:: 1 if pair % 2 else -1]:
-                results[broker] = measure(workload, broker, other, chosen, pair)
-            counted = [float(results[broker][workload.counted]) / float(results[broker]["seconds"]) for broker in brokers]
-            throughputs.append(counted[0] / counted[1])
-            processor.append(processor_time(workload, results[on]) / processor_time(workload, results[off]))
-            p99.append(float(results[on]["latency_us"]["p99"]) / float(results[off]["latency_us"]["p99"]))
-            shares_of_http.append(results[on]["http"])
-    cells = [workload.name]
-    for ratios in (throughputs, processor, p99):
-        low, high = interval(ratios)
-        cells.append(f"{statistics.median(ratios):.3f} x, {low:.3f} to {high:.3f}")
-    return [*cells, f"{statistics.median(shares_of_http):.0%}"]
+        if pair % 2:
+            results = [measure(workload, on, off, chosen), measure(workload, off, on, chosen)]
+        else:
+            results = [measure(workload, off, on, chosen), measure(workload, on, off, chosen)][::-1]
+    return results
+
+
+def compare(workload: Workload, directory: Path, chosen: argparse.Namespace) -> list[str]:
+    """Return a row of the table."""
+    pairs = [measure_pair(workload, directory, chosen, pair) for pair in range(chosen.pairs)]
+
+    def ratios(value: Callable[[dict[str, Any]], float]) -> str:
+        found = [value(on) / value(off) for on, off in pairs]
+        low, high = interval(found)
+        return f"{statistics.median(found):.3f} x, {low:.3f} to {high:.3f}"
+
+    def shares(index: int, value: Callable[[dict[str, Any]], float]) -> str:
+        return f"{statistics.median(value(pair[index]) for pair in pairs):.1%}"
+
+    def broker_share(result: dict[str, Any]) -> float:
+        return float(result["broker_cpu"]) / float(result["seconds"])
+
+    return [
+        workload.name,
+        ratios(lambda result: float(result[workload.counted]) / float(result["seconds"])),
+        ratios(lambda result: processor_time(workload, result)),
+        ratios(lambda result: float(result["latency_us"]["p99"])),
+        f"{shares(0, broker_share)}, {shares(1, broker_share)}",
+        shares(0, lambda result: float(result["http"])),
+    ]
 
 
 def main() -> int:
     """Measure, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=12)
-    parser.add_argument("--seconds", type=float, default=2.0, help="measured time of each load (default 2)")
+    parser.add_argument("--seconds", type=float, default=4.0, help="measured time of each load (default 4)")
     parser.add_argument("--warmup", type=float, default=1.0, help="warm-up before each load (default 1)")
     parser.add_argument("--only", action="append", choices=LOADS, help=f"default: {', '.join(LOADS)}")
+    parser.add_argument(
+        "--realtime",
+        action="store_true",
+        help="give the brokers and the generator real-time priority (needs root), so that other processes do not matter",
+    )
     chosen = parser.parse_args()
-    os.sched_setaffinity(0, BROKERS)  # inherited by the generators
-    table = Table("load", "throughput", "broker's processor time", "p99 of latency", "HTTP process, of a core")
+    # Inherited by the brokers and the generators.
+    os.sched_setaffinity(0, OTHERS)
+    if chosen.realtime:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    table = Table(
+        "load",
+        "throughput",
+        "processor time per message",
+        "p99 of latency",
+        "broker, of a core, with and without",
+        "HTTP process, of a core",
+    )
     with tempfile.TemporaryDirectory(prefix="leveret-consoles-") as name:
         for workload in [workload for workload in WORKLOADS if workload.name in (chosen.only or LOADS)]:
             table.add_row(*compare(workload, Path(name), chosen))

@@ -13,7 +13,7 @@ from leveret.broker.message import Message, make_address
 from leveret.config import CompatConfig, Config, VhostConfig, VhostLimitsConfig
 from leveret.management import admin as admin_module
 from leveret.management.admin import BadCall
-from leveret.management.control_socket import MAX_EXAMINED, _take
+from leveret.management.control_socket import MAX_EXAMINED, SlicedList
 from leveret.management.operations import links
 from leveret.management.operations.operation import Operator
 from leveret.management.operations.status import STEP
@@ -433,11 +433,12 @@ def test_a_part_of_a_list_looks_at_so_many_objects(harness: Harness) -> None:
     ):
         items = harness.loop.run_until_complete(harness.admin.call(name, arguments, Operator()))
         assert isinstance(items, Iterator)
-        part, whole = _take(items)
-        assert (part, whole) == ([], False)
-        while not whole:
-            part, whole = _take(items)
-        assert len(part) == found
+        listed = SlicedList(items)
+        assert not listed.take()
+        assert listed.part() == []
+        while not listed.take():
+            pass
+        assert len(listed.part()) == found
 
 
 def test_links(harness: Harness) -> None:

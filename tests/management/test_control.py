@@ -10,6 +10,7 @@ import socket
 import stat
 import threading
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ import pytest
 
 from leveret.management import control_client, control_socket
 from leveret.management.control_client import CallFailed, NoBroker
-from leveret.management.control_socket import MAX_PART_ITEMS, MAX_PART_SIZE, MAX_REQUEST_SIZE, ControlServer
+from leveret.management.control_socket import MAX_PART_ITEMS, MAX_PART_SIZE, MAX_REQUEST_SIZE, ControlServer, SlicedList
 from leveret.management.operations.operation import Operator
 from leveret.management.socket_path import CONTROL_SOCKET, short_path
+from leveret.management.structs import Reply
 from tests.management.harness import Harness
 
 
@@ -112,19 +114,30 @@ def test_an_internal_error_is_answered_and_logged(
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_a_long_list_is_sent_in_parts(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control_socket, "MAX_PART_TIME", 60.0)  # parts also end after a time
-    count = 2 * MAX_PART_ITEMS + 1
+def test_a_long_list_is_sent_in_parts(served: Served) -> None:
+    total = 2 * MAX_PART_ITEMS + 1
     vhost = served.harness.broker.vhosts["/"]
 
     async def fill() -> None:
-        for number in range(count - len(vhost.exchanges)):
+        for number in range(total - len(vhost.exchanges)):
             vhost.declare_exchange(f"e{number}", "fanout")
 
     served.run(fill())
-    assert len(control_client.call(served.directory, "exchanges.list")) == count
+    assert len(control_client.call(served.directory, "exchanges.list")) == total
     answers = served.exchange(b'{"v": 1, "call": "exchanges.list"}\n', 3)
     assert [len(answer.get("part") or answer["result"]) for answer in answers] == [MAX_PART_ITEMS, MAX_PART_ITEMS, 1]
+
+
+def test_items_that_take_long_are_produced_in_several_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = count(step=control_socket.MAX_SLICE_TIME / 2)
+    monkeypatch.setattr("leveret.management.control_socket.time.perf_counter", lambda: next(clock))
+    items = SlicedList(Reply() for _ in range(5))
+    slices = []
+    while not items.take():
+        assert not items.is_full()
+        slices.append(len(items.part()))
+    assert slices == [2, 2]
+    assert len(items.part()) == 1
 
 
 def test_only_the_owner_may_connect(served: Served) -> None:

@@ -167,6 +167,42 @@ def test_objects_that_change_during_a_pass(harness: Harness) -> None:
     assert vhost.queues["new"].id in found
 
 
+def test_idle_queues_are_compared_in_batches(harness: Harness) -> None:
+    """A reader waits for one comparison of many queues, not for each of them."""
+    for number in range(2 * feed.QUEUE_BATCH):
+        declare(harness, f"q{number}")
+    read = Reader(harness)
+    read()
+    idle = len(list(read.feed.changes(harness.managed)))
+    for number in range(feed.QUEUE_BATCH):
+        declare(harness, f"more{number}")
+    read()
+    assert len(list(read.feed.changes(harness.managed))) == idle + 1
+
+
+def test_deleted_queues_among_many(harness: Harness) -> None:
+    queues = [declare(harness, f"q{number}") for number in range(2 * feed.GONE_BATCH)]
+    read = Reader(harness)
+    read()
+    deleted = queues[:: feed.GONE_BATCH // 2]
+    for queue in deleted:
+        harness.broker.vhost("/").remove_queue(queue)
+    assert read() == {("queue.gone", queue.id): None for queue in deleted}
+    assert read() == {}
+
+
+def test_a_queue_that_is_deleted_after_its_comparison_is_gone_in_the_next_pass(harness: Harness) -> None:
+    queues = [declare(harness, f"q{number}") for number in range(3)]
+    read = Reader(harness)
+    changes = read.feed.changes(harness.managed)
+    while (change := next(changes)) is None or change.kind != "queue.sample":
+        pass
+    harness.broker.vhost("/").remove_queue(queues[2])
+    sent = [change.key for change in changes if change is not None and change.kind == "queue"]
+    assert sent == [queues[1].id, queues[2].id]
+    assert read() == {("queue.gone", queues[2].id): None}
+
+
 def test_forgotten_readers(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr("leveret.management.feed.time.monotonic", lambda: now)

@@ -14,7 +14,8 @@ With `"as": "USER"`, and `"vhost"` for an operation inside a vhost, the broker c
 
 With `"origin": {"user": "USER", "source": "..."}`, the audit log names that user and source instead of the client.
 
-The broker replies in the order of the requests. It produces a long list in parts and does other work in between.
+The broker replies in the order of the requests. It produces a long list in slices of a fraction of a millisecond, with
+other work in between, and sends it in parts.
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ from leveret.management.structs import Reply
 
 VERSION = 1
 MAX_REQUEST_SIZE = 1 << 20
-# Maximum number of items per part of a list, and bytes after which a part ends earlier, since items vary in size.
+# Number of items, or of bytes, after which a part of a list is sent.
 MAX_PART_ITEMS = 100
 MAX_PART_SIZE = 32 << 10
-# Maximum number of objects to examine per part, in case the request excludes most of them, and seconds after which a part
-# ends earlier.
+# Seconds for which items are produced before other clients are served, and the maximum number of objects to examine, in
+# case the request excludes most of them.
+MAX_SLICE_TIME = 0.0002
 MAX_EXAMINED = 1000
-MAX_PART_TIME = 0.0005
 
 logger = logging.getLogger("leveret.control")
 
@@ -125,13 +126,12 @@ class ControlServer:
             if not isinstance(result, Iterator):
                 yield _encode({"v": VERSION, "result": result})
                 return
-            part, whole = _take(result)
-            while not whole:
-                if part:
-                    yield _encode_list("part", part)
+            items = SlicedList(result)
+            while not items.take():
+                if items.is_full():
+                    yield _encode_list("part", items.part())
                 await asyncio.sleep(0)
-                part, whole = _take(result)
-            yield _encode_list("result", part)
+            yield _encode_list("result", items.part())
         except BrokerError as error:
             yield _error(error.condition, str(error))
         except Exception:
@@ -186,19 +186,36 @@ def _check_unused(path: Path) -> None:
             raise OSError(errno.EADDRINUSE, "another broker uses this directory")
 
 
-def _take(items: Iterator[Reply | None]) -> tuple[list[bytes], bool]:
-    """Return the next part of a list, encoded, and whether it is the last one. None stands for an excluded object."""
-    part: list[bytes] = []
-    size = 0
-    deadline = time.perf_counter() + MAX_PART_TIME
-    for seen, item in enumerate(items, 1):
-        if item is not None:
-            encoded = encode_json(item)
-            part.append(encoded)
-            size += len(encoded)
-        if len(part) == MAX_PART_ITEMS or size > MAX_PART_SIZE or seen == MAX_EXAMINED or time.perf_counter() >= deadline:
-            return part, False
-    return part, True
+class SlicedList:
+    """The items of a list, which are produced in slices and sent in parts. None stands for an excluded object."""
+
+    def __init__(self, items: Iterator[Reply | None]) -> None:
+        self._items = items
+        self._part: list[bytes] = []
+        self._size = 0
+
+    def take(self) -> bool:
+        """Produce items for some time, or until there are enough for a part. Return whether there are no more."""
+        deadline = time.perf_counter() + MAX_SLICE_TIME
+        for examined, item in enumerate(self._items, 1):
+            if item is not None:
+                encoded = encode_json(item)
+                self._part.append(encoded)
+                self._size += len(encoded)
+            if examined == MAX_EXAMINED or self.is_full() or time.perf_counter() >= deadline:
+                return False
+        return True
+
+    def is_full(self) -> bool:
+        """Return whether there are enough items for a part."""
+        return len(self._part) >= MAX_PART_ITEMS or self._size > MAX_PART_SIZE
+
+    def part(self) -> list[bytes]:
+        """Return the items since the last part, encoded."""
+        part = self._part
+        self._part = []
+        self._size = 0
+        return part
 
 
 def _encode_list(name: str, items: list[bytes]) -> bytes:

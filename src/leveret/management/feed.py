@@ -1,19 +1,21 @@
 """Changes of objects and their counters, for readers that keep a copy: the HTTP process.
 
 A reader asks for the changes about once a second. What it was sent before is kept here, so that an idle object costs a
-comparison of its counters, about 1 µs, and nothing on the hot path notes changes.
+comparison of its counters, less than 1 µs for a queue, and nothing on the hot path notes changes.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Hashable, Iterable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
 
 from leveret.broker.exchanges.base import Exchange
 from leveret.broker.queues.queue import Queue
+from leveret.broker.queues.samples import QueueSamples
 from leveret.management.operations import exchanges, queues
 from leveret.management.structs import Reply
 
@@ -27,6 +29,9 @@ K = TypeVar("K", bound=Hashable)
 # Maximum number of readers, and seconds after which one that has asked for nothing is forgotten.
 MAX_FEEDS: Final = 8
 FEED_TIMEOUT: Final = 60.0
+# Number of queues to compare at a time, and of known queues to look for in those that were found.
+QUEUE_BATCH: Final = 32
+GONE_BATCH: Final = 256
 
 
 class Change(Reply, array_like=True, kw_only=True, gc=False):
@@ -65,12 +70,20 @@ class _Sent(Generic[K]):
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self._items: dict[K, _Item] = {}
+        # Number of objects that the pass in progress has found.
+        self._found = 0
+
+    def begin(self) -> None:
+        """Begin a pass over all objects."""
+        self._found = 0
 
     def is_known(self, key: K, number: int, sample: object) -> bool:
         """Note an object; return whether neither its definition, which the sample covers, nor its sample has changed."""
         item = self._items.get(key)
         if item is not None:
-            item.number = number
+            if item.number != number:
+                item.number = number
+                self._found += 1
             return bool(item.sample == sample)
         return False
 
@@ -84,6 +97,7 @@ class _Sent(Generic[K]):
         item = self._items.get(key)
         if item is None:
             self._items[key] = _Item(number, definition, sample)
+            self._found += 1
             return False
         item.sample = sample
         if item.definition == definition:
@@ -93,6 +107,8 @@ class _Sent(Generic[K]):
 
     def gone(self, number: int) -> Iterator[Change | None]:
         """Forget the objects that a pass has not found."""
+        if self._found == len(self._items):
+            return
         for key, item in list(self._items.items()):
             if item.number != number:
                 del self._items[key]
@@ -108,7 +124,9 @@ class Feed:
         self._pass = 0
         self._vhosts: _Sent[str] = _Sent("vhost")
         self._exchanges: _Sent[tuple[str, str]] = _Sent("exchange")
-        self._queues: _Sent[int] = _Sent("queue")
+        self._queues = QueueSamples()
+        # The tags of active consumers, by queue, that were sent.
+        self._active: dict[int, str] = {}
         self._connections: _Sent[int] = _Sent("connection")
         self._channels: _Sent[tuple[int, int]] = _Sent("channel")
         # The id of the last change in the audit log that was sent.
@@ -120,6 +138,10 @@ class Feed:
         Totals of a vhost precede its objects: what is deleted meanwhile counts in neither for one pass, and never twice.
         """
         number = self._pass = self._pass + 1
+        others = (self._vhosts, self._exchanges, self._connections, self._channels)
+        self._queues.begin(number)
+        for sent in others:
+            sent.begin()
         yield Change(kind="begin", value=number == 1)
         for vhost in list(managed.broker.vhosts.values()):
             for route in list(vhost.routes.values()):
@@ -128,17 +150,17 @@ class Feed:
             yield self._vhost(vhost, number)
             for exchange in list(vhost.exchanges.values()):
                 yield from self._exchange(vhost.name, exchange, number)
-            for queue in vhost.queue_list.walk():
-                sample = queue.sample()
-                if self._queues.is_known(queue.id, number, sample) and not queue.consumers.single_active:
-                    yield None
-                else:
-                    yield from self._queue(queue, number, sample)
+            walk = vhost.queue_list.walk()
+            while batch := list(islice(walk, QUEUE_BATCH)):
+                for queue, sample, before in self._queues.changed(batch):
+                    yield from self._queue(queue, sample, before)
+                yield None
         for session in list(managed.sessions()):
             yield from self._connection(session, number)
         if number != self._pass:
             return  # the reader has begun another pass
-        for sent in (self._vhosts, self._exchanges, self._queues, self._connections, self._channels):
+        yield from self._queues_gone()
+        for sent in others:
             yield from sent.gone(number)
         yield from self._changes_in(managed.audit.recent, number == 1)
         yield Change(kind="node", value=_node(managed))
@@ -183,21 +205,34 @@ class Feed:
             yield Change(kind="exchange", key=key, value=exchanges.describe(vhost, exchange))
         yield Change(kind="exchange.sample", key=key, value=sample[1:])
 
-    def _queue(self, queue: Queue, number: int, sample: tuple[object, ...]) -> Iterator[Change | None]:
+    def _queue(self, queue: Queue, sample: tuple[int, ...], before: tuple[int, ...] | None) -> Iterator[Change]:
         active = ""
         if queue.consumers.single_active:
             consumer = queue.consumers.active_consumer
             active = "" if consumer is None else consumer.tag
-            sample = (*sample, active)
-        if self._queues.is_known(queue.id, number, sample):
-            yield None
+        is_defined = before is not None and before[-1] == sample[-1]
+        if active != self._active.get(queue.id, ""):
+            self._active[queue.id] = active
+            is_defined = False
+        if is_defined and sample == before:
             return
-        if not self._queues.is_defined(queue.id, number, (queue.revision, active), sample):
+        if not is_defined:
             yield Change(kind="queue", key=queue.id, value=queues.describe(queue))
         yield Change(kind="queue.sample", key=queue.id, value=sample)
         incoming = queue.counters.incoming
         if incoming is not None:
             yield Change(kind="queue.incoming", key=queue.id, value=dict(incoming))
+
+    def _queues_gone(self) -> Iterator[Change | None]:
+        """Forget the queues that a pass has not found."""
+        if self._queues.is_complete():
+            return
+        ids = self._queues.ids()
+        for at in range(0, len(ids), GONE_BATCH):
+            for queue_id in self._queues.forget_missing(ids[at : at + GONE_BATCH]):
+                self._active.pop(queue_id, None)
+                yield Change(kind="queue.gone", key=queue_id)
+            yield None
 
     def _connection(self, session: Any, number: int) -> Iterator[Change | None]:
         item = session.describe()

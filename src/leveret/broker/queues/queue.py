@@ -182,8 +182,7 @@ class Queue(Destination):
 
     def sample(self) -> tuple[int, ...]:
         """Return the counters, the gauges of `QUEUE_GAUGES`, and the revision."""
-        return (
-            *self.counters.totals(),
+        gauges = (
             self.ready_count,
             self.delayed_count,
             self.unacked,
@@ -193,6 +192,7 @@ class Queue(Destination):
             len(self.consumers),
             self.revision,
         )
+        return self.counters.totals() + gauges
 
     @property
     @abstractmethod

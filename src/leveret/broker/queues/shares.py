@@ -17,9 +17,10 @@ MIN_SHARE: Final = 32 << 10
 # Demands are counted in classes: binary logarithm of the number of classes for each power of two.
 CLASSES_SHIFT: Final = 3
 CLASSES: Final = 64 << CLASSES_SHIFT
-# Number of queues that are added up between two checks of the turn's budget, and their units of work.
+# Number of queues that are added up between two checks of the turn's budget, and their units of work: more than the time
+# that they take, so that a turn of this periodic work is short.
 QUEUES: Final = 64
-QUEUES_WORK: Final = 32
+QUEUES_WORK: Final = 256
 
 
 class MemoryShares:

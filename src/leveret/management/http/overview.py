@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -134,8 +133,8 @@ def _exchange_types() -> list[Row]:
 async def overview(request: Request) -> Answer:
     """Return versions and totals: of the visible vhosts, or of all for monitoring."""
     identity, settings = request.identity, request.settings
-    status, _ = await asyncio.gather(request.control.call("status"), request.cache.refresh())
     cache = request.cache
+    await cache.refresh()
     queues = [queue.item for queue in cache.queues.values() if identity.sees(queue.item["vhost"])]
     vhosts = [found for name, found in cache.vhosts.items() if identity.sees(name)]
     totals = {name: sum(found.totals[name] for found in vhosts) for name in VHOST.names}
@@ -177,7 +176,7 @@ async def overview(request: Request) -> Answer:
         "statistics_db_event_queue": 0,
     }
     if identity.is_monitor():
-        body |= {"contexts": _contexts(request), "listeners": _listeners(request, status)}
+        body |= {"contexts": _contexts(request), "listeners": _listeners(request, cache.process["process"])}
     else:
         body |= {"contexts": [], "listeners": []}
     return Answer(body=columns_of(body, request.query))
@@ -251,7 +250,10 @@ def _memory(status: Row) -> Row:
 
 
 async def list_nodes(request: Request) -> Answer:
-    return Answer(body=[columns_of(_node(request, await request.control.call("status")), request.query)])
+    cache = request.cache
+    await cache.refresh()
+    status = {**cache.process["process"], "alarm": cache.process["alarm"], "connections": len(cache.connections)}
+    return Answer(body=[columns_of(_node(request, status), request.query)])
 
 
 async def show_node(request: Request) -> Answer:

@@ -12,7 +12,7 @@ from leveret.management.operations.operation import Context, Operation, Operatio
 from leveret.management.structs import Reply, Request
 
 # Maximum number of queues to sum up per turn.
-STEP: Final = 1000
+STEP: Final = 200
 
 
 class Status(ProcessInfo, kw_only=True):
