@@ -130,7 +130,7 @@ class Vhost:
         # Identity of the predeclared exchanges in stored bindings.
         self.number = 0
         # Bindings whose records have no numbers, or whose definitions were lost.
-        self.unnumbered: list[tuple[Exchange, Destination, str, FieldTable]] = []
+        self.unnumbered: list[tuple[Exchange, Destination, str, FieldTable, bytes]] = []
         # Exchanges for which a start found bindings to deleted objects.
         self.unbound: dict[Exchange, None] = {}
         self.default_exchange: Exchange = DirectExchange("", durable=True)
@@ -625,20 +625,35 @@ class Vhost:
 
     # Bindings
 
-    def bind(self, destination: Destination, exchange_name: str, routing_key: str, arguments: FieldTable) -> None:
-        """Bind a queue or an exchange to an exchange (0-9-1 queue.bind, RabbitMQ's exchange.bind)."""
+    def bind(
+        self,
+        destination: Destination,
+        exchange_name: str,
+        routing_key: str,
+        arguments: FieldTable,
+        encoded: bytes = b"",
+    ) -> None:
+        """Bind a queue or an exchange to an exchange (0-9-1 queue.bind, RabbitMQ's exchange.bind).
+
+        Args:
+            destination: The queue or exchange.
+            exchange_name: The exchange to bind to.
+            routing_key: The routing key.
+            arguments: The arguments.
+            encoded: The encoded arguments, if their types matter (`Binding.encoded`).
+        """
         exchange = self._bindable(exchange_name)
         if destination is self.exchanges[CONTROL]:
             check_not_control(CONTROL)
         exchange.check_binding(routing_key, arguments)
         if self.broker.definitions_left >= 0 and not exchange.has(destination, routing_key, arguments):
             self.broker.check_definition(self, f"a binding to exchange '{exchange_name}'", arguments)
-        if not exchange.bind(destination, routing_key, arguments):
+        if not exchange.bind(destination, routing_key, arguments, encoded):
             return
         self._note_binding(exchange, destination)
         self.topology_changed()
         if exchange.durable and destination.stored:
-            self._keep_binding(exchange, destination, routing_key, arguments)
+            self._keep_binding(exchange, destination, routing_key, arguments, encoded)
 
     def find_destination(self, kind: str, name: str) -> Destination | None:
         """Return a queue or an exchange by name, None if it does not exist. Queues are found as by `find_queue`."""
@@ -647,13 +662,15 @@ class Vhost:
     def _named(self, kind: str, name: str) -> Destination | None:
         return self.queues.get(name) if kind == "queue" else self.exchanges.get(name)
 
-    def _keep_binding(self, exchange: Exchange, destination: Destination, routing_key: str, arguments: FieldTable) -> None:
+    def _keep_binding(
+        self, exchange: Exchange, destination: Destination, routing_key: str, arguments: FieldTable, encoded: bytes
+    ) -> None:
         """Write a binding to the log."""
-        self.broker.log.put(
-            metadata.BINDING,
-            self._binding_key(exchange, destination, routing_key, arguments),
-            metadata.pack({"arguments": arguments, "source": exchange.id, "destination": destination.id}),
-        )
+        record: Record = {"arguments": arguments, "source": exchange.id, "destination": destination.id}
+        if encoded:
+            record["encoded"] = encoded
+        key = self._binding_key(exchange, destination, routing_key, arguments)
+        self.broker.log.put(metadata.BINDING, key, metadata.pack(record))
 
     def unbind(self, destination: Destination, exchange_name: str, routing_key: str, arguments: FieldTable) -> bool:
         """Remove a binding; return False if it does not exist."""
@@ -807,10 +824,11 @@ class Vhost:
             known = "source" in value  # earlier versions had no numbers
             equal = value.get("source") == source.id and value.get("destination") == destination.id
             if equal or by_name or not known:
-                source.bind(destination, routing_key, arguments)
+                encoded = value.get("encoded", b"")
+                source.bind(destination, routing_key, arguments, encoded)
                 self._note_binding(source, destination)
                 if not equal:
-                    self.unnumbered.append((source, destination, routing_key, arguments))
+                    self.unnumbered.append((source, destination, routing_key, arguments, encoded))
                 return True
         if not by_name:
             self.unbound[source] = None
@@ -828,8 +846,8 @@ class Vhost:
             if exchange.durable and not exchange.id and not _is_predeclared(exchange):
                 exchange.id = self.broker.new_queue_id()
                 self._keep_exchange(exchange)
-        for source, destination, routing_key, arguments in self.unnumbered:
-            self._keep_binding(source, destination, routing_key, arguments)
+        for source, destination, routing_key, arguments, encoded in self.unnumbered:
+            self._keep_binding(source, destination, routing_key, arguments, encoded)
         self.unnumbered = []
         for exchange in self.unbound:
             self._auto_delete(exchange)

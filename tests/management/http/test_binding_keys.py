@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from leveret.management.http.binding_keys import arguments_hash, matches, properties_key
+from leveret.management.http.binding_keys import arguments_hash, encoded_hash, matches, properties_key
+from tests.management.http.client import HttpBroker
+from tests.management.http.typed_arguments import ENCODED, bind_typed
+from tests.support.broker import LeveretProcess, basic_config
+from tests.support.peers.amqp091 import Peer
 
 
 @pytest.mark.parametrize(
@@ -55,6 +60,31 @@ def test_arguments_of_every_type(value: Any) -> None:
     assert key == properties_key("k", {"x": value})
     assert key.startswith("k~")
     assert key != properties_key("k", {"x": "other"})
+
+
+@pytest.mark.parametrize(("expected", "fields"), ENCODED.items())
+def test_the_hash_of_arguments_with_the_types_of_amqp(expected: str, fields: bytes) -> None:
+    assert encoded_hash(fields) == expected
+    assert properties_key("key", {"n": 1}, fields) == f"key~{expected}"
+
+
+def test_types_of_arguments_survive_a_restart(tmp_path: Path) -> None:
+    environment = {"LEVERET_MANAGEMENT__ENABLED": "true"}
+    config = basic_config() + "[management]\nport = 0\n"
+    process = LeveretProcess(tmp_path, config=config, environment=environment)
+    with process.start():
+        with Peer(process.host, process.port) as peer:
+            peer.handshake()
+            bind_typed(peer.channel())
+        process.kill()
+        process.start()
+        api = HttpBroker(process)
+        found = api.get("/bindings/%2F/e/amq.headers/q/typed")
+        assert {row["properties_key"] for row in found} == {f"{hashed}~{hashed}" for hashed in ENCODED}
+        assert api("POST", "/bindings/%2F/e/amq.headers/q/typed", {"routing_key": "x", "arguments": {"n": 1}}).status == 201
+        listed = next(row for row in api.get("/bindings/%2F/e/amq.headers/q/typed") if row["routing_key"] == "x")
+        assert listed["properties_key"] == properties_key("x", {"n": 1})
+        process.check_log()
 
 
 def test_the_order_of_arguments_is_ignored() -> None:

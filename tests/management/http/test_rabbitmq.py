@@ -7,13 +7,16 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
 from leveret import sync
 from tests.management.http.client import HttpBroker, HttpRabbit, Reply, send
 from tests.management.http.scrapes import Samples, metrics_port
+from tests.management.http.typed_arguments import ENCODED, bind_typed
 from tests.support.broker import LeveretProcess, free_port
+from tests.support.peers.amqp091 import Peer
 from tests.support.polling import wait_until
 from tests.support.rabbitmq import RabbitProcess, available
 
@@ -112,6 +115,24 @@ def compare(where: str, ours: Any, theirs: Any, omitted: set[str]) -> None:
         numbers = (int, float)
         same = isinstance(ours, type(theirs)) or (isinstance(ours, numbers) and isinstance(theirs, numbers))
         assert same, f"{where}: {ours!r} instead of {theirs!r}"
+
+
+@pytest.mark.slow
+def test_properties_keys_of_arguments_with_the_types_of_amqp(
+    api: HttpBroker, rabbit: tuple[RabbitProcess, HttpRabbit]
+) -> None:
+    process, theirs = rabbit
+    for target, server in ((theirs, process), (api, api.process)):
+        with Peer(server.host, server.port) as peer:
+            peer.handshake()
+            bind_typed(peer.channel())
+        found = target.get("/bindings/%2F/e/amq.headers/q/typed")
+        assert {row["properties_key"] for row in found} == {f"{hashed}~{hashed}" for hashed in ENCODED}
+        for row in found:
+            path = f"/bindings/%2F/e/amq.headers/q/typed/{quote(row['properties_key'], safe='~')}"
+            assert target.get(path)["routing_key"] == row["routing_key"]
+            assert target("DELETE", path).status == 204
+        assert target.get("/bindings/%2F/e/amq.headers/q/typed") == []
 
 
 REQUESTS: list[tuple[str, str, Any]] = [

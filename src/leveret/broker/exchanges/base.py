@@ -22,14 +22,19 @@ DEFAULT_ROUTING_STEPS: Final = 100_000
 
 
 class Binding:
-    """One binding; its identity is (destination, routing key, arguments)."""
+    """One binding; its identity is (destination, routing key, arguments).
 
-    __slots__ = ("arguments", "destination", "routing_key")
+    Attributes:
+        encoded: The arguments as a client of RabbitMQ's dialect has encoded them, if their types matter to management.
+    """
 
-    def __init__(self, destination: Destination, routing_key: str, arguments: FieldTable) -> None:
+    __slots__ = ("arguments", "destination", "encoded", "routing_key")
+
+    def __init__(self, destination: Destination, routing_key: str, arguments: FieldTable, encoded: bytes) -> None:
         self.destination = destination
         self.routing_key = routing_key
         self.arguments = arguments
+        self.encoded = encoded
 
 
 def text_argument(arguments: FieldTable, name: str) -> str | None:
@@ -131,7 +136,7 @@ class Exchange(Destination):
     def check_binding(self, routing_key: str, arguments: FieldTable) -> None:
         """Raise PreconditionFailed if this type does not support such a binding (consistent-hash weights, x-match)."""
 
-    def bind(self, destination: Destination, routing_key: str, arguments: FieldTable) -> bool:
+    def bind(self, destination: Destination, routing_key: str, arguments: FieldTable, encoded: bytes = b"") -> bool:
         """Add a binding. Returns False if an equal one exists (0-9-1 queue.bind.duplicates)."""
         identity = (routing_key, freeze(arguments))
         own = self.by_destination.get(destination)
@@ -140,7 +145,7 @@ class Exchange(Destination):
             destination.bound_to(self)
         if identity in own:
             return False
-        binding = Binding(destination, routing_key, arguments)
+        binding = Binding(destination, routing_key, arguments, encoded)
         own[identity] = binding
         self.added(binding)
         return True

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import base64
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Final, TypeAlias, Union
 from urllib.parse import quote_plus, unquote, unquote_plus
 
@@ -33,14 +34,41 @@ _FLOAT: Final = 12
 _BINARY: Final = 13
 # Integers in this range are small.
 _SMALL_LIMIT: Final = 1 << 27
+# Erlang's names and the layout of values whose length is fixed, by their tags in RabbitMQ's dialect.
+_FIXED: Final = {
+    tag: (name, struct.Struct(layout))
+    for tag, name, layout in (
+        (b"I", "signedint", ">i"),
+        (b"l", "long", ">q"),
+        (b"L", "long", ">q"),
+        (b"b", "byte", ">b"),
+        (b"B", "unsignedbyte", ">B"),
+        (b"s", "short", ">h"),
+        (b"U", "short", ">h"),
+        (b"u", "unsignedshort", ">H"),
+        (b"i", "unsignedint", ">I"),
+        (b"f", "float", ">f"),
+        (b"d", "double", ">d"),
+        (b"T", "timestamp", ">Q"),
+        (b"D", "decimal", ">BI"),
+    )
+}
 # The number that stands for an empty list, and the hash of one that is the first term.
 _NIL_TAG: Final = 2
 _ONLY_NIL: Final = 3468870702
 
 
-def properties_key(routing_key: str, arguments: Mapping[str, Json]) -> str:
-    """Return the identity of a binding among those of its source and destination."""
+def properties_key(routing_key: str, arguments: Mapping[str, Json], encoded: bytes = b"") -> str:
+    """Return the identity of a binding among those of its source and destination.
+
+    Args:
+        routing_key: The routing key.
+        arguments: The arguments in JSON.
+        encoded: The fields of the arguments as an AMQP client has encoded them, if JSON lacks their types.
+    """
     quoted = quote_plus(routing_key, safe="", errors="surrogateescape").replace("~", "%7E")
+    if encoded:
+        return f"{quoted}~{encoded_hash(encoded)}"
     if arguments:
         return f"{quoted}~{arguments_hash(arguments)}"
     return quoted or "~"
@@ -52,8 +80,17 @@ def matches(key: str, found: str) -> bool:
 
 
 def arguments_hash(arguments: Mapping[str, Json]) -> str:
-    """Return the hash of binding arguments."""
-    hashed = _mix_list(0, [_row(name, arguments[name]) for name in sorted(arguments)])
+    """Return the hash of binding arguments in JSON."""
+    return _shown(_mix_list(0, [_row(name, arguments[name]) for name in sorted(arguments)]))
+
+
+def encoded_hash(encoded: bytes) -> str:
+    """Return the hash of binding arguments in AMQP. RabbitMQ sorts them, but not the fields of nested tables."""
+    rows = sorted(_Fields(encoded).rows(), key=itemgetter(0))
+    return _shown(_mix_list(0, rows))
+
+
+def _shown(hashed: int) -> str:
     return base64.urlsafe_b64encode(hashed.to_bytes(4, "big")).decode().rstrip("=")
 
 
@@ -85,6 +122,45 @@ def _typed(value: Json) -> tuple[_Atom, _Term]:
     if isinstance(value, list):
         return _Atom("array"), [_typed(item) for item in value]
     return _Atom("table"), [_row(name, value[name]) for name in sorted(value)]
+
+
+class _Fields:
+    """Reads the fields of an encoded table, which the broker has checked."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def rows(self) -> Iterator[tuple[bytes, _Atom, _Term]]:
+        """Yield the fields as Erlang's tuples of name, type and value."""
+        while self._at < len(self._data):
+            yield (self._take(self._take(1)[0]), *self._value())
+
+    def _values(self) -> Iterator[tuple[_Atom, _Term]]:
+        while self._at < len(self._data):
+            yield self._value()
+
+    def _value(self) -> tuple[_Atom, _Term]:
+        tag = self._take(1)
+        if tag in _FIXED:
+            name, layout = _FIXED[tag]
+            found = layout.unpack(self._take(layout.size))
+            return _Atom(name), found[0] if len(found) == 1 else found
+        if tag == b"t":
+            return _Atom("bool"), _Atom("true" if self._take(1) != b"\0" else "false")
+        if tag == b"V":
+            return _Atom("void"), _Atom("undefined")
+        content = self._take(int.from_bytes(self._take(4), "big"))
+        if tag == b"F":
+            return _Atom("table"), list(_Fields(content).rows())
+        if tag == b"A":
+            return _Atom("array"), list(_Fields(content)._values())
+        return _Atom("binary" if tag == b"x" else "longstr"), content
+
+    def _take(self, length: int) -> bytes:
+        start = self._at
+        self._at += length
+        return self._data[start : self._at]
 
 
 def _encode(text: str) -> bytes:
@@ -125,7 +201,7 @@ def _mix_term(hashed: int, term: _Term) -> int:
     return _mix_list(hashed, term)
 
 
-def _mix_list(hashed: int, items: list[_Term]) -> int:
+def _mix_list(hashed: int, items: Sequence[_Term]) -> int:
     for item in items:
         hashed = _mix_term(hashed, item)
     return _mix_words(hashed, _NIL, _NIL_TAG) if hashed else _ONLY_NIL

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Final
 from urllib.parse import quote
 
@@ -21,7 +22,7 @@ def binding_row(item: Row) -> Row:
         "arguments": item["arguments"],
         "destination": item["destination"],
         "destination_type": item["kind"],
-        "properties_key": properties_key(item["routing_key"], item["arguments"]),
+        "properties_key": properties_key(item["routing_key"], item["arguments"], base64.b64decode(item.get("encoded", ""))),
         "routing_key": item["routing_key"],
         "source": item["source"],
         "vhost": item["vhost"],

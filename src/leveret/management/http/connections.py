@@ -218,7 +218,7 @@ async def _list(request: Request, wanted: Callable[[Row], bool]) -> Answer:
     ]
     request.check_listed_samples(len(found))
 
-    def value(connection: CachedConnection, keys: list[str]) -> Any:
+    def value(connection: CachedConnection, keys: list[str]) -> object:
         if is_rate(keys):
             return rate_of(connection, CONNECTION_STATISTICS, keys, tick)
         if len(keys) == 1 and keys[0] in _CONNECTION_KEYS:
@@ -293,7 +293,7 @@ def _select_channels(request: Request, found: list[CachedChannel], connections: 
     def name(channel: CachedChannel) -> str:
         return _name_of(channel.item, connections)
 
-    def value(channel: CachedChannel, keys: list[str]) -> Any:
+    def value(channel: CachedChannel, keys: list[str]) -> object:
         item = channel.item
         if is_rate(keys):
             return rate_of(channel, CHANNEL_STATISTICS, keys, tick)

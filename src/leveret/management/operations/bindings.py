@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 from typing import Literal
 
-from msgspec import field
+from msgspec import UNSET, UnsetType, field
 
 from leveret.broker.destination import Destination
 from leveret.broker.errors import NotFound
@@ -41,7 +42,12 @@ class List(InVhost, kw_only=True):
 
 
 class BindingInfo(Reply, kw_only=True):
-    """A binding. `kind` is the kind of the destination."""
+    """A binding.
+
+    Attributes:
+        kind: The kind of the destination.
+        encoded: The fields of the arguments as an AMQP client has encoded them, in base64, if JSON lacks their types.
+    """
 
     vhost: str
     source: str
@@ -49,6 +55,7 @@ class BindingInfo(Reply, kw_only=True):
     kind: Literal["queue", "exchange"]
     routing_key: str
     arguments: ClientTable
+    encoded: str | UnsetType = UNSET
 
 
 def list_bindings(context: Context, request: List) -> Iterator[BindingInfo | None]:
@@ -63,6 +70,7 @@ def list_bindings(context: Context, request: List) -> Iterator[BindingInfo | Non
                     kind=binding.destination.kind,
                     routing_key=binding.routing_key,
                     arguments=ClientTable(binding.arguments),
+                    encoded=base64.b64encode(binding.encoded).decode() if binding.encoded else UNSET,
                 )
                 if _matches(binding.destination, request)
                 else None

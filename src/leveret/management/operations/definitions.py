@@ -14,7 +14,7 @@ from leveret.broker.errors import AccessRefused, NotFound, PreconditionFailed
 from leveret.broker.exchanges.base import Binding, Exchange
 from leveret.broker.queues.queue import Queue
 from leveret.broker.values import FieldTable, Frozen, freeze
-from leveret.management.json_values import ClientTable
+from leveret.management.json_values import ClientTable, plain
 from leveret.management.operations.operation import EACH, Right, VhostContext, VhostOperation, VhostOperations
 from leveret.management.structs import Arguments, Messages, Reply, Request, check_arguments, check_routing_key
 
@@ -114,12 +114,14 @@ def _check_source(definer: Definer, source: str, routing_key: str) -> None:
         definer.check_topic("read", source, routing_key)
 
 
-def bind_queue(definer: Definer, queue: str, source: str, routing_key: str, arguments: FieldTable) -> Queue:
+def bind_queue(
+    definer: Definer, queue: str, source: str, routing_key: str, arguments: FieldTable, encoded: bytes = b""
+) -> Queue:
     check_queue_binding(definer, queue, source, routing_key)
     vhost = definer.vhost
     vhost.exchange(source)
     found = vhost.queue(queue, definer.session)
-    vhost.bind(found, source, routing_key, arguments)
+    vhost.bind(found, source, routing_key, arguments, encoded)
     return found
 
 
@@ -139,10 +141,12 @@ def check_exchange_binding(definer: Definer, destination: str, source: str, rout
     _check_source(definer, source, routing_key)
 
 
-def bind_exchange(definer: Definer, destination: str, source: str, routing_key: str, arguments: FieldTable) -> None:
+def bind_exchange(
+    definer: Definer, destination: str, source: str, routing_key: str, arguments: FieldTable, encoded: bytes = b""
+) -> None:
     check_exchange_binding(definer, destination, source, routing_key)
     vhost = definer.vhost
-    vhost.bind(vhost.exchange(destination), source, routing_key, arguments)
+    vhost.bind(vhost.exchange(destination), source, routing_key, arguments, encoded)
 
 
 def unbind_exchange(definer: Definer, destination: str, source: str, routing_key: str, arguments: FieldTable) -> None:
@@ -333,6 +337,10 @@ def perform_unbind(context: VhostContext, request: OneBinding) -> Reply:
     check = check_queue_binding if is_queue else check_exchange_binding
     check(context, request.destination, request.source, request.routing_key)
     binding = _own(context.vhost, request).get((request.routing_key, freeze(request.arguments)))
+    if binding is None and request.arguments:
+        wanted = plain(request.arguments)  # lists show values that JSON does not have as other ones
+        candidates = between(context.vhost, request, MAX_COMPARED, COMPARE_WORK)
+        binding = next((item for item in candidates if plain(item.arguments) == wanted), None)
     if binding is not None:
         unbind = unbind_queue if is_queue else unbind_exchange
         unbind(context, request.destination, request.source, request.routing_key, binding.arguments)

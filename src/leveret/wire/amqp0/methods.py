@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from leveret.wire.amqp0 import model
 from leveret.wire.amqp0.constants import SYNTAX_ERROR
-from leveret.wire.amqp0.dialects import Dialect
+from leveret.wire.amqp0.dialects import RABBITMQ, Dialect
 from leveret.wire.amqp0.errors import EncodeError, WireError
 from leveret.wire.amqp0.fieldtable import (
     decode_table,
@@ -15,13 +15,16 @@ from leveret.wire.amqp0.fieldtable import (
     encode_short_string,
     encode_table,
     encode_timestamp,
+    loses_types,
 )
 from leveret.wire.amqp0.model import FieldSpec, MethodSpec
-from leveret.wire.amqp0.values import Arguments
+from leveret.wire.amqp0.values import Arguments, EncodedTable
 
 _U16: Final = struct.Struct(">H").unpack_from
 _U32: Final = struct.Struct(">I").unpack_from
 _U64: Final = struct.Struct(">Q").unpack_from
+# The methods whose table may become an `EncodedTable`.
+_BINDING_METHODS: Final = ("queue.bind", "exchange.bind")
 _PACK_U16: Final = struct.Struct(">H").pack
 _PACK_U32: Final = struct.Struct(">I").pack
 _PACK_U64: Final = struct.Struct(">Q").pack
@@ -57,6 +60,13 @@ def decode_arguments(spec: MethodSpec, data: bytes, pos: int, end: int, dialect:
             raise WireError(SYNTAX_ERROR, f"{spec.name} ends within {field.spec_name}")
         if not field.reserved:
             arguments[field.name] = decode_field(type, data, start, pos, dialect)
+            if (
+                type == model.TABLE
+                and spec.name in _BINDING_METHODS
+                and dialect is RABBITMQ
+                and loses_types(data, start + 4, pos, dialect)
+            ):
+                arguments[field.name] = EncodedTable(arguments[field.name], data[start + 4 : pos])
     if pos != end:
         raise WireError(SYNTAX_ERROR, f"{spec.name} has {end - pos} bytes after its last field")
     return arguments

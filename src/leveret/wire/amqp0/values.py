@@ -32,6 +32,25 @@ Arguments: TypeAlias = dict[str, Any]
 ContentProperties: TypeAlias = dict[str, Any]
 
 
+class EncodedTable(dict[str, FieldValue]):
+    """The decoded arguments of a binding, with the encoded fields if decoding has lost types that RabbitMQ distinguishes.
+
+    Attributes:
+        encoded: The fields in RabbitMQ's dialect, without their length.
+    """
+
+    __slots__ = ("encoded",)
+
+    def __init__(self, table: FieldTable, encoded: bytes) -> None:
+        super().__init__(table)
+        self.encoded = encoded
+
+
+def encoded_fields(table: FieldTable) -> bytes:
+    """Return the encoded fields of a table; empty if its values have all types."""
+    return table.encoded if isinstance(table, EncodedTable) else b""
+
+
 class LongLong(int):
     """An integer that is always sent with 64 bits, for peers that check the type."""
 

@@ -17,6 +17,7 @@ from leveret.protocols.amqp09.channel.channel import Channel
 from leveret.protocols.amqp09.realms import ACTIVE, PASSIVE, READ
 from leveret.protocols.amqp091.methods import queue as queue091
 from leveret.protocols.amqp091.methods.replies import reply_when_stored
+from leveret.wire.amqp0.values import encoded_fields
 
 
 def name_of(channel: Channel, queue: str) -> str:
@@ -115,7 +116,7 @@ def bind(
         if found.durable and not source.durable:
             raise NotAllowed(f"queue '{name}' in vhost '{channel.vhost.name}' is durable and exchange '{exchange}' is not")
         if exchange:
-            definitions.bind_queue(channel.connection, name, exchange, routing_key, arguments)
+            definitions.bind_queue(channel.connection, name, exchange, routing_key, arguments, encoded_fields(arguments))
         elif routing_key != name:
             raise NotAllowed("a queue is bound to the default exchange by its own name only")
     except BrokerError as error:

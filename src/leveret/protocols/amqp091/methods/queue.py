@@ -14,6 +14,7 @@ from leveret.protocols.amqp091.channel.channel import Channel
 from leveret.protocols.amqp091.channel.direct_replies import REPLY_NAME
 from leveret.protocols.amqp091.methods.names import without_line_ends
 from leveret.protocols.amqp091.methods.replies import reply_when_removed, reply_when_stored
+from leveret.wire.amqp0.values import encoded_fields
 
 
 def name_of(channel: Channel, queue: str) -> str:
@@ -72,7 +73,7 @@ def bind(channel: Channel, queue: str, exchange: str, routing_key: str, no_wait:
     name = name_of(channel, queue)
     if not queue and not routing_key:
         routing_key = name
-    found = definitions.bind_queue(channel.connection, name, exchange, routing_key, arguments)
+    found = definitions.bind_queue(channel.connection, name, exchange, routing_key, arguments, encoded_fields(arguments))
     reply_when_stored(channel, "queue.bind-ok", {}, found.stored, no_wait)
 
 
