@@ -96,7 +96,7 @@ def test_a_file_of_another_version_is_replaced(tmp_path: Path, monkeypatch: pyte
     database = HistoryDatabase(path)
     database.add_minute(START, [broker_sample(1)])
     database.close()
-    monkeypatch.setattr(history_store, "_VERSION", 2)
+    monkeypatch.setattr(history_store, "_VERSION", 3)
     database = HistoryDatabase(path)
     assert database.subjects() == []
     database.close()

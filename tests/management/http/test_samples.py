@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from leveret.management.http.objects import QUEUE
 from leveret.management.http.samples import MINUTES, SECONDS, Layout, Samples
 
 START = 1_700_000_000 // 3600 * 3600
@@ -24,6 +25,32 @@ def test_eight_series_take_at_most_4_kib_idle_or_busy() -> None:
     for tick in range(START + 1, START + 4000):
         samples.record(tick, [1 << 40] * 8)
     assert sys.getsizeof(samples) + sys.getsizeof(samples._ring) == empty <= 4096
+
+
+def test_late_series_take_memory_from_their_first_increment_on() -> None:
+    late = make(Layout(("depth",), ("a", "b", "c"), late=2))
+    first = len(late._ring)
+    late.record(START + 1, [1, 2, 0, 0])
+    assert len(late._ring) == first
+    assert (late.rates(START + 1), late.rates(START + 1, [3])) == ([0.2, 0.4, 0, 0], [0])
+    assert (late.increment(3, START, START + 1), late.increase_since(3, START, START + 1)) == (0, 0)
+    assert late.minute(2, START // 60) == 0
+    late.record(START + 2, [1, 0, 0, 5])
+    assert len(late._ring) == first * 2
+    late.record(START + 2, [1, 0, 3, 1])
+    assert late.rates(START + 2) == [0.2, 0.4, 0.6, 1.2]
+    assert (late.increase_since(3, START, START + 2), late.increase_since(2, START, START + 2)) == (6, 3)
+    late.record(START + 100, [1, 0, 0, 0])
+    assert [late.minute(series, START // 60) for series in (1, 2, 3)] == [2, 3, 6]
+
+
+def test_a_queue_takes_at_most_4_kib_for_eight_series() -> None:
+    samples = make(QUEUE)
+    idle = sys.getsizeof(samples) + sys.getsizeof(samples._ring)
+    samples.record(START + 1, [1, 2, 3, 4, 5, 6, 7, 8, 0])
+    assert idle < sys.getsizeof(samples) + sys.getsizeof(samples._ring) <= 4096
+    samples.record(START + 1, [1, 2, 3, 4, 5, 6, 7, 8, 9])
+    assert sys.getsizeof(samples) + sys.getsizeof(samples._ring) <= 4096 * 9 // 8
 
 
 def test_rates_are_of_the_last_five_seconds() -> None:

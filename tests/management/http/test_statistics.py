@@ -249,3 +249,37 @@ def test_lists_are_never_behind_a_write(api: HttpBroker) -> None:
         assert not named(api.get("/queues"), f"written{number}")
     churn = api.get("/overview")["churn_rates"]
     assert churn["queue_created"] >= 10 and churn["queue_deleted"] >= 10
+
+
+def test_gets_with_and_without_acknowledgement_have_rates_of_their_own(api: HttpBroker) -> None:
+    with sync.connect(api.process.url()) as connection:
+        channel = connection.channel()
+        channel.declare_queue("got")
+        for _ in range(12):
+            channel.publish(b"body", routing_key="got")
+        for _ in range(8):
+            message = channel.get("got", no_ack=True)
+            assert message is not None
+        for _ in range(4):
+            message = channel.get("got")
+            assert message is not None
+            message.ack()
+
+        def is_shown(row: Any) -> bool:
+            stats = row["message_stats"]
+            rates = [stats[f"{name}_details"]["rate"] > 0 for name in ("get", "get_no_ack", "deliver", "deliver_get")]
+            return counts(stats).items() >= {"get": 4, "get_no_ack": 8, "deliver_get": 12}.items() and rates == [
+                True,
+                True,
+                False,
+                True,
+            ]
+
+        within(lambda: is_shown(api.get("/queues/%2F/got")) and any(map(is_shown, api.get("/channels"))))
+        found = api.get(f"/queues/%2F/got?{WINDOWS}")["message_stats"]
+        samples = {name: found[f"{name}_details"]["samples"] for name in ("get", "get_no_ack", "deliver_get")}
+        assert {name: (values[0]["sample"], values[-1]["sample"]) for name, values in samples.items()} == {
+            "get": (4, 0),
+            "get_no_ack": (8, 0),
+            "deliver_get": (12, 0),
+        }

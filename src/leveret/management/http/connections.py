@@ -17,6 +17,7 @@ from leveret.management.http.objects import (
 )
 from leveret.management.http.request import NO_CONTENT, Answer, Request
 from leveret.management.http.statistics import MESSAGE_STATS, garbage_collection, message_stats, with_rates
+from leveret.management.json_values import ReplyValue
 
 _PROTOCOLS: Final = {"AMQP 1.0": "AMQP 1-0"}
 _CHANNEL_STATS: Final = tuple(name for name in MESSAGE_STATS if name not in ("disk_reads", "disk_writes"))
@@ -218,7 +219,7 @@ async def _list(request: Request, wanted: Callable[[Row], bool]) -> Answer:
     ]
     request.check_listed_samples(len(found))
 
-    def value(connection: CachedConnection, keys: list[str]) -> object:
+    def value(connection: CachedConnection, keys: list[str]) -> ReplyValue:
         if is_rate(keys):
             return rate_of(connection, CONNECTION_STATISTICS, keys, tick)
         if len(keys) == 1 and keys[0] in _CONNECTION_KEYS:
@@ -293,7 +294,7 @@ def _select_channels(request: Request, found: list[CachedChannel], connections: 
     def name(channel: CachedChannel) -> str:
         return _name_of(channel.item, connections)
 
-    def value(channel: CachedChannel, keys: list[str]) -> object:
+    def value(channel: CachedChannel, keys: list[str]) -> ReplyValue:
         item = channel.item
         if is_rate(keys):
             return rate_of(channel, CHANNEL_STATISTICS, keys, tick)

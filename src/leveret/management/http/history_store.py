@@ -29,7 +29,7 @@ KEPT: Final = {MINUTE: 24 * HOUR, HOUR: 30 * 24 * HOUR}
 # Number of queues whose samples are kept per minute and per hour: those with the most publishes and deliveries.
 MAX_QUEUES: Final = 100
 _TABLES: Final = {MINUTE: "minutes", HOUR: "hours"}
-_VERSION: Final = 1
+_VERSION: Final = 2
 _SCHEMA: Final = """
 CREATE TABLE series (id INTEGER PRIMARY KEY, vhost TEXT, queue TEXT, UNIQUE (vhost, queue));
 CREATE TABLE minutes (series INTEGER, time INTEGER, sample BLOB, PRIMARY KEY (series, time)) WITHOUT ROWID;

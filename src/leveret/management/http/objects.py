@@ -26,12 +26,27 @@ _QUEUE_KEYS: Final = (
 _COUNTERS: Final = len(QUEUE_COUNTERS)
 _CONNECTION_KEYS: Final = ("octets_in", "reads", "octets_out", "writes", "channels")
 
-QUEUE: Final = Layout(("ready", "unacked"), ("publish", "deliver", "deliver_no_ack", "get", "redeliver", "ack"), "I")
+# Few queues use all series: eight take 4 KiB.
+QUEUE: Final = Layout(
+    ("ready", "unacked"), ("publish", "deliver", "ack", "redeliver", "get", "deliver_no_ack", "get_no_ack"), late=4
+)
 EXCHANGE: Final = Layout((), ("publish_in", "publish_out"))
 CONNECTION: Final = Layout((), ("recv_oct", "recv_cnt", "send_oct", "send_cnt"), "Q")
 CHANNEL: Final = Layout(
     (),
-    ("publish", "confirm", "deliver", "deliver_no_ack", "get", "redeliver", "ack", "return_unroutable", "drop_unroutable"),
+    (
+        "publish",
+        "confirm",
+        "deliver",
+        "ack",
+        "redeliver",
+        "get",
+        "deliver_no_ack",
+        "get_no_ack",
+        "return_unroutable",
+        "drop_unroutable",
+    ),
+    late=6,
 )
 VHOST: Final = Layout(
     ("ready", "unacked"),
@@ -64,6 +79,8 @@ CHURN: Final = (
 NODE_LAYOUT: Final = Layout(("mem_used", "fd_used", "sockets_used", "disk_free"), CHURN, "Q")
 
 
+# Counters whose sum is `deliver_get`.
+DELIVERIES: Final = ("deliver", "deliver_no_ack", "get", "get_no_ack")
 # Statistics that Leveret does not have, which are always 0.
 _NONE: Final = Statistic((), MESSAGES)
 _NO_DATA: Final = Statistic((), DATA)
@@ -83,18 +100,10 @@ def _lengths(layout: Layout) -> dict[str, Statistic]:
 
 QUEUE_STATISTICS: Final = {
     **_lengths(QUEUE),
-    **_messages(QUEUE, "publish", "deliver", "deliver_no_ack", "get", "redeliver", "ack"),
-    "deliver_get": Statistic(QUEUE.indices("deliver", "deliver_no_ack", "get"), MESSAGES),
-    **dict.fromkeys(
-        ("confirm", "disk_reads", "disk_writes", "drop_unroutable", "get_empty", "get_no_ack", "return_unroutable"), _NONE
-    ),
+    **_messages(QUEUE, *QUEUE.counters),
+    "deliver_get": Statistic(QUEUE.indices(*DELIVERIES), MESSAGES),
+    **dict.fromkeys(("confirm", "disk_reads", "disk_writes", "drop_unroutable", "get_empty", "return_unroutable"), _NONE),
     "reductions": _NO_DATA,
-}
-# A queue has one series for both kinds of basic.get, since its clients use one of them. This is for those without ack.
-QUEUE_STATISTICS_NO_ACK: Final = {
-    **QUEUE_STATISTICS,
-    "get": _NONE,
-    "get_no_ack": QUEUE_STATISTICS["get"],
 }
 EXCHANGE_STATISTICS: Final = _messages(EXCHANGE, "publish_in", "publish_out")
 CONNECTION_STATISTICS: Final = {
@@ -103,14 +112,14 @@ CONNECTION_STATISTICS: Final = {
 }
 CHANNEL_STATISTICS: Final = {
     **_messages(CHANNEL, *CHANNEL.counters),
-    "deliver_get": Statistic(CHANNEL.indices("deliver", "deliver_no_ack", "get"), MESSAGES),
-    **dict.fromkeys(("get_empty", "get_no_ack"), _NONE),
+    "deliver_get": Statistic(CHANNEL.indices(*DELIVERIES), MESSAGES),
+    "get_empty": _NONE,
     "reductions": _NO_DATA,
 }
 VHOST_STATISTICS: Final = {
     **_lengths(VHOST),
     **_messages(VHOST, *VHOST.counters[:-2]),
-    "deliver_get": Statistic(VHOST.indices("deliver", "deliver_no_ack", "get", "get_no_ack"), MESSAGES),
+    "deliver_get": Statistic(VHOST.indices(*DELIVERIES), MESSAGES),
     **dict.fromkeys(("disk_reads", "disk_writes"), _NONE),
     "recv_oct": Statistic(VHOST.indices("recv_oct"), DATA),
     "send_oct": Statistic(VHOST.indices("send_oct"), DATA),
@@ -179,6 +188,13 @@ class Flows:
         return found
 
 
+def _deliveries(item: Row) -> tuple[int, ...]:
+    """Return the counters of `QUEUE` and `CHANNEL` from `deliver` to `get_no_ack`."""
+    got, got_no_ack, delivered_no_ack = item["got"], item["got_no_ack"], item["delivered_no_ack"]
+    delivered = item["delivered"] - delivered_no_ack - got - got_no_ack
+    return delivered, item["acked"], item["redelivered"], got, delivered_no_ack, got_no_ack
+
+
 class CachedQueue(Measured):
     """A queue.
 
@@ -212,19 +228,11 @@ class CachedQueue(Measured):
         item = self.item
         self._totals.count_changes(item, sample)
         item.update(zip(_QUEUE_KEYS, sample, strict=False))
-        gets = item["got"] + item["got_no_ack"]
         return self.measure(
             QUEUE,
             tick,
             (item["ready"] + item["delayed"] + item["leased"], item["unacked"]),
-            (
-                item["published"],
-                item["delivered"] - item["delivered_no_ack"] - gets,
-                item["delivered_no_ack"],
-                gets,
-                item["redelivered"],
-                item["acked"],
-            ),
+            (item["published"], *_deliveries(item)),
         )
 
 
@@ -291,22 +299,11 @@ class CachedChannel(Measured):
     def sample(self, tick: int, item: Row) -> Sequence[int]:
         """Set the description, and return the increments of the counters of `CHANNEL`."""
         self.item = item
-        gets = item["got"] + item["got_no_ack"]
         return self.measure(
             CHANNEL,
             tick,
             (),
-            (
-                item["published"],
-                item["confirmed"],
-                item["delivered"] - item["delivered_no_ack"] - gets,
-                item["delivered_no_ack"],
-                gets,
-                item["redelivered"],
-                item["acked"],
-                item["returned"],
-                item["dropped"],
-            ),
+            (item["published"], item["confirmed"], *_deliveries(item), item["returned"], item["dropped"]),
         )
 
 

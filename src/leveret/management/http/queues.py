@@ -8,8 +8,8 @@ from leveret.management.http.connections import connections_by_number, consumer_
 from leveret.management.http.control import Row
 from leveret.management.http.errors import bad_request, not_found
 from leveret.management.http.lists import RowStream, Source, columns_of, select_from, value_at
-from leveret.management.http.measured import Measured, Rates, Statistic, is_rate, rate_of
-from leveret.management.http.objects import QUEUE_STATISTICS, QUEUE_STATISTICS_NO_ACK, CachedQueue
+from leveret.management.http.measured import Measured, Rates, is_rate, rate_of
+from leveret.management.http.objects import QUEUE_STATISTICS, CachedQueue
 from leveret.management.http.request import CREATED, NO_CONTENT, Answer, Request
 from leveret.management.http.statistics import garbage_collection, message_stats, queue_totals, with_rates
 from leveret.management.json_values import ReplyValue
@@ -54,12 +54,8 @@ def _stats(item: Row) -> dict[str, int]:
     }
 
 
-def _statistics(item: Row) -> dict[str, Statistic]:
-    return QUEUE_STATISTICS_NO_ACK if item["got_no_ack"] > item["got"] else QUEUE_STATISTICS
-
-
-def _rates(request: Request, item: Row, sources: list[Measured]) -> Rates:
-    return Rates(sources, _statistics(item), request.cache.tick, request.windows)
+def _rates(request: Request, sources: list[Measured]) -> Rates:
+    return Rates(sources, QUEUE_STATISTICS, request.cache.tick, request.windows)
 
 
 def queue_row(item: Row, node: str, rates: Rates | None = None) -> Row:
@@ -146,12 +142,12 @@ def _select(request: Request, queues: list[CachedQueue]) -> RowStream | Row:
         samples = queue.samples
         if not windows and (samples is None or samples.is_idle(cache.tick)):
             return _reduced(request, queue_row(queue.item, node))
-        return _reduced(request, queue_row(queue.item, node, _rates(request, queue.item, [queue])))
+        return _reduced(request, queue_row(queue.item, node, _rates(request, [queue])))
 
     def value(queue: CachedQueue, keys: list[str]) -> ReplyValue:
         item = queue.item
         if is_rate(keys):
-            return rate_of(queue, _statistics(item), keys, cache.tick)
+            return rate_of(queue, QUEUE_STATISTICS, keys, cache.tick)
         if len(keys) == 2 and keys[0] == "message_stats":
             return _stats(item).get(keys[1], 0)
         if len(keys) == 1:
@@ -185,7 +181,7 @@ async def show(request: Request) -> Answer:
     """Return a queue as it is now, with its consumers."""
     item = await request.get("queues.show", {"vhost": request.vhost, "name": request.name})
     cached = request.cache.queue(request.vhost, request.name)
-    row = queue_row(item, request.settings.node, _rates(request, item, [] if cached is None else [cached]))
+    row = queue_row(item, request.settings.node, _rates(request, [] if cached is None else [cached]))
     consumers = []
     if item["consumers"] or item["owner"] is not None:
         connections = await connections_by_number(request)

@@ -27,11 +27,14 @@ class Layout:
         gauges: Names of the series whose samples are values.
         counters: Names of the series whose samples are increments.
         typecode: The type of a sample: `I` for 32 bits, `Q` for 64. Larger values are stored as the largest one.
+        late: The number of counters at the end whose series take memory from their first increment on, and that of the
+            late counters before them.
     """
 
     gauges: tuple[str, ...]
     counters: tuple[str, ...]
     typecode: str = "I"
+    late: int = 0
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -51,14 +54,14 @@ class Samples:
         gauges: The values of the gauges until then.
     """
 
-    __slots__ = ("_gauges", "_last", "_max", "_ring")
+    __slots__ = ("_count", "_gauges", "_last", "_max", "_ring")
 
     def __init__(self, layout: Layout, tick: int, gauges: Sequence[int]) -> None:
-        count = len(gauges)
-        self._gauges = count
+        self._count = len(layout.names)
+        self._gauges = len(gauges)
         self._last = tick
         self._max = _MAX[layout.typecode]
-        self._ring = array(layout.typecode, [0]) * (_LENGTH * len(layout.names))
+        self._ring = array(layout.typecode, [0]) * (_LENGTH * (self._count - layout.late))
         for series, value in enumerate(gauges):
             at = series * _LENGTH
             self._ring[at : at + _LENGTH] = array(layout.typecode, [min(value, self._max)]) * _LENGTH
@@ -69,6 +72,9 @@ class Samples:
         Several samples of one tick are added up.
         """
         last, ring, most = self._last, self._ring, self._max
+        if len(ring) < self._count * _LENGTH:
+            values = self._used(values)
+            ring = self._ring
         adds = False
         if tick == last + 1 and tick % SECONDS:
             self._last = tick  # nothing to fill in: this sample replaces the oldest one
@@ -83,6 +89,16 @@ class Samples:
                 value += ring[at]
             ring[at] = value if 0 <= value <= most else (most if value > 0 else 0)
             at += _LENGTH
+
+    def _used(self, values: Sequence[int]) -> Sequence[int]:
+        """Return the values of the series with memory, after adding those that are needed."""
+        known = used = len(self._ring) // _LENGTH
+        for series in range(known, len(values)):
+            if values[series]:
+                used = series + 1
+        if used > known:
+            self._ring = self._ring + array(self._ring.typecode, [0]) * (_LENGTH * (used - known))
+        return values[:used]
 
     def _advance(self, tick: int) -> None:
         """Fill in the ticks up to this one, and the minutes that have ended."""
@@ -112,6 +128,8 @@ class Samples:
 
     def minute(self, series: int, minute: int) -> int:
         """Return the sample of a minute of the last hour: the last value of a gauge, or the increase of a counter."""
+        if not self._has(series):
+            return 0
         last = self._last
         if minute < last // 60:
             return self._ring[series * _LENGTH + SECONDS + minute % MINUTES]
@@ -119,12 +137,17 @@ class Samples:
             return self.gauge(series, last)
         return self.increment(series, minute * 60, last)
 
+    def _has(self, series: int) -> bool:
+        return series * _LENGTH < len(self._ring)
+
     def gauge(self, series: int, tick: int) -> int:
         """Return the value of a gauge at a tick of the last minute."""
         return self._ring[series * _LENGTH + min(tick, self._last) % SECONDS] if tick > self._last - SECONDS else 0
 
     def increment(self, series: int, first: int, last: int) -> int:
         """Return the increase of a counter during these ticks, within the last minute."""
+        if not self._has(series):
+            return 0
         at = series * _LENGTH
         ring = self._ring
         first = max(first, self._last - SECONDS + 1)
@@ -134,7 +157,7 @@ class Samples:
         """Return the increase per second of some or all series in the `RATE_SPAN` seconds up to a recent tick."""
         last, ring, gauges = self._last, self._ring, self._gauges
         if wanted is None:
-            wanted = range(len(ring) // _LENGTH)
+            wanted = range(self._count)
         if tick - last >= RATE_SPAN:
             return [0.0] * len(wanted)
         first = tick - RATE_SPAN
@@ -145,6 +168,8 @@ class Samples:
             at = series * _LENGTH
             if series < gauges:
                 total = self.gauge(series, tick) - self.gauge(series, first)
+            elif at >= len(ring):
+                total = 0
             elif begin < end:
                 total = sum(ring[at + begin : at + end])
             else:
@@ -167,7 +192,7 @@ class Samples:
     def increase_since(self, series: int, tick: int, now: int) -> int:
         """Return the increase of a counter after a tick, by the minute if it is not in the last one."""
         last = self._last
-        if tick >= last:
+        if tick >= last or not self._has(series):
             return 0
         if tick > now - SECONDS and tick >= last - SECONDS:
             return self.increment(series, tick + 1, now)

@@ -26,8 +26,6 @@ _TYPE_OF: Final = {"quorum": "rabbit_quorum_queue", "stream": "rabbit_stream_que
 # Counters of vhosts that have a protocol, and those that also have a queue type.
 BY_PROTOCOL: Final = ("publish", "confirm", "return_unroutable", "drop_unroutable")
 BY_TYPE: Final = ("deliver", "deliver_no_ack", "get", "get_no_ack", "get_empty", "redeliver", "ack")
-# Counters whose shares are those of another one.
-_SHARES: Final = {"get_no_ack": "get", "get_empty": "get"}
 _PUBLISH: Final = CHANNEL.counters.index("publish")
 # Upper bounds of message sizes in bytes.
 SIZES: Final = (100.0, 1000.0, 10000.0, 100000.0, 1e6, 1e7, 5e7, 1e8)
@@ -53,6 +51,11 @@ def split(total: int, weights: Mapping[K, int], default: K) -> dict[K, int]:
     largest = max(weighted, key=lambda key: weighted[key])
     parts[largest] += total - sum(parts.values())
     return parts
+
+
+def _weights(counts: Mapping[str, Counter[str]], counter: str) -> Counter[str]:
+    """Return the weights for the parts of a counter. Empty replies to basic.get are split like the others."""
+    return counts["get"] + counts["get_no_ack"] if counter == "get_empty" else counts[counter]
 
 
 class SizeHistogram:
@@ -137,7 +140,7 @@ class GlobalTotals:
                     self.by_protocol[counter, protocol] += count
             for counter in BY_TYPE:
                 for protocol, count in self._by_protocol(counter, totals[counter]).items():
-                    for queue_type, part in split(count, self._queues[_SHARES.get(counter, counter)], CLASSIC).items():
+                    for queue_type, part in split(count, _weights(self._queues, counter), CLASSIC).items():
                         self.by_type[counter, protocol, queue_type] += part
         for connection, (protocol, count) in self._published.items():
             published -= count
@@ -164,4 +167,4 @@ class GlobalTotals:
         self._size = 0
 
     def _by_protocol(self, counter: str, total: int) -> dict[str, int]:
-        return split(total, self._channels[_SHARES.get(counter, counter)], AMQP091) if total else {}
+        return split(total, _weights(self._channels, counter), AMQP091) if total else {}
