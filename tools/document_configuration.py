@@ -92,7 +92,14 @@ Settings of queues and exchanges that change at run time are [policies](policies
 """
 
 
-_PLACEHOLDERS = {"users": "NAME", "permissions": "VHOST", "vhosts": "VHOST", "realms": "REALM", "scope_aliases": "SCOPE"}
+_PLACEHOLDERS = {
+    "users": "NAME",
+    "permissions": "VHOST",
+    "vhosts": "VHOST",
+    "realms": "REALM",
+    "providers": "NAME",
+    "scope_aliases": "SCOPE",
+}
 
 
 def document() -> str:

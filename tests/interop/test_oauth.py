@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from pika.exceptions import (
 
 from leveret import sync
 from leveret.client import AuthenticationFailed, Error
+from leveret.config import ConfigError, load_config
 from tests.support.broker import LeveretProcess, basic_config, leveret_only
 from tests.support.oidc import OidcProvider, run_provider
 from tests.support.polling import wait_until
@@ -374,3 +376,72 @@ def test_a_hostile_provider_does_not_stall_other_logins(provider: OidcProvider, 
             broker.check_log()
     finally:
         provider.serve_keys("normal")
+
+
+def test_tokens_of_several_providers(provider: OidcProvider, tmp_path: Path) -> None:
+    with run_provider() as second, run_provider() as unknown:
+        settings = f"""
+[auth.oauth.providers.partner]
+issuer = "{second.issuer}"
+resource_server_id = "partner"
+audience = "leveret"
+algorithms = ["ES256"]
+username_claims = ["preferred_username"]
+scope_aliases.reader.scopes = ["partner.tag:monitoring", "partner.read:%2F/shared-*"]
+"""
+        process = LeveretProcess(
+            tmp_path,
+            config=basic_config() + provider.config() + settings + "[management]\nport = 0\nrefused_logins = 0\n",
+            environment={"LEVERET_MANAGEMENT__ENABLED": "true"},
+        )
+        with process.start():
+
+            def login(token: str) -> tuple[int, Any]:
+                status, answer = api(process, "GET", "/whoami", f"Bearer {token}")
+                return status, answer.get("name") or answer["reason"]
+
+            alice = {"preferred_username": "alice"}
+            assert login(provider.token("leveret.tag:administrator")) == (200, "service")
+            assert login(second.token("reader", claims=alice, algorithm="ES256")) == (200, "alice")
+            # Each provider has its own rules: algorithms, claims, and prefix of scopes.
+            assert login(second.token("reader", claims=alice))[0] == 401
+            assert login(second.token("reader", algorithm="ES256"))[0] == 401
+            assert login(second.token("leveret.tag:administrator", claims=alice, algorithm="ES256"))[0] == 401
+            assert login(unknown.token("leveret.tag:administrator"))[0] == 401
+            process.wait_for_log(f"names the issuer '{unknown.issuer}'; expected {provider.issuer} or {second.issuer}")
+            # A token is verified with the keys of the provider that it names.
+            named = provider.token("leveret.tag:administrator").rpartition(".")[0]
+            signed = second.token("leveret.tag:administrator").rpartition(".")[2]
+            assert login(f"{named}.{signed}")[0] == 401
+            for broken in ("e30.e30.", "eyJhbGciOiJSUzI1NiJ9.W10.x", "eyJhbGciOiJSUzI1NiJ9.****.x"):
+                assert login(broken)[0] == 401
+            process.check_log()
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (
+            '[auth.oauth]\nresource_server_id = "x"\nkey_file = "k"\n[auth.oauth.providers.b]\nissuer = "https://b"\n',
+            "without a first provider",
+        ),
+        (
+            '[auth.oauth]\nresource_server_id = "x"\nissuer = "https://a"\n[auth.oauth.providers.b]\n',
+            "'auth.oauth.providers.b' has no 'issuer'",
+        ),
+        (
+            '[auth.oauth]\nresource_server_id = "x"\nissuer = "https://a"\n[auth.oauth.providers.b]\nissuer = "https://a"\n',
+            "'auth.oauth.providers.b.issuer' is also the one of 'auth.oauth'",
+        ),
+        (
+            '[auth.oauth]\nresource_server_id = "x"\nissuer = "https://a"\n'
+            '[auth.oauth.providers.b]\nissuer = "https://b"\nalgorithms = []\n',
+            "'auth.oauth.providers.b.algorithms' is empty",
+        ),
+    ],
+)
+def test_contradictions_between_providers_are_refused(settings: str, expected: str, tmp_path: Path) -> None:
+    path = tmp_path / "leveret.toml"
+    path.write_text(settings)
+    with pytest.raises(ConfigError, match=re.escape(expected)):
+        load_config(path)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 from leveret.config.errors import ConfigError
-from leveret.config.model import Config
+from leveret.config.model import Config, OAuthConfig, OAuthProviderConfig
 from leveret.config.schema import Choices
 
 Source = Callable[[tuple[str, ...]], str]
@@ -50,18 +50,40 @@ def _check_auth(config: Config, source: Source, choices: Choices) -> None:
         raise ConfigError(
             f"{where} contains ANONYMOUS; expected 'auth.anonymous_user' to name the user for anonymous clients"
         )
-    oauth = auth.oauth
-    if oauth.resource_server_id and not (oauth.issuer or oauth.jwks_uri or oauth.key_file):
-        raise ConfigError(
-            f"{source(('auth', 'oauth', 'resource_server_id'))}: 'auth.oauth.resource_server_id' is set without keys; "
-            "expected 'auth.oauth.issuer', 'auth.oauth.jwks_uri' or 'auth.oauth.key_file'"
-        )
-    if oauth.resource_server_id and not oauth.algorithms:
-        raise ConfigError(
-            f"{source(('auth', 'oauth', 'algorithms'))}: 'auth.oauth.algorithms' is empty; expected at least one algorithm"
-        )
+    _check_providers(auth.oauth, source)
     if "EXTERNAL" in auth.mechanisms and config.tls.verify == "none":
         raise ConfigError(f"{where} contains EXTERNAL; expected 'tls.verify' to be 'optional' or 'required'")
+
+
+def _check_providers(oauth: OAuthConfig, source: Source) -> None:
+    where = source(("auth", "oauth", "resource_server_id"))
+    if oauth.resource_server_id and not (oauth.issuer or oauth.jwks_uri or oauth.key_file):
+        raise ConfigError(
+            f"{where}: 'auth.oauth.resource_server_id' is set without keys; "
+            "expected 'auth.oauth.issuer', 'auth.oauth.jwks_uri' or 'auth.oauth.key_file'"
+        )
+    if oauth.providers and not (oauth.resource_server_id and oauth.issuer):
+        raise ConfigError(
+            f"{source(('auth', 'oauth', 'providers'))}: 'auth.oauth.providers' is set without a first provider; "
+            "expected 'auth.oauth.resource_server_id' and 'auth.oauth.issuer'"
+        )
+    known: dict[str, str] = {}
+    sections: list[tuple[tuple[str, ...], OAuthProviderConfig]] = [(("auth", "oauth"), oauth)]
+    sections += [(("auth", "oauth", "providers", name), provider) for name, provider in oauth.providers.items()]
+    for path, provider in sections:
+        name = ".".join(path)
+        if oauth.resource_server_id and not provider.algorithms:
+            raise ConfigError(
+                f"{source((*path, 'algorithms'))}: '{name}.algorithms' is empty; expected at least one algorithm"
+            )
+        if oauth.providers and not provider.issuer:
+            raise ConfigError(f"{source(path)}: '{name}' has no 'issuer', by which the provider of a token is chosen")
+        if provider.issuer in known:
+            raise ConfigError(
+                f"{source((*path, 'issuer'))}: '{name}.issuer' is also the one of '{known[provider.issuer]}'; "
+                "expected another issuer for each provider"
+            )
+        known[provider.issuer] = name
 
 
 def _check_users(config: Config, source: Source) -> None:

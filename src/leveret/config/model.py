@@ -425,11 +425,12 @@ class OAuthScopeAliasConfig(Section, frozen=True, kw_only=True):
     )
 
 
-class OAuthConfig(Section, frozen=True, kw_only=True):
-    """Logins by OAuth 2 access token. Requires the extra `leveret[oauth]`; enabled if `resource_server_id` is set."""
+class OAuthProviderConfig(Section, frozen=True, kw_only=True):
+    """One more provider whose tokens are accepted. `issuer` is required; it chooses the provider of a token."""
 
     resource_server_id: Annotated[
-        str, about("Name of this broker at the provider, the prefix of its scopes. Enables logins by token.")
+        str,
+        about("Name of this broker at the provider, the prefix of its scopes. Default: `auth.oauth.resource_server_id`."),
     ] = ""
     issuer: Annotated[
         str,
@@ -468,6 +469,17 @@ class OAuthConfig(Section, frozen=True, kw_only=True):
     scope_aliases: Annotated[
         dict[str, OAuthScopeAliasConfig], about("Scopes of the broker by a scope of the provider that stands for them.")
     ] = field(default_factory=dict)
+
+
+class OAuthConfig(OAuthProviderConfig, frozen=True, kw_only=True):
+    """Logins by OAuth 2 access token. Requires the extra `leveret[oauth]`; enabled if `resource_server_id` is set."""
+
+    resource_server_id: Annotated[
+        str, about("Name of this broker at the provider, the prefix of its scopes. Enables logins by token.")
+    ] = ""
+    providers: Annotated[dict[str, OAuthProviderConfig], about("More providers, by a name of your choice.")] = field(
+        default_factory=dict
+    )
 
 
 class AuthConfig(Section, frozen=True, kw_only=True):
