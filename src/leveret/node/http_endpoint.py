@@ -100,6 +100,7 @@ class HttpEndpoint:
             session_idle_timeout=management.session_idle_timeout,
             oauth_client_id=management.oauth_client_id,
             oauth_issuer=config.auth.oauth.issuer,
+            oauth_ca=config.auth.oauth.ca,
             oauth_scopes=" ".join(management.oauth_scopes),
             oauth_origins=management.oauth_origins or [_origin_of(config.auth.oauth.issuer)],
             tls_cert=management.tls_cert,

@@ -66,6 +66,27 @@ def test_a_token_may_shorten_the_lifetime_but_not_extend_it() -> None:
     assert sessions.find(long) is None
 
 
+def test_a_session_whose_token_can_be_renewed_outlives_it() -> None:
+    clock = Clock()
+    sessions = Sessions(1000, 1000, clock)
+    session = sessions.find(sessions.open("alice", token="t", lifetime=300, refresh_token="r"))
+    assert session is not None and not sessions.is_due(session)
+    clock.now += 240
+    assert sessions.is_due(session)
+    sessions.postpone(session, 10)
+    assert not sessions.is_due(session)
+    clock.now += 10
+    assert sessions.is_due(session)
+    sessions.renewed(session, "u", 20, "s")
+    assert (session.token, session.refresh_token, sessions.is_due(session)) == ("u", "s", False)
+    clock.now += 10
+    assert sessions.is_due(session)  # half of the short lifetime
+    clock.now += 739
+    assert [left for found, _, _, left in sessions.of_user("alice") if found is session] == [1]
+    session.refresh_token = ""
+    assert sessions.of_user("alice") == []
+
+
 def test_a_user_has_a_limited_number_of_sessions() -> None:
     sessions = Sessions(100, 100, Clock())
     other = sessions.open("bob")
@@ -231,6 +252,40 @@ def test_signing_out_ends_the_session(api: HttpBroker) -> None:
     reply = with_cookie(api, cookie, "GET", "/whoami")
     assert (reply.status, reply.json["reason"]) == (401, "the session has ended; sign in again")
     assert with_cookie(api, cookie, "GET", "/leveret/session").json == {"user": None}
+
+
+def test_users_see_their_sessions_and_end_them(api: HttpBroker) -> None:
+    agents = [{"User-Agent": f"{name} {'x' * 300}"} for name in ("first", "second", "third")]
+    user = {"username": "viewer", "password": "viewer"}  # read-only
+    first, second, third = (cookie_of(sign_in(api, user, **agent)) for agent in agents)
+    other = cookie_of(sign_in(api))
+    found = with_cookie(api, first, "GET", "/leveret/sessions").json
+    assert [(row["current"], row["user_agent"][:6].strip()) for row in found] == [
+        (True, "first"),
+        (False, "third"),
+        (False, "second"),
+    ]
+    assert {row["address"] for row in found} == {"127.0.0.1"}
+    assert all(len(row["user_agent"]) == 200 for row in found)
+    assert all(row["opened_at"] <= row["used_at"] < row["expires_at"] for row in found)
+    assert first.partition("=")[2] not in str(found)
+    assert [row["current"] for row in api.get("/leveret/sessions", user="viewer")] == [False] * 3
+    path = f"/leveret/sessions/{found[2]['id']}"
+    assert with_cookie(api, first, "DELETE", path).status == 401  # a form of another page
+    assert with_cookie(api, other, "DELETE", path, **CONSOLE).status == 404  # of another user
+    assert with_cookie(api, first, "DELETE", path, **CONSOLE).status == 204
+    assert with_cookie(api, first, "DELETE", path, **CONSOLE).status == 404
+    assert [with_cookie(api, cookie, "GET", "/whoami").status for cookie in (first, second, third)] == [200, 401, 200]
+    assert with_cookie(api, first, "DELETE", "/leveret/sessions", **CONSOLE).status == 204
+    assert [with_cookie(api, cookie, "GET", "/whoami").status for cookie in (first, third, other)] == [200, 401, 200]
+    assert api("DELETE", "/leveret/sessions", user="viewer").status == 204
+    assert with_cookie(api, first, "GET", "/whoami").status == 401
+
+
+def test_a_refresh_token_needs_a_provider(api: HttpBroker) -> None:
+    reply = sign_in(api, {"token": "e30.e30.", "refresh_token": "x"})
+    assert (reply.status, "management.oauth_client_id" in reply.json["reason"]) == (400, True)
+    assert sign_in(api, {"token": "e30.e30.", "refresh_token": 1}).status == 400
 
 
 @pytest.mark.parametrize("change", ["password", "delete"])

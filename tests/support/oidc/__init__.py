@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import os
 import subprocess
@@ -12,6 +13,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import httpx
 
 from tests.support.npm import install
 
@@ -52,6 +55,46 @@ class OidcProvider:
     def rotate(self) -> None:
         """Replace the signing keys."""
         self._request("/test/rotate", b"{}")
+
+    def set_lifetime(self, seconds: int) -> None:
+        """Set the lifetime of access tokens."""
+        self._request("/test/ttl", json.dumps({"ttl": seconds}).encode())
+
+    def answer_tokens(self, answers: bool) -> None:
+        """Set whether requests for tokens are answered, or with status 503."""
+        self._request("/test/tokens", json.dumps({"answers": answers}).encode())
+
+    def sign_in(self, name: str, redirect: str, scopes: str) -> dict[str, Any]:
+        """Return the tokens of a user for the client `console`, by the authorization code flow with PKCE."""
+        verifier = "v" * 43
+        challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).decode().rstrip("=")
+        parameters = {
+            "response_type": "code",
+            "client_id": "console",
+            "redirect_uri": redirect,
+            "scope": scopes,
+            "code_challenge": challenge,
+            "code_challenge_method": "S256",
+        }
+        with httpx.Client(follow_redirects=False, trust_env=False, timeout=20) as browser:
+            address = f"{self.issuer}/auth?{urllib.parse.urlencode(parameters)}"
+            while not address.startswith(redirect):
+                answer = browser.get(address)
+                if answer.status_code == 200:  # the page to sign in, or to agree
+                    prompt = "login" if 'name="login"' in answer.text else "consent"
+                    form = {"prompt": prompt, "login": name, "password": "any"}
+                    answer = browser.post(address, data=form)
+                address = urllib.parse.urljoin(address, answer.headers["location"])
+            code = urllib.parse.parse_qs(urllib.parse.urlsplit(address).query)["code"][0]
+            form = {
+                "grant_type": "authorization_code",
+                "code": code,
+                "redirect_uri": redirect,
+                "client_id": "console",
+                "code_verifier": verifier,
+            }
+            found: dict[str, Any] = browser.post(f"{self.issuer}/token", data=form).json()
+        return found
 
     def serve_keys(self, mode: str) -> None:
         """Change how the keys are served: see `provider.mjs`."""

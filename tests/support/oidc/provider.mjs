@@ -1,6 +1,8 @@
 // An OpenID provider whose access tokens are JWTs for the audience "leveret".
 //
 // A request for a token chooses with headers: x-ttl (seconds), x-alg, x-claims (more claims as JSON), x-audience.
+// POST /test/ttl with {"ttl": seconds} sets the default lifetime of tokens; POST /test/tokens with {"answers": false} ends
+// the answers to requests for tokens.
 // POST /test/rotate replaces the signing keys; POST /test/jwks with {"mode": "normal" | "hang" | "drip" | "huge" | "many"
 // | "garbage" | "redirect"} changes how the keys are served; GET /test/jwks returns the number of requests for keys.
 import { createRequire } from 'node:module';
@@ -15,6 +17,8 @@ const silent = () => {};
 let provider;
 let mode = 'normal';
 let fetches = 0;
+let ttl = 3600;
+let answers = true;
 
 function key(kind, options, alg) {
   const { privateKey } = generateKeyPairSync(kind, options);
@@ -41,7 +45,7 @@ function make(issuer) {
         client_id: 'console',
         token_endpoint_auth_method: 'none',
         application_type: 'web',
-        grant_types: ['authorization_code'],
+        grant_types: ['authorization_code', 'refresh_token'],
         redirect_uris: redirects,
         post_logout_redirect_uris: redirects,
       },
@@ -49,6 +53,7 @@ function make(issuer) {
     scopes: ['openid', 'leveret.tag:administrator', 'leveret.read:*/*', 'leveret.write:*/*', 'leveret.configure:*/*'],
     clientBasedCORS: () => true,
     conformIdTokenClaims: false,
+    issueRefreshToken: () => true,
     pkce: { required: () => true },
     findAccount: (ctx, id) => ({ accountId: id, claims: () => ({ sub: id }) }),
     features: {
@@ -62,7 +67,7 @@ function make(issuer) {
           scope: ctx.oidc.params?.scope ?? 'leveret.tag:administrator leveret.read:*/* leveret.write:*/* leveret.configure:*/*',
           audience: ctx.get('x-audience') || 'leveret',
           accessTokenFormat: 'jwt',
-          accessTokenTTL: Number(ctx.get('x-ttl') || 3600),
+          accessTokenTTL: Number(ctx.get('x-ttl') || ttl),
           jwt: { sign: { alg: ctx.get('x-alg') || 'RS256' } },
         }),
       },
@@ -122,6 +127,15 @@ const server = createServer(async (request, response) => {
     provider = make(provider.issuer);
     return response.end();
   }
+  if (request.url === '/test/ttl') {
+    ttl = JSON.parse(await body(request)).ttl;
+    return response.end();
+  }
+  if (request.url === '/test/tokens') {
+    answers = JSON.parse(await body(request)).answers;
+    return response.end();
+  }
+  if (request.url === '/token' && !answers) return response.writeHead(503).end();
   if (request.url === '/test/jwks') {
     if (request.method === 'POST') mode = JSON.parse(await body(request)).mode;
     return response.end(JSON.stringify({ fetches }));

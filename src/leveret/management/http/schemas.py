@@ -131,12 +131,25 @@ class Session(Answer):
     user: Whoami | None
 
 
+class OwnSession(Answer):
+    """A session of the user of the request. Times are in milliseconds of Unix time."""
+
+    id: str
+    current: bool
+    address: str
+    user_agent: str
+    opened_at: int
+    used_at: int
+    expires_at: int
+
+
 class SignIn(Body):
-    """Credentials: a user name and password, or a token."""
+    """Credentials: a user name and password, or a token and what renews it."""
 
     username: str | UnsetType = UNSET
     password: str | UnsetType = UNSET
     token: str | UnsetType = UNSET
+    refresh_token: str | UnsetType = UNSET
 
 
 class Auth(Answer):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
 from urllib.parse import parse_qsl
 
 from leveret.management.http.control import Row
-from leveret.management.http.errors import bad_request
+from leveret.management.http.errors import bad_request, not_found
 from leveret.management.http.identity import Identity
-from leveret.management.http.request import Answer, Request
+from leveret.management.http.request import NO_CONTENT, Answer, Request
 
-_FORM = "application/x-www-form-urlencoded"
+_FORM: Final = "application/x-www-form-urlencoded"
+_FIELDS: Final = ("username", "password", "token", "refresh_token")
+_MAX_REFRESH_TOKEN: Final = 16 << 10
 
 
 async def login(request: Request) -> Answer:
@@ -41,12 +44,35 @@ async def _open(request: Request) -> tuple[Identity, tuple[str, str]]:
         fields = dict(parse_qsl(request.content.decode("utf-8", "replace"), keep_blank_values=True))
     else:
         fields = request.body()
-    name, password, token = (fields.get(field, "") for field in ("username", "password", "token"))
-    if not isinstance(name, str) or not isinstance(password, str) or not isinstance(token, str):
-        raise bad_request("expected the strings 'username' and 'password', or 'token'")
-    if token:
-        return await request.sign_in.open("", token, request.address)
-    return await request.sign_in.open(name, password, request.address)
+    name, password, token, refresh_token = (fields.get(field, "") for field in _FIELDS)
+    if not all(isinstance(field, str) for field in (name, password, token, refresh_token)):
+        raise bad_request("expected the strings 'username' and 'password', or 'token' and optionally 'refresh_token'")
+    agent = request.headers.get("user-agent", "")
+    if not token:
+        return await request.sign_in.open(name, password, request.address, agent=agent)
+    if refresh_token and not request.settings.oauth_client_id:
+        raise bad_request("'refresh_token' without a provider; the setting is management.oauth_client_id")
+    if len(refresh_token) > _MAX_REFRESH_TOKEN:
+        raise bad_request(f"'refresh_token' has {len(refresh_token)} characters; expected at most {_MAX_REFRESH_TOKEN}")
+    return await request.sign_in.open("", token, request.address, refresh_token=refresh_token, agent=agent)
+
+
+async def list_sessions(request: Request) -> Answer:
+    """List the sessions of the user."""
+    return Answer(body=request.sign_in.list_own(request.headers, request.identity.name))
+
+
+async def end_other_sessions(request: Request) -> Answer:
+    """End all sessions of the user, except that of the request."""
+    request.sign_in.end_own(request.headers, request.identity.name)
+    return NO_CONTENT
+
+
+async def end_session(request: Request) -> Answer:
+    """End a session of the user."""
+    if not request.sign_in.end_own(request.headers, request.identity.name, request.path["id"]):
+        raise not_found()
+    return NO_CONTENT
 
 
 def _described(identity: Identity) -> dict[str, object]:

@@ -1,7 +1,7 @@
 """Sessions of users who have signed in to the console, by the value of a cookie.
 
 A session has no password. For a user of the broker, it has an identifier of the password, so that the session ends when the
-password changes or the user is deleted; for a user of a provider, the token.
+password changes or the user is deleted; for a user of a provider, the token, and the refresh token that renews it.
 """
 
 from __future__ import annotations
@@ -10,33 +10,73 @@ import hashlib
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from math import inf
 from typing import Final
 
 # Maximum number of sessions, and of those of one user. Another one ends the session that was not used for longest.
 MAX_SESSIONS: Final = 1000
 MAX_PER_USER: Final = 20
+# Seconds before the end of a token when it is renewed, unless it is valid for less than twice as long.
+_RENEWAL: Final = 60.0
+_MAX_AGENT: Final = 200
 
 
 class Session:
-    """One session.
+    """One session. Times are on the clock of the sessions.
 
     Attributes:
+        id: Names the session to its user.
         name: The name of the user.
         credential: The identifier of the user's password, or "".
         token: The token of the user, or "".
-        expires_at: The time of its end, on the clock of the sessions.
+        refresh_token: What renews the token, or "".
+        address: The IP address of the client that opened it.
+        agent: The name of this client.
+        opened_at: The time of its beginning.
+        expires_at: The time of its end at the latest.
+        token_expires_at: The time when the token expires.
+        renew_at: The time from which the token is renewed.
         used_at: The time of the last request.
     """
 
-    __slots__ = ("credential", "expires_at", "name", "token", "used_at")
+    __slots__ = (
+        "address",
+        "agent",
+        "credential",
+        "expires_at",
+        "id",
+        "name",
+        "opened_at",
+        "refresh_token",
+        "renew_at",
+        "token",
+        "token_expires_at",
+        "used_at",
+    )
 
-    def __init__(self, name: str, credential: str, token: str, expires_at: float, used_at: float) -> None:
+    def __init__(self, name: str, credential: str, expires_at: float, now: float, address: str, agent: str) -> None:
+        self.id = secrets.token_urlsafe(12)
         self.name = name
         self.credential = credential
-        self.token = token
+        self.address = address
+        self.agent = agent[:_MAX_AGENT]
+        self.opened_at = self.used_at = now
         self.expires_at = expires_at
-        self.used_at = used_at
+        self.token = self.refresh_token = ""
+        self.token_expires_at = self.renew_at = inf
+
+    def set_token(self, token: str, lifetime: float, refresh_token: str, now: float) -> None:
+        """Set the token, which is valid for `lifetime` seconds, and what renews it."""
+        self.token = token
+        self.refresh_token = refresh_token
+        self.token_expires_at = now + lifetime
+        self.renew_at = now + max(lifetime - _RENEWAL, lifetime / 2) if refresh_token else inf
+
+    @property
+    def ends_at(self) -> float:
+        """The time of its end, unless it is idle."""
+        return self.expires_at if self.refresh_token else min(self.expires_at, self.token_expires_at)
 
 
 class Sessions:
@@ -58,8 +98,28 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def open(self, name: str, *, credential: str = "", token: str = "", lifetime: float | None = None) -> str:
-        """Open a session, and return the value of its cookie. `lifetime` may shorten that of the settings."""
+    def open(
+        self,
+        name: str,
+        *,
+        credential: str = "",
+        token: str = "",
+        lifetime: float = inf,
+        refresh_token: str = "",
+        address: str = "",
+        agent: str = "",
+    ) -> str:
+        """Open a session, and return the value of its cookie.
+
+        Args:
+            name: The name of the user.
+            credential: The identifier of the user's password.
+            token: The token of the user.
+            lifetime: The seconds for which the token is valid.
+            refresh_token: What renews the token. Without it, the session ends with the token.
+            address: The IP address of the client.
+            agent: The name of the client.
+        """
         now = self._clock()
         self._drop_expired(now)
         own = [key for key, session in self._sessions.items() if session.name == name]
@@ -68,8 +128,10 @@ class Sessions:
         elif len(self._sessions) >= MAX_SESSIONS:
             self._sessions.popitem(last=False)
         value = secrets.token_urlsafe(32)
-        until = now + (self._lifetime if lifetime is None else min(lifetime, self._lifetime))
-        self._sessions[_digest(value)] = Session(name, credential, token, until, now)
+        session = Session(name, credential, now + self._lifetime, now, address, agent)
+        if token:
+            session.set_token(token, lifetime, refresh_token, now)
+        self._sessions[_digest(value)] = session
         return value
 
     def find(self, value: str) -> Session | None:
@@ -90,8 +152,37 @@ class Sessions:
         """End the session of a cookie, if there is one."""
         self._sessions.pop(_digest(value), None)
 
+    def is_due(self, session: Session) -> bool:
+        """Return whether the token of a session must be renewed."""
+        return self._clock() >= session.renew_at
+
+    def renewed(self, session: Session, token: str, lifetime: float, refresh_token: str) -> None:
+        """Replace the token of a session."""
+        session.set_token(token, lifetime, refresh_token, self._clock())
+
+    def postpone(self, session: Session, seconds: float) -> None:
+        """Do not renew the token of a session for some seconds."""
+        session.renew_at = self._clock() + seconds
+
+    def of_user(self, name: str) -> list[tuple[Session, float, float, float]]:
+        """Return the sessions of a user, and for each the seconds since its beginning and last use, and until its end."""
+        now = self._clock()
+        self._drop_expired(now)
+        return [
+            (session, now - session.opened_at, now - session.used_at, session.ends_at - now)
+            for session in self._sessions.values()
+            if session.name == name
+        ]
+
+    def end(self, name: str, ids: Collection[str]) -> int:
+        """End sessions of a user, and return their number."""
+        found = [key for key, session in self._sessions.items() if session.name == name and session.id in ids]
+        for key in found:
+            del self._sessions[key]
+        return len(found)
+
     def _has_expired(self, session: Session, now: float) -> bool:
-        return now >= session.expires_at or now - session.used_at >= self._idle_timeout
+        return now >= session.ends_at or now - session.used_at >= self._idle_timeout
 
     def _drop_expired(self, now: float) -> None:
         for key in [key for key, session in self._sessions.items() if self._has_expired(session, now)]:

@@ -25,6 +25,7 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
         session_idle_timeout: Seconds without a request after which a session ends.
         oauth_client_id: The client id of the console at the OpenID provider; "" for none.
         oauth_issuer: The issuer of the provider.
+        oauth_ca: The CA certificates that verify the provider; None for those of the system.
         oauth_scopes: The scopes that the console asks for, with spaces.
         oauth_origins: The origins that the console sends requests to.
         tls_cert: The certificate chain, or None for plain HTTP.
@@ -54,6 +55,7 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
     session_idle_timeout: float
     oauth_client_id: str
     oauth_issuer: str
+    oauth_ca: str | None
     oauth_scopes: str
     oauth_origins: list[str]
     tls_cert: str | None

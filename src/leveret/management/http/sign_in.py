@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import hashlib
 import hmac
+import logging
 import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from http.cookies import CookieError, SimpleCookie
-from typing import Final
+from math import inf
+from typing import TYPE_CHECKING, Final
 
 from leveret.management.http.attempts import Attempts
 from leveret.management.http.control import Control, Row
@@ -20,12 +23,20 @@ from leveret.management.http.identity import MANAGEMENT_TAGS, Identity
 from leveret.management.http.sessions import Session, Sessions
 from leveret.management.http.settings import HttpSettings
 
+if TYPE_CHECKING:
+    from leveret.security.oauth.refreshing import Refresher
+
+logger = logging.getLogger("leveret.http")
+
 _REALM: Final = ("www-authenticate", 'Basic realm="RabbitMQ Management"')
 # The console sends this header. Browsers would ask for a password if an answer had the header above.
 CONSOLE_HEADER: Final = "x-leveret-console"
 # Seconds for which credentials that were accepted are exempt from the limits on logins, and their maximum number.
 _ACCEPTED_SECONDS: Final = 600.0
 _MAX_ACCEPTED: Final = 4096
+# Maximum number of concurrent renewals of tokens, and seconds until the next attempt if the provider does not answer.
+_MAX_RENEWALS: Final = 8
+_RETRY_RENEWAL: Final = 10.0
 
 
 class SignIn:
@@ -46,6 +57,10 @@ class SignIn:
         # Digests of credentials that were accepted, with the time until which they are exempt from limits.
         self._accepted: OrderedDict[bytes, float] = OrderedDict()
         self._key = secrets.token_bytes(32)
+        # The provider that renews tokens, None before the first renewal; renewals in progress by the ids of sessions.
+        self._provider: Refresher | None = None
+        self._renewals: dict[str, asyncio.Task[None]] = {}
+        self._renewing = asyncio.Semaphore(_MAX_RENEWALS)
         # Cookies do not depend on the port, and several brokers may run on one machine.
         port = settings.listeners[0].rstrip("/").removesuffix(settings.path_prefix).rpartition(":")[2]
         self._cookie = f"leveret_session_{port}"
@@ -93,6 +108,7 @@ class SignIn:
         session = self._sessions.find(value) if value else None
         if session is None:
             return None
+        await self._renew_if_due(session)
         try:
             return identity_of(await self._resume(session, address), session.token)
         except BrokerRefused:
@@ -108,6 +124,47 @@ class SignIn:
             resumed = {"name": session.name, "credential": session.credential, "address": address}
             found = await self._control.call("users.resume", resumed)
         return found
+
+    async def _renew_if_due(self, session: Session) -> None:
+        """Renew the token of a session if it expires soon. Requests of the session wait for one renewal."""
+        if not self._sessions.is_due(session):
+            return
+        task = self._renewals.get(session.id)
+        if task is None:
+            task = self._renewals[session.id] = asyncio.get_running_loop().create_task(self._renew(session))
+            task.add_done_callback(lambda _: self._renewals.pop(session.id, None))
+        await asyncio.shield(task)
+
+    async def _renew(self, session: Session) -> None:
+        from leveret.security.oauth.refreshing import ProviderUnavailable, RefreshRefused
+
+        async with self._renewing:
+            try:
+                tokens = await self._refresher().refresh(session.refresh_token)
+                login = {"name": "", "password": tokens.access_token, "address": session.address}
+                user: Row = await self._control.call("users.authenticate", login)
+            except ProviderUnavailable as error:
+                logger.warning("cannot renew the token of user '%s': %s", session.name, error)
+                self._sessions.postpone(session, _RETRY_RENEWAL)
+            except (RefreshRefused, BrokerRefused) as error:
+                logger.info("the session of user '%s' ends with its token: %s", session.name, error)
+                session.refresh_token, session.renew_at = "", inf
+            else:
+                if user["name"] != session.name:
+                    logger.warning("the renewed token of user '%s' is for another user", session.name)
+                    session.refresh_token, session.renew_at = "", inf
+                    return
+                lifetime = user["expires_at"] - time.time()
+                refresh_token = tokens.refresh_token or session.refresh_token
+                self._sessions.renewed(session, tokens.access_token, lifetime, refresh_token)
+
+    def _refresher(self) -> Refresher:
+        if self._provider is None:
+            from leveret.security.oauth.refreshing import Refresher  # of the extra leveret[oauth]
+
+            settings = self._settings
+            self._provider = Refresher(settings.oauth_issuer, settings.oauth_client_id, settings.oauth_ca)
+        return self._provider
 
     async def _authenticate(self, name: str, password: str, address: str) -> Row:
         """Check a password or token. Raises `HttpError`."""
@@ -156,8 +213,17 @@ class SignIn:
         found = cookies.get(self._cookie)
         return "" if found is None else found.value
 
-    async def open(self, name: str, password: str, address: str) -> tuple[Identity, tuple[str, str]]:
-        """Open a session for a user, and return the header that sets its cookie. A token has no name.
+    async def open(
+        self, name: str, password: str, address: str, *, refresh_token: str = "", agent: str = ""
+    ) -> tuple[Identity, tuple[str, str]]:
+        """Open a session for a user, and return the header that sets its cookie.
+
+        Args:
+            name: The name of the user; "" for a token.
+            password: The password or token.
+            address: The IP address of the client.
+            refresh_token: What renews the token.
+            agent: The name of the client.
 
         Raises:
             HttpError: As `identify`.
@@ -166,14 +232,46 @@ class SignIn:
             raise _refused("sign-in by password is off; the setting is management.basic_auth")
         user = await self._authenticate(name, password, address)
         identity = identity_of(user, password)
-        lifetime = user["expires_at"] - time.time() if user["expires_at"] else None
-        value = self._sessions.open(identity.name, credential=user["credential"], token=identity.token, lifetime=lifetime)
+        value = self._sessions.open(
+            identity.name,
+            credential=user["credential"],
+            token=identity.token,
+            lifetime=user["expires_at"] - time.time() if user["expires_at"] else inf,
+            refresh_token=refresh_token,
+            address=address,
+            agent=agent,
+        )
         return identity, ("set-cookie", f"{self._cookie}={value}{self._attributes}")
 
     def close(self, headers: Mapping[str, str]) -> tuple[str, str]:
         """End the session of a request, if there is one, and return the header that removes its cookie."""
         self._sessions.close(self._cookie_of(headers))
         return "set-cookie", f"{self._cookie}=; Max-Age=0{self._attributes}"
+
+    def list_own(self, headers: Mapping[str, str], name: str) -> list[Row]:
+        """Return the sessions of a user, the ones used last first."""
+        current = self._sessions.find(self._cookie_of(headers))
+        now = time.time()
+        found = [
+            {
+                "id": session.id,
+                "current": session is current,
+                "address": session.address,
+                "user_agent": session.agent,
+                "opened_at": round(1000 * (now - opened)),
+                "used_at": round(1000 * (now - used)),
+                "expires_at": round(1000 * (now + left)),
+            }
+            for session, opened, used, left in self._sessions.of_user(name)
+        ]
+        return found[::-1]
+
+    def end_own(self, headers: Mapping[str, str], name: str, id: str = "") -> int:
+        """End a session of a user, or all others than that of the request, and return their number."""
+        if id:
+            return self._sessions.end(name, {id})
+        others = {row["id"] for row in self.list_own(headers, name) if not row["current"]}
+        return self._sessions.end(name, others)
 
 
 def identity_of(user: Row, password: str) -> Identity:

@@ -119,6 +119,12 @@ ROUTES: Final[dict[str, dict[str, Route]]] = {
         "POST": Route(session.open_session, public=True),
         "DELETE": Route(session.close_session, public=True),
     },
+    "/leveret/sessions": {
+        "GET": Route(session.list_sessions),
+        # A user who may change nothing else may end own sessions.
+        "DELETE": Route(session.end_other_sessions, reads=True),
+    },
+    "/leveret/sessions/{id}": {"DELETE": Route(session.end_session, reads=True)},
     "/cluster-name": {"GET": Route(overview.cluster_name), "PUT": Route(overview.set_cluster_name, ADMIN)},
     "/nodes": {"GET": Route(overview.list_nodes, MONITOR)},
     "/nodes/{node}": {"GET": Route(overview.show_node, MONITOR)},

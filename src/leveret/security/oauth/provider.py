@@ -15,7 +15,7 @@ from leveret.security.oauth.keys import MAX_BYTES, InvalidKeys, Keys, read_keys
 
 # Seconds for all requests together, however slowly the provider answers.
 FETCH_TIMEOUT: Final = 10.0
-_DISCOVERY: Final = "/.well-known/openid-configuration"
+DISCOVERY: Final = "/.well-known/openid-configuration"
 
 
 class _Discovered(msgspec.Struct):
@@ -60,7 +60,7 @@ class Provider:
         return content, read_keys(content, uri)
 
     async def _discover(self, client: httpx.AsyncClient) -> str:
-        uri = self._issuer.removesuffix("/") + _DISCOVERY
+        uri = self._issuer.removesuffix("/") + DISCOVERY
         try:
             found = msgspec.json.decode(await _get(client, uri), type=_Discovered)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -87,13 +87,22 @@ def is_protected(url: str) -> bool:
 
 
 async def _get(client: httpx.AsyncClient, url: str) -> bytes:
-    """Return the body of an answer, which is not compressed and has up to `MAX_BYTES`. Redirects are refused."""
+    """Return the body of an answer. Redirects are refused."""
+    status, content = await request(client, "GET", url)
+    if status != 200:
+        raise InvalidKeys(f"{url} answered with status {status}; expected 200")
+    return content
+
+
+async def request(
+    client: httpx.AsyncClient, method: str, url: str, form: dict[str, str] | None = None
+) -> tuple[int, bytes]:
+    """Return status and body of an answer, which is not compressed and has up to `MAX_BYTES`. Raises `InvalidKeys`."""
     content = bytearray()
-    async with client.stream("GET", url, headers={"accept": "application/json", "accept-encoding": "identity"}) as answer:
-        if answer.status_code != 200:
-            raise InvalidKeys(f"{url} answered with status {answer.status_code}; expected 200")
+    headers = {"accept": "application/json", "accept-encoding": "identity"}
+    async with client.stream(method, url, headers=headers, data=form) as answer:
         async for part in answer.aiter_raw():
             content += part
             if len(content) > MAX_BYTES:
                 raise InvalidKeys(f"{url} sent more than {MAX_BYTES} bytes, the maximum")
-    return bytes(content)
+    return answer.status_code, bytes(content)

@@ -67,12 +67,12 @@ export async function beginSignIn() {
   location.assign(target.href);
 }
 
-/** Returns the access token of a sign-in from which the browser comes back, or "" if it does not. */
+/** Returns `{token, refresh_token}` of a sign-in from which the browser comes back, or null if it does not. */
 export async function finishSignIn() {
   const found = new URLSearchParams(location.search);
   const kept = JSON.parse(sessionStorage.getItem(PENDING) ?? "null");
   if (!found.has("state")) {
-    return "";
+    return null;
   }
   sessionStorage.removeItem(PENDING);
   history.replaceState(null, "", page());
@@ -97,7 +97,7 @@ export async function finishSignIn() {
     }),
   });
   sessionStorage.setItem(AT_PROVIDER, "1");
-  return answer.access_token;
+  return { token: answer.access_token, refresh_token: answer.refresh_token ?? "" };
 }
 
 /** Leaves for the provider's page that signs out, if this tab has signed in there. */

@@ -65,9 +65,9 @@ export async function resume() {
     ways.value = { password: !found.oauth_disable_basic_auth, provider: found.oauth_enabled };
     if (found.oauth_enabled) {
       Object.assign(PROVIDER, { issuer: found.oauth_provider_url, client: found.oauth_client_id, scopes: found.oauth_scopes });
-      const token = await finishSignIn();
-      if (token) {
-        await open({ token });
+      const credentials = await finishSignIn();
+      if (credentials) {
+        await open(credentials);
         return;
       }
     }

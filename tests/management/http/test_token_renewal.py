@@ -1,0 +1,125 @@
+"""Sessions whose access tokens are renewed at a real OpenID provider."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.management.http.client import HttpBroker, Reply
+from tests.support.broker import LeveretProcess, basic_config
+from tests.support.oidc import OidcProvider, run_provider
+from tests.support.polling import wait_until
+
+REDIRECT = "http://127.0.0.1/"
+SCOPES = "openid leveret.tag:administrator leveret.read:*/*"
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[OidcProvider]:
+    pytest.importorskip("joserfc", reason="the extra leveret[oauth] is not installed")
+    with run_provider([REDIRECT]) as running:
+        running.set_lifetime(2)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def running(provider: OidcProvider, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpBroker]:
+    settings = '[management]\nport = 0\nrefused_logins = 0\noauth_client_id = "console"\n'
+    process = LeveretProcess(
+        tmp_path_factory.mktemp("renewal"),
+        config=basic_config() + provider.config("clock_skew = 0") + settings,
+        environment={"LEVERET_MANAGEMENT__ENABLED": "true"},
+    )
+    with process.start():
+        yield HttpBroker(process)
+
+
+@pytest.fixture
+def api(running: HttpBroker) -> Iterator[HttpBroker]:
+    yield running
+    running.process.check_log()
+
+
+class Session:
+    """The session of a user who has signed in at the provider."""
+
+    def __init__(self, api: HttpBroker, credentials: dict[str, Any]) -> None:
+        reply = api("POST", "/leveret/session", credentials, user=None)
+        assert reply.status == 201, reply.content
+        self._api = api
+        self._cookie = reply.headers["set-cookie"].partition(";")[0]
+
+    def __call__(self, path: str = "/whoami") -> Reply:
+        return self._api("GET", path, user=None, headers={"Cookie": self._cookie})
+
+
+def credentials_of(provider: OidcProvider, name: str = "alice") -> dict[str, Any]:
+    tokens = provider.sign_in(name, REDIRECT, SCOPES)
+    return {"token": tokens["access_token"], "refresh_token": tokens["refresh_token"]}
+
+
+def expire(api: HttpBroker, credentials: dict[str, Any]) -> None:
+    """Wait until an access token has expired."""
+    bearer = {"Authorization": f"Bearer {credentials['token']}"}
+    wait_until(lambda: api("GET", "/whoami", user=None, headers=bearer).status == 401, "the token does not expire")
+
+
+def test_a_session_outlives_its_access_tokens(api: HttpBroker, provider: OidcProvider) -> None:
+    credentials = credentials_of(provider)
+    session = Session(api, credentials)
+    for _ in range(2):  # the provider replaces the refresh token each time
+        expire(api, credentials)
+        assert session().json == {"name": "alice", "tags": ["administrator"]}
+        credentials = credentials_of(provider, "bob")
+    (own,) = session("/leveret/sessions").json
+    assert own["expires_at"] - own["opened_at"] > 3_600_000
+
+
+def test_concurrent_requests_renew_a_token_once(api: HttpBroker, provider: OidcProvider) -> None:
+    """The provider takes a refresh token that is used twice for stolen, and ends the sign-in."""
+    credentials = credentials_of(provider)
+    session = Session(api, credentials)
+    for _ in range(2):
+        expire(api, credentials)
+        with ThreadPoolExecutor(8) as threads:
+            found = list(threads.map(lambda _: session().status, range(8)))
+        assert found == [200] * 8
+        credentials = credentials_of(provider, "bob")
+
+
+def test_a_session_without_a_refresh_token_ends_with_its_token(api: HttpBroker, provider: OidcProvider) -> None:
+    credentials = credentials_of(provider)
+    session = Session(api, {"token": credentials["token"]})
+    expire(api, credentials)
+    assert session().status == 401
+
+
+def test_a_refused_refresh_token_ends_the_session_with_its_token(api: HttpBroker, provider: OidcProvider) -> None:
+    credentials = credentials_of(provider)
+    session = Session(api, credentials | {"refresh_token": "invalid"})
+    expire(api, credentials)
+    assert session().status == 401
+    api.process.wait_for_log("refused the refresh token with status 400")
+
+
+def test_a_refresh_token_of_another_user_is_not_used(api: HttpBroker, provider: OidcProvider) -> None:
+    alice, bob = credentials_of(provider), credentials_of(provider, "bob")
+    session = Session(api, {"token": alice["token"], "refresh_token": bob["refresh_token"]})
+    expire(api, alice)
+    assert session().status == 401
+    api.process.wait_for_log("the renewed token of user 'alice' is for another user")
+
+
+def test_the_session_ends_if_the_provider_does_not_answer(api: HttpBroker, provider: OidcProvider) -> None:
+    credentials = credentials_of(provider)
+    session = Session(api, credentials)
+    provider.answer_tokens(False)
+    try:
+        expire(api, credentials)
+        assert session().status == 401
+    finally:
+        provider.answer_tokens(True)
+    api.process.wait_for_log("cannot renew the token of user 'alice'")
