@@ -28,9 +28,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("leveret.http")
 
-# Seconds for which an idle connection stays open, and in which open requests may finish when the process stops.
+# Seconds for which an idle connection stays open.
 _KEEP_ALIVE: Final = 75
+# Seconds in which open requests may finish when the process stops, before their connections are closed, and after which
+# uvicorn would cancel the remaining ones and log errors.
 _STOP_TIMEOUT: Final = 2
+_CANCEL_TIMEOUT: Final = 4
 # Maximum number of connections and requests at a time.
 _MAX_CONCURRENT: Final = 1000
 # Maximum number of connections without those that wait for a request being closed.
@@ -56,6 +59,17 @@ class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        closing = asyncio.get_running_loop().call_later(_STOP_TIMEOUT, self._close_connections)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            closing.cancel()
+
+    def _close_connections(self) -> None:
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
     async def on_tick(self, counter: int) -> bool:
         if counter % _SWEEP == 0:
@@ -106,7 +120,7 @@ def _make_server(application: ASGIApp, settings: HttpSettings) -> uvicorn.Server
         server_header=False,
         proxy_headers=False,
         timeout_keep_alive=_KEEP_ALIVE,
-        timeout_graceful_shutdown=_STOP_TIMEOUT,
+        timeout_graceful_shutdown=_CANCEL_TIMEOUT,
         limit_concurrency=_MAX_CONCURRENT,
         h11_max_incomplete_event_size=_MAX_HEAD,
         ssl_certfile=settings.tls_cert,
