@@ -136,6 +136,17 @@ def test_an_exchange_that_is_declared_again_is_sent_again(harness: Harness) -> N
     assert changed["exchange", ("/", "x")].type == "fanout"
 
 
+def test_a_vhost_that_is_added_again_is_sent_again(harness: Harness) -> None:
+    harness.broker.add_vhost("again", VhostSettings())
+    read = Reader(harness)
+    read()
+    harness.broker.remove_vhost("again")
+    harness.broker.add_vhost("again", VhostSettings())
+    feed = [(change.kind, change.key) for change in read.feed.changes(harness.managed) if change is not None]
+    assert [kind for kind, key in feed if key == "again"] == ["vhost.gone", "vhost.sample"]
+    assert not [key for key in read() if key[1] == "again"]
+
+
 def test_connections_and_channels(harness: Harness) -> None:
     read = Reader(harness)
     read()

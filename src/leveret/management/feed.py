@@ -147,7 +147,7 @@ class Feed:
             for route in list(vhost.routes.values()):
                 vhost.statistics.fold(route)
                 yield None
-            yield self._vhost(vhost, number)
+            yield from self._vhost(vhost, number)
             for exchange in list(vhost.exchanges.values()):
                 yield from self._exchange(vhost.name, exchange, number)
             walk = vhost.queue_list.walk()
@@ -174,9 +174,10 @@ class Feed:
                 if not is_first:
                     yield Change(kind="audit", key=record.id, value=record)
 
-    def _vhost(self, vhost: Vhost, number: int) -> Change | None:
+    def _vhost(self, vhost: Vhost, number: int) -> Iterator[Change | None]:
         totals = vhost.statistics
         sample = (
+            vhost.number,
             totals.publish_in,
             totals.publish_out,
             totals.unroutable,
@@ -187,9 +188,13 @@ class Feed:
             *totals.queues,
         )
         if self._vhosts.is_known(vhost.name, number, sample):
-            return None
-        self._vhosts.is_defined(vhost.name, number, None, sample)
-        return Change(kind="vhost.sample", key=vhost.name, value=sample)
+            yield None
+            return
+        known = self._vhosts.definition(vhost.name)
+        if known is not None and known != vhost.number:
+            yield Change(kind="vhost.gone", key=vhost.name)  # it was added again, and counts from 0
+        self._vhosts.is_defined(vhost.name, number, vhost.number, sample)
+        yield Change(kind="vhost.sample", key=vhost.name, value=sample[1:])
 
     def _exchange(self, vhost: str, exchange: Exchange, number: int) -> Iterator[Change | None]:
         definition = (id(exchange), exchange.revision)

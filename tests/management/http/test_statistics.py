@@ -202,6 +202,29 @@ def test_totals_after_the_deletion_of_a_vhost(api: HttpBroker) -> None:
     assert api.get("/overview")["queue_totals"]["messages"] == before
 
 
+def test_a_vhost_that_is_added_again_counts_from_0(api: HttpBroker) -> None:
+    message = {"properties": {}, "routing_key": "q", "payload": "x", "payload_encoding": "string"}
+    assert api("PUT", "/users/again", {"password": "again", "tags": "administrator"}).status == 201
+
+    def counted() -> tuple[int, int, float]:
+        found = api.get("/vhosts/again")
+        stats = found["message_stats"]
+        return found["messages"], stats["publish"], stats["publish_details"]["rate"]
+
+    for _ in range(3):
+        # The user who adds a vhost may use it.
+        assert api("PUT", "/vhosts/again", {}, user="again").status == 201
+        assert api("PUT", "/queues/again/q", {"durable": True}, user="again").status == 201
+        for number in range(2):
+            assert api("POST", "/exchanges/again/amq.default/publish", message, user="again").json == {"routed": True}
+            assert counted()[:2] == (number + 1, number + 1)
+        assert api("DELETE", "/vhosts/again").status == 204
+        assert api("PUT", "/vhosts/again", {}).status == 201
+        assert counted() == (0, 0, 0.0)
+        assert api("DELETE", "/vhosts/again").status == 204
+    assert api("DELETE", "/users/again").status == 204
+
+
 def test_lists_with_too_many_samples(api: HttpBroker) -> None:
     for number in range(30):
         assert api("PUT", f"/queues/%2F/sampled{number}", {}).status == 201
