@@ -525,6 +525,7 @@ def test_light_and_dark(console: Console) -> None:
 
 VIEWS = (
     ("overview",),
+    ("alerts",),
     ("queues",),
     ("queues", "/", "orders.new"),
     ("exchanges",),

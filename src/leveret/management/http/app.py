@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 from starlette.responses import Response, StreamingResponse
 
+from leveret.management.http.alerts import Alerts
 from leveret.management.http.cache import Cache
 from leveret.management.http.control import Control, Row
 from leveret.management.http.errors import (
@@ -88,6 +89,7 @@ class Application:
         self._events = Events()
         self._cache = Cache(control, events=self._events)
         self._history = History(Path(settings.history))
+        self._alerts = Alerts(control, self._cache, self._events)
         self._sign_in = SignIn(settings, control, logins)
         self._base = f"{settings.path_prefix}/api"
         self._files = asyncio.Semaphore(_MAX_FILES)
@@ -98,11 +100,13 @@ class Application:
         return self._cache
 
     async def keep_statistics(self) -> None:
-        """Read statistics each second, and keep their history, until the task is cancelled."""
+        """Read statistics each second, keep their history, and evaluate alerts, until the task is cancelled."""
         await self._history.open()
+        alerts = asyncio.create_task(self._alerts.run())
         try:
             await self._cache.poll(self._ticked)
         finally:
+            alerts.cancel()
             await self._history.close()
 
     def _ticked(self) -> None:
@@ -176,6 +180,7 @@ class Application:
                     content,
                     self._sign_in,
                     address,
+                    self._alerts,
                 )
             )
 

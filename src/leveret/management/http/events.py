@@ -33,7 +33,7 @@ _NODE_INTERVAL: Final = 15
 
 # Kinds of events that every subscriber sees if the vhost is visible; of other kinds only administrators do.
 _IN_VHOST: Final = frozenset(
-    ("queue", "exchange", "policy", "operator_policy", "parameter", "binding", "messages", "consumer")
+    ("queue", "exchange", "policy", "operator_policy", "parameter", "binding", "messages", "consumer", "alert")
 )
 _FOR_ALL: Final = frozenset(("alarm", "statistics"))
 # Kinds of the audit log that the copies of objects report, too.

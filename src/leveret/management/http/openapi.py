@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import msgspec
 
 from leveret.management.http import (
+    alert_rules,
+    alerts,
     bindings,
     connections,
     definitions,
@@ -152,6 +154,9 @@ OPERATIONS: Final[Mapping[Handler, Operation]] = {
     **_listing(schemas.SinkTransaction, listings.SINK_TRANSACTIONS, "List the open transactions of sinks."),
     **_listing(schemas.StreamConsumer, listings.STREAM_CONSUMERS, "List the named consumers of streams with their lag."),
     **_lists(schemas.Node, overview.list_nodes, text="List the node."),
+    **_lists(alerts.Alert, alert_rules.list_raised),
+    **_lists(schemas.AlertRule, alert_rules.list_rules),
+    alert_rules.put_rule: Operation(body=alerts.Rule, status=201),
     overview.overview: Operation(schemas.Overview),
     overview.whoami: Operation(schemas.Whoami, text="Return the user of the request."),
     overview.version: Operation(str, text="Return the RabbitMQ version that the API follows."),

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from leveret.management.http.alerts import Alerts
 from leveret.management.http.cache import Cache
 from leveret.management.http.control import Control, Row
 from leveret.management.http.errors import BrokerRefused, HttpError, bad_request, not_found
@@ -67,6 +68,7 @@ class Request:
         content: The body.
         sign_in: The sessions of users.
         address: The IP address of the client.
+        alerts: The alerts that are raised.
     """
 
     settings: HttpSettings
@@ -82,6 +84,7 @@ class Request:
     content: bytes
     sign_in: SignIn
     address: str
+    alerts: Alerts
     _body: Row | None = field(default=None)
     _windows: dict[str, Window] | None = field(default=None)
 

@@ -755,6 +755,20 @@ class StreamConsumer(Answer):
     reading: bool
 
 
+# Alerts
+
+
+class AlertRule(Answer):
+    """A rule of alerts."""
+
+    name: str
+    kind: Literal["depth", "growth", "no_consumers", "no_acks", "memory", "disk"]
+    vhost: str | None
+    pattern: str
+    threshold: float
+    seconds: int
+
+
 # The broker
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 from leveret.management.http import (
+    alert_rules,
     audit,
     bindings,
     connections,
@@ -144,6 +145,12 @@ ROUTES: Final[dict[str, dict[str, Route]]] = {
     "/leveret/queues/{vhost}/{name}/pause": {"POST": Route(in_place.pause)},
     "/leveret/queues/{vhost}/{name}/resume": {"POST": Route(in_place.resume)},
     "/leveret/queues/{vhost}/{name}/consumers/{tag}": {"DELETE": Route(in_place.cancel_consumer, ADMIN)},
+    "/leveret/alerts": {"GET": Route(alert_rules.list_raised)},
+    "/leveret/alert-rules": {"GET": Route(alert_rules.list_rules)},
+    "/leveret/alert-rules/{name}": {
+        "PUT": Route(alert_rules.put_rule, POLICY),
+        "DELETE": Route(alert_rules.delete_rule, POLICY),
+    },
     "/leveret/audit": {"GET": Route(audit.search, ADMIN)},
     "/leveret/events": {"GET": Route(event_stream.subscribe)},
     "/leveret/flows/{vhost}": {"GET": Route(queues.flows, ANY, "visible")},

@@ -98,14 +98,24 @@ function describe() {
   source.value = paused ? "paused" : Date.now() < aliveUntil ? "events" : "polling";
 }
 
-function receive(message) {
+let onAlert = () => {};
+
+/** Sets the function to call with the events `alert.raised` and `alert.cleared`: the name, the alert, and whether this tab receives the events. */
+export function whenAlerted(alerted) {
+  onAlert = alerted;
+}
+
+function receive(message, isReceiver = false) {
   aliveUntil = Date.now() + 2 * ALIVE_INTERVAL;
   describe();
-  changed ||= message.kind === "event";
+  changed ||= message.kind !== "alive";
+  if (message.kind === "alert") {
+    onAlert(message.name, message.alert, isReceiver);
+  }
 }
 
 function publish(message) {
-  receive(message);
+  receive(message, true);
   channel?.postMessage(message);
 }
 
@@ -152,6 +162,7 @@ async function receiveEvents(signal) {
 async function readEvents(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
+  let name = "";
   for (;;) {
     const { value, done } = await reader.read();
     if (done) {
@@ -161,6 +172,13 @@ async function readEvents(body) {
     rest = lines.pop();
     if (lines.some((line) => line.startsWith("data:"))) {
       publish({ kind: "event" });
+    }
+    for (const line of lines) {
+      if (line.startsWith("event: ")) {
+        name = line.slice(7);
+      } else if (line.startsWith("data: ") && name.startsWith("alert.")) {
+        publish({ kind: "alert", name, alert: JSON.parse(line.slice(6)) });
+      }
     }
   }
 }

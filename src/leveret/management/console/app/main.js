@@ -1,6 +1,8 @@
 // The page: sign-in form, or the frame around the current view.
 
+import { countAlerts, raised } from "./alerts.js";
 import { discover } from "./api.js";
+import { plural } from "./format.js";
 import { html, render, useEffect, useErrorBoundary, useLayoutEffect, useState } from "./html.js";
 import { installKeys, openHelp, openPalette } from "./keyboard.js";
 import { isPaused, setPaused, source, start, stop } from "./live.js";
@@ -56,6 +58,7 @@ function Head({ onMenu, menuOpen }) {
       <button class="menu quiet" aria-expanded=${menuOpen} aria-controls="nav" onClick=${onMenu}>Menu</button>
       <a class="brand" href="#/overview"><strong>Leveret</strong> <span class="node">${value?.cluster_name} ${value?.product_version}</span></a>
       <span class="grow"></span>
+      ${raised.value > 0 && html`<a class="badge bad" href=${link(["alerts"])}>${plural(raised.value, "alert")}</a>`}
       <button class="quiet wide" onClick=${openPalette} title="Go to a queue, an exchange or a view (Ctrl-K)">Search <kbd>Ctrl K</kbd></button>
       <button class="live quiet" data-source=${source.value} title=${hint} aria-pressed=${isPaused()} onClick=${() => setPaused(!isPaused())}>${text}</button>
       <button class="quiet wide" onClick=${toggleTheme}>${theme.value === "dark" ? "Light" : "Dark"}</button>
@@ -106,6 +109,7 @@ function Frame() {
   const place = parts.join("\n");
   useEffect(() => {
     start(user.value.name);
+    countAlerts();
     return stop;
   }, [user.value.name]);
   const { component: View, title } = viewOf(parts);

@@ -5,6 +5,7 @@ import { html } from "./html.js";
 import { link } from "./route.js";
 import { isAdministrator } from "./session.js";
 import { Note, Title } from "./ui/parts.js";
+import { AlertsView } from "./views/alerts.js";
 import { AuditView } from "./views/audit.js";
 import { ChannelView, ChannelsView } from "./views/channels.js";
 import { ConnectionView, ConnectionsView } from "./views/connections.js";
@@ -26,7 +27,13 @@ const always = () => true;
 
 /** `key` follows `g`; `parts` is the number of parts of the location of one object. */
 export const GROUPS = [
-  { title: "", views: [{ id: "overview", name: "Overview", key: "o", list: OverviewView, shown: always }] },
+  {
+    title: "",
+    views: [
+      { id: "overview", name: "Overview", key: "o", list: OverviewView, shown: always },
+      { id: "alerts", name: "Alerts", key: "w", list: AlertsView, shown: always },
+    ],
+  },
   {
     title: "Messaging",
     views: [

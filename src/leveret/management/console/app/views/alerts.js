@@ -1,0 +1,130 @@
+// Alerts that are raised, and their rules.
+
+import { canNotify, describeAlert, notifies, setNotifies } from "../alerts.js";
+import { call, path } from "../api.js";
+import { useResource } from "../data.js";
+import { count, duration, time } from "../format.js";
+import { html } from "../html.js";
+import { link, route, setQuery } from "../route.js";
+import { isPolicymaker } from "../session.js";
+import { ChangeForm, confirmChange, openDialog } from "../ui/dialog.js";
+import { Choice, Text, useFields } from "../ui/form.js";
+import { VhostChoice } from "../ui/list.js";
+import { Badge, Failure, Panel, QueueLink, Title, changeColumn, toast } from "../ui/parts.js";
+import { SmallTable } from "../ui/table.js";
+
+const KINDS = [
+  ["depth", "Messages of a queue"],
+  ["growth", "Growth of a queue"],
+  ["no_consumers", "Messages without a consumer"],
+  ["no_acks", "Unacked messages without an acknowledgement"],
+  ["memory", "Memory alarm"],
+  ["disk", "Disk alarm"],
+];
+const TITLES = Object.fromEntries(KINDS);
+const OF_NODE = new Set(["memory", "disk"]);
+// What the threshold counts.
+const UNITS = { depth: "messages", growth: "messages per second", no_consumers: "messages", no_acks: "seconds" };
+
+const ALERT_COLUMNS = [
+  { id: "rule", title: "Rule", width: 200, cell: (row) => html`<a href=${link(["alerts"], { rule: row.rule })} title=${row.rule} data-row>${row.rule}</a>` },
+  { id: "queue", title: "Queue", cell: (row) => (row.queue ? html`<${QueueLink} vhost=${row.vhost} name=${row.queue} />` : html`<${Badge}>node<//>`) },
+  { id: "vhost", title: "Vhost", width: 100, rank: 4 },
+  { id: "value", title: "State", value: describeAlert, cell: (row) => html`<span title=${describeAlert(row)}>${describeAlert(row)}</span>` },
+  { id: "since", title: "Since", width: 170, rank: 2, cell: (row) => time(row.since) },
+];
+
+const threshold = (row) => (row.kind in UNITS ? `${count(row.threshold)} ${UNITS[row.kind]}` : "");
+
+const RULE_COLUMNS = [
+  { id: "name", title: "Rule", width: 200, cell: (row) => html`<a href=${link(["alerts"], { rule: row.name })} title=${row.name} data-row>${row.name}</a>` },
+  { id: "kind", title: "Condition", value: (row) => TITLES[row.kind] },
+  { id: "pattern", title: "Queues", rank: 2, value: (row) => (OF_NODE.has(row.kind) ? "" : row.pattern || "all"), cell: (row) => !OF_NODE.has(row.kind) && html`<code title=${row.pattern}>${row.pattern || "all"}</code>` },
+  { id: "vhost", title: "Vhost", width: 100, rank: 4, value: (row) => row.vhost ?? "" },
+  { id: "threshold", title: "More than", width: 190, rank: 1, value: (row) => row.threshold, cell: threshold },
+  { id: "seconds", title: "For", width: 90, rank: 3, cell: (row) => (row.seconds ? duration(1000 * row.seconds) : "") },
+];
+const CHANGE = changeColumn(
+  (row) => html`
+    <button class="link" onClick=${() => editRule(row)}>Change…</button>${" "}
+    <button class="link" onClick=${() => deleteRule(row)}>Delete…</button>
+  `,
+);
+
+const rulePath = (name) => path("leveret", "alert-rules", name);
+
+function deleteRule({ name }) {
+  confirmChange({
+    title: "Delete rule",
+    text: html`Deletes the rule <b>${name}</b>, and clears its alerts.`,
+    label: "Delete rule",
+    change: () => call("DELETE", rulePath(name)),
+    done: `Deleted rule '${name}'`,
+  });
+}
+
+const editRule = (rule) => openDialog(rule ? `Change rule '${rule.name}'` : "Add a rule", () => html`<${EditRule} rule=${rule} />`);
+
+function EditRule({ rule }) {
+  const state = useFields({
+    name: rule?.name ?? "",
+    kind: rule?.kind ?? "depth",
+    vhost: rule?.vhost ?? "",
+    pattern: rule?.pattern ?? "",
+    threshold: String(rule?.threshold ?? 1000),
+    seconds: String(rule?.seconds ?? 0),
+  });
+  const [values, set] = state;
+  const ofQueues = !OF_NODE.has(values.kind);
+  async function submit() {
+    const { name, kind, vhost, pattern } = values;
+    const body = { kind, vhost: ofQueues && vhost ? vhost : null, pattern: ofQueues ? pattern : "", threshold: ofQueues ? Number(values.threshold) : 0, seconds: Number(values.seconds) };
+    await call("PUT", rulePath(name), body);
+    return `Set rule '${name}'`;
+  }
+  return html`
+    <${ChangeForm} label="Set rule" submit=${submit}>
+      ${!rule && html`<${Text} label="Name" name="name" state=${state} required maxlength="200" />`}
+      <${Choice} label="Condition" name="kind" state=${state} options=${KINDS} />
+      ${ofQueues &&
+      html`
+        <div class="pair">
+          <label class="field"><span>Vhost</span><${VhostChoice} value=${values.vhost} onChange=${(name) => set("vhost", name)} /></label>
+          <${Text} label="Pattern of names" name="pattern" state=${state} maxlength="1000" hint="An RE2 expression. Empty: all queues" />
+        </div>
+      `}
+      <div class="pair">
+        ${ofQueues && html`<${Text} label=${`More than (${UNITS[values.kind]})`} name="threshold" type="number" min="0" step="any" required state=${state} />`}
+        <${Text} label="For at least (seconds)" name="seconds" type="number" min="0" max="86400" required state=${state} />
+      </div>
+    <//>
+  `;
+}
+
+function toggleNotifications() {
+  setNotifies(!notifies.value).catch((error) => toast(error.message, "bad"));
+}
+
+export function AlertsView() {
+  const { rule: wanted } = route.value.query;
+  const { value: alerts, error } = useResource("/leveret/alerts");
+  const { value: rules } = useResource("/leveret/alert-rules");
+  const ofRule = (name) => !wanted || name === wanted;
+  return html`
+    <${Title}
+      title="Alerts"
+      badges=${wanted && html`<button class="quiet" onClick=${() => setQuery({ rule: "" })}>Rule ${wanted} ×</button>`}
+      actions=${html`
+        ${canNotify() && html`<button aria-pressed=${notifies.value} onClick=${toggleNotifications}>${notifies.value ? "Notifications are on" : "Notify me"}</button>`}
+        ${isPolicymaker() && html`<button class="primary" onClick=${() => editRule(null)}>Add rule</button>`}
+      `}
+    />
+    <${Failure} error=${error} />
+    <${Panel} title="Raised" flush>
+      <${SmallTable} label="Raised alerts" rows=${(alerts ?? []).filter(({ rule }) => ofRule(rule))} columns=${ALERT_COLUMNS} keyOf=${(row) => [row.rule, row.vhost, row.queue].join("\n")} initial="since" initialDescending loading=${!alerts} empty="No alert is raised." />
+    <//>
+    <${Panel} title="Rules" flush>
+      <${SmallTable} label="Rules" rows=${(rules ?? []).filter(({ name }) => ofRule(name))} columns=${isPolicymaker() ? [...RULE_COLUMNS, CHANGE] : RULE_COLUMNS} keyOf=${(row) => row.name} initial="name" loading=${!rules} empty="No rules." />
+    <//>
+  `;
+}

@@ -1,0 +1,60 @@
+"""Rules of alerts, and the alerts that are raised."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from leveret.management.http.alerts import MAX_RULES, PREFIX, Rule
+from leveret.management.http.errors import bad_request
+from leveret.management.http.lists import select
+from leveret.management.http.request import CREATED, NO_CONTENT, Answer, Request
+
+_MAX_NAME: Final = 200
+
+
+async def list_raised(request: Request) -> Answer:
+    """List the alerts that are raised."""
+    found = [
+        msgspec.structs.asdict(alert) for alert in request.alerts.raised.values() if request.identity.sees(alert.vhost)
+    ]
+    return Answer(body=select(sorted(found, key=lambda row: int(row["since"])), request.query, is_ordered=True))
+
+
+async def list_rules(request: Request) -> Answer:
+    """List the rules of alerts."""
+    rules = await request.alerts.rules()
+    found = [
+        {"name": name, **msgspec.structs.asdict(rule)}
+        for name, rule in rules.items()
+        if rule.vhost is None or request.identity.sees(rule.vhost)
+    ]
+    return Answer(body=select(found, request.query))
+
+
+async def put_rule(request: Request) -> Answer:
+    """Add or replace a rule: `kind` is required."""
+    name = request.name
+    if not name or len(name) > _MAX_NAME:
+        raise bad_request(f"the name of a rule has {len(name)} characters; expected 1 to {_MAX_NAME}")
+    try:
+        rule = msgspec.convert(request.body(), Rule)
+    except msgspec.ValidationError as error:
+        raise bad_request(f"invalid rule: {error}") from None
+    try:
+        rule.compiled()
+    except ValueError as error:
+        raise bad_request(f"regular expression '{rule.pattern[:80]}' {error}") from None
+    rules = await request.alerts.rules()
+    if name not in rules and len(rules) >= MAX_RULES:
+        raise bad_request(f"{MAX_RULES} rules of alerts exist, the maximum; delete one first")
+    stored = await request.change("global_parameters.set", {"name": PREFIX + name, "value": msgspec.structs.asdict(rule)})
+    return CREATED if stored["created"] else NO_CONTENT
+
+
+async def delete_rule(request: Request) -> Answer:
+    """Delete a rule; its alerts are cleared."""
+    await request.get("global_parameters.show", {"name": PREFIX + request.name})
+    await request.change("global_parameters.delete", {"name": PREFIX + request.name})
+    return NO_CONTENT

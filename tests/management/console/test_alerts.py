@@ -1,0 +1,132 @@
+"""Alerts in the console, in a real browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import pytest
+
+from tests.management.console.conftest import Screenshot
+from tests.management.console.test_console import IMAGE, SCRIPT, declare, delete, publish
+from tests.management.http.client import HttpBroker
+from tests.support.polling import wait_until
+
+if TYPE_CHECKING:
+    from tests.management.console.browser import Console
+
+pytestmark = pytest.mark.timeout(280)
+
+# Records notifications instead of showing them.
+_NOTIFICATIONS = """
+window.notified = [];
+window.Notification = class extends EventTarget {
+  static permission = "default";
+  static async requestPermission() { return Notification.permission = "granted"; }
+  constructor(title, { body }) { super(); window.notified.push(`${title}: ${body}`); }
+};
+"""
+
+
+@pytest.fixture
+def backlog(api: HttpBroker) -> Iterator[str]:
+    """A queue with three messages."""
+    declare(api, "backlog")
+    for number in range(3):
+        publish(api, "backlog", str(number))
+    yield "backlog"
+    delete(api, "backlog")
+    for rule in api.get("/leveret/alert-rules"):
+        api("DELETE", f"/leveret/alert-rules/{quote(rule['name'], safe='')}")
+    wait_until(lambda: api.get("/leveret/alerts") == [], "the alerts to be cleared")
+
+
+def test_a_rule_raises_an_alert_until_it_is_changed(console: Console, api: HttpBroker, backlog: str) -> None:
+    console.enter("alerts")
+    console.see("No alert is raised.")
+    console.script(_NOTIFICATIONS)
+    console.click("Notify me")
+    console.see("Notifications are on")
+    console.click("Add rule")
+    console.fill("Name", "long queue")
+    console.fill("Pattern of names", "(")
+    console.fill("More than", "2")
+    console.click("Set rule")
+    console.see("regular expression '('")
+    assert all("400" in message for message in console.problems())
+    console.fill("Pattern of names", "^back")
+    console.click("Set rule")
+    console.see("Set rule 'long queue'")
+    rows = console.wait_for_rows(lambda found: bool(found))
+    assert rows[0][:2] == ["long queue", backlog]
+    assert rows[0][3] == "3 messages; the threshold is 2"
+    console.find("header a", "1 alert")
+    assert console.script("return window.notified") == [f"long queue: {backlog}: 3 messages; the threshold is 2"]
+    console.click(backlog)
+    console.see_heading(backlog)
+    console.click("1 alert")
+    console.click("long queue")
+    assert "rule=long+queue" in console.driver.current_url
+    console.click("Change…")
+    console.fill("More than", "5")
+    console.click("Set rule")
+    console.see("No alert is raised.")
+    wait_until(lambda: "1 alert" not in console.text(), "the indicator to vanish")
+    console.click("Delete…")
+    console.click("Delete rule")
+    console.see("No rules.")
+
+
+def test_alerts_of_a_user_who_sets_no_rules(console: Console, api: HttpBroker, backlog: str) -> None:
+    rule = {"kind": "no_consumers", "pattern": "^backlog$"}
+    assert api("PUT", "/leveret/alert-rules/unattended", rule).status == 201
+    console.open("alerts", rule="unattended")
+    console.sign_in("monitor")
+    rows = console.wait_for_rows(lambda found: bool(found))
+    assert rows[0][3] == "3 messages and no consumer"
+    assert "Add rule" not in console.text() and "Delete…" not in console.text()
+    console.click("Rule unattended ×")
+    console.see_no("Rule unattended ×")
+    assert "rule=" not in console.driver.current_url
+
+
+def test_scripts_in_names_of_alerts_are_inert(console: Console, api: HttpBroker, backlog: str) -> None:
+    declare(api, SCRIPT)
+    publish(api, SCRIPT, "x")
+    rule = {"kind": "depth", "pattern": SCRIPT[:8]}
+    assert api("PUT", f"/leveret/alert-rules/{quote(IMAGE, safe='')}", rule).status == 201
+    console.enter("alerts")
+    rows = console.wait_for_rows(lambda found: bool(found))
+    assert rows[0][:2] == [IMAGE, SCRIPT]
+    console.click("Change…")
+    console.see_dialog()
+    assert console.script("return window.attacked") is None
+    assert console.script("return document.querySelectorAll('main img, body script').length") == 0
+    console.open("overview")
+    delete(api, SCRIPT)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_alerts_are_accessible_and_fit_a_phone(
+    console: Console, api: HttpBroker, backlog: str, axe: str, scheme: str, screenshot: Screenshot
+) -> None:
+    console.prefer(scheme)
+    for name, rule in (
+        ("long queue", {"kind": "depth", "threshold": 2}),
+        ("no consumer", {"kind": "no_consumers", "pattern": "^back", "seconds": 1}),
+        ("stuck consumer", {"kind": "no_acks", "threshold": 300}),
+        ("memory", {"kind": "memory"}),
+    ):
+        assert api("PUT", f"/leveret/alert-rules/{quote(name)}", rule).status == 201
+    console.enter("alerts")
+    console.wait_for_rows(lambda found: len([row for row in found if row[1] == backlog]) == 2)
+    console.find("header a", "2 alerts")
+    screenshot(f"alerts-{scheme}")
+    assert console.findings(axe) == []
+    console.use_phone()
+    assert not console.overflows()
+    console.click("Add rule")
+    console.see_dialog()
+    assert console.findings(axe) == []
+    assert not console.overflows()
