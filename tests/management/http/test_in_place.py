@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,9 @@ import pytest
 
 from leveret import sync
 from leveret.client.errors import ConsumerCancelled, Error
+from leveret.wire.amqp0.properties import decode_header
+from leveret.wire.amqp10.descriptors import DATA
+from leveret.wire.amqp10.sections import split
 from tests.management.http.client import HttpBroker, Reply
 from tests.management.http.test_process import make
 from tests.support.polling import wait_until
@@ -96,6 +100,21 @@ def test_a_message_over_1_0(api: HttpBroker, queue: str) -> None:
     where = [{"field": "headers.kind", "value": "y"}]
     (item,) = api("POST", f"{QUEUES}/{queue}/messages/search", {"where": where}).json["messages"]
     assert (item["payload"], item["protocol"]) == ("over 1.0", "1.0")
+
+
+def test_messages_as_their_publishers_have_encoded_them(api: HttpBroker, queue: str) -> None:
+    assert all(item["encoded"] is None for item in browse(api, queue)["messages"])
+    with sync.connect(api.process.url(), protocol="1.0") as connection, connection.session() as session:
+        session.sender(queue).send(b"over 1.0" * 4, application_properties={"kind": "y"})
+    found = browse(api, queue, "?encoded=true&truncate=8")["messages"]
+    header, sections = (base64.b64decode(found[at]["encoded"]) for at in (0, 3))
+    assert decode_header(header)[2]["delivery_mode"] == 2
+    assert b"kind" in sections and sections.endswith(b"ove")
+    whole = base64.b64decode(browse(api, queue, "?encoded=true")["messages"][3]["encoded"])
+    assert split(whole).body_kind == DATA and whole.endswith(b"over 1.0" * 4)
+    hidden = api.get(f"{QUEUES}/{queue}/messages?encoded=true", "operator")["messages"][3]
+    assert (hidden["payload"], b"over" in base64.b64decode(hidden["encoded"])) == ("", False)
+    assert b"kind" in base64.b64decode(hidden["encoded"])
 
 
 def test_messages_move_are_copied_and_deleted(api: HttpBroker, queue: str) -> None:

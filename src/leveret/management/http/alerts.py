@@ -32,7 +32,7 @@ MAX_RULES: Final = 100
 # Maximum number of subjects for which the condition of a rule holds. Further ones are ignored.
 MAX_ALERTS: Final = 500
 # Queues to examine before other requests are served.
-_STEP: Final = 500
+_STEP: Final = 100
 
 Kind: TypeAlias = Literal["depth", "growth", "no_consumers", "no_acks", "memory", "disk"]
 
@@ -172,7 +172,7 @@ class Alerts:
                 measures = measured[number] = _measure(queue, now, self._measures.get(number))
                 for name, rule, pattern in of_queues:
                     value = measures.of(rule.kind)
-                    if value > rule.threshold and _applies(rule, pattern, queue.item) and len(found) < MAX_ALERTS:
+                    if value > rule.threshold and len(found) < MAX_ALERTS and _applies(rule, pattern, queue.item):
                         found[Subject(name, queue.item["vhost"], queue.item["name"])] = value
             await asyncio.sleep(0)
         self._measures = measured

@@ -47,7 +47,7 @@ def _with_body(request: Request, *keys: str) -> Row:
 
 
 _LIMITED: Final = ("where", "cursor", "examine", "examine_bytes", "seconds")
-_BROWSE: Final = (*_LIMITED, "state", "offset", "count", "encoding", "truncate")
+_BROWSE: Final = (*_LIMITED, "state", "offset", "count", "encoding", "truncate", "encoded")
 _SELECT: Final = (*_LIMITED, "ids", "queue_id")
 _TARGET: Final = (*_SELECT, "to_queue", "to_exchange", "routing_key", "to_origin")
 _RESEND: Final = ("id", "queue_id", "exchange", "routing_key", "payload", "payload_encoding", "properties")
@@ -63,6 +63,7 @@ async def browse(request: Request) -> Answer:
                 wanted[name] = int(request.query[name])
             except ValueError:
                 raise bad_request(f"invalid value of '{name}'; expected a number") from None
+    wanted["encoded"] = request.asks_for("encoded")
     return Answer(body=await _browse(request, wanted))
 
 

@@ -525,6 +525,7 @@ class BrowsedMessage(Answer):
     payload_bytes: int
     payload_encoding: Literal["string", "base64"]
     holder: Holder | None
+    encoded: str | None
 
 
 class Browsed(Answer):

@@ -19,7 +19,7 @@ from msgspec import field
 from leveret.broker.bodies import Body, size_of
 from leveret.broker.dead_letter import split_address
 from leveret.broker.errors import PreconditionFailed
-from leveret.broker.message import ACQUIRED, PROTOCOLS, Entry
+from leveret.broker.message import ACQUIRED, FORMAT_AMQP1, PROTOCOLS, Entry, Message
 from leveret.broker.queues.inspection import FIRST_LEVEL, Walk
 from leveret.broker.queues.queue import Queue
 from leveret.broker.values import FieldTable
@@ -48,6 +48,8 @@ MAX_SECONDS: Final = 10.0
 STEP: Final = 64
 STEP_BYTES: Final = 1 << 20
 TURN: Final = 0.002
+# Maximum bytes of a body of AMQP 1.0 that are returned with its sections.
+MAX_ENCODED_BODY: Final = 64 << 10
 # Unacked entries of a channel that are compared in one step.
 PIECE: Final = 2000
 
@@ -81,6 +83,7 @@ class Browse(Limited, kw_only=True):
         count: Maximum number of messages to return.
         encoding: Whether payloads that are UTF-8 are returned as text.
         truncate: Maximum number of bytes of a payload to return.
+        encoded: Whether to return messages as their publishers have encoded them, too.
     """
 
     state: Literal["ready", "unacked"] = "ready"
@@ -88,6 +91,7 @@ class Browse(Limited, kw_only=True):
     count: int = 100
     encoding: Encoding = "auto"
     truncate: int = 64 << 10
+    encoded: bool = False
 
 
 class Holder(Reply, kw_only=True):
@@ -107,6 +111,8 @@ class BrowsedMessage(Reply, kw_only=True):
         failures: Deliveries that failed.
         protocol: The protocol of the publisher.
         holder: The consumer that has it.
+        encoded: In base64, the content header of AMQP 0-9-1 and 0-9, or the message of AMQP 1.0 up to some bytes of the
+            body; None unless requested.
     """
 
     id: int
@@ -122,6 +128,7 @@ class BrowsedMessage(Reply, kw_only=True):
     payload_bytes: int
     payload_encoding: Literal["string", "base64"]
     holder: Holder | None = None
+    encoded: str | None = None
 
 
 class Browsed(Reply, kw_only=True):
@@ -311,7 +318,7 @@ async def browse(context: Context, request: Browse) -> Browsed:
     async for found in selection.found(STEP if request.where else count):
         for item in found:
             messages.append(_describe(item, request))
-            size += min(item.entry.message.size, request.truncate)
+            size += _returned_size(item.entry.message, request)
             if len(messages) == count or size > MAX_BYTES:
                 selection.end_behind(item.entry)
                 break
@@ -351,7 +358,24 @@ def _describe(found: Found, request: Browse, holder: Holder | None = None) -> Br
         payload_bytes=size_of(found.body),
         payload_encoding="base64" if text is None else "string",
         holder=holder,
+        encoded=base64.b64encode(_encoded(entry.message, request.truncate)).decode() if request.encoded else None,
     )
+
+
+def _encoded(message: Message, truncate: int) -> bytes:
+    """Return a message as its publisher has encoded it: the content header, or the sections of AMQP 1.0 with the body."""
+    if message.format != FORMAT_AMQP1:
+        return message.header
+    at = message.headers_at if message.headers_at >= 0 else len(message.header)  # the footer is behind the other sections
+    body = start_of(message.body, min(truncate, MAX_ENCODED_BODY))
+    footer = message.header[at:] if len(body) == size_of(message.body) else b""
+    return message.header[:at] + body + footer
+
+
+def _returned_size(message: Message, request: Browse) -> int:
+    """Return the approximate bytes of a message in an answer."""
+    size = min(message.size, request.truncate)
+    return size + len(message.header) + min(size, MAX_ENCODED_BODY) if request.encoded else size
 
 
 async def _browse_unacked(context: Context, queue: Queue, request: Browse) -> Browsed:
@@ -382,7 +406,7 @@ async def _browse_unacked(context: Context, queue: Queue, request: Browse) -> Br
             not search.looks_into_bodies or await context.managed.search_in_thread(partial(search.accepts_body, found.body))
         ):
             messages.append(_describe(found, request, _holder(entry.holder)))
-            size += min(entry.message.size, request.truncate)
+            size += _returned_size(entry.message, request)
         await selection.turns.pause()
     return Browsed(queue_id=queue.id, messages=messages, examined=examined, cursor=cursor)
 

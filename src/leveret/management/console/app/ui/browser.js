@@ -106,6 +106,7 @@ export function MessageBrowser({ queue }) {
         offset: cursor ? 0 : Number(wanted.offset),
         count: PAGE,
         truncate: TRUNCATE,
+        encoded: true,
         where: conditions(wanted),
         cursor,
       };

@@ -4,11 +4,13 @@ import { call } from "../api.js";
 import { queuePath } from "../actions.js";
 import { save } from "../csv.js";
 import { bytes, plain, plural } from "../format.js";
-import { html, useEffect, useState } from "../html.js";
+import { html, useEffect, useMemo, useState } from "../html.js";
+import { typedRows } from "../typed.js";
 import { ChangeForm, openDialog } from "./dialog.js";
 import { Choice, Text, useFields } from "./form.js";
 import { Badge, Entries, Facts, Panel } from "./parts.js";
 import { PublishForm } from "./publish.js";
+import { Table } from "./table.js";
 
 const MODES = [
   ["ack_requeue_false", "Take: messages are removed"],
@@ -91,6 +93,7 @@ const VIEWS = [
   ["text", "Text"],
   ["json", "JSON"],
   ["hex", "Hex"],
+  ["amqp", "AMQP"],
 ];
 // Bytes shown as hex.
 const MAX_HEX = 64 << 10;
@@ -117,7 +120,7 @@ function Payload({ message, properties }) {
               type="button"
               class="quiet"
               aria-pressed=${shown === id}
-              disabled=${(id === "json" && json === null) || (id === "text" && text === null)}
+              disabled=${(id === "json" && json === null) || (id === "text" && text === null) || (id === "amqp" && !message.encoded)}
               onClick=${() => setView(id)}
             >
               ${title}
@@ -129,7 +132,25 @@ function Payload({ message, properties }) {
       <span class="grow"></span>
       <button type="button" onClick=${() => save("payload.bin", raw, "application/octet-stream")}>Download</button>
     </div>
-    <pre class="payload ${shown}" tabindex="0" aria-label="Payload">${shown === "hex" ? hexDump(data) : shown === "json" ? json : text}</pre>
+    ${shown === "amqp"
+      ? html`<${Typed} message=${message} />`
+      : html`<pre class="payload ${shown}" tabindex="0" aria-label="Payload">${shown === "hex" ? hexDump(data) : shown === "json" ? json : text}</pre>`}
+  `;
+}
+
+const TYPED_COLUMNS = [
+  { id: "name", title: "Name", sortable: false, cell: (row) => html`<span class="typed" style=${{ paddingLeft: `${14 * Math.min(row.depth, MAX_INDENT)}px` }} title=${row.name}>${row.name}</span>` },
+  { id: "type", title: "Type", width: 150, sortable: false },
+  { id: "value", title: "Value", sortable: false, cell: (row) => html`<code title=${row.value}>${row.value}</code>` },
+];
+const MAX_INDENT = 8;
+
+/** The parts of a message with their AMQP types, as its publisher has sent them. */
+function Typed({ message }) {
+  const rows = useMemo(() => typedRows(message), [message.encoded]);
+  return html`
+    <${Table} label="Values with their AMQP types" columns=${TYPED_COLUMNS} total=${rows.length} row=${(index) => rows[index]} keyOf=${(row) => row.index} />
+    <p class="small muted">As the publisher has sent it over AMQP ${message.protocol}.</p>
   `;
 }
 
