@@ -264,6 +264,37 @@ def test_users_and_permissions(console: Console, api: HttpBroker) -> None:
     assert api("GET", "/users/carla").status == 404
 
 
+def test_topic_permissions(console: Console, api: HttpBroker, axe: str) -> None:
+    assert api("PUT", "/users/tomas", {"password": "tomas", "tags": "management"}).status == 201
+    console.enter("users", "tomas")
+    console.see("No topic permissions: routing keys are not restricted.")
+    console.click("Set topic permissions")
+    console.fill("Write", "(")
+    console.click("Set topic permissions", "dialog button")
+    console.see("regular expression")
+    assert all("400" in message for message in console.problems())
+    console.fill("Write", "^{username}[.]")
+    console.click("Set topic permissions", "dialog button")
+    console.see("Set the topic permissions of 'tomas'")
+    [found] = api.get("/users/tomas/topic-permissions")
+    assert (found["exchange"], found["write"], found["read"]) == ("amq.topic", "^{username}[.]", ".*")
+    console.open("permissions", kind="topic", name="tomas")
+    console.wait_for_rows(lambda rows: len(rows) == 1 and "^{username}[.]" in rows[0])
+    assert console.findings(axe) == []
+    console.click("Change…")
+    assert console.field("Write").get_property("value") == "^{username}[.]"
+    console.fill("Read", "^news")
+    console.click("Set topic permissions", "dialog button")
+    console.wait_for_rows(lambda rows: "^news" in rows[0])
+    console.click("Clear…")
+    console.see("may use all routing keys with amq.topic")
+    console.click("Clear topic permissions", "dialog button")
+    console.see("Cleared the topic permissions of 'tomas' for 'amq.topic'")
+    assert api.get("/topic-permissions") == []
+    console.open("overview")
+    api("DELETE", "/users/tomas")
+
+
 def test_a_vhost(console: Console, api: HttpBroker) -> None:
     console.enter("vhosts")
     console.click("Add vhost")
@@ -376,6 +407,8 @@ def test_stored_scripts_are_inert(console: Console, api: HttpBroker) -> None:
     assert api("PUT", f"/users/{quote(IMAGE, safe='')}", {"password": "x", "tags": f"{SCRIPT},management"}).status == 201
     permission = {"configure": ".*", "write": "", "read": ""}
     assert api("PUT", f"/permissions/%2F/{quote(IMAGE, safe='')}", permission).status == 201
+    topic = {"exchange": IMAGE, "write": SCRIPT, "read": ""}
+    assert api("PUT", f"/topic-permissions/%2F/{quote(IMAGE, safe='')}", topic).status == 201
     vhost = f"/vhosts/{quote(IMAGE, safe='')}"
     assert api("PUT", vhost, {"description": SCRIPT, "tags": [IMAGE]}).status in (201, 204)
     policy = {"pattern": f"{SCRIPT}|{IMAGE}", "definition": {"dead-letter-exchange": IMAGE}, "apply-to": "queues"}
@@ -403,8 +436,9 @@ def test_stored_scripts_are_inert(console: Console, api: HttpBroker) -> None:
     for view in ("queues", "exchanges", "consumers", "users", "permissions", "connections", "vhosts", "policies"):
         console.open(view)
         console.see("<img src=x")
-    console.open("policies", kind="operator")
-    console.see("<img src=x")
+    for view, kind in (("policies", "operator"), ("permissions", "topic")):
+        console.open(view, kind=kind)
+        console.see("<img src=x")
     console.open("connections", api.get("/connections")[0]["name"])
     console.see_heading(IMAGE)
     console.open("map", vhost="/", node=f"e:{SCRIPT}")

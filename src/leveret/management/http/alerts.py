@@ -62,7 +62,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Subject(NamedTuple):
-    """What an alert is about: the name of the rule, and a queue, or the node if the names are empty."""
+    """The subject of an alert: the name of the rule, and a queue, or the node if the names are empty."""
 
     rule: str
     vhost: str

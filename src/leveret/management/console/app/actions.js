@@ -517,6 +517,45 @@ export function clearPermission({ user, vhost }) {
   });
 }
 
+/** Sets the topic permissions of a user for an exchange; `known` has the current ones or a part of the address. */
+export function editTopicPermission(known = {}) {
+  openDialog("Set topic permissions", () => html`<${EditTopicPermission} known=${known} />`);
+}
+
+function EditTopicPermission({ known }) {
+  const state = useFields({ user: "", vhost: "/", exchange: "amq.topic", write: ".*", read: ".*", ...known });
+  const [{ user, vhost, exchange, write, read }] = state;
+  async function submit() {
+    await call("PUT", path("topic-permissions", vhost, user), { exchange, write, read });
+    return `Set the topic permissions of '${user}' for '${exchange}' in '${vhost}'`;
+  }
+  return html`
+    <${ChangeForm} label="Set topic permissions" submit=${submit}>
+      <div class="pair">
+        <${Text} label="User" name="user" state=${state} required />
+        <${VhostField} state=${state} />
+      </div>
+      <${Text} label="Topic exchange" name="exchange" state=${state} required maxlength="255" />
+      <${Text} label="Write: routing keys that the user may publish with" name="write" state=${state} />
+      <${Text} label="Read: binding keys that the user may use" name="read" state=${state} />
+      <p class="small muted">
+        RE2 expressions; <code>{username}</code>, <code>{vhost}</code> and <code>{client_id}</code> stand for those of the connection.
+        Without topic permissions, a user may use all keys that the permissions allow.
+      </p>
+    <//>
+  `;
+}
+
+export function clearTopicPermission({ user, vhost, exchange }) {
+  confirmChange({
+    title: "Clear topic permissions",
+    text: html`<b>${user}</b> may use all routing keys with <b>${exchangeName(exchange)}</b> in <b>${vhost}</b> again, as far as the permissions allow.`,
+    label: "Clear topic permissions",
+    change: () => call("DELETE", path("topic-permissions", vhost, user, exchangePath(exchange))),
+    done: `Cleared the topic permissions of '${user}' for '${exchangeName(exchange)}'`,
+  });
+}
+
 // Limits
 
 const LIMITS = { user: ["max-connections", "max-channels"], vhost: ["max-connections", "max-queues"] };

@@ -1,13 +1,15 @@
 // Users and their permissions.
 
-import { clearPermission, deleteUser, editLimit, editPermission, editUser } from "../actions.js";
+import {
+  clearPermission, clearTopicPermission, deleteUser, editLimit, editPermission, editTopicPermission, editUser,
+} from "../actions.js";
 import { has, path } from "../api.js";
 import { useResource } from "../data.js";
 import { html } from "../html.js";
-import { link } from "../route.js";
+import { link, route } from "../route.js";
 import { user as signedIn } from "../session.js";
 import { ListView } from "../ui/list.js";
-import { Badge, Entries, Failure, Panel, Title, UserLink, changeColumn } from "../ui/parts.js";
+import { Badge, Entries, ExchangeLink, Failure, Panel, Title, UserLink, changeColumn } from "../ui/parts.js";
 import { SmallTable } from "../ui/table.js";
 
 const Tags = ({ tags }) => html`
@@ -45,26 +47,44 @@ const CHANGE = changeColumn(
 );
 const permissionKey = (row) => `${row.vhost}\n${row.user}`;
 
-export const PermissionsView = () => html`
-  <${ListView}
-    title="Permissions"
-    kind="permissions"
-    noun="permission"
-    vhosts=${false}
-    paged=${false}
-    sort="user"
-    columns=${[{ id: "user", title: "User", cell: (row) => html`<${UserLink} name=${row.user} />` }, VHOST, ...PATTERNS, CHANGE]}
-    keyOf=${permissionKey}
-    actions=${html`<button class="primary" onClick=${() => editPermission()}>Set permissions</button>`}
-  />
-`;
+const EXCHANGE = { id: "exchange", title: "Exchange", cell: (row) => html`<${ExchangeLink} vhost=${row.vhost} name=${row.exchange} />` };
+const CHANGE_TOPIC = changeColumn(
+  (row) => html`
+    <button class="link" onClick=${() => editTopicPermission(row)}>Change…</button>${" "}
+    <button class="link" onClick=${() => clearTopicPermission(row)}>Clear…</button>
+  `,
+);
+const TOPIC_COLUMNS = [VHOST, EXCHANGE, ...PATTERNS.slice(1), CHANGE_TOPIC];
+const topicKey = (row) => `${permissionKey(row)}\n${row.exchange}`;
+const USER = { id: "user", title: "User", cell: (row) => html`<${UserLink} name=${row.user} />` };
+
+export function PermissionsView() {
+  const topics = route.value.query.kind === "topic";
+  return html`
+    <${ListView}
+      title=${topics ? "Topic permissions" : "Permissions"}
+      kind=${topics ? "topic-permissions" : "permissions"}
+      noun="permission"
+      vhosts=${false}
+      paged=${false}
+      sort="user"
+      columns=${topics ? [USER, ...TOPIC_COLUMNS] : [USER, VHOST, ...PATTERNS, CHANGE]}
+      keyOf=${topics ? topicKey : permissionKey}
+      empty=${topics ? "No topic permissions: routing keys are not restricted." : "No permissions."}
+      actions=${html`
+        <a class="button" href=${link(["permissions"], { kind: topics ? "" : "topic" })}>${topics ? "Permissions" : "Topic permissions"}</a>
+        <button class="primary" onClick=${() => (topics ? editTopicPermission() : editPermission())}>${topics ? "Set topic permissions" : "Set permissions"}</button>
+      `}
+    />
+  `;
+}
 
 export function UserView({ parts }) {
   const [, name] = parts;
   const target = path("users", name);
   const { value: user, error } = useResource(target);
   const { value: permissions } = useResource(`${target}/permissions`);
-  const { value: topics } = useResource(has("/users/{user}/topic-permissions") ? `${target}/topic-permissions` : null);
+  const { value: topics } = useResource(`${target}/topic-permissions`);
   const crumb = html`<a href=${link(["users"])}>Users</a>`;
   if (!user) {
     return html`<${Title} crumb=${crumb} title=${name} /><${Failure} error=${error} />`;
@@ -84,12 +104,9 @@ export function UserView({ parts }) {
     <${Panel} title="Permissions" actions=${html`<button onClick=${() => editPermission({ user: name })}>Set permissions</button>`} flush>
       <${SmallTable} label="Permissions" rows=${permissions ?? []} columns=${[VHOST, ...PATTERNS, CHANGE]} keyOf=${permissionKey} initial="vhost" empty="No permissions: the user cannot connect to any vhost." />
     <//>
-    ${topics?.length > 0 &&
-    html`
-      <${Panel} title="Topic permissions" flush>
-        <${SmallTable} label="Topic permissions" rows=${topics} columns=${[VHOST, { id: "exchange", title: "Exchange" }, ...PATTERNS.slice(1)]} keyOf=${(row) => `${row.vhost}\n${row.exchange}`} initial="vhost" />
-      <//>
-    `}
+    <${Panel} title="Topic permissions" actions=${html`<button onClick=${() => editTopicPermission({ user: name })}>Set topic permissions</button>`} flush>
+      <${SmallTable} label="Topic permissions" rows=${topics ?? []} columns=${TOPIC_COLUMNS} keyOf=${topicKey} initial="vhost" empty="No topic permissions: routing keys are not restricted." />
+    <//>
     ${Object.keys(user.limits ?? {}).length > 0 && html`<${Panel} title="Limits"><${Entries} object=${user.limits} /><//>`}
   `;
 }
