@@ -375,7 +375,7 @@ def test_a_vhost_is_deleted_while_it_is_traced(ours: Switched) -> None:
 
 
 def test_a_flood_of_publishes_is_traced_completely(ours: Switched, connection: BlockingConnection) -> None:
-    """What one turn may read depends on the work of trace messages, so that none exceeds the limit."""
+    """The one turn may read depends on the work of trace messages, so that none exceeds the limit."""
     traces = Traces(connection, "publish.amq.direct")
     client: Any = sync.connect(ours.broker.url())
     with client:

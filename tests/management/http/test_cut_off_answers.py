@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from leveret.management.control_client import call
-from tests.management.http.client import HttpBroker
-from tests.management.http.scrapes import metrics_port, request
+from tests.management.http.client import HttpBroker, send
+from tests.management.http.scrapes import metrics_port
 from tests.support.broker import LeveretProcess, basic_config
 from tests.support.polling import wait_until
 
@@ -32,7 +32,7 @@ def start(directory: Path) -> Iterator[LeveretProcess]:
     with process.start():
         for number in range(QUEUES):
             call(process.data_dir, "queues.add", {"name": f"cut-off-{number:060}"})
-        assert request(metrics_port(process), "/metrics").status == 200
+        assert send(metrics_port(process), "GET", "/metrics").status == 200
         yield process
 
 
