@@ -375,7 +375,7 @@ def test_a_vhost_is_deleted_while_it_is_traced(ours: Switched) -> None:
 
 
 def test_a_flood_of_publishes_is_traced_completely(ours: Switched, connection: BlockingConnection) -> None:
-    """The one turn may read depends on the work of trace messages, so that none exceeds the limit."""
+    """Trace messages count as work of the turn, which thus reads no more than can be traced."""
     traces = Traces(connection, "publish.amq.direct")
     client: Any = sync.connect(ours.broker.url())
     with client:
