@@ -84,6 +84,8 @@ class Serving:
         self._collector = Collector(self._config.broker.gc_threshold)
         self._end: asyncio.Event | None = None
         self._stopping = False
+        # Ends the process if the store does not finish in time after a signal.
+        self._deadline: threading.Timer | None = None
         self._announced = False
         # Also serves while the store is reopened.
         self._http: HttpProcess | None = None
@@ -234,6 +236,8 @@ class Serving:
             if self._stopping:
                 raise
             logger.error("%s", error)
+        if self._deadline is not None:
+            self._deadline.cancel()  # the other processes have time limits of their own
 
     def _announce(self, composition: Composition, control_path: Path, began: float) -> None:
         took = time.monotonic() - began if self._announced else running_for()
@@ -274,9 +278,10 @@ class Serving:
             timeout = self._config.server.shutdown_timeout
             if self._composition is not None:
                 self._composition.server.shutdown_timeout = client_timeout(timeout)
-            deadline = threading.Timer(max(timeout, client_timeout(timeout) + STORE_TIMEOUT), _exit_unfinished, [timeout])
-            deadline.daemon = True
-            deadline.start()
+            seconds = max(timeout, client_timeout(timeout) + STORE_TIMEOUT)
+            self._deadline = threading.Timer(seconds, _exit_unfinished, [timeout])
+            self._deadline.daemon = True
+            self._deadline.start()
         self._stopping = True
         self._end.set()
 
