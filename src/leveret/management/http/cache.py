@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from leveret.management.http.control import Control, Row
+from leveret.management.http.control import Control, Row, renamed
 from leveret.management.http.errors import BrokerRefused, BrokerUnavailable
 from leveret.management.http.events import Events
 from leveret.management.http.measured import Measured
@@ -308,14 +308,15 @@ class Cache:
 
     # Connections and channels
 
-    def _connection(self, number: int, item: Row) -> None:
+    def _connection(self, number: int, reply: Row) -> None:
+        item = renamed(reply)
         known = self.connections.get(number)
         totals = self._totals(item["vhost"]) if item["vhost"] else None
         if known is not None:
             known.describe(item, totals)
             return
         connection = self.connections[number] = CachedConnection(item, totals)
-        self.messages.received(number, item["octets_in"])
+        self.messages.received(number, item["bytes_in"])
         if not self._is_first:
             self._new(connection, CONNECTION)
             self._publish_connection("opened", item)
@@ -327,7 +328,7 @@ class Cache:
 
     def _connection_sample(self, number: int, sample: list[int]) -> None:
         connection = self.connections[number]
-        self.messages.received(number, sample[0] - connection.item["octets_in"])
+        self.messages.received(number, sample[0] - connection.item["bytes_in"])
         connection.sample(self._sampling, sample)
         self._events.note_statistics("connection")
 

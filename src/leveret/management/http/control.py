@@ -27,6 +27,14 @@ MAX_LINE: Final = 256 << 20
 TIMEOUT: Final = 60.0
 
 
+def renamed(item: Row) -> Row:
+    """Return an item of a reply under the names of this process. Replies have sizes under the names of version 0.2."""
+    return {
+        key.replace("octets", "bytes"): [renamed(batch) for batch in value] if key == "batches" else value
+        for key, value in item.items()
+    }
+
+
 class _Connection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader

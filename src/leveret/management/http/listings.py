@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from leveret.management.http.connections import channel_name, peer_of
-from leveret.management.http.control import Row
+from leveret.management.http.control import Row, renamed
 from leveret.management.http.identity import Identity
 from leveret.management.http.lists import Source, select_from, value_at
 from leveret.management.http.request import Answer, Request
@@ -37,7 +37,7 @@ class Listing:
         return await self._list(request, lambda vhost: vhost == request.vhost)
 
     async def _list(self, request: Request, wanted: Callable[[str], bool]) -> Answer:
-        rows = await request.snapshot.rows(self._call)
+        rows = await request.snapshot.shown(self._call, renamed)
         await request.cache.refresh()
         found = [row for row in rows if wanted(row["vhost"]) and self._sees(request.identity, row)]
         if {row.get("connection") for row in found} - {None, *request.cache.connections}:

@@ -24,7 +24,7 @@ _QUEUE_KEYS: Final = (
     *QUEUE_GAUGES,
 )
 _COUNTERS: Final = len(QUEUE_COUNTERS)
-_CONNECTION_KEYS: Final = ("octets_in", "reads", "octets_out", "writes", "channels")
+_CONNECTION_KEYS: Final = ("bytes_in", "reads", "bytes_out", "writes", "channels")
 
 # Few queues use all series: eight take 4 KiB.
 QUEUE: Final = Layout(
@@ -352,8 +352,8 @@ class VhostTotals(Measured):
 
     def count_bytes(self, item: Row, sign: int) -> None:
         """Add the bytes of a connection, or subtract them."""
-        self._bytes[0] += sign * item["octets_in"]
-        self._bytes[1] += sign * item["octets_out"]
+        self._bytes[0] += sign * item["bytes_in"]
+        self._bytes[1] += sign * item["bytes_out"]
 
     def sample(self, tick: int) -> None:
         """Add up the totals."""

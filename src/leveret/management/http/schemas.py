@@ -681,7 +681,7 @@ class Branch(Answer):
     timed_out: bool
     channels: int
     publishes: int
-    octets: int
+    bytes: int
     settlements: int
     age: int
     timeout: int | None
@@ -695,7 +695,7 @@ class LeaseBatch(Answer):
 
     batch: int
     count: int
-    octets: int
+    bytes: int
     read: bool
     age: float
 
@@ -713,7 +713,7 @@ class Lease(Answer):
     idle: float
     readers: int
     messages: int
-    octets: int
+    bytes: int
     batches: list[LeaseBatch]
     ready: int
     lag: int
@@ -740,7 +740,7 @@ class SinkTransaction(Answer):
     user: str
     state: str
     messages: int
-    octets: int
+    bytes: int
     memory: int
     idle: int
 

@@ -275,7 +275,7 @@ CONNECTION_METRICS: Final = (
 def connection_values(connection: CachedConnection) -> Values:
     """Return the values of `CONNECTION_METRICS`."""
     item = connection.item
-    return item["octets_in"], item["octets_out"], item["reads"], item["writes"], item["channels"]
+    return item["bytes_in"], item["bytes_out"], item["reads"], item["writes"], item["channels"]
 
 
 CONNECTIONS: Final[Kind[CachedConnection]] = Kind(

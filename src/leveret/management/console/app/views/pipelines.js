@@ -98,7 +98,7 @@ const TABS = {
       USER,
       { id: "state", title: "State", width: 110, cell: (row) => html`<${Badge}>${STATES[row.state] ?? row.state}<//>` },
       { id: "messages", title: "Messages", width: 100, num: true, cell: (row) => count(row.messages) },
-      { id: "octets", title: "Size", width: 100, num: true, rank: 2, cell: (row) => bytes(row.octets) },
+      { id: "bytes", title: "Size", width: 100, num: true, rank: 2, cell: (row) => bytes(row.bytes) },
       { id: "idle", title: "Idle", width: 110, num: true, rank: 1, cell: (row) => seconds(row.idle) },
     ],
   },
@@ -194,7 +194,7 @@ export function PipelineView({ parts }) {
 const leaseStats = (row) => [
   ["Lag", count(row.lag)],
   ["Ready", count(row.ready)],
-  ["In batches", count(row.messages), bytes(row.octets)],
+  ["In batches", count(row.messages), bytes(row.bytes)],
   ["Committed batch", count(row.committed)],
 ];
 
@@ -207,7 +207,7 @@ const leaseFacts = (row) => [
 const BATCH_COLUMNS = [
   { id: "batch", title: "Batch", width: 110, num: true, cell: (row) => count(row.batch) },
   { id: "count", title: "Messages", width: 110, num: true, cell: (row) => count(row.count) },
-  { id: "octets", title: "Size", width: 110, num: true, cell: (row) => bytes(row.octets) },
+  { id: "bytes", title: "Size", width: 110, num: true, cell: (row) => bytes(row.bytes) },
   { id: "age", title: "Age", width: 120, num: true, rank: 1, cell: (row) => seconds(row.age) },
   { id: "read", title: "State", cell: (row) => html`<${Badge} tone=${row.read ? "good" : ""}>${row.read ? "read" : "not read"}<//>` },
 ];

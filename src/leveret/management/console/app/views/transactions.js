@@ -41,7 +41,7 @@ const BRANCH_COLUMNS = [
   { id: "channels", title: "Channels", width: 88, num: true, rank: 4, cell: (row) => count(row.channels) },
   { id: "publishes", title: "Publishes", width: 92, num: true, rank: 2, cell: (row) => count(row.publishes) },
   { id: "settlements", title: "Settlements", width: 104, num: true, rank: 3, cell: (row) => count(row.settlements) },
-  { id: "octets", title: "Size", width: 88, num: true, rank: 3, cell: (row) => bytes(row.octets) },
+  { id: "bytes", title: "Size", width: 88, num: true, rank: 3, cell: (row) => bytes(row.bytes) },
   { id: "age", title: "Age", width: 110, num: true, cell: age },
   { id: "timeout", title: "Rolled back in", width: 116, num: true, rank: 5, cell: (row) => (row.timeout === null ? "" : duration(1000 * row.timeout)) },
 ];
