@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,11 @@ from leveret.management.http.history_store import (
     Subject,
     minute_of,
 )
+from leveret.management.http.measured import LENGTHS, MESSAGES, Measured, Rates, Statistic, Window
 from leveret.management.http.objects import QUEUE, VHOST
+from leveret.management.http.samples import OlderSamples
 from tests.management.http.client import HttpBroker
+from tests.support.broker import LeveretProcess, basic_config, leveret_only
 
 START = 1_700_000_000 // HOUR * HOUR
 QUEUE_Q = Subject("/", "q")
@@ -102,6 +106,47 @@ def test_a_file_of_another_version_is_replaced(tmp_path: Path, monkeypatch: pyte
     database.close()
 
 
+def test_older_samples_are_by_the_hour_and_of_the_last_day_by_the_minute(tmp_path: Path) -> None:
+    database = HistoryDatabase(tmp_path / "history.sqlite")
+    end = START + 26 * HOUR
+    for minute in range(26 * 60):
+        database.add_minute(START + minute * MINUTE, [queue_sample(ready=minute, publish=1)])
+    found = database.older([QUEUE_Q, Subject("/", "other")], START, end)
+    assert list(found) == [QUEUE_Q]
+    older = found[QUEUE_Q]
+    publish = QUEUE.names.index("publish")
+    assert older.until == end
+    # The first hours have the average of a gauge, the minutes of the last day its value at their ends.
+    assert [older.gauge(0, START + at - 1) for at in (HOUR, 2 * HOUR, 3 * HOUR)] == [29, 89, 179]
+    assert older.gauge(0, START) == 29
+    assert older.increase_since(publish, START + HOUR - 1) == 25 * 60
+    assert older.increase_since(publish, end - 10 * MINUTE - 1) == 10
+    assert database.older([QUEUE_Q], end - 2 * HOUR, end)[QUEUE_Q].increase_since(publish, START) == 120
+    database.close()
+
+
+def test_windows_go_back_to_before_the_samples_in_memory() -> None:
+    now = START + 5 * HOUR
+    statistics = {"messages_ready": Statistic((0,), LENGTHS, True), "publish": Statistic((2,), MESSAGES)}
+    windows = {family: Window(4 * HOUR, HOUR) for family in (LENGTHS, MESSAGES)}
+    busy = Measured()
+    others = [0] * (len(QUEUE.counters) - 1)
+    busy.measure(QUEUE, now - 100, (5, 0), (1000, *others))
+    busy.measure(QUEUE, now, (8, 0), (1030, *others))
+    periods = [(START + hour * HOUR - 1, (hour, 0, 100 * hour, *others)) for hour in (2, 3, 4)]
+    older = OlderSamples(periods, now - HOUR - 1)
+    for sources, newest in (([busy], [8, 5]), ([], [8, 8])):
+        rates = Rates(sources, statistics, now, windows, older)
+        found = [sample["sample"] for sample in rates.details("messages_ready", 8)["samples"]]
+        assert found == [*newest, 3, 2, 2]
+    found = [
+        sample["sample"] for sample in Rates([busy], statistics, now, windows, older).details("publish", 1030)["samples"]
+    ]
+    assert found == [1030, 1000, 600, 300, 100]
+    found = [sample["sample"] for sample in Rates([busy], statistics, now, windows).details("publish", 1030)["samples"]]
+    assert found == [1030, 1000, 1000, 1000, 1000]
+
+
 class Clock:
     now = float(START)
 
@@ -154,3 +199,31 @@ def test_answers(api: HttpBroker) -> None:
     for query in ("step=day", "vhost=%2F", "age=x"):
         assert api("GET", f"/leveret/history?{query}").status == 400
     assert KEPT[MINUTE] == 24 * HOUR
+
+
+def test_lists_and_single_queues_show_the_history_after_a_restart(tmp_path: Path) -> None:
+    leveret_only("the HTTP API")
+    now = int(time.time()) // MINUTE * MINUTE
+    (tmp_path / "data").mkdir(0o700)
+    database = HistoryDatabase(tmp_path / "data" / "history.sqlite")
+    for begin in range(now - 5 * HOUR, now, MINUTE):
+        database.add_minute(begin, [broker_sample(2), queue_sample(ready=3, publish=1)])
+    database.close()
+    config = basic_config() + "[management]\nport = 0\n"
+    process = LeveretProcess(tmp_path, config=config, environment={"LEVERET_MANAGEMENT__ENABLED": "true"})
+    with process.start():
+        api = HttpBroker(process)
+        for name in ("q", "new"):
+            api("PUT", f"/queues/%2F/{name}", {"durable": True})
+        window = "lengths_age=14400&lengths_incr=3600"
+
+        def messages(row: dict[str, Any]) -> list[int]:
+            return [sample["sample"] for sample in row["messages_details"]["samples"]]
+
+        for query in (f"?{window}", f"?page=1&{window}", f"?page=1&sort=name&sort_reverse=true&{window}"):
+            found = api.get(f"/queues{query}")
+            rows = {row["name"]: messages(row) for row in (found["items"] if "page" in query else found)}
+            assert rows == {"q": [0, 3, 3, 3, 3], "new": [0, 0, 0, 0, 0]}, query
+        assert messages(api.get(f"/queues/%2F/q?{window}")) == [0, 3, 3, 3, 3]
+        assert messages(api.get(f"/overview?{window}")["queue_totals"])[1:] == [0, 0, 0, 0]
+        assert messages(api.get("/queues/%2F/q?lengths_age=10&lengths_incr=5"))[0] == 0

@@ -63,6 +63,7 @@ class Cache:
         messages: Totals of messages by protocol and queue type.
         process: What the broker says about its process.
         tick: The second of the last regular pass.
+        started: The second before the first pass.
     """
 
     def __init__(self, control: Control, clock: Callable[[], float] = time.time, events: Events | None = None) -> None:
@@ -78,7 +79,7 @@ class Cache:
         self._passed_change = -1
         self._passed_at = 0.0
         self._took = 0.0
-        self.tick = int(clock())
+        self.tick = self.started = int(clock())
         # The tick of samples: after a regular pass, they belong to the next one.
         self._sampling = self.tick
         self.queues: dict[int, CachedQueue] = {}

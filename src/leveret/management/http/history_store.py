@@ -18,7 +18,7 @@ from typing import Final
 from leveret.management.http.cache import Cache
 from leveret.management.http.measured import Measured
 from leveret.management.http.objects import QUEUE, VHOST
-from leveret.management.http.samples import Layout
+from leveret.management.http.samples import Layout, OlderSamples
 
 logger = logging.getLogger("leveret.http")
 
@@ -163,6 +163,20 @@ class HistoryDatabase:
             (number, first, last),
         )
         return [(time, _unpack(packed)) for time, packed in found]
+
+    def older(self, subjects: Iterable[Subject], first: int, until: int) -> dict[Subject, OlderSamples]:
+        """Return the samples of those subjects that have any between two times: of the last day by the minute."""
+        minutes = until - KEPT[MINUTE]
+        found = {}
+        for subject in subjects:
+            if subject in self._series:
+                hours = self.read(subject, HOUR, first, minutes - HOUR + 1) if first < minutes else []
+                periods = [(time + HOUR - 1, values) for time, values in hours]
+                begin = hours[-1][0] + HOUR if hours else max(first, minutes)
+                periods += [(time + MINUTE - 1, values) for time, values in self.read(subject, MINUTE, begin, until)]
+                if periods:
+                    found[subject] = OlderSamples(periods, until)
+        return found
 
     def clear(self) -> None:
         """Delete all samples."""

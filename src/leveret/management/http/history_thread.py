@@ -5,18 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from leveret.management.http.cache import Cache
 from leveret.management.http.errors import HttpError
 from leveret.management.http.history_store import MINUTE, HistoryDatabase, Subject, minute_of
+from leveret.management.http.measured import LENGTHS, MESSAGES, Window
+from leveret.management.http.samples import OlderSamples, oldest_tick
 
 logger = logging.getLogger("leveret.http")
 
 T = TypeVar("T")
+
+# Maximum number of queues in an answer whose samples are read from the database.
+MAX_OLDER: Final = 500
 
 
 class History:
@@ -70,6 +75,18 @@ class History:
         """Return the samples of a subject. Raises `HttpError` (503) if there is no history."""
         database = await self._checked()
         return await self._run(lambda: database.read(subject, step, first, last))
+
+    async def older(
+        self, subjects: Sequence[Subject], windows: Mapping[str, Window], cache: Cache
+    ) -> dict[Subject, OlderSamples]:
+        """Return the samples of subjects from before those in memory, if windows go back further and there is a history."""
+        age = max((windows[name].age for name in (LENGTHS, MESSAGES) if name in windows), default=0)
+        first, until = cache.tick - age, max(oldest_tick(cache.tick), cache.started)
+        database = self._database
+        if database is None or first >= until or len(subjects) > MAX_OLDER:
+            return {}
+        # The period that contains the first sample, too.
+        return await self._run(lambda: database.older(subjects, first - MINUTE, until))
 
     async def subjects(self) -> list[Subject]:
         """Return everything that has samples. Raises `HttpError` (503) if there is no history."""

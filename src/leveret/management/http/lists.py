@@ -68,19 +68,36 @@ def _default_order(row: Row) -> list[str]:
     return [str(row.get(key, "")) for key in _ORDER]
 
 
+@dataclass(frozen=True, slots=True)
+class Chosen(Generic[T]):
+    """The objects that a query asks for, in their order, and the other keys of the answer if they are a page."""
+
+    objects: Sequence[T]
+    page: Row | None
+
+
 def select_from(source: Source[T], query: Mapping[str, str]) -> RowStream | Row:
     """Return the rows or the page of rows that a query asks for. Raises `HttpError` (400) for invalid parameters."""
-    page = _number(query, "page")
+    return show_chosen(source, choose(source, query), query)
+
+
+def show_chosen(source: Source[T], chosen: Chosen[T], query: Mapping[str, str]) -> RowStream | Row:
+    """Return the rows of chosen objects, or the page."""
     wanted = _wanted(query)
 
-    def shown(objects: Sequence[T]) -> Iterator[Row]:
+    def shown() -> Iterator[Row]:
         if wanted is None:
-            return map(source.show, objects)
-        return (_extract(source.show(item), wanted) for item in objects)
+            return map(source.show, chosen.objects)
+        return (_extract(source.show(item), wanted) for item in chosen.objects)
 
+    return RowStream(shown) if chosen.page is None else {**chosen.page, "items": list(shown())}
+
+
+def choose(source: Source[T], query: Mapping[str, str]) -> Chosen[T]:
+    """Return the objects that a query asks for. Raises `HttpError` (400) for invalid parameters."""
+    page = _number(query, "page")
     if page is None:
-        ordered = _sorted(source, source.objects, query)
-        return RowStream(lambda: shown(ordered))
+        return Chosen(_sorted(source, source.objects, query), None)
     size = _number(query, "page_size")
     if size is None:
         size = DEFAULT_PAGE_SIZE
@@ -95,15 +112,15 @@ def select_from(source: Source[T], query: Mapping[str, str]) -> RowStream | Row:
     if page > max(pages, 1):
         raise HttpError(400, "page_out_of_range", f"Page out of range, page: {page} page size: {size}, len: {len(found)}")
     items = found[(page - 1) * size : page * size]
-    return {
+    keys = {
         "filtered_count": len(found),
         "item_count": len(items),
-        "items": list(shown(items)),
         "page": page,
         "page_count": pages,
         "page_size": size,
         "total_count": len(source.objects),
     }
+    return Chosen(items, keys)
 
 
 def columns_of(row: Row, query: Mapping[str, str]) -> Row:

@@ -8,7 +8,7 @@ from typing import Final
 
 from leveret.management.http.control import Row
 from leveret.management.http.errors import bad_request
-from leveret.management.http.samples import Layout, Samples
+from leveret.management.http.samples import Layout, OlderSamples, Samples
 
 # Maximum number of samples of one statistic in an answer.
 MAX_SAMPLES: Final = 3600
@@ -119,9 +119,9 @@ def rate_of(measured: Measured, statistics: Mapping[str, Statistic], keys: Seque
 
 
 class Rates:
-    """Rates and samples of an object, or of the sum of several, at one tick."""
+    """Rates and samples of an object, or of the sum of several, at one tick, and samples from before those in memory."""
 
-    __slots__ = ("_rates", "_sources", "_statistics", "_tick", "_windows")
+    __slots__ = ("_older", "_rates", "_sources", "_statistics", "_tick", "_windows")
 
     def __init__(
         self,
@@ -129,11 +129,13 @@ class Rates:
         statistics: Mapping[str, Statistic],
         tick: int,
         windows: Mapping[str, Window],
+        older: OlderSamples | None = None,
     ) -> None:
         self._sources = [source.samples for source in sources if source.samples is not None]
         self._statistics = statistics
         self._tick = tick
         self._windows = windows
+        self._older = older
         rates = [samples.rates(tick) for samples in self._sources if not samples.is_idle(tick)]
         # The rates of all series, None if all of them are 0.
         self._rates: list[float] | None = None
@@ -174,20 +176,31 @@ class Rates:
 
     def _values(self, statistic: Statistic, value: int, window: Window) -> list[int]:
         ticks = window.ticks(self._tick)
-        now, sources, series = self._tick, self._sources, statistic.series
-        if not sources:
+        now, sources, series, older = self._tick, self._sources, statistic.series, self._older
+        if not series or not (sources or older):
             return [value] * len(ticks)
+        until = -1 if older is None else older.until
         if statistic.is_gauge:
             # Sources without samples, whose gauges have not changed.
             constant = value - sum(samples.gauge(one, now) for samples in sources for one in series)
             return [
-                constant + sum([samples.gauge_at(one, tick, now) for samples in sources for one in series])
+                sum([older.gauge(one, tick) for one in series])
+                if older is not None and tick < until and not self._is_constant_since(tick)
+                else constant + sum([samples.gauge_at(one, tick, now) for samples in sources for one in series])
                 for tick in ticks
             ]
-        return [
-            max(value - sum([samples.increase_since(one, tick, now) for samples in sources for one in series]), 0)
-            for tick in ticks
-        ]
+        found = []
+        for tick in ticks:
+            since = max(tick, until)
+            increase = sum([samples.increase_since(one, since, now) for samples in sources for one in series])
+            if older is not None and tick < until:
+                increase += sum([older.increase_since(one, tick) for one in series])
+            found.append(max(value - increase, 0))
+        return found
+
+    def _is_constant_since(self, tick: int) -> bool:
+        """Return whether the samples in memory show that nothing has changed after a tick."""
+        return bool(self._sources) and all(samples.is_constant_since(tick) for samples in self._sources)
 
 
 def _sampled(values: list[int], window: Window, tick: int) -> Row:

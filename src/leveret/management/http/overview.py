@@ -10,6 +10,7 @@ from typing import Final
 from leveret.management.http.cache import disk_free, open_files
 from leveret.management.http.control import Row
 from leveret.management.http.errors import bad_request, not_found
+from leveret.management.http.history_store import BROKER
 from leveret.management.http.lists import columns_of
 from leveret.management.http.measured import Rates
 from leveret.management.http.objects import (
@@ -138,7 +139,9 @@ async def overview(request: Request) -> Answer:
     queues = [queue.item for queue in cache.queues.values() if identity.sees(queue.item["vhost"])]
     vhosts = [found for name, found in cache.vhosts.items() if identity.sees(name)]
     totals = {name: sum(found.totals[name] for found in vhosts) for name in VHOST.names}
-    rates = Rates(vhosts, VHOST_STATISTICS, cache.tick, request.windows)
+    # The history has the sum of all vhosts.
+    older = await request.history.older([BROKER], request.windows, cache) if identity.is_monitor() else {}
+    rates = Rates(vhosts, VHOST_STATISTICS, cache.tick, request.windows, older.get(BROKER))
 
     def count(objects: Iterable[CachedConnection | CachedChannel]) -> int:
         return sum(1 for found in objects if identity.is_monitor() or found.item["user"] == identity.name)

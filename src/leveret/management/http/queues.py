@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from leveret.management.http.connections import connections_by_number, consumer_row, peer_of
 from leveret.management.http.control import Row
 from leveret.management.http.errors import bad_request, not_found
-from leveret.management.http.lists import RowStream, Source, columns_of, select_from, value_at
+from leveret.management.http.history_store import Subject
+from leveret.management.http.lists import RowStream, Source, choose, columns_of, show_chosen, value_at
 from leveret.management.http.measured import Measured, Rates, is_rate, rate_of
 from leveret.management.http.objects import QUEUE_STATISTICS, CachedQueue
 from leveret.management.http.request import CREATED, NO_CONTENT, Answer, Request
+from leveret.management.http.samples import OlderSamples
 from leveret.management.http.statistics import garbage_collection, message_stats, queue_totals, with_rates
 from leveret.management.json_values import ReplyValue
 
@@ -54,8 +57,17 @@ def _stats(item: Row) -> dict[str, int]:
     }
 
 
-def _rates(request: Request, sources: list[Measured]) -> Rates:
-    return Rates(sources, QUEUE_STATISTICS, request.cache.tick, request.windows)
+def _subject(item: Row) -> Subject:
+    return Subject(item["vhost"], item["name"])
+
+
+def _rates(request: Request, sources: list[Measured], older: OlderSamples | None) -> Rates:
+    return Rates(sources, QUEUE_STATISTICS, request.cache.tick, request.windows, older)
+
+
+async def _older(request: Request, items: Sequence[Row]) -> dict[Subject, OlderSamples]:
+    """Return the samples of queues from before those in memory, if the query asks for them."""
+    return await request.history.older([_subject(item) for item in items], request.windows, request.cache)
 
 
 def queue_row(item: Row, node: str, rates: Rates | None = None) -> Row:
@@ -134,15 +146,17 @@ async def visible(request: Request) -> list[CachedQueue]:
     return found if identity.is_monitor() else [queue for queue in found if identity.sees(queue.item["vhost"])]
 
 
-def _select(request: Request, queues: list[CachedQueue]) -> RowStream | Row:
+async def _select(request: Request, queues: list[CachedQueue]) -> RowStream | Row:
     node, cache, windows = request.settings.node, request.cache, request.windows
     request.check_listed_samples(len(queues))
+    older: dict[Subject, OlderSamples] = {}
 
     def show(queue: CachedQueue) -> Row:
         samples = queue.samples
         if not windows and (samples is None or samples.is_idle(cache.tick)):
             return _reduced(request, queue_row(queue.item, node))
-        return _reduced(request, queue_row(queue.item, node, _rates(request, [queue])))
+        rates = _rates(request, [queue], older.get(_subject(queue.item)) if older else None)
+        return _reduced(request, queue_row(queue.item, node, rates))
 
     def value(queue: CachedQueue, keys: list[str]) -> ReplyValue:
         item = queue.item
@@ -165,23 +179,29 @@ def _select(request: Request, queues: list[CachedQueue]) -> RowStream | Row:
     def order(queue: CachedQueue) -> tuple[str, str]:
         return queue.item["vhost"], queue.item["name"]
 
-    return select_from(Source(queues, show, lambda queue: str(queue.item["name"]), value, order), request.query)
+    source = Source(queues, show, lambda queue: str(queue.item["name"]), value, order)
+    chosen = choose(source, request.query)
+    if windows:
+        older = await _older(request, [queue.item for queue in chosen.objects])
+    return show_chosen(source, chosen, request.query)
 
 
 async def list_all(request: Request) -> Answer:
-    return Answer(body=_select(request, await visible(request)))
+    return Answer(body=await _select(request, await visible(request)))
 
 
 async def list_in_vhost(request: Request) -> Answer:
     found = [queue for queue in await visible(request) if queue.item["vhost"] == request.vhost]
-    return Answer(body=_select(request, found))
+    return Answer(body=await _select(request, found))
 
 
 async def show(request: Request) -> Answer:
     """Return a queue as it is now, with its consumers."""
     item = await request.get("queues.show", {"vhost": request.vhost, "name": request.name})
     cached = request.cache.queue(request.vhost, request.name)
-    row = queue_row(item, request.settings.node, _rates(request, [] if cached is None else [cached]))
+    older = await _older(request, [item])
+    rates = _rates(request, [] if cached is None else [cached], older.get(_subject(item)))
+    row = queue_row(item, request.settings.node, rates)
     consumers = []
     if item["consumers"] or item["owner"] is not None:
         connections = await connections_by_number(request)
@@ -252,7 +272,7 @@ async def list_of_user(request: Request) -> Answer:
     connections = await connections_by_number(request)
     owned = {number for number, connection in connections.items() if connection["user"] == request.path["user"]}
     found = [queue for queue in await visible(request) if queue.item["owner"] in owned]
-    return Answer(body=_select(request, found))
+    return Answer(body=await _select(request, found))
 
 
 async def show_replicas(request: Request) -> Answer:

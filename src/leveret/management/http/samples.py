@@ -7,8 +7,10 @@ read. A tick is a second of Unix time, and its sample covers the second before i
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final
 
 SECONDS: Final = 60
@@ -118,6 +120,10 @@ class Samples:
                 ring[at + second % SECONDS] = filler
         self._last = tick
 
+    def is_constant_since(self, tick: int) -> bool:
+        """Return whether nothing has changed after a tick."""
+        return tick >= self._last
+
     def is_idle(self, tick: int) -> bool:
         """Return whether all rates are 0: there was no sample lately."""
         return tick - self._last >= RATE_SPAN
@@ -202,3 +208,38 @@ class Samples:
         return self.increment(series, minute * 60, last) + sum(
             [self._ring[at + ended % MINUTES] for ended in range(first, minute)]
         )
+
+
+class OlderSamples:
+    """Samples from before those in memory: of periods, as the history has them.
+
+    Args:
+        periods: The last tick of each period, the oldest first, with the gauges at its end and the increments in it.
+        until: The tick after which samples in memory apply.
+
+    Attributes:
+        until: See above.
+    """
+
+    def __init__(self, periods: Sequence[tuple[int, Sequence[int]]], until: int) -> None:
+        self.until = until
+        self._ticks = [tick for tick, _ in periods]
+        self._values = [values for _, values in periods]
+        # The increase of a counter until the end of each period, preceded by 0.
+        self._sums: dict[int, list[int]] = {}
+
+    def gauge(self, series: int, tick: int) -> int:
+        """Return the value of a gauge at a tick: that of the last period until then, or of the first one."""
+        return self._values[max(bisect_right(self._ticks, tick) - 1, 0)][series]
+
+    def increase_since(self, series: int, tick: int) -> int:
+        """Return the increase of a counter in the periods that end after a tick."""
+        sums = self._sums.get(series)
+        if sums is None:
+            sums = self._sums[series] = list(accumulate([values[series] for values in self._values], initial=0))
+        return sums[-1] - sums[bisect_right(self._ticks, tick)]
+
+
+def oldest_tick(now: int) -> int:
+    """Return the first tick of which `Samples` know the state before it."""
+    return (now // 60 - MINUTES) * 60 - 1
