@@ -6,8 +6,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from asn1crypto import pem, x509
-
 _FORMAT: Final = "%Y-%m-%d %H:%M:%S"
 _CERTIFICATE: Final = "CERTIFICATE"
 # Later times than any expiry: dates end with the year 9999.
@@ -25,6 +23,8 @@ def expiring(path: str | None, within: timedelta) -> list[str]:
     """Return the end of the validity of each certificate in a file that ends within a time; errors if it is unusable."""
     if path is None:
         return []
+    from asn1crypto import pem, x509  # most brokers never need it
+
     now = datetime.now(UTC)
     limit = now + within if within < _FOREVER - now else _FOREVER
     try:
