@@ -13,6 +13,7 @@ from leveret import sync
 from leveret.broker.exchanges.registry import TYPES
 from tests.management.http.client import HttpBroker
 from tests.management.http.scrapes import metrics_port
+from tests.support.polling import wait_until
 
 QUEUE = """
     arguments auto_delete consumer_capacity consumer_details consumer_utilisation consumers deliveries durable
@@ -272,7 +273,10 @@ def test_connections_channels_and_consumers(api: HttpBroker) -> None:
         channel = connection.channel()
         channel.declare_queue("consumed")
         channel.consume("consumed", prefetch=7).__enter__()
-        (found,) = [row for row in api.get("/connections") if row["user_provided_name"] == "shown"]
+        found = wait_until(  # lists are up to a second old
+            lambda: next((row for row in api.get("/connections") if row["user_provided_name"] == "shown"), None),
+            "no connection 'shown'",
+        )
         check_keys(found, CONNECTION)
         assert (found["protocol"], found["user"], found["vhost"]) == ("AMQP 0-9-1", "guest", "/")
         assert (found["peer_host"], found["host"], found["port"]) == ("127.0.0.1", "127.0.0.1", api.process.port)
