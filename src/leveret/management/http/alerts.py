@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterator
-from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -199,7 +199,7 @@ class Alerts:
             self._publish("raised", raised[subject])
 
     def _publish(self, action: str, alert: Alert) -> None:
-        data: dict[str, Any] = msgspec.structs.asdict(alert)
+        data: Row = msgspec.structs.asdict(alert)
         self._events.publish("alert", action, data, alert.vhost)
 
 

@@ -100,7 +100,10 @@ function describe() {
 
 let onAlert = () => {};
 
-/** Sets the function to call with the events `alert.raised` and `alert.cleared`: the name, the alert, and whether this tab receives the events. */
+/**
+ * Sets the function to call with events about alerts, and with `hello` when events begin to flow: the name, the data, and whether
+ * this tab receives the events from the API.
+ */
 export function whenAlerted(alerted) {
   onAlert = alerted;
 }
@@ -110,7 +113,7 @@ function receive(message, isReceiver = false) {
   describe();
   changed ||= message.kind !== "alive";
   if (message.kind === "alert") {
-    onAlert(message.name, message.alert, isReceiver);
+    onAlert(message.name, message.data, isReceiver);
   }
 }
 
@@ -176,8 +179,8 @@ async function readEvents(body) {
     for (const line of lines) {
       if (line.startsWith("event: ")) {
         name = line.slice(7);
-      } else if (line.startsWith("data: ") && name.startsWith("alert.")) {
-        publish({ kind: "alert", name, alert: JSON.parse(line.slice(6)) });
+      } else if (line.startsWith("data: ") && (name === "hello" || name.startsWith("alert."))) {
+        publish({ kind: "alert", name, data: JSON.parse(line.slice(6)) });
       }
     }
   }
