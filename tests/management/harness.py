@@ -18,6 +18,8 @@ from leveret.management.descriptions import (
     LinkInfo,
     Performance,
     ProcessInfo,
+    SessionInfo,
+    SessionLinkInfo,
     TransactionInfo,
 )
 from leveret.management.json_values import ClientTable, encode_json
@@ -76,6 +78,12 @@ class FakeSession:
         ]
 
     def describe_transactions(self) -> list[TransactionInfo]:
+        return []
+
+    def describe_sessions(self) -> list[SessionInfo]:
+        return []
+
+    def describe_links(self) -> list[SessionLinkInfo]:
         return []
 
     def shut_down(self, reason: str) -> None:

@@ -163,6 +163,42 @@ class LinkInfo(Reply, kw_only=True):
     expires_at: int
 
 
+class SessionInfo(Reply, kw_only=True):
+    """A session of AMQP 1.0. `unsettled` counts the deliveries to the client that it has not settled."""
+
+    channel: int
+    handle_max: int
+    next_incoming_id: int
+    incoming_window: int
+    next_outgoing_id: int
+    remote_incoming_window: int
+    remote_outgoing_window: int
+    unsettled: int
+
+
+class SessionLinkInfo(Reply, kw_only=True):
+    """A link of a session of AMQP 1.0, also one without a terminus, such as a link to the coordinator.
+
+    Attributes:
+        session: The channel of the session.
+        handle: The handle of the client.
+        receives: Whether the broker is the receiver.
+        queue: The queue from which the broker sends; "" for none.
+        max_message_size: The largest message that the broker receives, in bytes; 0 for no limit.
+    """
+
+    session: int
+    handle: int
+    name: str
+    receives: bool
+    address: str
+    queue: str
+    credit: int
+    delivery_count: int
+    sender_settle_mode: str
+    max_message_size: int
+
+
 class TransactionInfo(Reply, kw_only=True):
     """An open transaction of a channel or of an AMQP 1.0 coordinator link.
 
@@ -217,6 +253,10 @@ class ConnectedSession(Protocol):
     def describe_channels(self) -> Iterable[ChannelInfo]: ...
 
     def describe_transactions(self) -> Iterable[TransactionInfo]: ...
+
+    def describe_sessions(self) -> Iterable[SessionInfo]: ...
+
+    def describe_links(self) -> Iterable[SessionLinkInfo]: ...
 
     def shut_down(self, reason: str) -> None: ...
 

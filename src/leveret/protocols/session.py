@@ -10,7 +10,13 @@ from leveret.broker.consumer import Output
 
 if TYPE_CHECKING:
     from leveret.broker.vhost import Vhost
-    from leveret.management.descriptions import ChannelInfo, ConnectionInfo, TransactionInfo
+    from leveret.management.descriptions import (
+        ChannelInfo,
+        ConnectionInfo,
+        SessionInfo,
+        SessionLinkInfo,
+        TransactionInfo,
+    )
     from leveret.protocols.peer import Peer
 
 
@@ -98,3 +104,11 @@ class Session(Output):
     @abstractmethod
     def describe_transactions(self) -> Iterable[TransactionInfo]:
         """Describe the open transactions, for `leveret transactions`."""
+
+    def describe_sessions(self) -> Iterable[SessionInfo]:
+        """Describe the sessions, which only AMQP 1.0 has."""
+        return ()
+
+    def describe_links(self) -> Iterable[SessionLinkInfo]:
+        """Describe the links of the sessions."""
+        return ()

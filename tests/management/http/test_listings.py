@@ -99,6 +99,36 @@ def test_links(api: HttpBroker, peer: Peer, queue: str) -> None:
     assert rows(api, "links", schemas.Link) == []
 
 
+def test_sessions_of_a_connection(api: HttpBroker, peer: Peer, queue: str) -> None:
+    session = peer.begin()
+    session.controller()
+    session.sender(f"/queues/{queue}", name="out", snd_settle_mode=0).deliver()
+    session.receiver(f"/queues/{queue}", name="in", credit=5).get()
+    peer.begin()
+    name = wait_until(lambda: next((row["name"] for row in api.get("/connections") if row["user"] == "plain"), None))
+    path = f"/connections/{quote(name)}/sessions"
+    first, second = wait_until(lambda: found if len(found := api.get(path)) == 2 else None)
+    assert (first["channel_number"], second["channel_number"]) == (0, 1)
+    assert first["outgoing_unsettled_deliveries"] == 1 and second["incoming_links"] == second["outgoing_links"] == []
+    links = {link["link_name"]: link for link in first["incoming_links"]}
+    assert len(links) == 2  # one of them to the coordinator
+    out = links["out"]
+    assert (out["target_address"], out["snd_settle_mode"], out["delivery_count"]) == (f"/queues/{queue}", "unsettled", 1)
+    [received] = first["outgoing_links"]
+    assert (received["link_name"], received["queue_name"], received["credit"], received["send_settled"]) == (
+        "in",
+        queue,
+        4,
+        False,
+    )
+    assert api("GET", path, user="manager").status == 401
+    with pika.BlockingConnection(pika.ConnectionParameters(api.process.host, api.process.port)):
+        other = wait_until(lambda: next((row["name"] for row in api.get("/connections") if row["user"] == "guest"), None))
+        reply = api("GET", f"/connections/{quote(other)}/sessions")
+        assert (reply.status, "does not use AMQP 1.0" in reply.json["reason"]) == (400, True)
+    session.end()
+
+
 def test_transactions(api: HttpBroker, peer: Peer, queue: str) -> None:
     session = peer.begin()
     controller = session.controller()

@@ -105,6 +105,9 @@ def values(http_process: HttpBroker) -> Iterator[dict[str, str]]:
             "unit": "weeks",
             "pattern": "x",
             "connection": name,
+            "amqp10": wait_until(
+                lambda: next((row["name"] for row in api.get("/connections") if row["protocol"] == "AMQP 1-0"), None)
+            ),
             "channel": f"{name} (1)",
         }
     for method, path, _ in reversed(made):
@@ -116,6 +119,8 @@ def address(path: str, values: dict[str, str]) -> str:
     names = values | {
         "name": values.get({"connections": "connection", "channels": "channel"}.get(path.split("/")[1], "name"), NAME)
     }
+    if path.endswith("/sessions"):
+        names["name"] = values.get("amqp10", NAME)
     if path.startswith("/parameters/"):
         names["name"] = "limits"
     return "/".join(quote(names[part[1:-1]], safe="") if part.startswith("{") else part for part in path.split("/"))

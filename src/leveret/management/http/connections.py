@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from leveret.management.http.control import Row
-from leveret.management.http.errors import not_authorised, not_found
+from leveret.management.http.errors import bad_request, not_authorised, not_found
 from leveret.management.http.lists import Source, columns_of, select, select_from, value_at
 from leveret.management.http.measured import Rates, is_rate, rate_of
 from leveret.management.http.objects import (
@@ -261,6 +261,65 @@ async def list_of_user(request: Request) -> Answer:
 
 async def show(request: Request) -> Answer:
     return Answer(body=columns_of(_connection(request, await _find(request)), request.query))
+
+
+async def list_sessions(request: Request) -> Answer:
+    """List the sessions of a connection of AMQP 1.0 with their links."""
+    item = (await _find(request)).item
+    if item["protocol"] not in _PROTOCOLS:
+        raise bad_request(f"connection does not use AMQP 1.0, but {item['protocol']}")
+    of_connection = {"number": item["number"]}
+    sessions = await request.control.call("connections.sessions", of_connection)
+    links = await request.control.call("connections.links", of_connection)
+    return Answer(
+        body=[_session_row(row, [each for each in links if each["session"] == row["channel"]]) for row in sessions]
+    )
+
+
+def _session_row(session: Row, links: list[Row]) -> Row:
+    return {
+        "channel_number": session["channel"],
+        "handle_max": session["handle_max"],
+        "next_incoming_id": session["next_incoming_id"],
+        "incoming_window": session["incoming_window"],
+        "next_outgoing_id": session["next_outgoing_id"],
+        "remote_incoming_window": session["remote_incoming_window"],
+        "remote_outgoing_window": session["remote_outgoing_window"],
+        "outgoing_unsettled_deliveries": session["unsettled"],
+        "incoming_links": [
+            {
+                **_link_row(each),
+                "target_address": each["address"],
+                "snd_settle_mode": each["sender_settle_mode"],
+                "max_message_size": each["max_message_size"] or "unlimited",
+                "unconfirmed_messages": 0,
+            }
+            for each in links
+            if each["receives"]
+        ],
+        "outgoing_links": [
+            {
+                **_link_row(each),
+                "source_address": each["address"],
+                "queue_name": each["queue"],
+                "send_settled": each["sender_settle_mode"] == "settled",
+                "max_message_size": "unlimited",
+                "filter": [],
+            }
+            for each in links
+            if not each["receives"]
+        ],
+    }
+
+
+def _link_row(link: Row) -> Row:
+    """Return the keys of links in both directions."""
+    return {
+        "handle": link["handle"],
+        "link_name": link["name"],
+        "delivery_count": link["delivery_count"],
+        "credit": link["credit"],
+    }
 
 
 async def close(request: Request) -> Answer:

@@ -213,6 +213,7 @@ OPERATIONS: Final[Mapping[Handler, Operation]] = {
     bindings.add: Operation(body=schemas.BindingBody, status=201, text="Bind an exchange to a queue or another exchange."),
     bindings.show: Operation(schemas.Binding, text="Return a binding."),
     connections.show: Operation(schemas.Connection, text="Return a connection."),
+    connections.list_sessions: Operation(list[schemas.AmqpSession]),
     connections.show_channel: Operation(schemas.Channel, text="Return a channel."),
     **dict.fromkeys(
         (

@@ -629,6 +629,48 @@ class Channel(Answer):
     publishes: list[Json] | UnsetType = UNSET
 
 
+class SessionLink(Answer):
+    """A link of a session of AMQP 1.0. `max_message_size` is a number or `unlimited`."""
+
+    handle: int
+    link_name: str
+    delivery_count: int
+    credit: int
+    max_message_size: int | str
+
+
+class IncomingLink(SessionLink):
+    """A link on which the client sends."""
+
+    target_address: str
+    snd_settle_mode: Literal["unsettled", "settled", "mixed"]
+    unconfirmed_messages: int
+
+
+class OutgoingLink(SessionLink):
+    """A link on which the client receives."""
+
+    source_address: str
+    queue_name: str
+    send_settled: bool
+    filter: list[Json]
+
+
+class AmqpSession(Answer):
+    """A session of AMQP 1.0 with its links."""
+
+    channel_number: int
+    handle_max: int
+    next_incoming_id: int
+    incoming_window: int
+    next_outgoing_id: int
+    remote_incoming_window: int
+    remote_outgoing_window: int
+    outgoing_unsettled_deliveries: int
+    incoming_links: list[IncomingLink]
+    outgoing_links: list[OutgoingLink]
+
+
 class Link(Answer):
     """An AMQP 1.0 link. `role` is that of the broker; a suspended link has no session, credit and settle modes."""
 

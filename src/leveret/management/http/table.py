@@ -265,6 +265,7 @@ ROUTES: Final[dict[str, dict[str, Route]]] = {
     "/connections": {"GET": Route(connections.list_all)},
     "/connections/{name}": {"GET": Route(connections.show), "DELETE": Route(connections.close)},
     "/connections/{name}/channels": {"GET": Route(connections.list_channels_of_connection)},
+    "/connections/{name}/sessions": {"GET": Route(connections.list_sessions)},
     "/connections/username/{user}": {
         "GET": Route(connections.list_of_user),
         "DELETE": Route(connections.close_of_user),

@@ -7,7 +7,14 @@ from collections.abc import Iterator
 from leveret.broker.consumer import Consumer
 from leveret.broker.errors import NotFound
 from leveret.broker.queues.queue import Queue
-from leveret.management.descriptions import ChannelInfo, ConnectionInfo, TransactionInfo, number_of
+from leveret.management.descriptions import (
+    ChannelInfo,
+    ConnectionInfo,
+    SessionInfo,
+    SessionLinkInfo,
+    TransactionInfo,
+    number_of,
+)
 from leveret.management.json_values import ClientTable
 from leveret.management.operations.operation import Context, Operation, Operations
 from leveret.management.structs import InVhost, Reply, Request
@@ -23,6 +30,12 @@ class Close(Request, kw_only=True):
 class CloseUser(Request, kw_only=True):
     user: str
     reason: str = "closed by the operator"
+
+
+class OfConnection(Request, kw_only=True):
+    """Request about a connection, by its number in `connections.list`."""
+
+    number: int
 
 
 class ListConsumers(InVhost, kw_only=True):
@@ -96,6 +109,16 @@ def list_transactions(context: Context, request: InVhost) -> Iterator[Transactio
         if request.vhost in (None, session.describe().vhost):
             yield from session.describe_transactions()
         yield None
+
+
+def list_sessions(context: Context, request: OfConnection) -> Iterator[SessionInfo]:
+    """List the sessions of a connection of AMQP 1.0."""
+    return iter(context.managed.session(request.number).describe_sessions())
+
+
+def list_session_links(context: Context, request: OfConnection) -> Iterator[SessionLinkInfo]:
+    """List the links of the sessions of a connection of AMQP 1.0."""
+    return iter(context.managed.session(request.number).describe_links())
 
 
 def list_consumers(context: Context, request: ListConsumers) -> Iterator[ConsumerInfo | None]:
@@ -178,6 +201,8 @@ OPERATIONS: Operations = {
     "connections.list": Operation(list_connections, InVhost, ConnectionInfo),
     "connections.close": Operation(close, Close, changes=True),
     "connections.close_user": Operation(close_user, CloseUser, Closed, changes=True),
+    "connections.sessions": Operation(list_sessions, OfConnection, SessionInfo),
+    "connections.links": Operation(list_session_links, OfConnection, SessionLinkInfo),
     "channels.list": Operation(list_channels, InVhost, ChannelInfo),
     "transactions.list": Operation(list_transactions, InVhost, TransactionInfo),
     "consumers.list": Operation(list_consumers, ListConsumers, ConsumerInfo),

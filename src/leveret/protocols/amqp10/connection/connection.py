@@ -13,7 +13,13 @@ from typing import Final
 from leveret.broker import values
 from leveret.broker.broker import MAX_CONVERTED
 from leveret.broker.errors import BrokerError, NotAllowed, ResourceError
-from leveret.management.descriptions import ChannelInfo, ConnectionInfo, TransactionInfo
+from leveret.management.descriptions import (
+    ChannelInfo,
+    ConnectionInfo,
+    SessionInfo,
+    SessionLinkInfo,
+    TransactionInfo,
+)
 from leveret.management.json_values import ClientTable
 from leveret.protocols.amqp10.connection import exclusive_container, opening
 from leveret.protocols.amqp10.connection.exclusive_container import ContainerMembership
@@ -558,6 +564,14 @@ class Connection(VhostSession):
 
     def describe_transactions(self) -> Iterator[TransactionInfo]:
         return self.transactions.describe()
+
+    def describe_sessions(self) -> list[SessionInfo]:
+        return [session.describe_session() for session in self.sessions.by_channel.values() if not session.ended]
+
+    def describe_links(self) -> Iterator[SessionLinkInfo]:
+        for session in list(self.sessions.by_channel.values()):
+            for link in list(session.handles.values()):
+                yield link.describe()
 
     def _state(self) -> str:
         if self.closing:

@@ -145,6 +145,9 @@ class IncomingLink(Link):
 
     # Credit
 
+    def size_limit(self) -> int:
+        return self.max_size or 0
+
     def flow(self, frame: Flow) -> None:
         if frame.delivery_count is not None:
             # The sender may advance delivery-count; the credit limit stays the same.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from leveret.management.descriptions import SessionLinkInfo
 from leveret.protocols.amqp10.errors import SessionRefused, make_error
 from leveret.protocols.amqp10.session.serial_numbers import MASK
 from leveret.wire.amqp10 import constants
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
     from leveret.protocols.amqp10.terminus.terminus import Key, Terminus
     from leveret.protocols.amqp10.transaction.transaction import LocalTransaction
     from leveret.wire.amqp10.transport import Attach, Flow, Transfer
+
+# Names of settle modes by their values.
+SENDER_SETTLE_MODES: Final = ("unsettled", "settled", "mixed")
+RECEIVER_SETTLE_MODES: Final = ("first", "second")
 
 
 class Link:
@@ -60,6 +65,33 @@ class Link:
         """Use credit for one more delivery that the broker sends, and return its delivery-id."""
         self.credit -= 1
         return self.take_delivery_id()
+
+    def address_text(self) -> str:
+        """Return the address of the node; "" if it has none."""
+        return "" if self.terminus is None else self.terminus.address()
+
+    def queue_name(self) -> str:
+        """Return the name of the queue from which the broker sends; "" for none."""
+        return ""
+
+    def size_limit(self) -> int:
+        """Return the maximum size of a message that the broker receives; 0 for no limit."""
+        return 0
+
+    def describe(self) -> SessionLinkInfo:
+        """Describe the link for listings."""
+        return SessionLinkInfo(
+            session=self.session.channel,
+            handle=self.handle_in,
+            name=self.name,
+            receives=self.receives,
+            address=self.address_text(),
+            queue=self.queue_name(),
+            credit=self.credit,
+            delivery_count=self.delivery_count,
+            sender_settle_mode=SENDER_SETTLE_MODES[self.snd_settle_mode],
+            max_message_size=self.size_limit(),
+        )
 
     def register(self) -> None:
         """Add the link to the registry."""

@@ -357,6 +357,9 @@ class OutgoingLink(Link):
         self.consumer = consumer
         self.stores_unsettled = consumer.stores_unsettled()
 
+    def queue_name(self) -> str:
+        return self.consumer.queue.name
+
     def bind(self, source: SourceTerminus) -> None:
         """Keep the unsettled deliveries in a terminus, which has attached the link."""
         self.terminus = source

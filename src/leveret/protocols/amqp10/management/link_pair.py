@@ -213,6 +213,9 @@ class RequestLink(IncomingLink):
         self.spools = False
         self.max_size = min(self.max_size or MAX_REQUEST_BYTES, MAX_REQUEST_BYTES)
 
+    def address_text(self) -> str:
+        return MANAGEMENT
+
     def grant(self) -> None:
         """Grant credit for the requests that may be in flight."""
         room = self.pair.room()
@@ -250,6 +253,9 @@ class AnswerLink(Link):
     def __init__(self, session: SessionEndpoint, frame: Attach, handle: int, pair: LinkPair) -> None:
         super().__init__(session, frame, handle)
         self.pair = pair
+
+    def address_text(self) -> str:
+        return MANAGEMENT
 
     def flow(self, frame: Flow) -> None:
         if frame.link_credit is not None:

@@ -17,7 +17,7 @@ from leveret.broker.errors import BrokerError
 from leveret.broker.jobs import logged
 from leveret.broker.message import Entry
 from leveret.broker.queues import entry_return
-from leveret.management.descriptions import ChannelInfo
+from leveret.management.descriptions import ChannelInfo, SessionInfo
 from leveret.protocols.amqp10.errors import ConnectionRefused, LinkRefused, SessionRefused, condition_of, make_error
 from leveret.protocols.amqp10.link import attach
 from leveret.protocols.amqp10.link.incoming import IncomingLink
@@ -116,6 +116,7 @@ class SessionEndpoint(UnackedOwner):
         self.incoming_window = WINDOW
         self.next_outgoing_id = 0
         self.remote_window = begin.incoming_window
+        self.remote_outgoing_window = begin.outgoing_window
         self.remote_handle_max = begin.handle_max
         self.next_delivery_id = 0
         self.links: dict[int, Link] = {}
@@ -241,6 +242,7 @@ class SessionEndpoint(UnackedOwner):
         # The client may reduce its window below the number of transfers in flight; the window is 0 then.
         self.remote_window = window if window <= frame.incoming_window else 0
         self.next_incoming_id = frame.next_outgoing_id
+        self.remote_outgoing_window = frame.outgoing_window
         if frame.handle is None:
             if frame.echo:
                 self.send_flow()
@@ -696,4 +698,17 @@ class SessionEndpoint(UnackedOwner):
             unconfirmed=sum(run.last - run.first + 1 for run in self.runs),
             mode="",
             state="running",
+        )
+
+    def describe_session(self) -> SessionInfo:
+        """Return the windows of the session for listings."""
+        return SessionInfo(
+            channel=self.channel,
+            handle_max=self.remote_handle_max,
+            next_incoming_id=self.next_incoming_id,
+            incoming_window=self.incoming_window,
+            next_outgoing_id=self.next_outgoing_id,
+            remote_incoming_window=max(self.remote_window, 0),
+            remote_outgoing_window=self.remote_outgoing_window,
+            unsettled=len(self.unacked),
         )

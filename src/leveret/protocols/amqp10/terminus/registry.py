@@ -9,6 +9,7 @@ from leveret.broker.consumer import UnackedOwner
 from leveret.broker.errors import NotFound, PreconditionFailed, ResourceError
 from leveret.broker.message import Entry
 from leveret.management.descriptions import LinkInfo
+from leveret.protocols.amqp10.link.link import RECEIVER_SETTLE_MODES, SENDER_SETTLE_MODES
 from leveret.protocols.amqp10.terminus import terminus_store
 from leveret.protocols.amqp10.terminus.recovery import TerminusRecovery
 from leveret.protocols.amqp10.terminus.shared_subscription import SharedSubscription
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
 
 # Maximum encoded bytes of a source or target.
 MAX_TERMINUS_BYTES: Final = 16384
-# Names of settle modes by their values.
-SENDER_MODES: Final = ("unsettled", "settled", "mixed")
-RECEIVER_MODES: Final = ("first", "second")
 
 
 class TerminusRegistry(UnackedOwner):
@@ -234,6 +232,6 @@ def describe(terminus: Terminus) -> LinkInfo:
         found.session = link.session.channel
         found.credit = link.credit
         found.delivery_count = link.delivery_count
-        found.sender_settle_mode = SENDER_MODES[link.snd_settle_mode]
-        found.receiver_settle_mode = RECEIVER_MODES[link.rcv_settle_mode]
+        found.sender_settle_mode = SENDER_SETTLE_MODES[link.snd_settle_mode]
+        found.receiver_settle_mode = RECEIVER_SETTLE_MODES[link.rcv_settle_mode]
     return found
