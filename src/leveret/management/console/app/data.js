@@ -98,7 +98,9 @@ class Pages {
     if (!this.loaded) {
       return; // the rows on screen are those of another list
     }
-    this.wanted = [Math.floor(first / PAGE_SIZE) + 1, Math.floor(Math.max(first, last - 1) / PAGE_SIZE) + 1];
+    // A table that was not rendered since asks for rows of a longer list.
+    const pageOf = (index) => Math.floor(Math.max(0, Math.min(index, this.total - 1)) / PAGE_SIZE) + 1;
+    this.wanted = [pageOf(first), pageOf(last - 1)];
     for (let page = this.wanted[0]; page <= this.wanted[1]; page += 1) {
       if (!this.pages.has(page)) {
         this.read(page);
