@@ -157,6 +157,58 @@ def test_all_tabs_share_the_session(console: Console, api: HttpBroker) -> None:
     assert all("401" in message for message in console.problems())
 
 
+@pytest.fixture
+def visitor(api: HttpBroker) -> Iterator[str]:
+    """A user without other sessions."""
+    assert api("PUT", "/users/visitor", {"password": "visitor", "tags": "monitoring"}).status in (201, 204)
+    yield "visitor"
+    api("DELETE", "/users/visitor")
+
+
+def open_session(api: HttpBroker, user: str, agent: str) -> dict[str, str]:
+    """Sign in as a browser, and return the headers of its requests."""
+    body = {"username": user, "password": user}
+    opened = api("POST", "/leveret/session", body, user=None, headers={"User-Agent": agent})
+    return {"Cookie": opened.headers["set-cookie"].partition(";")[0], "X-Leveret-Console": "1"}
+
+
+def test_a_user_ends_other_sessions(console: Console, api: HttpBroker, visitor: str, axe: str) -> None:
+    lost, others = open_session(api, visitor, f"{IMAGE} Browser"), open_session(api, visitor, "curl")
+    console.open("sessions")
+    console.sign_in(visitor)
+    rows = console.wait_for_rows(lambda found: len(found) == 3)
+    assert {row[0] for row in rows} == {"Chrome on Linux this one", f"{IMAGE} Browser", "curl"}
+    assert console.findings(axe) == []
+    console.fill("Filter your sessions", "<img")
+    console.wait_for_rows(lambda found: len(found) == 1)
+    console.click("End…")
+    console.see("Signs you out of <img")
+    console.click("End session", "dialog button")
+    console.see("No session matches.")
+    assert api("GET", "/whoami", user=None, headers=lost).status == 401
+    assert api("GET", "/whoami", user=None, headers=others).status == 200
+    console.click("End other sessions…")
+    console.click("End other sessions", "dialog button")
+    console.see("Ended all other sessions")
+    assert api("GET", "/whoami", user=None, headers=others).status == 401
+    console.fill("Filter your sessions", "Chrome")
+    console.wait_for_rows(lambda found: len(found) == 1)
+    assert console.script("return window.attacked") is None
+    console.click("Sign out", "td button")
+    console.field("User name")
+
+
+def test_a_session_that_is_ended_elsewhere_shows_the_sign_in_form(console: Console, api: HttpBroker, visitor: str) -> None:
+    console.open("queues")
+    console.sign_in(visitor)
+    console.see_heading("Queues")
+    console.see("Live")
+    other = open_session(api, visitor, "curl")
+    assert api("DELETE", "/leveret/sessions", user=None, headers=other).status == 204
+    console.see("the session has ended; sign in again")
+    assert all("401" in message for message in console.problems())
+
+
 def test_from_a_growing_queue_to_its_end(console: Console, api: HttpBroker) -> None:
     declare(api, "growing")
     declare(api, "quiet")
@@ -577,6 +629,7 @@ VIEWS = (
     ("audit",),
     ("users", "guest"),
     ("permissions",),
+    ("sessions",),
 )
 
 

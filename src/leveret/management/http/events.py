@@ -159,8 +159,7 @@ class Events:
         """Publish an event about a change in the audit log, unless the copies of objects report it."""
         kind = record["kind"]
         if kind in _RIGHTS:
-            for subscriber in [one for one in self._subscribers if one.identity.name == record["name"]]:
-                subscriber.end("the permissions of the user have changed; connect again")
+            self.reconnect(record["name"], "the permissions of the user have changed; connect again")
         if kind in _COPIED:
             return
         action = "changed"
@@ -168,6 +167,12 @@ class Events:
             action = "created" if record["before"] is None else "deleted" if record["after"] is None else "changed"
         data = {"name": record["name"], "vhost": record["vhost"], "user": record["user"], "action": record["action"]}
         self.publish(kind, action, data, record["vhost"])
+
+    def reconnect(self, user: str, reason: str) -> None:
+        """End the streams of a user, whose clients connect again if they may."""
+        for subscriber in self._subscribers:
+            if subscriber.identity.name == user:
+                subscriber.end(reason)
 
     def note_statistics(self, kind: str) -> None:
         """Note that statistics of objects of a kind have changed."""

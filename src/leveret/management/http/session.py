@@ -13,6 +13,8 @@ from leveret.management.http.request import NO_CONTENT, Answer, Request
 _FORM: Final = "application/x-www-form-urlencoded"
 _FIELDS: Final = ("username", "password", "token", "refresh_token")
 _MAX_REFRESH_TOKEN: Final = 16 << 10
+# Why a stream of events ends: it may be that of a session that has ended.
+_ENDED: Final = "a session of the user has ended; connect again"
 
 
 async def login(request: Request) -> Answer:
@@ -65,6 +67,7 @@ async def list_sessions(request: Request) -> Answer:
 async def end_other_sessions(request: Request) -> Answer:
     """End all sessions of the user, except that of the request."""
     request.sign_in.end_own(request.headers, request.identity.name)
+    request.events.reconnect(request.identity.name, _ENDED)
     return NO_CONTENT
 
 
@@ -72,6 +75,7 @@ async def end_session(request: Request) -> Answer:
     """End a session of the user."""
     if not request.sign_in.end_own(request.headers, request.identity.name, request.path["id"]):
         raise not_found()
+    request.events.reconnect(request.identity.name, _ENDED)
     return NO_CONTENT
 
 

@@ -19,6 +19,7 @@ import { PipelineView, PipelinesView } from "./views/pipelines.js";
 import { PoliciesView } from "./views/policies.js";
 import { QueueView } from "./views/queue.js";
 import { QueuesView, StreamsView } from "./views/queues.js";
+import { SessionsView } from "./views/sessions.js";
 import { TransactionsView } from "./views/transactions.js";
 import { PermissionsView, UserView, UsersView } from "./views/users.js";
 import { VhostsView } from "./views/vhosts.js";
@@ -60,6 +61,7 @@ export const GROUPS = [
       { id: "vhosts", name: "Vhosts", key: "v", list: VhostsView, shown: always },
       { id: "users", name: "Users", key: "u", list: UsersView, one: UserView, parts: 2, shown: isAdministrator },
       { id: "permissions", name: "Permissions", key: "r", list: PermissionsView, shown: isAdministrator },
+      { id: "sessions", name: "Your sessions", key: "y", list: SessionsView, shown: () => has("/leveret/sessions") },
       { id: "policies", name: "Policies", key: "p", list: PoliciesView, vhosts: true, shown: () => has("/policies") },
       { id: "audit", name: "Audit log", key: "a", list: AuditView, shown: () => has("/leveret/audit") && isAdministrator() },
       { id: "definitions", name: "Definitions", key: "d", list: DefinitionsView, shown: () => has("/definitions") && isAdministrator() },
