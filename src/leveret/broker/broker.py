@@ -343,16 +343,16 @@ class Broker:
 
     def _settling_acquired(self, queue: Queue) -> Iterator[int]:
         for holder in list(self.holders):
-            entries = holder.all_unacked()
-            yield 1 + (len(entries) >> 7)
-            for at in range(0, len(entries), PIECE):
-                for entry in entries[at : at + PIECE]:
-                    if entry.queue is queue and entry.state == ACQUIRED:
-                        row = entry.row
-                        if row is not None:
-                            row.log.settle(entry)
-                            entry.row = None
-                yield PIECE >> 3
+            for entries in holder.unacked_pieces():
+                yield 1 + (len(entries) >> 7)
+                for at in range(0, len(entries), PIECE):
+                    for entry in entries[at : at + PIECE]:
+                        if entry.queue is queue and entry.state == ACQUIRED:
+                            row = entry.row
+                            if row is not None:
+                                row.log.settle(entry)
+                                entry.row = None
+                    yield PIECE >> 3
 
     def forget_queue(self, queue: Queue) -> None:
         """Remove the records of a deleted queue, which has no entries left."""

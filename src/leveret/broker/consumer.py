@@ -8,6 +8,7 @@ protocols subclass, which keeps calls cheap when compiled.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import mypyc_attr
@@ -18,6 +19,12 @@ from leveret.broker.values import FieldTable
 if TYPE_CHECKING:
     from leveret.broker.message import Entry, Message
     from leveret.broker.queues.queue import Queue
+
+
+# Entries of a piece of `UnackedOwner.unacked_pieces`.
+UNACKED_PIECE: Final = 2000
+# Numbers per entry up to which entries are looked up by all possible numbers.
+_MAX_SPAN: Final = 64
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -54,6 +61,34 @@ class UnackedOwner(CommitWaiter):
     @abstractmethod
     def all_unacked(self) -> list[Entry]:
         """Return the delivered entries that are not settled."""
+
+    def unacked_pieces(self) -> Iterator[list[Entry]]:
+        """Yield the same entries in pieces, between which entries may be delivered and settled.
+
+        An entry may be in two pieces, and one that is returned meanwhile in none.
+        """
+        yield self.all_unacked()
+
+
+def pieces_of(entries: dict[int, Entry], first: int, span: int, mask: int) -> Iterator[list[Entry]]:
+    """Yield entries by their numbers in pieces of up to `UNACKED_PIECE`. The dictionary may change meanwhile.
+
+    Args:
+        entries: The entries by number.
+        first: The lowest number.
+        span: How many numbers there are from the lowest on. If few of them have an entry, there is only one piece.
+        mask: The bits of a number.
+    """
+    if len(entries) <= UNACKED_PIECE or span > _MAX_SPAN * len(entries):
+        yield list(entries.values())
+        return
+    for at in range(0, span, UNACKED_PIECE):
+        piece = []
+        for number in range(first + at, first + min(at + UNACKED_PIECE, span)):
+            entry = entries.get(number & mask)
+            if entry is not None:
+                piece.append(entry)
+        yield piece
 
 
 class Scope:

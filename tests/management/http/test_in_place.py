@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from leveret import sync
+from leveret.broker.consumer import UNACKED_PIECE
 from leveret.client.errors import ConsumerCancelled, Error
 from leveret.wire.amqp0.properties import decode_header
 from leveret.wire.amqp10.descriptors import DATA
@@ -83,6 +85,38 @@ def test_unacked_messages_and_their_holder(api: HttpBroker, queue: str, channel:
         rest = browse(api, queue, f"?state=unacked&cursor={found['cursor']}")
         assert [item["payload"] for item in rest["messages"]] == ["two"]
         assert payloads(api, queue) == ["three"]
+
+
+@pytest.mark.parametrize("protocol", ["0-9", "0-9-1", "1.0"])
+def test_many_unacked_messages_are_listed_in_their_order(api: HttpBroker, queue: str, protocol: str) -> None:
+    count = 2 * UNACKED_PIECE + 100
+    assert api("DELETE", f"/queues/%2F/{queue}/contents").status == 204
+    with sync.connect(api.process.url()) as connection, connection.channel().publisher(routing_key=queue) as publisher:
+        for number in range(count):
+            publisher.publish(str(number).encode())
+    with ExitStack() as stack:
+        consumer: sync.Consumer
+        if protocol == "1.0":
+            amqp10 = stack.enter_context(sync.connect(api.process.url(), protocol="1.0"))
+            consumer = stack.enter_context(amqp10.session().receiver(queue, prefetch=0))
+        elif protocol == "0-9":
+            amqp09 = stack.enter_context(sync.connect(api.process.url(), protocol="0-9"))
+            consumer = stack.enter_context(amqp09.channel().consume(queue, prefetch=0))
+        else:
+            amqp091 = stack.enter_context(sync.connect(api.process.url()))
+            consumer = stack.enter_context(amqp091.channel().consume(queue, prefetch=0))
+        held = [consumer.next(30) for _ in range(count)]
+        for number in (0, 1, UNACKED_PIECE, count - 1):
+            held[number].ack()
+        expected = [str(number) for number in range(count) if number not in (0, 1, UNACKED_PIECE, count - 1)]
+        wait_until(lambda: api.get(f"/queues/%2F/{queue}")["messages_unacknowledged"] == len(expected), "acks")
+        found: list[str] = []
+        cursor = ""
+        while cursor is not None:
+            page = browse(api, queue, f"?state=unacked&count=1000&cursor={cursor}")
+            found += [item["payload"] for item in page["messages"]]
+            cursor = page["cursor"]
+        assert found == expected
 
 
 def test_a_search(api: HttpBroker, queue: str) -> None:

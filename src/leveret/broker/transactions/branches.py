@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from leveret.broker.consumer import UnackedOwner
+from leveret.broker.consumer import UNACKED_PIECE, UnackedOwner
 from leveret.broker.errors import ContentTooLarge, NotFound, PreconditionFailed, ResourceError, ResourceLocked
 from leveret.broker.log import CommitWaiter
 from leveret.broker.message import Entry, Message
@@ -145,6 +145,12 @@ class Branches(UnackedOwner):
 
     def all_unacked(self) -> list[Entry]:
         return [entry for branch in self.by_name.values() for entry, _ in branch.settlements]
+
+    def unacked_pieces(self) -> Iterator[list[Entry]]:
+        for branch in list(self.by_name.values()):
+            settlements = branch.settlements
+            for at in range(0, len(settlements), UNACKED_PIECE):
+                yield [entry for entry, _ in settlements[at : at + UNACKED_PIECE]]
 
     def find(self, name: str, user: str | None) -> Branch:
         """Return a branch of a user; of any user for None. Raises NotFound."""

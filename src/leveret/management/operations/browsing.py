@@ -11,12 +11,12 @@ import heapq
 import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
-from operator import attrgetter
 from typing import TYPE_CHECKING, Final, Literal
 
 from msgspec import field
 
 from leveret.broker.bodies import Body, size_of
+from leveret.broker.consumer import UNACKED_PIECE
 from leveret.broker.dead_letter import split_address
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.message import ACQUIRED, FORMAT_AMQP1, PROTOCOLS, Entry, Message
@@ -50,8 +50,6 @@ STEP_BYTES: Final = 1 << 20
 TURN: Final = 0.002
 # Maximum bytes of a body of AMQP 1.0 that are returned with its sections.
 MAX_ENCODED_BODY: Final = 64 << 10
-# Unacked entries of a channel that are compared in one step.
-PIECE: Final = 2000
 
 
 class Limited(Request, kw_only=True):
@@ -413,14 +411,54 @@ async def _browse_unacked(context: Context, queue: Queue, request: Browse) -> Br
 
 async def _unacked_entries(context: Context, queue: Queue, after: int, turns: Turns) -> list[Entry]:
     """Return the acquired entries of a queue behind a sequence number, at most the first ones that a request looks at."""
-    found: list[Entry] = []
+    first = _First(MAX_EXAMINED)
     for holder in list(context.broker.holders):
-        entries = holder.all_unacked()
-        for at in range(0, len(entries), PIECE):
-            found += [entry for entry in entries[at : at + PIECE] if entry.queue is queue and entry.seq > after]
-            await turns.pause()
+        for entries in holder.unacked_pieces():
+            for at in range(0, len(entries), UNACKED_PIECE):
+                for entry in entries[at : at + UNACKED_PIECE]:
+                    if entry.queue is queue and entry.seq > after:
+                        first.add(entry)
+                await turns.pause()
+    ordered: list[Entry] = []
+    while first:
+        ordered += first.take_last(UNACKED_PIECE)
         await turns.pause()
-    return heapq.nsmallest(MAX_EXAMINED, found, key=attrgetter("seq"))
+    ordered.reverse()
+    return ordered
+
+
+class _First:
+    """The entries of a queue with the lowest sequence numbers. Each is added and removed in little time.
+
+    Args:
+        limit: The maximum number of entries.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._entries: dict[int, Entry] = {}
+        # Their negated sequence numbers: the highest number is the first item.
+        self._heap: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def add(self, entry: Entry) -> None:
+        """Add an entry, which may be known."""
+        seq = entry.seq
+        if seq in self._entries:
+            return
+        if len(self._heap) < self._limit:
+            heapq.heappush(self._heap, -seq)
+        elif -seq > self._heap[0]:
+            del self._entries[-heapq.heapreplace(self._heap, -seq)]
+        else:
+            return
+        self._entries[seq] = entry
+
+    def take_last(self, count: int) -> list[Entry]:
+        """Remove and return entries, the last one first."""
+        return [self._entries.pop(-heapq.heappop(self._heap)) for _ in range(min(count, len(self._heap)))]
 
 
 def _holder(consumer: Consumer | None) -> Holder | None:

@@ -153,8 +153,16 @@ class Channel(Channel091):
         return Channel091.outstanding(self) + len(self.files.opens) + self.messages.incomplete
 
     def all_unacked(self) -> list[Entry]:
+        return Channel091.all_unacked(self) + self._transfers()
+
+    def unacked_pieces(self) -> Iterator[list[Entry]]:
+        yield self._transfers()
+        yield from Channel091.unacked_pieces(self)
+
+    def _transfers(self) -> list[Entry]:
+        """Return the entries of class file and class message that are being transferred."""
         opens = [opened.entry for opened in self.files.opens]
-        return Channel091.all_unacked(self) + opens + [transfer.entry for transfer in self.messages.in_flight()]
+        return opens + [transfer.entry for transfer in self.messages.in_flight()]
 
     def requeuing_all(self) -> Iterator[int]:
         for requeue_pending in (self.files.requeue_pending, self.messages.requeue_pending):

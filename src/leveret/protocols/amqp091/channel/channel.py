@@ -601,6 +601,10 @@ class Channel(UnackedOwner):
     def all_unacked(self) -> list[Entry]:
         return [*self.unacked.entries.values(), *self.transaction.entries()]
 
+    def unacked_pieces(self) -> Iterator[list[Entry]]:
+        yield from self.unacked.pieces()
+        yield from self.transaction.pieces()
+
     def watch_timeout(self, limit: int | None, queue: Queue) -> None:
         """Start the consumer timeout if a consumer (`limit`), its queue or the vhost sets one, in milliseconds.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from leveret.broker.consumer import UNACKED_PIECE
 from leveret.broker.errors import ContentTooLarge
 from leveret.broker.message import Entry, Message
 from leveret.broker.routing import Route
@@ -81,6 +82,12 @@ class ChannelTransaction:
     def entries(self) -> list[Entry]:
         """Return the entries of the settlements."""
         return [entry for _, entry, _ in self.settlements]
+
+    def pieces(self) -> Iterator[list[Entry]]:
+        """Yield the same entries in pieces, between which the transaction may grow or end."""
+        settlements = self.settlements
+        for at in range(0, len(settlements), UNACKED_PIECE):
+            yield [entry for _, entry, _ in settlements[at : at + UNACKED_PIECE]]
 
     def take(self) -> tuple[list[PendingPublish], list[Settlement]]:
         """Return the publishes and the settlements, and start a new transaction."""

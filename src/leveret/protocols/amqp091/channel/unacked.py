@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 
+from leveret.broker.consumer import pieces_of
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.message import Entry
 from leveret.broker.queues.frozen import FrozenQueues
@@ -137,6 +138,10 @@ class UnackedDeliveries:
             self._timed = True
             self.tracked = True
             self._times = dict.fromkeys(self.entries, self._timers.now())
+
+    def pieces(self) -> Iterator[list[Entry]]:
+        """Yield the entries in pieces, between which there may be deliveries and acknowledgements."""
+        return pieces_of(self.entries, self._low_tag, self._next_tag - self._low_tag, -1)
 
     # Acknowledgements
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.bodies import Body
-from leveret.broker.consumer import Client, UnackedOwner
+from leveret.broker.consumer import Client, UnackedOwner, pieces_of
 from leveret.broker.errors import BrokerError
 from leveret.broker.jobs import logged
 from leveret.broker.message import Entry
@@ -575,6 +575,13 @@ class SessionEndpoint(UnackedOwner):
         entries = list(self.unacked.values())
         entries.extend([item.entry for item in self.retiring.values()])
         return entries
+
+    def unacked_pieces(self) -> Iterator[list[Entry]]:
+        yield [item.entry for item in self.retiring.values()]
+        unacked = self.unacked
+        if unacked:
+            first = next(iter(unacked))
+            yield from pieces_of(unacked, first, self.next_delivery_id - first & MASK, MASK)
 
     # The end
 

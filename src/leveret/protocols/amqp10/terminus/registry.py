@@ -133,6 +133,10 @@ class TerminusRegistry(UnackedOwner):
             entries.extend(terminus.unacked_entries())
         return entries
 
+    def unacked_pieces(self) -> Iterator[list[Entry]]:
+        for terminus in list(self.by_key.values()):
+            yield terminus.unacked_entries()
+
     # After a start
 
     def recover(self, recovery: Recovery) -> None:
