@@ -66,6 +66,7 @@ def values(http_process: HttpBroker) -> Iterator[dict[str, str]]:
         ("PUT", f"/operator-policies/%2F/{NAME}", {"pattern": NAME, "definition": {"max-length": 90}}),
         ("PUT", "/parameters/vhost-limits/%2F/limits", {"value": {"max-connections": 5000}}),
         ("PUT", f"/global-parameters/{NAME}", {"value": {"a": [1]}}),
+        ("PUT", f"/vhosts/{NAME}", {}),
         ("PUT", f"/users/{NAME}", {"password": NAME, "tags": "management"}),
         ("PUT", f"/permissions/%2F/{NAME}", {"configure": "", "write": "", "read": ""}),
         ("PUT", f"/topic-permissions/%2F/{NAME}", {"exchange": NAME, "write": "", "read": ""}),
@@ -188,6 +189,163 @@ def test_changes_answer_as_documented(api: HttpBroker, document: dict[str, Any],
         Draft202012Validator({**schema, "components": document["components"]}).validate(body)
         reply = api("POST", address(path, values), body)
         validate(document, operation, 200, reply.json)
+
+
+# A body with every key of each request, by method and path. Tests send variants of it, so the last requests delete nothing.
+_REGEXES = {"configure": "^x", "write": "^x", "read": "^x"}
+_POLICY = {"pattern": "^openapi-none$", "definition": {"max-length": 7}, "priority": 1, "apply-to": "queues"}
+_SELECTION = {"where": [{"field": "body", "match": "contains", "value": "none"}], "cursor": "", "examine": 10}
+_LIMITED = _SELECTION | {"examine_bytes": 1000, "seconds": 0.5}
+_TARGET = _LIMITED | {"queue_id": None, "to_queue": NAME}
+BODIES: dict[tuple[str, str], dict[str, Any]] = {
+    ("POST", "/login"): {"username": "guest", "password": "guest"},
+    ("POST", "/leveret/session"): {"username": "guest", "password": "guest"},
+    ("PUT", "/cluster-name"): {"name": "NODE"},
+    ("POST", "/definitions"): {"queues": [], "rabbit_version": "4.1.0"},
+    ("POST", "/definitions/{vhost}"): {"queues": [], "exchanges": []},
+    ("POST", "/all-configuration"): {"users": []},
+    ("POST", "/leveret/queues/{vhost}/{name}/messages/search"): _LIMITED
+    | {"state": "ready", "offset": 0, "count": 5, "encoding": "auto", "truncate": 10},
+    ("POST", "/leveret/queues/{vhost}/{name}/messages/move"): _TARGET,
+    ("POST", "/leveret/queues/{vhost}/{name}/messages/copy"): _LIMITED | {"to_exchange": NAME, "routing_key": "none"},
+    ("POST", "/leveret/queues/{vhost}/{name}/messages/delete"): {"ids": [999_999]},
+    ("POST", "/leveret/queues/{vhost}/{name}/messages/resend"): {
+        "id": 999_999,
+        "exchange": "",
+        "routing_key": NAME,
+        "payload": "x",
+        "payload_encoding": "string",
+        "properties": {"app_id": "a"},
+    },
+    ("POST", "/leveret/delete"): {
+        "kind": "queues",
+        "pattern": "^none$",
+        "vhost": "/",
+        "dry_run": True,
+        "if_unused": True,
+        "if_empty": True,
+    },
+    ("POST", "/leveret/operations/{name}"): {"vhost": "/"},
+    ("PUT", "/vhosts/{vhost}"): {"description": "d", "tags": ["t"], "default_queue_type": "classic"},
+    ("POST", "/users/bulk-delete"): {"users": []},
+    ("PUT", "/users/{user}"): {"password": NAME, "tags": "management"},
+    ("PUT", "/permissions/{vhost}/{user}"): _REGEXES,
+    ("PUT", "/topic-permissions/{vhost}/{user}"): {"exchange": NAME, "write": "^x", "read": "^x"},
+    ("PUT", "/topic-permissions/{vhost}/{user}/{exchange}"): {"exchange": NAME, "write": "^x", "read": "^x"},
+    ("PUT", "/vhost-limits/{vhost}/{name}"): {"value": 5000},
+    ("PUT", "/user-limits/{user}/{name}"): {"value": 5},
+    ("PUT", "/policies/{vhost}/{name}"): _POLICY,
+    ("PUT", "/operator-policies/{vhost}/{name}"): _POLICY,
+    ("PUT", "/parameters/{component}/{vhost}/{name}"): {"value": {"max-connections": 5000}},
+    ("PUT", "/global-parameters/{name}"): {"value": {"a": 1}},
+    ("PUT", "/exchanges/{vhost}/{name}"): {
+        "type": "topic",
+        "durable": False,
+        "auto_delete": False,
+        "internal": False,
+        "arguments": {},
+    },
+    ("POST", "/exchanges/{vhost}/{name}/publish"): {
+        "properties": {"priority": 1},
+        "routing_key": "none",
+        "payload": "x",
+        "payload_encoding": "string",
+    },
+    ("PUT", "/queues/{vhost}/{name}"): {"durable": True, "auto_delete": False, "arguments": {}},
+    ("POST", "/queues/{vhost}/{name}/get"): {
+        "count": 1,
+        "ackmode": "ack_requeue_true",
+        "encoding": "auto",
+        "truncate": 10,
+    },
+    ("POST", "/queues/{vhost}/{name}/actions"): {"action": "sync"},
+    ("POST", "/bindings/{vhost}/e/{source}/{kind}/{destination}"): {"routing_key": "k", "arguments": {"a": 1}},
+    ("POST", "/auth/hash_password"): {"password": "x"},
+}
+# Values of every type in JSON, for keys that expect another one.
+WRONG: tuple[Any, ...] = (None, True, 7, -1, 1.5, 1 << 70, "", "x", "\ud83d\ude00", [], [None], [[7]], {}, {"": {"a": [None]}})
+
+
+def body_address(method: str, path: str, values: dict[str, str]) -> str:
+    if path == "/leveret/operations/{name}":
+        return "/leveret/operations/queues.list"
+    if path == "/vhosts/{vhost}":
+        return f"/vhosts/{NAME}"
+    if path.startswith("/vhost-limits"):
+        return "/vhost-limits/%2F/max-connections"
+    if path.startswith("/user-limits"):
+        return f"/user-limits/{NAME}/max-channels"
+    return address(path, values)
+
+
+def body_schema(document: dict[str, Any], method: str, path: str) -> dict[str, Any]:
+    schema = document["paths"][f"/api{path}"][method.lower()]["requestBody"]["content"]["application/json"]["schema"]
+    return {**schema, "components": strict(document)["components"]}
+
+
+def test_every_body_has_a_schema_of_its_keys(document: dict[str, Any]) -> None:
+    described = {
+        (method.upper(), path.removeprefix("/api"))
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+        if "requestBody" in operation
+    }
+    assert described == set(BODIES)
+    without_keys = [(method, path) for method, path in BODIES if "$ref" not in body_schema(document, method, path)]
+    assert without_keys == [("POST", "/leveret/operations/{name}")], "its keys are those of the operation"
+    # All others take no body.
+    others = {(method, path) for path, methods in ROUTES.items() for method in methods if method in ("PUT", "POST")}
+    assert {path.rpartition("/")[2] for _, path in others - described} == {
+        "add", "enable", "grow", "pause", "protection", "queues", "resume",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "path"), BODIES)
+def test_bodies_of_the_schema_are_accepted(
+    api: HttpBroker, document: dict[str, Any], values: dict[str, str], method: str, path: str
+) -> None:
+    body = {key: value for key, value in BODIES[method, path].items() if value is not None}
+    if path == "/cluster-name":
+        body = {"name": values["node"]}
+    schema = body_schema(document, method, path)
+    Draft202012Validator(schema).validate(body)
+    where = body_address(method, path, values)
+    reply = api(method, where, body)
+    assert reply.status in (200, 201, 204), (reply.status, reply.content)
+    required = document["components"]["schemas"].get(schema.get("$ref", "").rpartition("/")[2], {}).get("required", [])
+    for key in required:
+        refused = api(method, where, {name: value for name, value in body.items() if name != key})
+        assert refused.status == 400, (key, refused.content)
+    unknown = api(method, where, body | {"unknown": 1})
+    assert unknown.status in ((400,) if path.startswith("/leveret/operations") else (200, 201, 204)), unknown.content
+
+
+@pytest.mark.parametrize(("method", "path"), BODIES)
+def test_values_of_other_types_are_refused_and_cause_no_error(
+    api: HttpBroker, document: dict[str, Any], values: dict[str, str], method: str, path: str
+) -> None:
+    body = {key: value for key, value in BODIES[method, path].items() if value is not None}
+    schema = Draft202012Validator(body_schema(document, method, path))
+    where = body_address(method, path, values)
+    accepted = []
+    for key in body:
+        for wrong in WRONG:
+            changed = body | {key: wrong}
+            reply = api(method, where, changed)
+            assert reply.status < 500, (key, wrong, reply.content)
+            if wrong is not None and reply.status < 400 and not schema.is_valid(changed):
+                accepted.append((key, wrong))
+    assert [(key, wrong) for key, wrong in accepted if (key, wrong) not in LENIENT] == []
+
+
+# Values that clients of RabbitMQ send for others.
+LENIENT = (
+    *((flag, value) for flag in ("durable", "auto_delete", "internal") for value in ("", 1)),
+    ("arguments", ""),
+    ("arguments", []),
+    ("properties", []),
+    *(("rabbit_version", value) for value in WRONG),
+)
 
 
 def test_refusals_answer_as_documented(api: HttpBroker, document: dict[str, Any]) -> None:

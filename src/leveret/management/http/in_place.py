@@ -136,7 +136,7 @@ async def delete_matching(request: Request) -> Answer:
         raise bad_request(f"unknown kind '{kind}'; expected one of {', '.join(_DELETABLE)}")
     access.check(request.identity)
     wanted = _with_body(request, "kind", "pattern", "vhost", "dry_run", "if_unused", "if_empty")
-    vhost = wanted.get("vhost", "/")
+    vhost = request.text("vhost", "/")
     if kind not in ("users", "vhosts") and vhost not in request.identity.vhosts and not request.identity.is_administrator():
         raise bad_request(f"vhost '{vhost}' does not exist")
     user = request.identity.name if access is ANY else None

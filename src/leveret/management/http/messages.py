@@ -14,7 +14,7 @@ _MODES: Final = ("ack_requeue_true", "ack_requeue_false", "reject_requeue_true",
 def _number(value: object, name: str) -> int:
     """Return a number, which clients also send as a string. Raises `HttpError` (400)."""
     with suppress(ValueError):
-        if isinstance(value, (int, float, str)):
+        if isinstance(value, int | str) and not isinstance(value, bool):
             return int(value)
     raise bad_request(f"invalid value of '{name}'; expected a number")
 

@@ -537,6 +537,99 @@ class Browsed(Answer):
     cursor: str | None
 
 
+class Condition(Body):
+    """A condition on a message."""
+
+    field: str
+    match: Literal["equals", "contains", "regex", "exists"] | UnsetType = UNSET
+    value: Json | UnsetType = UNSET
+
+
+class Limited(Body):
+    """The messages of a request, and the limits of its work."""
+
+    where: list[Condition] | UnsetType = UNSET
+    cursor: str | UnsetType = UNSET
+    examine: int | UnsetType = UNSET
+    examine_bytes: int | UnsetType = UNSET
+    seconds: float | UnsetType = UNSET
+
+
+class SearchBody(Limited):
+    """A request to look for messages."""
+
+    state: Literal["ready", "unacked"] | UnsetType = UNSET
+    offset: int | UnsetType = UNSET
+    count: int | UnsetType = UNSET
+    encoding: Literal["auto", "base64"] | UnsetType = UNSET
+    truncate: int | UnsetType = UNSET
+
+
+class SelectBody(Limited):
+    """A request about ready messages: those with these ids, or all that meet the conditions."""
+
+    ids: list[int] | UnsetType = UNSET
+    queue_id: int | UnsetType = UNSET
+
+
+class TargetBody(SelectBody):
+    """A request about ready messages and their target, one of `to_queue`, `to_exchange` and `to_origin`."""
+
+    to_queue: str | UnsetType = UNSET
+    to_exchange: str | UnsetType = UNSET
+    routing_key: str | UnsetType = UNSET
+    to_origin: bool | UnsetType = UNSET
+
+
+class ResendBody(Body):
+    """A request to publish a changed copy of a message, and to delete the message."""
+
+    id: int
+    queue_id: int | UnsetType = UNSET
+    exchange: str | UnsetType = UNSET
+    routing_key: str | UnsetType = UNSET
+    payload: str | UnsetType = UNSET
+    payload_encoding: Literal["string", "base64"] | UnsetType = UNSET
+    properties: Arguments | UnsetType = UNSET
+
+
+class Relocated(Answer):
+    """Numbers of messages that were changed and that stay, and the cursor at which the next request continues."""
+
+    messages: int
+    unroutable: int
+    refused: int
+    missing: int
+    examined: int
+    cursor: str | None
+
+
+class DeleteBody(Body):
+    """A request to delete all objects whose names match an RE2 expression; a dry run unless `dry_run` is false."""
+
+    kind: Literal["queues", "exchanges", "policies", "operator_policies", "users", "vhosts"]
+    pattern: str
+    vhost: str | UnsetType = UNSET
+    dry_run: bool | UnsetType = UNSET
+    if_unused: bool | UnsetType = UNSET
+    if_empty: bool | UnsetType = UNSET
+
+
+class NotDeleted(Answer):
+    """An object that was not deleted, and why."""
+
+    name: str
+    reason: str
+
+
+class DeletedObjects(Answer):
+    """The objects that match, those that were not deleted, and whether there are more."""
+
+    names: list[str]
+    refused: list[NotDeleted]
+    more: bool
+
+
 class Binding(Answer):
     """A binding. `properties_key` identifies it among those with the same source and destination."""
 
