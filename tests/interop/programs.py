@@ -72,6 +72,18 @@ def java(directory: Path, program: str, library: str, libraries_of: str = "pom.x
     return ["java", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-cp", f"{libraries}/*:{classes}", program]
 
 
+def go(directory: Path, program: str) -> list[str]:
+    """Return the command that runs the Go program in a directory, which has go.mod, go.sum and main.go."""
+    compiler = shutil.which("go") or "/usr/local/go/bin/go"
+    if not Path(compiler).exists():
+        pytest.skip("Go is not installed")
+    built = build_directory("go", *(directory / name for name in ("go.mod", "go.sum", "main.go"))) / program
+    if not built.exists():
+        environment = os.environ | {"GOFLAGS": "-mod=mod", "GOTOOLCHAIN": "local"}
+        prepare([compiler, "build", "-o", str(built), "."], "the Go client cannot be built", cwd=directory, env=environment)
+    return [str(built)]
+
+
 def run(command: list[str], broker: Broker, least: int, timeout: float = 110) -> None:
     """Run a program that prints `ok ...` for each successful check, and their number at the end."""
     ran = subprocess.run(

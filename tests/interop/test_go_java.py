@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.interop.programs import build_directory, java, prepare, run
+from tests.interop.programs import go, java, run
 from tests.support.broker import Broker
 
 HERE = Path(__file__).parent
@@ -17,15 +15,7 @@ HERE = Path(__file__).parent
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_go(broker: Broker) -> None:
-    go = shutil.which("go") or "/usr/local/go/bin/go"
-    if not Path(go).exists():
-        pytest.skip("Go is not installed")
-    directory = build_directory("go", *(HERE / "go" / name for name in ("go.mod", "go.sum", "main.go")))
-    program = directory / "interop"
-    if not program.exists():
-        environment = os.environ | {"GOFLAGS": "-mod=mod", "GOTOOLCHAIN": "local"}
-        prepare([go, "build", "-o", str(program), "."], "the Go client cannot be built", cwd=HERE / "go", env=environment)
-    run([str(program)], broker, least=13)
+    run(go(HERE / "go", "interop"), broker, least=13)
 
 
 @pytest.mark.slow
