@@ -263,7 +263,22 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("POST", "/auth/hash_password"): {"password": "x"},
 }
 # Values of every type in JSON, for keys that expect another one.
-WRONG: tuple[Any, ...] = (None, True, 7, -1, 1.5, 1 << 70, "", "x", "\ud83d\ude00", [], [None], [[7]], {}, {"": {"a": [None]}})
+WRONG: tuple[Any, ...] = (
+    None,
+    True,
+    7,
+    -1,
+    1.5,
+    1 << 70,
+    "",
+    "x",
+    "\ud83d\ude00",
+    [],
+    [None],
+    [[7]],
+    {},
+    {"": {"a": [None]}},
+)
 
 
 def body_address(method: str, path: str, values: dict[str, str]) -> str:
