@@ -269,7 +269,7 @@ def test_replicas_of_quorum_queues(api: HttpBroker) -> None:
 
 
 def test_connections_channels_and_consumers(api: HttpBroker) -> None:
-    with sync.connect(api.process.url(), connection_name="shown") as connection:
+    with sync.connect(api.process.url(), connection_name="shown", reconnect=False) as connection:
         channel = connection.channel()
         channel.declare_queue("consumed")
         channel.consume("consumed", prefetch=7).__enter__()
