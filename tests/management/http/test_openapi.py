@@ -226,6 +226,13 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
         "if_empty": True,
     },
     ("POST", "/leveret/operations/{name}"): {"vhost": "/"},
+    ("PUT", "/leveret/alert-rules/{name}"): {
+        "kind": "depth",
+        "vhost": "none",
+        "pattern": "^none$",
+        "threshold": 1000,
+        "seconds": 5,
+    },
     ("PUT", "/vhosts/{vhost}"): {"description": "d", "tags": ["t"], "default_queue_type": "classic"},
     ("POST", "/users/bulk-delete"): {"users": []},
     ("PUT", "/users/{user}"): {"password": NAME, "tags": "management"},
