@@ -103,9 +103,9 @@ def test_open_transactions(console: Console, api: HttpBroker, work: str) -> None
         console.enter("transactions", sort="publishes", desc="1")
         rows = console.wait_for_rows(lambda found: len(found) == 2 and "3" in found[0] and "1" in found[1])
         assert "tx" in rows[0] and "coordinator" in rows[1]
-        console.fill("Filter open transactions", "nobody")
+        console.fill("Filter open transactions", "unknown")
         console.see("No open transaction matches.")
-        assert "name=nobody" in console.driver.current_url
+        assert "name=unknown" in console.driver.current_url
         console.fill("Filter open transactions", "guest")
         console.wait_for_rows(lambda found: len(found) == 2)
         channel.tx_commit()
