@@ -109,8 +109,8 @@ def test_idle_connections_do_not_deny_the_api(api: HttpBroker) -> None:
             connection = socket.create_connection(("127.0.0.1", api.port))
             connection.settimeout(0)
             idle.append(connection)
-        wait_until(lambda: api("GET", "/whoami").status == 200, "an answer", within=20)
-        wait_until(lambda: is_closed(idle[0]), "the oldest connection to close", within=20)
+        wait_until(lambda: api("GET", "/whoami").status == 200, "an answer")
+        wait_until(lambda: is_closed(idle[0]), "the oldest connection to close")
     finally:
         for connection in idle:
             connection.close()
