@@ -3,6 +3,7 @@
 const BASE = new URL("api/", document.baseURI);
 
 let onSignedOut = () => {};
+let session = new AbortController();
 
 /** An answer other than success, or no answer (status 0). The message is the reason that the API gives. */
 export class ApiError extends Error {
@@ -19,6 +20,12 @@ export class ApiError extends Error {
 /** Sets the function to call when the session has ended. */
 export function whenSignedOut(signedOut) {
   onSignedOut = signedOut;
+}
+
+/** Abandons all requests, because the session is about to end. */
+export function abandonRequests() {
+  session.abort();
+  session = new AbortController();
 }
 
 /**
@@ -58,10 +65,10 @@ export async function send(method, target, { body, headers = {}, signal } = {}) 
       headers: { ...headers, "x-leveret-console": "1" },
       credentials: "same-origin",
       cache: "no-store",
-      signal,
+      signal: signal ? AbortSignal.any([signal, session.signal]) : session.signal,
     });
   } catch (error) {
-    if (error.name === "AbortError") {
+    if (signal?.aborted) {
       throw error;
     }
     throw new ApiError(0, "the broker does not answer");

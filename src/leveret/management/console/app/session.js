@@ -1,6 +1,6 @@
 // The signed-in user. The session is a cookie that scripts cannot read; all tabs of the browser share it.
 
-import { ApiError, call, get, whenSignedOut } from "./api.js";
+import { ApiError, abandonRequests, call, get, whenSignedOut } from "./api.js";
 import { signal } from "./html.js";
 import { PROVIDER, beginSignIn, endSignIn, finishSignIn } from "./provider.js";
 
@@ -46,6 +46,7 @@ export const signInAtProvider = () => beginSignIn();
 
 /** Signs out in all tabs, and at the provider. */
 export async function signOut() {
+  abandonRequests();
   try {
     await call("DELETE", SESSION);
   } catch (error) {
