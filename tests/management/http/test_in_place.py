@@ -181,6 +181,8 @@ def test_the_latest_value_of_a_key_moves(api: HttpBroker) -> None:
     [
         ("GET", "/messages", None),
         ("POST", "/messages/search", {}),
+        ("POST", "/messages/dead-letters", {}),
+        ("POST", "/messages/preview", {"to_queue": "mine"}),
         ("POST", "/messages/move", {"to_queue": "mine"}),
         ("POST", "/messages/copy", {"to_queue": "mine"}),
         ("POST", "/messages/delete", {}),
@@ -193,6 +195,18 @@ def test_permissions_for_the_queue(api: HttpBroker, queue: str, method: str, pat
     reply = api(method, f"{QUEUES}/{queue}{path}", body, user="manager")
     assert (reply.status, reply.json["error"]) == (401, "not_authorised")
     assert api.get(f"/queues/%2F/{queue}")["state"] == "running"
+
+
+def test_dead_letters_and_previews_change_nothing(api: HttpBroker, queue: str) -> None:
+    where = [{"field": "body", "value": "two"}]
+    found = api("POST", f"{QUEUES}/{queue}/messages/dead-letters", {"where": where}, user="viewer").json
+    assert [(group["reason"], group["messages"]) for group in found["groups"]] == [(None, 1)]
+    preview = api("POST", f"{QUEUES}/{queue}/messages/preview", {"to_queue": queue}, user="viewer").json
+    assert (preview["messages"], preview["cursor"]) == (3, None)
+    assert payloads(api, queue) == ["one", "two", "three"]
+    for path in ("dead-letters", "preview"):
+        body = {"where": where, "to_queue": queue}
+        assert api("POST", f"{QUEUES}/{queue}/messages/{path}", body, user="operator").status == 401
 
 
 @pytest.mark.parametrize("target", [{"to_queue": "theirs"}, {"to_exchange": "amq.fanout"}])
@@ -215,6 +229,8 @@ def test_permissions_for_the_target(api: HttpBroker, target: dict[str, str]) -> 
         ("POST", "/messages/search", {"where": [{"field": "size"}]}),
         ("POST", "/messages/search", {"where": 1}),
         ("POST", "/messages/search", {"seconds": 0}),
+        ("POST", "/messages/dead-letters", {"header": 5}),
+        ("POST", "/messages/preview", {}),
         ("POST", "/messages/move", {}),
         ("POST", "/messages/move", {"ids": ["x"], "to_queue": "y"}),
         ("POST", "/messages/delete", {"ids": [1], "where": [{"field": "body", "value": "x"}]}),

@@ -206,6 +206,8 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("POST", "/all-configuration"): {"users": []},
     ("POST", "/leveret/queues/{vhost}/{name}/messages/search"): _LIMITED
     | {"state": "ready", "offset": 0, "count": 5, "encoding": "auto", "truncate": 10},
+    ("POST", "/leveret/queues/{vhost}/{name}/messages/dead-letters"): _LIMITED | {"header": "x-exception-message"},
+    ("POST", "/leveret/queues/{vhost}/{name}/messages/preview"): _LIMITED | {"to_origin_exchange": True},
     ("POST", "/leveret/queues/{vhost}/{name}/messages/move"): _TARGET,
     ("POST", "/leveret/queues/{vhost}/{name}/messages/copy"): _LIMITED | {"to_exchange": NAME, "routing_key": "none"},
     ("POST", "/leveret/queues/{vhost}/{name}/messages/delete"): {"ids": [999_999]},

@@ -49,7 +49,7 @@ def _with_body(request: Request, *keys: str) -> Row:
 _LIMITED: Final = ("where", "cursor", "examine", "examine_bytes", "seconds")
 _BROWSE: Final = (*_LIMITED, "state", "offset", "count", "encoding", "truncate", "encoded")
 _SELECT: Final = (*_LIMITED, "ids", "queue_id")
-_TARGET: Final = (*_SELECT, "to_queue", "to_exchange", "routing_key", "to_origin")
+_TARGET: Final = (*_SELECT, "to_queue", "to_exchange", "routing_key", "to_origin", "to_origin_exchange")
 _RESEND: Final = ("id", "queue_id", "exchange", "routing_key", "payload", "payload_encoding", "properties")
 
 
@@ -84,6 +84,18 @@ async def _browse(request: Request, wanted: Row) -> Row:
     return found
 
 
+def _look(call: str, *keys: str) -> Callable[[Request], Awaitable[Answer]]:
+    """Return the handler of an operation that counts messages of a queue."""
+
+    async def handle(request: Request) -> Answer:
+        await _check_queue(request)
+        _check_conditions(request)
+        wanted = {"vhost": request.vhost, "queue": request.name, **_with_body(request, *keys)}
+        return Answer(body=await request.control.call(call, wanted, user=request.identity.name))
+
+    return handle
+
+
 def _change(call: str, *keys: str) -> Callable[[Request], Awaitable[Answer]]:
     """Return the handler of an operation on messages of a queue."""
 
@@ -95,6 +107,8 @@ def _change(call: str, *keys: str) -> Callable[[Request], Awaitable[Answer]]:
     return handle
 
 
+dead_letters: Final = _look("messages.dead_letters", *_LIMITED, "header")
+preview: Final = _look("messages.preview", *_TARGET)
 move: Final = _change("messages.move", *_TARGET)
 copy: Final = _change("messages.copy", *_TARGET)
 delete: Final = _change("messages.delete", *_SELECT)

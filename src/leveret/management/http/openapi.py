@@ -229,6 +229,10 @@ OPERATIONS: Final[Mapping[Handler, Operation]] = {
     ),
     in_place.browse: Operation(schemas.Browsed),
     in_place.search: Operation(schemas.Browsed, schemas.SearchBody),
+    in_place.dead_letters: Operation(
+        schemas.DeadLetters, schemas.DeadLettersBody, text="Count the messages of a queue by their last death."
+    ),
+    in_place.preview: Operation(schemas.Relocated, schemas.TargetBody, text="Count the messages that a move would move."),
     in_place.move: Operation(schemas.Relocated, schemas.TargetBody, text="Move messages of a queue."),
     in_place.copy: Operation(schemas.Relocated, schemas.TargetBody, text="Copy messages of a queue."),
     in_place.delete: Operation(schemas.Relocated, schemas.SelectBody, text="Delete messages of a queue."),

@@ -541,7 +541,7 @@ class Condition(Body):
     """A condition on a message."""
 
     field: str
-    match: Literal["equals", "contains", "regex", "exists"] | UnsetType = UNSET
+    match: Literal["equals", "prefix", "contains", "regex", "exists", "missing"] | UnsetType = UNSET
     value: Json | UnsetType = UNSET
 
 
@@ -565,6 +565,42 @@ class SearchBody(Limited):
     truncate: int | UnsetType = UNSET
 
 
+class DeadLettersBody(Limited):
+    """A request to count messages by their last death and by the value of a header."""
+
+    header: str | UnsetType = UNSET
+
+
+class GroupCondition(Answer):
+    """A condition on the messages of a group."""
+
+    field: str
+    match: Literal["equals", "prefix", "contains", "regex", "exists", "missing"]
+    value: Json
+
+
+class DeadLetterGroup(Answer):
+    """Messages with the same last death, and the conditions that select them."""
+
+    reason: str | None
+    queue: str | None
+    exchange: str | None
+    header: str | None
+    messages: int
+    bytes: int
+    where: list[GroupCondition]
+
+
+class DeadLetters(Answer):
+    """Groups of messages, and the cursor at which the next request continues; null at the end."""
+
+    queue_id: int
+    groups: list[DeadLetterGroup]
+    others: int
+    examined: int
+    cursor: str | None
+
+
 class SelectBody(Limited):
     """A request about ready messages: those with these ids, or all that meet the conditions."""
 
@@ -573,12 +609,13 @@ class SelectBody(Limited):
 
 
 class TargetBody(SelectBody):
-    """A request about ready messages and their target, one of `to_queue`, `to_exchange` and `to_origin`."""
+    """A request about ready messages and their target, one of `to_queue`, `to_exchange` and the origins."""
 
     to_queue: str | UnsetType = UNSET
     to_exchange: str | UnsetType = UNSET
     routing_key: str | UnsetType = UNSET
     to_origin: bool | UnsetType = UNSET
+    to_origin_exchange: bool | UnsetType = UNSET
 
 
 class ResendBody(Body):

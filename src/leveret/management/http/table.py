@@ -138,6 +138,8 @@ ROUTES: Final[dict[str, dict[str, Route]]] = {
     "/leveret/history/queues": {"GET": Route(history.list_queues)},
     "/leveret/queues/{vhost}/{name}/messages": {"GET": Route(in_place.browse)},
     "/leveret/queues/{vhost}/{name}/messages/search": {"POST": Route(in_place.search, reads=True)},
+    "/leveret/queues/{vhost}/{name}/messages/dead-letters": {"POST": Route(in_place.dead_letters, reads=True)},
+    "/leveret/queues/{vhost}/{name}/messages/preview": {"POST": Route(in_place.preview, reads=True)},
     "/leveret/queues/{vhost}/{name}/messages/move": {"POST": Route(in_place.move)},
     "/leveret/queues/{vhost}/{name}/messages/copy": {"POST": Route(in_place.copy)},
     "/leveret/queues/{vhost}/{name}/messages/delete": {"POST": Route(in_place.delete)},

@@ -27,16 +27,18 @@ _ADDRESS: Final = ("exchange", "routing_key")
 _HEADERS: Final = "headers."
 _BODY: Final = "body"
 _IN_BODY: Final = "body."
+_DEATHS: Final = {f"death.{name}": name for name in ("reason", "queue", "exchange")}
 _MISSING: Final = object()
 
-Match = Literal["equals", "contains", "regex", "exists"]
+Match = Literal["equals", "prefix", "contains", "regex", "exists", "missing"]
 
 
 class Condition(Request, kw_only=True):
     """A condition on a message.
 
     Attributes:
-        field: `exchange`, `routing_key`, a property, `headers.NAME`, `body`, or `body.PATH` for a value in a JSON body.
+        field: `exchange`, `routing_key`, a property, `headers.NAME`, `body`, `body.PATH` for a value in a JSON body, or
+            `death.reason`, `death.queue` and `death.exchange` for the last death of a dead letter.
         match: How the field must match. Numbers and tables are compared as JSON.
         value: The value, text or regular expression.
     """
@@ -65,10 +67,10 @@ class Search:
                 self._contents.append(_content_test(condition))
             elif field.startswith(_IN_BODY):
                 self._values.append((field.removeprefix(_IN_BODY).split("."), _value_test(condition)))
-            elif field in _ADDRESS or field in PROPERTIES or field.startswith(_HEADERS):
+            elif field in _ADDRESS or field in PROPERTIES or field in _DEATHS or field.startswith(_HEADERS):
                 self._properties.append((field, _value_test(condition)))
             else:
-                known = ", ".join((*_ADDRESS, *PROPERTIES, "headers.NAME", _BODY, "body.PATH"))
+                known = ", ".join((*_ADDRESS, *PROPERTIES, "headers.NAME", *_DEATHS, _BODY, "body.PATH"))
                 raise PreconditionFailed(f"unknown field '{field}'; expected one of {known}")
 
     @property
@@ -78,14 +80,10 @@ class Search:
     def accepts(self, exchange: str, routing_key: str, properties: FieldTable) -> bool:
         """Return whether a message meets the conditions on everything but its body."""
         for field, test in self._properties:
-            if field.startswith(_HEADERS):
-                headers = properties.get("headers")
-                name = field.removeprefix(_HEADERS)
-                value = headers.get(name, _MISSING) if isinstance(headers, dict) else _MISSING
-            elif field in _ADDRESS:
-                value = exchange if field == "exchange" else routing_key
+            if field in _ADDRESS:
+                value: object = exchange if field == "exchange" else routing_key
             else:
-                value = properties.get(field, _MISSING)
+                value = _value_of(field, properties)
             if not test(value):
                 return False
         return True
@@ -102,6 +100,38 @@ class Search:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return False
         return all(test(_at(document, path)) for path, test in self._values)
+
+
+def _value_of(field: str, properties: FieldTable) -> object:
+    """Return the value of a property, of a header or of the last death."""
+    if field.startswith(_HEADERS):
+        headers = properties.get("headers")
+        return headers.get(field.removeprefix(_HEADERS), _MISSING) if isinstance(headers, dict) else _MISSING
+    if field in _DEATHS:
+        return last_death(properties).get(_DEATHS[field], _MISSING)
+    return properties.get(field, _MISSING)
+
+
+def last_death(properties: FieldTable) -> FieldTable:
+    """Return the first entry of the header `x-death`, an empty one for a message that is no dead letter."""
+    headers = properties.get("headers")
+    deaths = headers.get("x-death") if isinstance(headers, dict) else None
+    return deaths[0] if isinstance(deaths, list) and deaths and isinstance(deaths[0], dict) else {}
+
+
+def condition_of(field: str, properties: FieldTable, max_length: int) -> tuple[str, Match]:
+    """Return a value and the kind of a condition that messages with the same value meet.
+
+    Args:
+        field: A property, `headers.NAME` or a field of the last death.
+        properties: The properties of a message.
+        max_length: Characters of a value that must be the same.
+    """
+    value = _value_of(field, properties)
+    if value is _MISSING:
+        return "", "missing"
+    text = _as_text(value)
+    return (text, "equals") if len(text) < max_length else (text[:max_length], "prefix")
 
 
 def _at(document: object, path: list[str]) -> object:
@@ -132,6 +162,8 @@ def _content_test(condition: Condition) -> Callable[[bytes], bool]:
     """Return the test of a body."""
     if condition.match == "exists":
         return bool
+    if condition.match == "missing":
+        return lambda content: not content
     if condition.match == "regex":
         pattern = _pattern(condition)
         limit = MAX_STEPS // max(pattern.cost, 1)
@@ -139,6 +171,8 @@ def _content_test(condition: Condition) -> Callable[[bytes], bool]:
     wanted = _text_value(condition).encode("utf-8", "surrogateescape")
     if condition.match == "contains":
         return lambda content: wanted in content
+    if condition.match == "prefix":
+        return lambda content: content.startswith(wanted)
     return lambda content: content == wanted
 
 
@@ -146,6 +180,8 @@ def _value_test(condition: Condition) -> Callable[[object], bool]:
     """Return the test of a value; `_MISSING` stands for none."""
     if condition.match == "exists":
         return lambda value: value is not _MISSING
+    if condition.match == "missing":
+        return lambda value: value is _MISSING
     if condition.match == "equals":
         wanted = plain(condition.value)
         return lambda value: value is not _MISSING and (plain(value) == wanted or _as_text(value) == wanted)
@@ -154,6 +190,8 @@ def _value_test(condition: Condition) -> Callable[[object], bool]:
         limit = MAX_STEPS // max(pattern.cost, 1) >> 4
         return lambda value: value is not _MISSING and pattern.is_in(_as_text(value).encode()[:limit])
     text = _text_value(condition)
+    if condition.match == "prefix":
+        return lambda value: value is not _MISSING and _as_text(value).startswith(text)
     return lambda value: value is not _MISSING and text in _as_text(value)
 
 

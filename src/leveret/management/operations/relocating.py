@@ -28,6 +28,7 @@ from leveret.management.operations.browsing import (
     find_queue,
     next_entries,
 )
+from leveret.management.operations.message_search import last_death
 from leveret.management.operations.messages import MAX_BYTES, Loaded, payload_of, start_of
 from leveret.management.operations.operation import EACH, Context, Operation, Operations, check, check_topics
 from leveret.management.structs import Reply, Request
@@ -59,12 +60,14 @@ class Target(Select, kw_only=True):
         to_exchange: An exchange, which routes the messages.
         routing_key: Their routing key for the exchange; None for that of each message.
         to_origin: The queue in which each dead letter died last, by its header `x-death`.
+        to_origin_exchange: The exchange and the first routing key with which each dead letter came to that queue.
     """
 
     to_queue: str | None = None
     to_exchange: str | None = None
     routing_key: str | None = None
     to_origin: bool = False
+    to_origin_exchange: bool = False
 
 
 class Resend(Request, kw_only=True):
@@ -113,21 +116,23 @@ class _Addresses:
     """The target of a request: where a message goes."""
 
     def __init__(self, context: Context, vhost: Vhost, request: Target) -> None:
-        chosen = [request.to_queue is not None, request.to_exchange is not None, request.to_origin]
-        if sum(chosen) != 1:
-            raise PreconditionFailed("no single target; expected one of to_queue, to_exchange and to_origin")
+        origins = [request.to_origin, request.to_origin_exchange]
+        if sum([request.to_queue is not None, request.to_exchange is not None, *origins]) != 1:
+            raise PreconditionFailed(
+                "no single target; expected one of to_queue, to_exchange, to_origin and to_origin_exchange"
+            )
         self._context = context
         self._vhost = vhost
         self._request = request
         self._checked: set[str] = set()
         if request.to_queue is not None:
-            self._check_queue(request.to_queue)
+            self._check_write(request.to_queue)
             vhost.queue(request.to_queue, None)
         elif request.to_exchange is not None:
             check(context, vhost.name, "write", request.to_exchange)
             vhost.exchange(request.to_exchange)
 
-    def _check_queue(self, name: str) -> None:
+    def _check_write(self, name: str) -> None:
         if name not in self._checked:
             check(self._context, self._vhost.name, "write", name)
             self._checked.add(name)
@@ -138,12 +143,24 @@ class _Addresses:
         if request.to_exchange is not None:
             key = found.routing_key if request.routing_key is None else request.routing_key
             return route(self._context, self._vhost, request.to_exchange, key, found)
+        if request.to_origin_exchange:
+            return self._by_origin_exchange(found)
         name = request.to_queue or origin_of(found)
         if not name:
             return found.entry.message.address, []
-        self._check_queue(name)
+        self._check_write(name)
         queue = self._vhost.find_queue(name)
         return _address("", name), [] if queue is None or queue.lifetime.exclusive_owner is not None else [queue]
+
+    def _by_origin_exchange(self, found: Found) -> tuple[bytes, list[Queue]]:
+        death = last_death(found.properties)
+        name, keys = death.get("exchange"), death.get("routing-keys")
+        key = keys[0] if isinstance(keys, list) and keys else None
+        exchange = self._vhost.exchanges.get(name) if isinstance(name, str) else None
+        if exchange is None or exchange.internal or not isinstance(name, str) or not isinstance(key, str):
+            return found.entry.message.address, []
+        self._check_write(name)
+        return route(self._context, self._vhost, name, key, found)
 
 
 def route(context: Context, vhost: Vhost, exchange: str, key: str, found: Found) -> tuple[bytes, list[Queue]]:
@@ -169,11 +186,7 @@ def _address(exchange: str, key: str) -> bytes:
 
 def origin_of(found: Found) -> str:
     """Return the queue in which a dead letter died last, "" if the message is none."""
-    headers = found.properties.get("headers")
-    deaths = headers.get("x-death") if isinstance(headers, dict) else None
-    if not isinstance(deaths, list) or not deaths or not isinstance(deaths[0], dict):
-        return ""
-    name = deaths[0].get("queue")
+    name = last_death(found.properties).get("queue")
     return name if isinstance(name, str) else ""
 
 
@@ -243,11 +256,9 @@ class _Batches:
                 at += 1
                 address, queues = addresses.of(found)
                 message = found.entry.message
-                if not queues:
-                    self.result.unroutable += 1
-                elif refuses(queues, message):
-                    self.result.refused += 1
-                elif self._put(relocation, found.entry, message, address, queues, keeps):
+                if self._stays(queues, message):
+                    continue
+                if self._put(relocation, found.entry, message, address, queues, keeps):
                     self.result.messages += 1
                 else:
                     self.result.missing += 1
@@ -257,6 +268,24 @@ class _Batches:
         if at < len(batch) and self._inspection.is_arriving(batch[at].entry):
             await loaded(self._queue)
         return batch[at:]
+
+    def _stays(self, queues: list[Queue], message: Message) -> bool:
+        """Return whether a message stays since no queue takes it, and count it."""
+        if not queues:
+            self.result.unroutable += 1
+        elif refuses(queues, message):
+            self.result.refused += 1
+        else:
+            return False
+        return True
+
+    async def count(self, addresses: _Addresses) -> None:
+        """Count the messages that a move would move now, and those that would stay."""
+        async for batch in self.found():
+            for found in batch:
+                if not self._stays(addresses.of(found)[1], found.entry.message):
+                    self.result.messages += 1
+                await self._selection.turns.pause()
 
     def _put(
         self, relocation: Relocation, entry: Entry, message: Message, address: bytes, queues: list[Queue], keeps: bool
@@ -333,6 +362,15 @@ async def move(context: Context, request: Target) -> Relocated:
     return batches.result
 
 
+async def preview(context: Context, request: Target) -> Relocated:
+    """Count the messages that a move would move, and move none."""
+    queue = find_queue(context, request.vhost, request.queue)
+    _check_removable(queue)
+    batches = _Batches(context, queue, request)
+    await batches.count(_Addresses(context, queue.vhost, request))
+    return batches.result
+
+
 async def copy(context: Context, request: Target) -> Relocated:
     """Copy messages to a queue or an exchange."""
     queue = find_queue(context, request.vhost, request.queue)
@@ -406,6 +444,7 @@ def _whole_payload(found: Found) -> bytes:
 
 OPERATIONS: Operations = {
     "messages.move": Operation(move, Target, Relocated, EACH, changes=True),
+    "messages.preview": Operation(preview, Target, Relocated, EACH),
     "messages.copy": Operation(copy, Target, Relocated, EACH, changes=True),
     "messages.delete": Operation(delete, Select, Relocated, EACH, changes=True),
     "messages.resend": Operation(resend, Resend, Relocated, EACH, changes=True),

@@ -1,6 +1,6 @@
 // The message browser of a queue: messages in their places, a search, and changes of selected messages.
 
-import { call, path, withQuery } from "../api.js";
+import { call } from "../api.js";
 import { bytes, plural } from "../format.js";
 import { html, useEffect, useRef, useState } from "../html.js";
 import { refresh } from "../live.js";
@@ -8,7 +8,8 @@ import { route, setQuery } from "../route.js";
 import { ChangeForm, openDialog } from "./dialog.js";
 import { Area, Check, Choice, parseObject, Text, useFields } from "./form.js";
 import { GetMessages, Message } from "./messages.js";
-import { Failure, Note, Panel, toast } from "./parts.js";
+import { Failure, Note, Panel } from "./parts.js";
+import { conditionsIn, conditionText, placePath, Relocate, relocate, summary } from "./relocate.js";
 
 const PAGE = 50;
 // Bytes of each payload that the browser reads.
@@ -41,38 +42,13 @@ const MATCHES = [
   ["exists", "exists"],
 ];
 
-const placePath = ({ vhost, name }, ...parts) => path("leveret", "queues", vhost, name, ...parts);
-
 /** Returns the conditions of a search. */
-function conditions({ field, name, match, value }) {
+function conditions({ group, field, name, match, value }) {
   if (!field) {
-    return [];
+    return group;
   }
   const whole = field.endsWith(".") ? `${field}${name}` : field;
-  return [match === "exists" ? { field: whole, match } : { field: whole, match, value }];
-}
-
-/** Repeats a change until all messages were looked at. Returns the sum of its counts. */
-async function relocate(target, body) {
-  const total = { messages: 0, unroutable: 0, refused: 0, missing: 0 };
-  let cursor = "";
-  do {
-    const result = await call("POST", target, { ...body, ...(cursor ? { cursor } : {}) });
-    for (const key of Object.keys(total)) {
-      total[key] += result[key];
-    }
-    cursor = result.cursor;
-  } while (cursor);
-  return total;
-}
-
-function summary(done, { messages, unroutable, refused, missing }) {
-  const rest = [
-    unroutable && `${unroutable} stay: no queue would get them`,
-    refused && `${refused} stay: the queue is full`,
-    missing && `${missing} were not ready any more`,
-  ].filter(Boolean);
-  return [`${done} ${plural(messages, "message")}`, ...rest].join("; ");
+  return [...group, match === "exists" ? { field: whole, match } : { field: whole, match, value }];
 }
 
 export function MessageBrowser({ queue }) {
@@ -86,7 +62,9 @@ export function MessageBrowser({ queue }) {
     match: query.match ?? "contains",
     value: query.value ?? "",
   });
-  const [values] = state;
+  // Conditions of the location, such as those of a group of dead letters, beside those of the form.
+  const group = conditionsIn(query.where);
+  const values = { ...state[0], group };
   const [found, setFound] = useState(null);
   const [read, setRead] = useState(null); // the values that the messages are for
   const [chosen, setChosen] = useState(0);
@@ -128,7 +106,7 @@ export function MessageBrowser({ queue }) {
   useEffect(() => {
     load(values);
     return () => controller.current?.abort();
-  }, []);
+  }, [query.where]);
 
   function submit(event) {
     event.preventDefault();
@@ -142,7 +120,7 @@ export function MessageBrowser({ queue }) {
   };
 
   const messages = found?.messages ?? [];
-  const isSearch = Boolean(read?.field);
+  const isSearch = Boolean(read?.field) || (read?.group.length ?? 0) > 0;
   const canChange = read?.state === "ready" && (selected.size > 0 || (isSearch && messages.length > 0));
   const what = selected.size > 0 ? plural(selected.size, "selected message") : "all messages that match";
   const body = selected.size > 0 ? { ids: [...selected], queue_id: found?.queue_id } : { where: read ? conditions(read) : [] };
@@ -171,6 +149,13 @@ export function MessageBrowser({ queue }) {
         </div>
       </form>
     <//>
+    ${group.length > 0 &&
+    html`
+      <div class="row">
+        <span>Only messages with ${group.map(conditionText).join(", ")}</span>
+        <button class="quiet" onClick=${() => setQuery({ where: "" })}>Show all</button>
+      </div>
+    `}
     <${Failure} error=${error} />
     ${found &&
     html`
@@ -245,35 +230,6 @@ function MessageList({ messages, chosen, setChosen, selected, setSelected, selec
         )}
       </ul>
     </div>
-  `;
-}
-
-const TARGETS = [
-  ["queue", "A queue"],
-  ["exchange", "An exchange"],
-  ["origin", "The queue in which each dead letter died"],
-];
-
-function Relocate({ queue, what, body, done, verb }) {
-  const state = useFields({ target: "queue", to: "", routing_key: "" });
-  const [values] = state;
-  async function submit() {
-    const target = {
-      queue: { to_queue: values.to },
-      exchange: { to_exchange: values.to, ...(values.routing_key ? { routing_key: values.routing_key } : {}) },
-      origin: { to_origin: true },
-    }[values.target];
-    const result = await relocate(placePath(queue, "messages", verb.toLowerCase()), { ...body, ...target });
-    done();
-    return summary(verb === "Move" ? "Moved" : "Copied", result);
-  }
-  return html`
-    <${ChangeForm} label=${`${verb} messages`} submit=${submit}>
-      <p>${verb === "Move" ? "Moves" : "Copies"} ${what}. A message that no queue takes stays in <b>${queue.name}</b>.</p>
-      <${Choice} label="Target" name="target" state=${state} options=${TARGETS} />
-      ${values.target !== "origin" && html`<${Text} label=${values.target === "queue" ? "Queue" : "Exchange"} name="to" state=${state} required=${values.target === "queue"} maxlength="255" />`}
-      ${values.target === "exchange" && html`<${Text} label="Routing key" name="routing_key" state=${state} maxlength="255" hint="Empty: that of each message" />`}
-    <//>
   `;
 }
 

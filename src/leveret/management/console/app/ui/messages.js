@@ -6,6 +6,7 @@ import { save } from "../csv.js";
 import { bytes, plain, plural } from "../format.js";
 import { html, useEffect, useMemo, useState } from "../html.js";
 import { typedRows } from "../typed.js";
+import { Trail } from "./dead_letters.js";
 import { ChangeForm, openDialog } from "./dialog.js";
 import { Choice, Text, useFields } from "./form.js";
 import { Badge, Entries, Facts, Panel } from "./parts.js";
@@ -70,24 +71,12 @@ export function Message({ message, queue, facts, actions }) {
         />
         <h3>Headers</h3>
         <${Entries} object=${headers} />
-        <${Deaths} deaths=${headers["x-death"]} />
+        <${Trail} deaths=${headers["x-death"]} queue=${queue} />
         <${Payload} message=${message} properties=${properties} />
       </div>
     <//>
   `;
 }
-
-/** The way of a dead-lettered message, the latest event first. */
-const Deaths = ({ deaths }) =>
-  Array.isArray(deaths) &&
-  html`
-    <h3>Dead-lettered</h3>
-    <ol>
-      ${deaths.map(
-        (death) => html`<li>${death.reason} in <b>${plain(death.queue)}</b>, ${plain(death.count)} × from exchange ${plain(death.exchange) || "(default)"}</li>`,
-      )}
-    </ol>
-  `;
 
 const VIEWS = [
   ["text", "Text"],

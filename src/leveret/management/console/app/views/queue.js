@@ -10,6 +10,7 @@ import { BindingTable } from "../ui/bindings.js";
 import { Chart, historyParameters, MESSAGE_SERIES, RangeChoice, RATE_SERIES, useKept, useRange } from "../ui/chart.js";
 import { diagnose } from "../diagnosis.js";
 import { MessageBrowser } from "../ui/browser.js";
+import { DeadLetters } from "../ui/dead_letters.js";
 import { Badge, Entries, Facts, Failure, Features, Note, Panel, Stats, Tabs, Title } from "../ui/parts.js";
 import { PublishForm } from "../ui/publish.js";
 import { isAdministrator } from "../session.js";
@@ -20,6 +21,7 @@ import { State } from "./queues.js";
 const TABS = [
   ["state", "State"],
   ["messages", "Messages"],
+  ["dead-letters", "Dead letters"],
   ["publish", "Publish"],
   ["bindings", "Bindings"],
   ["consumers", "Consumers"],
@@ -34,7 +36,7 @@ export function QueueView({ parts }) {
   if (!queue) {
     return html`<${Title} crumb=${crumb} title=${name} /><${Failure} error=${error} />`;
   }
-  const Tab = { messages: Messages, publish: Publish, bindings: Bindings, consumers: Consumers }[tab] ?? StateTab;
+  const Tab = { messages: Messages, "dead-letters": DeadLetters, publish: Publish, bindings: Bindings, consumers: Consumers }[tab] ?? StateTab;
   return html`
     <${Title}
       crumb=${crumb}
@@ -52,7 +54,7 @@ export function QueueView({ parts }) {
       `}
     />
     <${Failure} error=${error} />
-    <${Tabs} label="Parts of the queue" parts=${parts} items=${TABS} current=${tab} />
+    <${Tabs} label="Parts of the queue" parts=${parts} items=${queue.type === "stream" ? TABS.filter(([id]) => id !== "dead-letters") : TABS} current=${tab} />
     <${Tab} queue=${queue} />
   `;
 }
