@@ -71,6 +71,24 @@ def test_queues(commands: Commands, connection: pika.BlockingConnection) -> None
         channel.queue_declare("mine", passive=True)
 
 
+def test_queues_are_changed_by_pattern(commands: Commands, connection: pika.BlockingConnection) -> None:
+    channel = connection.channel()
+    channel.confirm_delivery()
+    for name in ("match-1", "match-2", "other"):
+        commands.ok("queues", "add", name)
+        channel.basic_publish("", name, b"m")
+    expected = "would purge 'match-1' with 1 ready messages\nwould purge 'match-2' with 1 ready messages\n"
+    assert commands.ok("queues", "change-matching", "purge", "^match", "--dry-run") == expected
+    assert commands.ok("queues", "change-matching", "pause", "^match").count("paused 'match-") == 2
+    assert commands.ok("queues", "change-matching", "resume", "-2$") == "resumed 'match-2' with 1 ready messages\n"
+    assert commands.ok("queues", "change-matching", "purge", "^match").count("purged 'match-") == 2
+    found = {item["name"]: (item["ready"], item["paused"]) for item in commands.json("queues", "--vhost", "/")}
+    assert (found["match-1"], found["match-2"], found["other"]) == ((0, True), (0, False), (1, False))
+    for name in ("match-1", "match-2", "other"):
+        commands.ok("queues", "delete", name)
+    assert "pattern '('" in commands.refused("queues", "change-matching", "purge", "(")
+
+
 def test_streams(commands: Commands, connection: pika.BlockingConnection) -> None:
     said = commands.ok("streams", "add-super", "orders", "--partitions", "3", "--argument", "x-max-age=1h")
     assert "orders-0, orders-1, orders-2" in said

@@ -14,6 +14,7 @@ from leveret.broker.errors import BrokerError, PreconditionFailed, ResourceError
 from leveret.management.audit.log import AuditLog
 from leveret.management.audit.records import AuditRecord, bounded, redacted
 from leveret.management.audit.store import AuditStore, Filter
+from leveret.management.audit.subjects import MAX_BINDINGS
 from leveret.management.operations.operation import Operator
 from tests.management.harness import Harness
 
@@ -45,12 +46,41 @@ def test_a_change_has_the_definitions_before_and_after_it(harness: Harness) -> N
         "arguments": {"x-max-length": 5},
         "paused": False,
     }
+    no_bindings = {"bindings": [], "more_bindings": False}
     assert (added["action"], added["kind"], added["vhost"], added["name"]) == ("queues.add", "queue", "/", "q")
     assert (added["before"], added["after"]) == (None, definition)
     assert (paused["before"], paused["after"]) == (definition, definition | {"paused": True})
-    assert (deleted["before"], deleted["after"]) == (definition | {"paused": True}, None)
+    assert (deleted["before"], deleted["after"]) == (definition | {"paused": True} | no_bindings, None)
     assert added["source"] == "control socket"
     assert added["time"] <= deleted["time"]
+
+
+def test_a_deleted_object_is_recorded_with_its_bindings(harness: Harness) -> None:
+    harness.call("queues.add", name="q")
+    for name in ("from", "to"):
+        harness.call("exchanges.add", name=name, type="direct")
+    harness.call("bindings.add", source="from", destination="q", routing_key="k", arguments={"a": 1})
+    harness.call("bindings.add", source="from", destination="to", kind="exchange", routing_key="e")
+    harness.call("bindings.add", source="to", destination="q")
+    harness.call("exchanges.delete", name="to")
+    harness.call("queues.delete", name="q")
+    queue, exchange = search(harness, action="delete")
+    binding = {"source": "from", "destination": "q", "destination_type": "queue", "routing_key": "k", "arguments": {"a": 1}}
+    assert queue["before"]["bindings"] == [binding]
+    assert [(item["source"], item["destination"], item["routing_key"]) for item in exchange["before"]["bindings"]] == [
+        ("to", "q", ""),
+        ("from", "to", "e"),
+    ]
+    assert exchange["before"]["type"] == "direct"
+
+
+def test_the_record_of_a_deleted_queue_has_a_limited_number_of_bindings(harness: Harness) -> None:
+    harness.call("queues.add", name="q")
+    for number in range(MAX_BINDINGS + 1):
+        harness.call("bindings.add", source="amq.direct", destination="q", routing_key=str(number))
+    harness.call("queues.delete", name="q")
+    before = search(harness)[0]["before"]
+    assert (len(before["bindings"]), before["more_bindings"], before["type"]) == (MAX_BINDINGS, True, "classic")
 
 
 def test_what_changes_nothing_is_not_recorded(harness: Harness) -> None:
@@ -126,6 +156,14 @@ def test_an_import_is_recorded_object_by_object(harness: Harness) -> None:
     harness.call("definitions.apply", changes=changes)
     harness.call("definitions.check", changes=changes)
     assert [record["name"] for record in search(harness)] == ["q2", "q1", "q0"]
+
+
+def test_changes_by_pattern_are_recorded_object_by_object(harness: Harness) -> None:
+    for name in ("a1", "a2"):
+        harness.call("queues.add", name=name)
+    harness.call("queues.change_matching", action="pause", pattern="^a")
+    harness.call("queues.change_matching", action="pause", pattern="^a", dry_run=False)
+    assert [record["name"] for record in search(harness, action="pause")] == ["a2", "a1"]
 
 
 def test_deletions_by_pattern_are_recorded_object_by_object(harness: Harness) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from leveret.cli.failed import INCOMPLETE, Failed
 from leveret.cli.listing import listing
 from leveret.cli.output import size
 from leveret.cli.remote import (
@@ -99,3 +100,31 @@ def resume(name: str, vhost: str) -> None:
     """Deliver from a paused queue again."""
     current().call("queues.resume", name=name, vhost=vhost)
     click.echo(f"resumed queue '{name}'")
+
+
+_DONE = {"purge": "purged", "pause": "paused", "resume": "resumed"}
+
+
+@queues.command("change-matching")
+@click.argument("action", type=click.Choice(tuple(_DONE)))
+@click.argument("pattern")
+@in_vhost_option
+@click.option("--dry-run", is_flag=True, help="Print the names, and change nothing.")
+@remote_options
+def change_matching(action: str, pattern: str, vhost: str, dry_run: bool) -> None:
+    """Purge, pause or resume all queues whose names match the RE2 expression PATTERN."""
+    broker = current()
+    done = f"would {action}" if dry_run else _DONE[action]
+    after: int | None = 0
+    failed = False
+    while after is not None:
+        arguments = {"action": action, "pattern": pattern, "vhost": vhost, "dry_run": dry_run, "after": after}
+        result = broker.call("queues.change_matching", **arguments)
+        for item in result["queues"]:
+            click.echo(f"{done} '{item['name']}' with {item['messages']} ready messages")
+        for item in result["refused"]:
+            click.echo(f"cannot {action} '{item['name']}': {item['reason']}", err=True)
+        failed = failed or bool(result["refused"])
+        after = result["after"]
+    if failed:
+        raise Failed("some queues were not changed", INCOMPLETE)

@@ -1,4 +1,4 @@
-"""Messages in their places, paused queues, cancelled consumers and deletion by pattern over the HTTP API."""
+"""Messages in their places, paused queues, cancelled consumers and changes by pattern over the HTTP API."""
 
 from __future__ import annotations
 
@@ -409,6 +409,48 @@ def test_users_delete_what_their_permissions_allow(api: HttpBroker) -> None:
 )
 def test_invalid_deletions(api: HttpBroker, body: dict[str, str]) -> None:
     assert api("POST", "/leveret/delete", body).status == 400
+
+
+# Changes of queues by pattern
+
+
+def change(api: HttpBroker, action: str, pattern: str, user: str = "guest", **more: Any) -> Reply:
+    return api("POST", "/leveret/change-queues", {"action": action, "pattern": pattern, **more}, user=user)
+
+
+def test_queues_are_purged_paused_and_resumed_by_pattern(api: HttpBroker, queue: str) -> None:
+    found = {"queues": [{"name": queue, "messages": 3}], "refused": [], "after": None}
+    for action, path, value in (("pause", "state", "paused"), ("resume", "state", "running"), ("purge", "messages", 0)):
+        assert change(api, action, f"^{queue}$").json == found
+        assert api.get(f"/queues/%2F/{queue}")[path] != value
+        assert change(api, action, f"^{queue}$", dry_run=False).json == found
+        assert api.get(f"/queues/%2F/{queue}")[path] == value
+        assert change(api, action, f"^{queue}$").json["queues"] == []
+
+
+def test_users_change_queues_that_their_permissions_allow(api: HttpBroker) -> None:
+    for name in ("mine-1", "theirs-1"):
+        api("PUT", f"/queues/%2F/{name}", {"durable": True})
+        publish(api, name, "one")
+    for action in ("purge", "pause", "resume"):
+        names = [item["name"] for item in change(api, action, "-1$", "manager", dry_run=False).json["queues"]]
+        assert names == ["mine-1"]
+    assert change(api, "purge", "-1$", "viewer").status == 401
+    for name in ("mine-1", "theirs-1"):
+        api("DELETE", f"/queues/%2F/{name}")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"action": "purge"},
+        {"action": "burn", "pattern": "x"},
+        {"action": "pause", "pattern": "("},
+        {"action": "pause", "pattern": "x", "vhost": "nowhere"},
+    ],
+)
+def test_invalid_changes_of_queues(api: HttpBroker, body: dict[str, str]) -> None:
+    assert api("POST", "/leveret/change-queues", body, user="manager").status == 400
 
 
 # Crash

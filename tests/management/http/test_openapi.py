@@ -219,6 +219,13 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
         "payload_encoding": "string",
         "properties": {"app_id": "a"},
     },
+    ("POST", "/leveret/change-queues"): {
+        "action": "purge",
+        "pattern": "^none$",
+        "vhost": "/",
+        "dry_run": True,
+        "after": 0,
+    },
     ("POST", "/leveret/delete"): {
         "kind": "queues",
         "pattern": "^none$",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
+from leveret.broker.destination import Destination
+from leveret.broker.exchanges.base import Binding, Exchange
 from leveret.broker.queues.queue import Queue
 from leveret.broker.values import freeze
 from leveret.broker.vhost import Vhost
@@ -18,6 +21,8 @@ from leveret.management.structs import Arguments
 
 # Fields of requests that name the object, or have the content of a message.
 _NOT_SHOWN: Final = frozenset(("vhost", "name", "queue", "payload", "properties", "password", "password_hash"))
+# Bindings in the record of a deleted queue or exchange.
+MAX_BINDINGS: Final = 100
 
 
 # A context, and the request of an operation.
@@ -173,6 +178,51 @@ def _queue(find: Callable[[C, N], Vhost | None]) -> Callable[[C, N], object]:
     return state
 
 
+def _deleted_queue(find: Callable[[C, N], Vhost | None]) -> Callable[[C, N], object]:
+    """Return the definition of a queue with its bindings, which go with it."""
+
+    def state(context: C, request: N) -> object:
+        vhost = find(context, request)
+        queue = None if vhost is None else vhost.find_queue(request.name)
+        if vhost is None or queue is None:
+            return None
+        return {**_describe_queue(queue), **_some_bindings(_bindings_to(vhost, queue))}
+
+    return state
+
+
+def _deleted_exchange(find: Callable[[C, N], Vhost | None]) -> Callable[[C, N], object]:
+    """Return the definition of an exchange with its bindings, which go with it."""
+
+    def state(context: C, request: N) -> object:
+        vhost = find(context, request)
+        exchange = None if vhost is None else vhost.exchanges.get(request.name)
+        if vhost is None or exchange is None:
+            return None
+        bindings = chain(_bindings_from(exchange), _bindings_to(vhost, exchange))
+        return {**_describe_exchange(exchange), **_some_bindings(bindings)}
+
+    return state
+
+
+def _bindings_to(vhost: Vhost, destination: Destination) -> Iterator[dict[str, object]]:
+    for exchange in vhost.sources.get((destination.kind, destination.name), {}).values():
+        for binding in exchange.by_destination.get(destination, {}).values():
+            yield _describe_binding(exchange, binding)
+
+
+def _bindings_from(exchange: Exchange) -> Iterator[dict[str, object]]:
+    for bindings in exchange.by_destination.values():
+        for binding in bindings.values():
+            yield _describe_binding(exchange, binding)
+
+
+def _some_bindings(bindings: Iterator[dict[str, object]]) -> dict[str, object]:
+    """Return up to `MAX_BINDINGS` bindings, and whether there are more."""
+    found = list(islice(bindings, MAX_BINDINGS + 1))
+    return {"bindings": found[:MAX_BINDINGS], "more_bindings": len(found) > MAX_BINDINGS}
+
+
 def _describe_queue(queue: Queue) -> dict[str, object]:
     return {
         "type": queue.settings.type,
@@ -197,17 +247,19 @@ def _exchange(find: Callable[[C, N], Vhost | None]) -> Callable[[C, N], object]:
     def state(context: C, request: N) -> object:
         vhost = find(context, request)
         exchange = None if vhost is None else vhost.exchanges.get(request.name)
-        if exchange is None:
-            return None
-        return {
-            "type": exchange.type,
-            "durable": exchange.durable,
-            "auto_delete": exchange.auto_delete,
-            "internal": exchange.internal,
-            "arguments": exchange.arguments,
-        }
+        return None if exchange is None else _describe_exchange(exchange)
 
     return state
+
+
+def _describe_exchange(exchange: Exchange) -> dict[str, object]:
+    return {
+        "type": exchange.type,
+        "durable": exchange.durable,
+        "auto_delete": exchange.auto_delete,
+        "internal": exchange.internal,
+        "arguments": exchange.arguments,
+    }
 
 
 def _binding(find: Callable[[C, B], Vhost | None]) -> Callable[[C, B], object]:
@@ -218,9 +270,19 @@ def _binding(find: Callable[[C, B], Vhost | None]) -> Callable[[C, B], object]:
         if exchange is None or target is None:
             return None
         binding = exchange.by_destination.get(target, {}).get((request.routing_key, freeze(request.arguments)))
-        return None if binding is None else {"routing_key": binding.routing_key, "arguments": binding.arguments}
+        return None if binding is None else _describe_binding(exchange, binding)
 
     return state
+
+
+def _describe_binding(exchange: Exchange, binding: Binding) -> dict[str, object]:
+    return {
+        "source": exchange.name,
+        "destination": binding.destination.name,
+        "destination_type": binding.destination.kind,
+        "routing_key": binding.routing_key,
+        "arguments": binding.arguments,
+    }
 
 
 def _binding_name(request: _AboutBinding) -> str:
@@ -305,7 +367,6 @@ def _global_parameter(context: Context, request: _Named) -> object:
 _QUEUE: Final[Subject[Context, _NamedInVhost]] = Subject("queue", _name, _queue(_named_vhost), _vhost_name)
 _PURGED_QUEUE: Final[Subject[Context, _NamedInVhost]] = Subject("queue", _name, _messages(_named_vhost), _vhost_name)
 _MESSAGES: Final[Subject[Context, _AboutQueueInVhost]] = Subject("messages", _queue_name, None, _vhost_name)
-_EXCHANGE: Final[Subject[Context, _NamedInVhost]] = Subject("exchange", _name, _exchange(_named_vhost), _vhost_name)
 _BINDING: Final[Subject[Context, _AboutBindingInVhost]] = Subject(
     "binding", _binding_name, _binding(_named_vhost), _vhost_name
 )
@@ -333,9 +394,7 @@ _SINK_TRANSACTIONS: Final[Subject[Context, _AboutSinkTransactionsInVhost]] = Sub
 _CONNECTION: Final[Subject[Context, Close]] = Subject("connection", lambda request: str(request.number), None, _no_vhost)
 _USERS_CONNECTIONS: Final[Subject[Context, _AboutUser]] = Subject("connection", _user_name, None, _no_vhost)
 _CONSUMER: Final[Subject[Context, Cancel]] = Subject("consumer", lambda request: request.tag, None, _vhost_name)
-_OWN_QUEUE: Final[Subject[VhostContext, _Named]] = Subject("queue", _name, _queue(_own_vhost), _own_vhost_name)
 _OWN_PURGED_QUEUE: Final[Subject[VhostContext, _Named]] = Subject("queue", _name, _messages(_own_vhost), _own_vhost_name)
-_OWN_EXCHANGE: Final[Subject[VhostContext, _Named]] = Subject("exchange", _name, _exchange(_own_vhost), _own_vhost_name)
 _OWN_BINDING: Final[Subject[VhostContext, _AboutBinding]] = Subject(
     "binding", _binding_name, _binding(_own_vhost), _own_vhost_name
 )
@@ -345,10 +404,12 @@ _OWN_SINK_TRANSACTIONS: Final[Subject[VhostContext, _AboutSinkTransactions]] = S
 )
 
 _BY_NAME: Final[dict[str, Subject[Context, Any]]] = {
-    **dict.fromkeys(("queues.add", "queues.delete", "queues.pause", "queues.resume"), _QUEUE),
+    **dict.fromkeys(("queues.add", "queues.pause", "queues.resume"), _QUEUE),
+    "queues.delete": Subject("queue", _name, _deleted_queue(_named_vhost), _vhost_name),
     "queues.purge": _PURGED_QUEUE,
     **dict.fromkeys(("messages.move", "messages.copy", "messages.delete", "messages.resend"), _MESSAGES),
-    **dict.fromkeys(("exchanges.add", "exchanges.delete"), _EXCHANGE),
+    "exchanges.add": Subject("exchange", _name, _exchange(_named_vhost), _vhost_name),
+    "exchanges.delete": Subject("exchange", _name, _deleted_exchange(_named_vhost), _vhost_name),
     **dict.fromkeys(("bindings.add", "bindings.delete"), _BINDING),
     **dict.fromkeys(("users.add", "users.set", "users.change", "users.delete"), _USER),
     **dict.fromkeys(("permissions.set", "permissions.delete"), _PERMISSION),
@@ -378,9 +439,11 @@ _BY_NAME: Final[dict[str, Subject[Context, Any]]] = {
     "streams.sync_tables": _STREAMS,
 }
 _BY_NAME_IN_VHOST: Final[dict[str, Subject[VhostContext, Any]]] = {
-    **dict.fromkeys(("queue.declare", "queue.delete"), _OWN_QUEUE),
+    "queue.declare": Subject("queue", _name, _queue(_own_vhost), _own_vhost_name),
+    "queue.delete": Subject("queue", _name, _deleted_queue(_own_vhost), _own_vhost_name),
     "queue.purge": _OWN_PURGED_QUEUE,
-    **dict.fromkeys(("exchange.declare", "exchange.delete"), _OWN_EXCHANGE),
+    "exchange.declare": Subject("exchange", _name, _exchange(_own_vhost), _own_vhost_name),
+    "exchange.delete": Subject("exchange", _name, _deleted_exchange(_own_vhost), _own_vhost_name),
     **dict.fromkeys(("binding.add", "binding.delete"), _OWN_BINDING),
     **dict.fromkeys(("lease.acquire", "lease.release"), _OWN_LEASE),
     "stage.discard": _OWN_SINK_TRANSACTIONS,

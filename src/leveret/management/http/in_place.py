@@ -1,4 +1,4 @@
-"""Messages in their places: browse, search, move, copy, delete, resend; pausing queues; deletion by pattern."""
+"""Messages in their places: browse, search, move, copy, delete, resend; pausing queues; changes by pattern."""
 
 from __future__ import annotations
 
@@ -142,6 +142,24 @@ async def cancel_consumer(request: Request) -> Answer:
     return NO_CONTENT
 
 
+def _check_vhost(request: Request) -> None:
+    """Raise `HttpError` (400) unless the user sees the vhost of the body."""
+    vhost = request.text("vhost", "/")
+    if vhost not in request.identity.vhosts and not request.identity.is_administrator():
+        raise bad_request(f"vhost '{vhost}' does not exist")
+
+
+async def change_queues(request: Request) -> Answer:
+    """Purge, pause or resume queues whose names match, or list them: `action` and `pattern` are required."""
+    request.required("action", "pattern")
+    _check_vhost(request)
+    wanted = _with_body(request, "action", "pattern", "vhost", "dry_run", "after")
+    try:
+        return Answer(body=await request.control.call("queues.change_matching", wanted, user=request.identity.name))
+    finally:
+        request.changed()
+
+
 async def delete_matching(request: Request) -> Answer:
     """Delete objects whose names match, or list them: `kind` and `pattern` are required."""
     kind, _ = request.required("kind", "pattern")
@@ -150,9 +168,8 @@ async def delete_matching(request: Request) -> Answer:
         raise bad_request(f"unknown kind '{kind}'; expected one of {', '.join(_DELETABLE)}")
     access.check(request.identity)
     wanted = _with_body(request, "kind", "pattern", "vhost", "dry_run", "if_unused", "if_empty")
-    vhost = request.text("vhost", "/")
-    if kind not in ("users", "vhosts") and vhost not in request.identity.vhosts and not request.identity.is_administrator():
-        raise bad_request(f"vhost '{vhost}' does not exist")
+    if kind not in ("users", "vhosts"):
+        _check_vhost(request)
     user = request.identity.name if access is ANY else None
     try:
         return Answer(body=await request.control.call("objects.delete", wanted, user=user))

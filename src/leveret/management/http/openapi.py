@@ -239,6 +239,7 @@ OPERATIONS: Final[Mapping[Handler, Operation]] = {
     in_place.resend: Operation(schemas.Relocated, schemas.ResendBody, text="Edit and resend a message of a queue."),
     in_place.pause: Operation(status=204, text="Pause a queue."),
     in_place.resume: Operation(status=204, text="Resume a queue."),
+    in_place.change_queues: Operation(schemas.ChangedQueues, schemas.ChangeQueuesBody),
     in_place.delete_matching: Operation(schemas.DeletedObjects, schemas.DeleteBody),
     health.port_listener: Operation(schemas.Status, text="Check that the broker listens on a port."),
     health.protocol_listener: Operation(schemas.Status, text="Check that the broker listens for a protocol."),

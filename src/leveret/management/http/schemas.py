@@ -652,8 +652,8 @@ class DeleteBody(Body):
     if_empty: bool | UnsetType = UNSET
 
 
-class NotDeleted(Answer):
-    """An object that was not deleted, and why."""
+class Refusal(Answer):
+    """An object that was not changed, and why."""
 
     name: str
     reason: str
@@ -663,8 +663,33 @@ class DeletedObjects(Answer):
     """The objects that match, those that were not deleted, and whether there are more."""
 
     names: list[str]
-    refused: list[NotDeleted]
+    refused: list[Refusal]
     more: bool
+
+
+class ChangeQueuesBody(Body):
+    """A request to change all queues whose names match an RE2 expression; a dry run unless `dry_run` is false."""
+
+    action: Literal["purge", "pause", "resume"]
+    pattern: str
+    vhost: str | UnsetType = UNSET
+    dry_run: bool | UnsetType = UNSET
+    after: int | UnsetType = UNSET
+
+
+class ChangedQueue(Answer):
+    """A queue, and the number of its ready messages before the change."""
+
+    name: str
+    messages: int
+
+
+class ChangedQueues(Answer):
+    """The queues that match, those that were not changed, and where the next request continues; null at the end."""
+
+    queues: list[ChangedQueue]
+    refused: list[Refusal]
+    after: int | None
 
 
 class Binding(Answer):

@@ -163,6 +163,7 @@ ROUTES: Final[dict[str, dict[str, Route]]] = {
     **_listings("/leveret/sinks", listings.SINKS),
     **_listings("/leveret/sink-transactions", listings.SINK_TRANSACTIONS),
     **_listings("/leveret/stream-consumers", listings.STREAM_CONSUMERS),
+    "/leveret/change-queues": {"POST": Route(in_place.change_queues)},
     "/leveret/delete": {"POST": Route(in_place.delete_matching)},
     "/leveret/operations/{name}": {"POST": Route(operations.execute, ADMIN, payloads=True)},
     "/vhosts": {"GET": Route(vhosts.list_all)},

@@ -140,32 +140,72 @@ export function cancelConsumer({ queue, consumer_tag: tag, channel_details: chan
 const PARALLEL = 4;
 const MAX_LISTED = 200;
 
+const isKept = (queue, { empty, unused }) => (empty && queue.messages > 0) || (unused && queue.consumers > 0);
+const switchQueue = (verb) => (queue) => call("POST", path("leveret", "queues", queue.vhost, queue.name, verb));
+
+/** Changes of many queues: which queues they `skip`, the key of the `messages` that are affected, and the call for one queue. */
+const BULK = {
+  delete: {
+    verb: "Delete", done: "Deleted", skip: isKept, messages: "messages",
+    change: (queue, { empty, unused }) => call("DELETE", withQuery(queuePath(queue), { "if-empty": empty, "if-unused": unused })),
+  },
+  purge: {
+    verb: "Purge", done: "Purged", skip: (queue) => queue.type === "stream" || queue.messages_ready === 0, messages: "messages_ready",
+    change: (queue) => call("DELETE", `${queuePath(queue)}/contents`),
+  },
+  pause: { verb: "Pause", done: "Paused", skip: (queue) => queue.state === "paused", messages: "messages", change: switchQueue("pause") },
+  resume: { verb: "Resume", done: "Resumed", skip: (queue) => queue.state !== "paused", messages: "messages", change: switchQueue("resume") },
+};
+const BULK_CHANGES = [
+  ["pause", "Pause: stop deliveries"],
+  ["resume", "Resume deliveries"],
+  ["purge", "Purge: remove ready messages"],
+];
+
+/** The columns of the list that a bulk change reads. */
+export const BULK_COLUMNS = "name,vhost,type,state,messages,messages_ready,consumers,exclusive";
+
 /** Lists the queues that a deletion would remove, and removes them if the user confirms. */
 export function deleteQueues(read) {
-  openDialog("Delete queues", () => html`<${BulkDelete} read=${read} />`);
+  openDialog("Delete queues", () => html`<${BulkChange} read=${read} action="delete" />`);
 }
 
-function BulkDelete({ read }) {
-  const state = useFields({ empty: true, unused: true });
+/** Lists the queues that would be paused, resumed or purged, and does that if the user confirms. */
+export function changeQueues(read) {
+  openDialog("Change queues", () => html`<${BulkChange} read=${read} action="pause" />`);
+}
+
+const bulkKey = (queue) => `${queue.vhost}\n${queue.name}`;
+
+function BulkChange({ read, action }) {
+  const state = useFields({ action, empty: true, unused: true });
   const [values] = state;
   const [queues, setQueues] = useState(null);
+  const [spared, setSpared] = useState(new Set()); // the queues that the user has excluded
   const [progress, setProgress] = useState(null);
   useEffect(() => {
     read().then(setQueues, (error) => setProgress({ failures: [error.message] }));
   }, []);
-  const kept = (queue) => queue.exclusive || (values.empty && queue.messages > 0) || (values.unused && queue.consumers > 0);
-  const chosen = (queues ?? []).filter((queue) => !kept(queue));
-  const messages = chosen.reduce((sum, queue) => sum + queue.messages, 0);
+  const { verb, done: past, skip, messages: affected, change } = BULK[values.action];
+  const candidates = (queues ?? []).filter((queue) => !queue.exclusive && !skip(queue, values));
+  const chosen = candidates.filter((queue) => !spared.has(bulkKey(queue)));
+  const messages = chosen.reduce((sum, queue) => sum + queue[affected], 0);
+  const toggle = (queue) => {
+    const next = new Set(spared);
+    if (!next.delete(bulkKey(queue))) {
+      next.add(bulkKey(queue));
+    }
+    setSpared(next);
+  };
 
-  async function remove() {
+  async function execute() {
     const waiting = [...chosen];
     const failures = [];
     let done = 0;
     async function work() {
       for (let queue = waiting.shift(); queue; queue = waiting.shift()) {
         try {
-          const query = { "if-empty": values.empty, "if-unused": values.unused };
-          await call("DELETE", withQuery(queuePath(queue), query));
+          await change(queue, values);
           done += 1;
         } catch (error) {
           failures.push(`${queue.name}: ${error.message}`);
@@ -176,28 +216,41 @@ function BulkDelete({ read }) {
     await Promise.all(Array.from({ length: PARALLEL }, work));
     if (failures.length) {
       setQueues(await read());
-      throw new Error(`Deleted ${plural(done, "queue")}; ${plural(failures.length, "failure")}: ${failures.slice(0, 5).join("; ")}`);
+      throw new Error(`${past} ${plural(done, "queue")}; ${plural(failures.length, "failure")}: ${failures.slice(0, 5).join("; ")}`);
     }
-    return `Deleted ${plural(done, "queue")}`;
+    return `${past} ${plural(done, "queue")}`;
   }
   if (queues === null) {
     return html`<p role="status">${progress?.failures[0] ?? "Reading the list…"}</p>`;
   }
   return html`
-    <${ChangeForm} label=${`Delete ${plural(chosen.length, "queue")}`} tone="danger" submit=${remove}>
+    <${ChangeForm} label=${`${verb} ${plural(chosen.length, "queue")}`} tone="danger" submit=${execute}>
+      ${action !== "delete" && html`<${Choice} label="Change" name="action" state=${state} options=${BULK_CHANGES} />`}
       <p>
-        Dry run: <b>${plural(chosen.length, "queue")}</b> of ${count(queues.length)} would be deleted,
+        Dry run: <b>${plural(chosen.length, "queue")}</b> of ${count(queues.length)} would be ${past.toLowerCase()},
         with <b>${plural(messages, "message")}</b>.
       </p>
-      <div class="row">
-        <${Check} label="Keep queues with messages" name="empty" state=${state} />
-        <${Check} label="Keep queues with consumers" name="unused" state=${state} />
-      </div>
-      <pre class="payload" tabindex="0" aria-label="Queues that would be deleted">${chosen
-        .slice(0, MAX_LISTED)
-        .map((queue) => `${queue.vhost}  ${queue.name}  ${plural(queue.messages, "message")}`)
-        .join("\n")}${chosen.length > MAX_LISTED ? `\n… and ${count(chosen.length - MAX_LISTED)} more` : ""}</pre>
-      ${progress && html`<p role="status">Deleted ${count(progress.done)} of ${count(chosen.length)}</p>`}
+      ${action === "delete" &&
+      html`
+        <div class="row">
+          <${Check} label="Keep queues with messages" name="empty" state=${state} />
+          <${Check} label="Keep queues with consumers" name="unused" state=${state} />
+        </div>
+      `}
+      <ul class="bulk" tabindex="0" aria-label=${`Queues that would be ${past.toLowerCase()}`}>
+        ${candidates.slice(0, MAX_LISTED).map(
+          (queue) => html`
+            <li key=${bulkKey(queue)}>
+              <label class="check">
+                <input type="checkbox" checked=${!spared.has(bulkKey(queue))} onChange=${() => toggle(queue)} />
+                <span>${queue.vhost} <b>${queue.name}</b> ${plural(queue[affected], "message")}</span>
+              </label>
+            </li>
+          `,
+        )}
+        ${candidates.length > MAX_LISTED && html`<li key="">… and ${count(candidates.length - MAX_LISTED)} more</li>`}
+      </ul>
+      ${progress && html`<p role="status">${past} ${count(progress.done)} of ${count(chosen.length)}</p>`}
     <//>
   `;
 }

@@ -4,9 +4,10 @@ import { withQuery } from "../api.js";
 import { useResource } from "../data.js";
 import { plain, plural, time } from "../format.js";
 import { html } from "../html.js";
+import { isRestorable, obstacle, restore } from "../restore.js";
 import { route, setQuery } from "../route.js";
-import { openDialog } from "../ui/dialog.js";
-import { Facts, Failure, Title } from "../ui/parts.js";
+import { ChangeForm, openDialog } from "../ui/dialog.js";
+import { Facts, Failure, Note, Title } from "../ui/parts.js";
 import { Table } from "../ui/table.js";
 
 const PAGE_SIZE = 100;
@@ -49,6 +50,25 @@ function Change({ record }) {
         ${changed.map(([key, before, after]) => html`<tr key=${key}><th scope="row">${key}</th><td><code>${shown(before)}</code></td><td><code>${shown(after)}</code></td></tr>`)}
       </tbody>
     </table>
+    ${isRestorable(record) && html`<${Restore} record=${record} />`}
+  `;
+}
+
+/** The form that declares a deleted object again. */
+function Restore({ record }) {
+  const reason = obstacle(record);
+  if (reason) {
+    return html`<${Note}>This object cannot be restored from the log. ${reason}<//>`;
+  }
+  const { bindings, more_bindings: more } = record.before;
+  return html`
+    <${ChangeForm} label="Restore" submit=${() => restore(record)}>
+      <p>
+        Declares the ${record.kind.replace("_", " ")} again as it was${bindings?.length > 0 ? `, with ${plural(bindings.length, "binding")}` : ""}.
+        ${record.kind === "queue" && " Its messages are not restored."}
+        ${more && " The log does not keep its further bindings."}
+      </p>
+    <//>
   `;
 }
 

@@ -1,6 +1,6 @@
 // Lists of queues and streams.
 
-import { declareQueue, deleteQueues } from "../actions.js";
+import { BULK_COLUMNS, changeQueues, declareQueue, deleteQueues } from "../actions.js";
 import { all } from "../api.js";
 import { bytes, count, growth, rate } from "../format.js";
 import { html } from "../html.js";
@@ -52,11 +52,13 @@ export const QueuesView = () => html`
     query=${{ columns: LIST }}
     empty="No queue matches."
     actions=${html`<button class="primary" onClick=${() => declareQueue("classic")}>Declare queue</button>`}
-    tools=${({ target, wanted, total }) => html`
-      <button disabled=${total === 0} onClick=${() => deleteQueues(() => all(target, { ...wanted, columns: "name,vhost,messages,consumers,exclusive" }))}>
-        Delete listed…
-      </button>
-    `}
+    tools=${({ target, wanted, total }) => {
+      const read = () => all(target, { ...wanted, columns: BULK_COLUMNS });
+      return html`
+        <button disabled=${total === 0} onClick=${() => changeQueues(read)}>Change listed…</button>
+        <button disabled=${total === 0} onClick=${() => deleteQueues(read)}>Delete listed…</button>
+      `;
+    }}
   />
 `;
 
