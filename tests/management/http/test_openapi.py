@@ -219,6 +219,7 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
         "payload_encoding": "string",
         "properties": {"app_id": "a"},
     },
+    ("POST", "/leveret/exchanges/{vhost}/{name}/destinations"): {"routing_key": "none", "properties": {"priority": 1}},
     ("POST", "/leveret/change-queues"): {
         "action": "purge",
         "pattern": "^none$",

@@ -38,12 +38,29 @@ async def get(request: Request) -> Answer:
     return Answer(body=found)
 
 
-async def publish(request: Request) -> Answer:
-    """Publish a message: `properties`, `routing_key`, `payload` and `payload_encoding` are required."""
+async def _find_exchange(request: Request) -> str:
+    """Return the name of the exchange of the path, to which users publish. Raises `HttpError`."""
     name = exchange_of(request.name)
     exchange = await request.get("exchanges.show", {"vhost": request.vhost, "name": name})
     if exchange["internal"]:
         raise bad_request(f"cannot publish to internal exchange '{name}' in vhost '{request.vhost}'")
+    return name
+
+
+async def find_destinations(request: Request) -> Answer:
+    """Return the queues that a message would reach, with the keys `routing_key` and `properties`."""
+    wanted = {
+        "vhost": request.vhost,
+        "exchange": await _find_exchange(request),
+        "routing_key": request.text("routing_key"),
+        "properties": _properties(request.body().get("properties", {})),
+    }
+    return Answer(body=await request.control.call("messages.destinations", wanted, user=request.identity.name))
+
+
+async def publish(request: Request) -> Answer:
+    """Publish a message: `properties`, `routing_key`, `payload` and `payload_encoding` are required."""
+    name = await _find_exchange(request)
     properties, _, _, encoding = request.required("properties", "routing_key", "payload", "payload_encoding")
     if encoding not in ("string", "base64"):
         raise bad_request(f"unsupported encoding '{encoding}'; expected string or base64")

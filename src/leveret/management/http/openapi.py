@@ -205,6 +205,7 @@ OPERATIONS: Final[Mapping[Handler, Operation]] = {
     exchanges.show: Operation(schemas.Exchange, text="Return an exchange."),
     exchanges.declare: Operation(body=schemas.ExchangeBody, status=201, text="Declare an exchange."),
     messages.publish: Operation(schemas.Published, schemas.Publish),
+    messages.find_destinations: Operation(schemas.Destinations, schemas.DestinationsBody),
     messages.get: Operation(list[schemas.Message], schemas.Get),
     queues.show: Operation(schemas.Queue, text="Return a queue or stream."),
     queues.declare: Operation(body=schemas.QueueBody, status=201, text="Declare a queue or stream."),

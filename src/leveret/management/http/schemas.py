@@ -479,6 +479,20 @@ class Action(Body):
     action: str
 
 
+class DestinationsBody(Body):
+    """A message that is not published."""
+
+    routing_key: str | UnsetType = UNSET
+    properties: dict[str, Json] | list[Json] | UnsetType = UNSET
+
+
+class Destinations(Answer):
+    """The queues that a message would reach, at most 1,000, and their number."""
+
+    queues: list[str]
+    total: int
+
+
 class Get(Body):
     """A request for messages of a queue. `truncate` limits the bytes of each payload."""
 

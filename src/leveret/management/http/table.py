@@ -155,6 +155,7 @@ ROUTES: Final[dict[str, dict[str, Route]]] = {
     },
     "/leveret/audit": {"GET": Route(audit.search, ADMIN)},
     "/leveret/events": {"GET": Route(event_stream.subscribe)},
+    "/leveret/exchanges/{vhost}/{name}/destinations": {"POST": Route(messages.find_destinations, reads=True)},
     "/leveret/flows/{vhost}": {"GET": Route(queues.flows, ANY, "visible")},
     **_listings("/leveret/links", listings.LINKS),
     **_listings("/leveret/transactions", listings.TRANSACTIONS),

@@ -14,9 +14,9 @@ from leveret.broker.bodies import Body, StoredBody, size_of, whole
 from leveret.broker.consumer import Client
 from leveret.broker.dead_letter import split_address
 from leveret.broker.errors import AccessRefused, PreconditionFailed, ResourceError
-from leveret.broker.message import Entry, make_address
+from leveret.broker.message import Entry, Message, make_address
 from leveret.broker.queues.loading import Waiting
-from leveret.broker.routing import check_keys
+from leveret.broker.routing import Route, check_keys, resolve
 from leveret.broker.watches import trace_get
 from leveret.management.json_values import ClientTable
 from leveret.management.operations.operation import EACH, Context, Operation, Operations, check, check_topics
@@ -51,6 +51,18 @@ class Published(Reply, kw_only=True):
     """Whether the message was routed to a queue."""
 
     routed: bool
+
+
+class Destinations(Reply, kw_only=True):
+    """The queues that a message would reach.
+
+    Attributes:
+        queues: Their names, at most `MAX_MESSAGES`.
+        total: Their number.
+    """
+
+    queues: list[str]
+    total: int
 
 
 class Get(Request, kw_only=True):
@@ -101,20 +113,24 @@ class Loaded(Waiting):
             self.future.set_result(None)
 
 
-def publish(context: Context, request: Publish) -> Published:
-    """Publish a message."""
-    vhost = context.vhost(request.vhost)
+def _address(request: Publish) -> bytes:
     try:
-        address = make_address(request.exchange, request.routing_key)
+        return make_address(request.exchange, request.routing_key)
     except ValueError as error:
         raise PreconditionFailed(str(error)) from None
+
+
+def _route(context: Context, request: Publish, address: bytes) -> Route:
+    """Return the route of a message that the principal may publish."""
     check(context, request.vhost, "write", request.exchange)
-    route = vhost.route(address)
+    route = context.vhost(request.vhost).route(address)
     if route.exchange.internal or route.owner or route.request:
         raise AccessRefused(f"cannot publish to exchange '{request.exchange}' in vhost '{request.vhost}'")
-    alarm = context.managed.alarm()
-    if alarm:
-        raise ResourceError(f"publishers are blocked: {alarm} alarm")
+    return route
+
+
+def _encode(context: Context, request: Publish, address: bytes, route: Route) -> tuple[Message, list[str]]:
+    """Return a message and its further routing keys, all of which the principal may use."""
     codec = context.managed.codec
     message = codec.encode(
         address, payload_of(request.payload, request.payload_encoding), request.properties, context.principal.user
@@ -122,6 +138,29 @@ def publish(context: Context, request: Publish) -> Published:
     keys = codec.copy_keys(message)
     if route.exchange.has_topics:
         check_topics(context, request.vhost, request.exchange, [route.routing_key, *keys])
+    return message, keys
+
+
+def find_destinations(context: Context, request: Publish) -> Destinations:
+    """Return the queues that a message would reach, and publish nothing."""
+    address = _address(request)
+    route = _route(context, request, address)
+    message, more_keys = _encode(context, request, address, route)
+    keys = check_keys(context.broker, [route.routing_key, *more_keys])
+    headers = context.broker.decode_headers(message) if route.depends else {}
+    queues = resolve(context.vhost(request.vhost), route.exchange, keys, headers, message)
+    return Destinations(queues=[queue.name for queue in queues[:MAX_MESSAGES]], total=len(queues))
+
+
+def publish(context: Context, request: Publish) -> Published:
+    """Publish a message."""
+    vhost = context.vhost(request.vhost)
+    address = _address(request)
+    route = _route(context, request, address)
+    alarm = context.managed.alarm()
+    if alarm:
+        raise ResourceError(f"publishers are blocked: {alarm} alarm")
+    message, keys = _encode(context, request, address, route)
     queues = route.queues
     if route.dynamic or keys:
         check_keys(context.broker, [route.routing_key, *keys])
@@ -247,6 +286,7 @@ def text_of(content: bytes) -> str | None:
 
 
 OPERATIONS: Operations = {
+    "messages.destinations": Operation(find_destinations, Publish, Destinations, EACH),
     "messages.publish": Operation(publish, Publish, Published, EACH, changes=True),
     "messages.get": Operation(get, Get, GotMessages, EACH, changes=True),
 }

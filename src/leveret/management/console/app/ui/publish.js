@@ -12,10 +12,11 @@ const PROPERTIES_HINT = 'JSON, for example {"content_type": "application/json", 
 /**
  * Args (as properties):
  *   vhost, exchange: The exchange; "" is the default one.
- *   routingKey: The initial routing key. onRoutingKey(key) follows it.
+ *   routingKey: The initial routing key.
+ *   onRoutingKey(key), onProperties(text): Follow the fields.
  *   message: A message to start from: `{payload, payload_encoding, properties}`.
  */
-export function PublishForm({ vhost, exchange, routingKey = "", message, onRoutingKey }) {
+export function PublishForm({ vhost, exchange, routingKey = "", message, onRoutingKey, onProperties }) {
   const state = useFields({
     routing_key: routingKey,
     payload: message?.payload ?? "",
@@ -25,9 +26,8 @@ export function PublishForm({ vhost, exchange, routingKey = "", message, onRouti
   });
   const [outcome, setOutcome] = useState(null);
   const [values, set] = state;
-  const followed = onRoutingKey
-    ? [values, (name, value) => { set(name, value); if (name === "routing_key") { onRoutingKey(value); } }]
-    : state;
+  const follow = { routing_key: onRoutingKey, properties: onProperties };
+  const followed = [values, (name, value) => { set(name, value); follow[name]?.(value); }];
 
   async function submit() {
     setOutcome(null);
@@ -49,7 +49,7 @@ export function PublishForm({ vhost, exchange, routingKey = "", message, onRouti
         <${Check} label="Persistent" name="persistent" state=${state} />
         <${Check} label="Payload is base64" name="base64" state=${state} />
       </div>
-      <${Area} label="Properties" name="properties" rows="2" state=${state} hint=${PROPERTIES_HINT} />
+      <${Area} label="Properties" name="properties" rows="2" state=${followed} hint=${PROPERTIES_HINT} />
       ${outcome === true && html`<${Note}>Published: the message reached at least one queue.<//>`}
       ${outcome === false && html`<${Note} tone="warn">Published, but no binding matches: the message reached no queue.<//>`}
     <//>

@@ -3,10 +3,10 @@
 import { addBinding, declareExchange, deleteExchange } from "../actions.js";
 import { path } from "../api.js";
 import { useResource } from "../data.js";
-import { exchangeName, exchangePath, rate } from "../format.js";
+import { useDestinations } from "../destinations.js";
+import { exchangeName, exchangePath, plain, plural, rate } from "../format.js";
 import { html, useState } from "../html.js";
 import { link, route } from "../route.js";
-import { routed } from "../routing.js";
 import { BindingTable } from "../ui/bindings.js";
 import { ListView } from "../ui/list.js";
 import { Badge, Entries, ExchangeLink, Failure, Features, Note, Panel, QueueLink, Stats, Tabs, Title } from "../ui/parts.js";
@@ -88,20 +88,23 @@ function Bindings({ exchange, target }) {
 
 function Publish({ exchange }) {
   const [key, setKey] = useState("");
+  const [properties, setProperties] = useState("");
   const { value: exchanges } = useResource(path("exchanges", exchange.vhost), { slow: true });
   const { value: bindings } = useResource(path("bindings", exchange.vhost), { slow: true });
-  const found = exchanges && bindings && routed(exchange.name, key, {}, exchanges, bindings);
+  const found = useDestinations({ vhost: exchange.vhost, exchange: exchange.name, key, properties, exchanges, bindings });
   return html`
     <div class="grid">
       <${Panel} title="Publish a message">
-        <${PublishForm} vhost=${exchange.vhost} exchange=${exchange.name} onRoutingKey=${setKey} />
+        <${PublishForm} vhost=${exchange.vhost} exchange=${exchange.name} onRoutingKey=${setKey} onProperties=${setProperties} />
       <//>
       <${Panel} title="Destinations of this routing key"><${Destinations} found=${found} vhost=${exchange.vhost} /><//>
     </div>
   `;
 }
 
-/** The queues that a message reaches, as `routed` predicts. */
+const MAX_SHOWN = 100;
+
+/** The queues that a message would reach, and the bindings by which it gets there: what `useDestinations` returns. */
 export function Destinations({ found, vhost }) {
   if (!found) {
     return html`<p class="muted">Reading bindings…</p>`;
@@ -110,7 +113,19 @@ export function Destinations({ found, vhost }) {
     <div class="form">
       ${found.queues.length === 0
         ? html`<${Note} tone="warn">No queue.<//>`
-        : html`<ul>${found.queues.slice(0, 100).map((name) => html`<li key=${name}><${QueueLink} vhost=${vhost} name=${name} /></li>`)}</ul>`}
+        : html`<ul>${found.queues.slice(0, MAX_SHOWN).map((name) => html`<li key=${name}><${QueueLink} vhost=${vhost} name=${name} /></li>`)}</ul>`}
+      <${Failure} error=${found.error} />
+      ${found.bindings.length > 0 &&
+      html`
+        <details>
+          <summary>${plural(found.bindings.length, "binding")} on the way</summary>
+          <ul>
+            ${found.bindings.slice(0, MAX_SHOWN).map(
+              (binding, index) => html`<li key=${index}>${exchangeName(binding.source)} → ${binding.destination} <code>${binding.routing_key || plain(binding.arguments)}</code></li>`,
+            )}
+          </ul>
+        </details>
+      `}
       ${found.uncertain && html`<p class="small muted">Exchanges of other types than direct, fanout, topic and headers choose among their bindings by themselves.</p>`}
     </div>
   `;

@@ -1,12 +1,12 @@
-// The topology map: exchanges, their bindings and queues, and the way of a message through them.
+// The topology map: exchanges, their bindings, queues and clients that consume from them, and the way of a message through them.
 
 import { Graph, layout } from "../../vendor/dagre.js";
 import { get, has, path, withQuery } from "../api.js";
 import { useResource } from "../data.js";
+import { useDestinations } from "../destinations.js";
 import { count, exchangeName, exchangePath, growth, plural, rate } from "../format.js";
 import { html, useEffect, useMemo, useRef, useState } from "../html.js";
 import { link, route, setQuery } from "../route.js";
-import { routed } from "../routing.js";
 import { VhostChoice } from "../ui/list.js";
 import { Badge, Facts, Failure, Note, Panel, Title } from "../ui/parts.js";
 import { PublishForm } from "../ui/publish.js";
@@ -19,10 +19,38 @@ const HEIGHT = 42;
 const MIN_SCALE = 0.1;
 const MAX_SCALE = 3;
 
-const idOf = (kind, name) => `${kind === "queue" ? "q" : "e"}:${name}`;
+const PREFIXES = { exchange: "e", queue: "q", client: "c" };
+const idOf = (kind, name) => `${PREFIXES[kind]}:${name}`;
+
+/** Returns the clients that consume from queues: `{name, title, user, queues}`, where `queues` has the number of consumers by queue. */
+function clientsOf(consumers, connections, queues) {
+  const known = new Set(queues.map((queue) => queue.name));
+  const titles = new Map(connections.map((item) => [item.name, item.user_provided_name]));
+  const clients = new Map();
+  for (const { queue, channel_details: channel } of consumers) {
+    const name = channel.connection_name;
+    if (name === undefined || !known.has(queue.name)) {
+      continue; // a consumer of the broker itself, or of a queue that is not on the map
+    }
+    const client = clients.get(name) ?? { name, title: titles.get(name) || name, user: channel.user, queues: new Map() };
+    client.queues.set(queue.name, (client.queues.get(queue.name) ?? 0) + 1);
+    clients.set(name, client);
+  }
+  return [...clients.values()];
+}
+
+/** Returns the rates of the edges to clients. The rate of a queue with several clients is not that of one of them. */
+function consumerRates(clients, queues) {
+  const delivered = new Map(queues.map((queue) => [queue.name, queue.message_stats?.deliver_get_details?.rate ?? 0]));
+  const edges = clients.flatMap((client) => [...client.queues.keys()].map((queue) => [queue, client.name]));
+  const numbers = Map.groupBy(edges, ([queue]) => queue);
+  return edges
+    .filter(([queue]) => numbers.get(queue).length === 1)
+    .map(([queue, name]) => [`${idOf("queue", queue)}\n${idOf("client", name)}`, delivered.get(queue)]);
+}
 
 /** Returns nodes and edges: what the filter matches with its neighbours, and without one all that has a binding. */
-function select(exchanges, queues, bindings, text, chosen) {
+function select(exchanges, queues, bindings, clients, text, chosen) {
   const edges = new Map();
   for (const binding of bindings) {
     if (binding.source === "" && chosen !== "e:") {
@@ -34,9 +62,16 @@ function select(exchanges, queues, bindings, text, chosen) {
     edge.keys.push(binding.routing_key);
     edges.set(key, edge);
   }
+  for (const client of clients) {
+    for (const [queue, number] of client.queues) {
+      const [from, to] = [idOf("queue", queue), idOf("client", client.name)];
+      edges.set(`${from}\n${to}`, { key: `${from}\n${to}`, from, to, keys: [plural(number, "consumer")] });
+    }
+  }
   const all = new Map([
     ...exchanges.map((item) => [idOf("exchange", item.name), { kind: "exchange", item }]),
     ...queues.map((item) => [idOf("queue", item.name), { kind: "queue", item }]),
+    ...clients.map((item) => [idOf("client", item.name), { kind: "client", item }]),
   ]);
   const wanted = text.toLowerCase();
   const matches = (id) => id.slice(2).toLowerCase().includes(wanted);
@@ -132,34 +167,47 @@ function curve(points) {
 const cut = (text, length) => (text.length > length ? `${text.slice(0, length - 1)}…` : text);
 
 export function MapView() {
-  const { vhost = "/", name = "", node: chosen = "" } = route.value.query;
+  const { vhost = "/", name = "", node: chosen = "", consumers: withConsumers = "" } = route.value.query;
   const { value: exchanges, error } = useResource(path("exchanges", vhost), { slow: true });
   const { value: bindings } = useResource(path("bindings", vhost), { slow: true });
   const { value: page } = useResource(
     withQuery(path("queues", vhost), {
       page: 1, page_size: 500, name,
-      columns: "name,vhost,messages,messages_ready,messages_unacknowledged,consumers,messages_details.rate,message_stats.publish_details.rate",
+      columns: "name,vhost,messages,messages_ready,messages_unacknowledged,consumers,messages_details.rate,message_stats.publish_details.rate,message_stats.deliver_get_details.rate",
     }),
   );
   const { value: flows } = useResource(has("/leveret/flows/{vhost}") ? path("leveret", "flows", vhost) : null);
-  const rates = useMemo(() => ratesOf(bindings ?? NONE, flows ?? NONE), [bindings, flows]);
+  const { value: consumers } = useResource(withConsumers ? path("consumers", vhost) : null);
+  const { value: connections } = useResource(withConsumers ? withQuery(path("vhosts", vhost, "connections"), { columns: "name,user_provided_name" }) : null);
   const [key, setKey] = useState("");
+  const [properties, setProperties] = useState("");
   const missing = useMissingQueues(vhost, bindings, page, name);
   const queues = useMemo(() => [...(page?.items ?? []), ...missing], [page, missing]);
+  const clients = useMemo(() => clientsOf(consumers ?? NONE, connections ?? NONE, queues), [consumers, connections, queues]);
+  const rates = useMemo(
+    () => new Map([...ratesOf(bindings ?? NONE, flows ?? NONE), ...consumerRates(clients, queues)]),
+    [bindings, flows, clients, queues],
+  );
   const ready = exchanges && bindings && page;
   const graph = useMemo(
-    () => (ready ? select(exchanges, queues, bindings, name, chosen) : null),
-    [exchanges, queues, bindings, name, chosen],
+    () => (ready ? select(exchanges, queues, bindings, clients, name, chosen) : null),
+    [exchanges, queues, bindings, clients, name, chosen],
   );
   const shape = graph && [...graph.nodes.keys(), ...graph.edges.map((edge) => edge.key)].join("\n\n");
   const arranged = useMemo(() => graph && arrange(graph), [shape]);
   const isExchange = chosen.startsWith("e:");
-  const found = ready && isExchange ? routed(chosen.slice(2), key, {}, exchanges, bindings) : null;
+  const found = useDestinations({ vhost, exchange: isExchange ? chosen.slice(2) : null, key, properties, exchanges, bindings });
   const lit = useMemo(() => {
     const ids = new Set(found ? [...found.exchanges.map((item) => `e:${item}`), ...found.queues.map((item) => `q:${item}`)] : [chosen]);
     const lines = new Set(found?.bindings.map((item) => `${idOf("exchange", item.source)}\n${idOf(item.destination_type, item.destination)}`));
+    for (const client of found ? clients : NONE) {
+      for (const queue of found.queues.filter((item) => client.queues.has(item))) {
+        ids.add(idOf("client", client.name));
+        lines.add(`${idOf("queue", queue)}\n${idOf("client", client.name)}`);
+      }
+    }
     return { ids, lines };
-  }, [found, chosen]);
+  }, [found, clients, chosen]);
 
   return html`
     <${Title} title="Topology" />
@@ -167,13 +215,17 @@ export function MapView() {
       <input class="filter" type="search" data-filter aria-label="Filter topology" placeholder="Filter  ( / )" value=${name} maxlength="1000" onInput=${(event) => setQuery({ name: event.target.value })} />
       <${VhostChoice} required value=${vhost} onChange=${(value) => setQuery({ vhost: value, node: "" })} />
       <button onClick=${() => setQuery({ node: "e:" })}>Default exchange</button>
+      <label class="check">
+        <input type="checkbox" checked=${Boolean(withConsumers)} onChange=${(event) => setQuery({ consumers: event.target.checked ? "1" : "" })} />
+        <span>Consumers</span>
+      </label>
       ${graph && html`<span class="muted" role="status">${plural(graph.nodes.size, "object")}${graph.omitted > 0 ? `, ${count(graph.omitted)} more: filter by name` : ""}</span>`}
     </div>
     <${Failure} error=${error} />
     <div class="split">
       ${arranged && graph.nodes.size > 0 && html`<${Drawing} key=${vhost} ...${{ graph, arranged, rates, lit, chosen }} />`}
       ${graph?.nodes.size === 0 && html`<${Note}>${name ? "Nothing matches." : "This vhost has no bindings and no queues yet."}<//>`}
-      ${chosen && html`<div class="side"><${Side} ...${{ chosen, vhost, queues, exchanges, found, setKey }} /></div>`}
+      ${chosen && html`<div class="side"><${Side} ...${{ chosen, vhost, queues, exchanges, clients, found, setKey, setProperties }} /></div>`}
     </div>
   `;
 }
@@ -286,15 +338,21 @@ function Edge({ edge, points, on, perSecond }) {
   `;
 }
 
+/** Texts and shape of a node by its kind. */
+const LOOKS = {
+  exchange: (item) => ({ name: exchangeName(item.name), detail: `${item.type}  ${rate(item.message_stats?.publish_in_details?.rate)}`, inset: 18, round: HEIGHT / 2 }),
+  queue: (item) => ({ name: item.name, detail: `${count(item.messages)} messages, ${count(item.consumers)} consumers`, inset: 10, round: 4 }),
+  client: (item) => ({ name: item.title, detail: `${plural(consumersOf(item), "consumer")} of ${item.user}`, inset: 14, round: 12 }),
+};
+
+const consumersOf = (client) => [...client.queues.values()].reduce((sum, number) => sum + number, 0);
+
 function Node({ id, node, place, on, chosen }) {
   if (!place) {
     return null;
   }
   const { kind, item } = node;
-  const name = kind === "queue" ? item.name : exchangeName(item.name);
-  const detail = kind === "queue"
-    ? `${count(item.messages)} messages, ${count(item.consumers)} consumers`
-    : `${item.type}  ${rate(item.message_stats?.publish_in_details?.rate)}`;
+  const { name, detail, inset, round } = LOOKS[kind](item);
   const shown = cut(name, 23);
   const choose = () => setQuery({ node: id });
   return html`
@@ -307,14 +365,14 @@ function Node({ id, node, place, on, chosen }) {
       onClick=${choose}
       onKeyDown=${(event) => (event.key === "Enter" || event.key === " ") && (event.preventDefault(), choose())}
     >
-      <rect width=${WIDTH} height=${HEIGHT} rx=${kind === "queue" ? 4 : HEIGHT / 2}><title>${name}</title></rect>
-      <text x=${kind === "queue" ? 10 : 18} y="18">${shown}</text>
-      <text class="sub" x=${kind === "queue" ? 10 : 18} y="33">${detail}</text>
+      <rect width=${WIDTH} height=${HEIGHT} rx=${round}><title>${name}</title></rect>
+      <text x=${inset} y="18">${shown}</text>
+      <text class="sub" x=${inset} y="33">${detail}</text>
     </g>
   `;
 }
 
-function Side({ chosen, vhost, queues, exchanges, found, setKey }) {
+function Side({ chosen, vhost, queues, exchanges, clients, found, setKey, setProperties }) {
   const name = chosen.slice(2);
   const close = html`<button class="quiet" onClick=${() => setQuery({ node: "" })} aria-label="Close">×</button>`;
   if (chosen.startsWith("q:")) {
@@ -337,14 +395,23 @@ function Side({ chosen, vhost, queues, exchanges, found, setKey }) {
       <//>
     `;
   }
+  if (chosen.startsWith("c:")) {
+    const client = clients.find((item) => item.name === name);
+    return html`
+      <${Panel} title=${client?.title ?? name} actions=${close}>
+        ${client && html`<${Facts} items=${[["User", client.user], ...[...client.queues].map(([queue, number]) => [queue, plural(number, "consumer")])]} />`}
+        <p><a href=${link(["connections", name])}>Open connection</a></p>
+      <//>
+    `;
+  }
   const exchange = exchanges?.find((item) => item.name === name);
   return html`
     <${Panel} title=${exchangeName(name)} actions=${close}>
       <div class="form">
         <div class="badges">${exchange && html`<${Badge}>${exchange.type}<//>`}<a href=${link(["exchanges", vhost, exchangePath(name)])}>Open exchange</a></div>
         <h3>Test message</h3>
-        <p class="small muted">The map shows where the routing key leads before you publish.</p>
-        <${PublishForm} key=${chosen} vhost=${vhost} exchange=${name} onRoutingKey=${setKey} />
+        <p class="small muted">The map shows where the routing key and the headers lead before you publish.</p>
+        <${PublishForm} key=${chosen} vhost=${vhost} exchange=${name} onRoutingKey=${setKey} onProperties=${setProperties} />
         <h3>Destinations</h3>
         <${Destinations} found=${found} vhost=${vhost} />
       </div>

@@ -1,0 +1,83 @@
+"""Consumers on the topology map, and where a message would go, in a real browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.management.console.conftest import Screenshot
+from tests.management.console.test_console import clients, declare, delete, queue
+from tests.management.http.client import HttpBroker
+from tests.support.polling import wait_until
+
+if TYPE_CHECKING:
+    from tests.management.console.browser import Console
+
+pytestmark = pytest.mark.timeout(280)
+
+LIT = "return [...document.querySelectorAll('.map .node.on title')].map((title) => title.textContent).sort()"
+CLIENTS = "return [...document.querySelectorAll('.map .node.client')].map((node) => node.textContent)"
+
+
+@pytest.fixture
+def kinds(api: HttpBroker) -> Iterator[str]:
+    """A headers exchange with two queues, whose `billing` has a consumer."""
+    for name in ("billing", "archive"):
+        declare(api, name)
+    assert api("PUT", "/exchanges/%2F/kinds", {"type": "headers"}).status == 201
+    for name, arguments in (("billing", {"kind": "bill"}), ("archive", {"x-match": "any", "kind": "bill", "old": True})):
+        assert api("POST", f"/bindings/%2F/e/kinds/q/{name}", {"arguments": arguments}).status == 201
+    with clients(api) as connection:
+        yield "kinds"
+        connection.process_data_events(0)
+    api("DELETE", "/exchanges/%2F/kinds")
+    for name in ("billing", "archive"):
+        delete(api, name)
+
+
+def test_headers_show_where_a_message_would_go(console: Console, api: HttpBroker, kinds: str) -> None:
+    console.enter("map", vhost="/", node=f"e:{kinds}")
+    console.see("No queue.")
+    console.fill("Properties", '{"headers": {"old": true}}')
+    wait_until(lambda: console.script(LIT) == ["archive", "kinds"], lambda: console.script(LIT))
+    console.fill("Properties", '{"headers": {"kind": "bill"}}')
+    wait_until(lambda: console.script(LIT) == ["archive", "billing", "kinds"], lambda: console.script(LIT))
+    console.see("2 bindings on the way")
+    assert (queue(api, "billing")["messages"], queue(api, "archive")["messages"]) == (0, 0)
+
+
+def test_the_broker_says_which_queue_a_hash_chooses(console: Console, api: HttpBroker, kinds: str) -> None:
+    assert api("PUT", "/exchanges/%2F/shards", {"type": "x-consistent-hash"}).status == 201
+    for name in ("billing", "archive"):
+        assert api("POST", f"/bindings/%2F/e/shards/q/{name}", {"routing_key": "1"}).status == 201
+    body = {"routing_key": "some-key"}
+    (chosen,) = api("POST", "/leveret/exchanges/%2F/shards/destinations", body).json["queues"]
+    console.enter("map", vhost="/", node="e:shards")
+    console.fill("Routing key", "some-key")
+    wait_until(lambda: console.script(LIT) == sorted([chosen, "shards"]), lambda: console.script(LIT))
+    console.see("1 binding on the way")
+    api("DELETE", "/exchanges/%2F/shards")
+
+
+def test_consumers_are_shown_on_request(
+    console: Console, api: HttpBroker, kinds: str, axe: str, screenshot: Screenshot
+) -> None:
+    console.enter("map", vhost="/", name="billing")
+    console.find(".node.queue", "billing", exact=False)
+    assert console.script(CLIENTS) == []
+    console.field("Consumers").click()
+    wait_until(lambda: len(console.script(CLIENTS)) == 1, lambda: console.script(CLIENTS))
+    assert "1 consumer of guest" in console.script(CLIENTS)[0]
+    console.see("billing-service")
+    console.find(".node.exchange", kinds, exact=False).click()
+    console.fill("Properties", '{"headers": {"kind": "bill"}}')
+    wait_until(lambda: "billing" in console.script(LIT) and len(console.script(LIT)) == 3, lambda: console.script(LIT))
+    assert console.findings(axe) == []
+    console.find(".node.client", "billing-service", exact=False).click()
+    console.see("Open connection")
+    console.driver.refresh()  # the location holds the choice
+    wait_until(lambda: len(console.script(CLIENTS)) == 1, lambda: console.script(CLIENTS))
+    console.field("Consumers").click()
+    wait_until(lambda: console.script(CLIENTS) == [], lambda: console.script(CLIENTS))
