@@ -80,7 +80,7 @@ def test_queues_are_changed_by_pattern(commands: Commands, connection: pika.Bloc
     expected = "would purge 'match-1' with 1 ready messages\nwould purge 'match-2' with 1 ready messages\n"
     assert commands.ok("queues", "change-matching", "purge", "^match", "--dry-run") == expected
     assert commands.ok("queues", "change-matching", "pause", "^match").count("paused 'match-") == 2
-    assert commands.ok("queues", "change-matching", "resume", "-2$") == "resumed 'match-2' with 1 ready messages\n"
+    assert commands.ok("queues", "change-matching", "resume", "2$") == "resumed 'match-2' with 1 ready messages\n"
     assert commands.ok("queues", "change-matching", "purge", "^match").count("purged 'match-") == 2
     found = {item["name"]: (item["ready"], item["paused"]) for item in commands.json("queues", "--vhost", "/")}
     assert (found["match-1"], found["match-2"], found["other"]) == ((0, True), (0, False), (1, False))

@@ -14,7 +14,7 @@ from leveret.broker.errors import BrokerError, PreconditionFailed, ResourceError
 from leveret.management.audit.log import AuditLog
 from leveret.management.audit.records import AuditRecord, bounded, redacted
 from leveret.management.audit.store import AuditStore, Filter
-from leveret.management.audit.subjects import MAX_BINDINGS
+from leveret.management.audit.subjects import MAX_BINDINGS, MAX_BINDINGS_SIZE
 from leveret.management.operations.operation import Operator
 from tests.management.harness import Harness
 
@@ -81,6 +81,13 @@ def test_the_record_of_a_deleted_queue_has_a_limited_number_of_bindings(harness:
     harness.call("queues.delete", name="q")
     before = search(harness)[0]["before"]
     assert (len(before["bindings"]), before["more_bindings"], before["type"]) == (MAX_BINDINGS, True, "classic")
+    harness.call("queues.add", name="large")
+    for number in range(3):
+        arguments = {"x": str(number) * (MAX_BINDINGS_SIZE // 2 - 1000)}
+        harness.call("bindings.add", source="amq.headers", destination="large", arguments=arguments)
+    harness.call("queues.delete", name="large")
+    before = search(harness)[0]["before"]
+    assert (len(before["bindings"]), before["more_bindings"]) == (2, True)
 
 
 def test_what_changes_nothing_is_not_recorded(harness: Harness) -> None:

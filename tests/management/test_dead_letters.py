@@ -82,7 +82,8 @@ def test_the_conditions_of_a_group_select_its_messages_alone(harness: Harness, d
     assert found == [["order 0", "order 1"], ["order 2"], ["bill"], ["stray"]]
     where = [{"field": "body", "match": "contains", "value": "order 2"}]
     (group,) = groups(harness, where=where)
-    assert browse(harness, "dead", where=group["where"]) == ["order 2"]
+    assert group["messages"] == 1
+    assert browse(harness, "dead", where=[*where, *group["where"]]) == ["order 2"]
 
 
 def test_long_values_with_the_same_beginning_are_one_group(harness: Harness) -> None:
@@ -112,6 +113,11 @@ def test_a_request_returns_a_limited_number_of_groups(harness: Harness) -> None:
         publish(harness, "dead", "x", headers={"n": number})
     found = harness.call("messages.dead_letters", queue="dead", header="n")
     assert (len(found["groups"]), found["others"]) == (MAX_GROUPS, 5)
+
+
+def test_the_name_of_the_header_is_limited(harness: Harness, dead: None) -> None:
+    with pytest.raises(PreconditionFailed, match="has 256 characters; expected at most 255"):
+        groups(harness, header="x" * 256)
 
 
 def test_groups_end_at_a_limit_and_continue(harness: Harness, dead: None) -> None:

@@ -26,9 +26,8 @@ def add_exchange(harness: Harness, name: str, kind: str, **more: Any) -> None:
     harness.call("exchanges.add", name=name, type=kind, **more)
 
 
-def bind(harness: Harness, source: str, destination: str, key: str = "", kind: str = "queue", **arguments: Any) -> None:
-    options = {name.replace("_", "-"): value for name, value in arguments.items()}
-    harness.call("bindings.add", source=source, destination=destination, kind=kind, routing_key=key, arguments=options)
+def bind(harness: Harness, source: str, destination: str, key: str = "") -> None:
+    harness.call("bindings.add", source=source, destination=destination, routing_key=key)
 
 
 def destinations(harness: Harness, exchange: str, key: str = "", **properties: Any) -> list[str]:
@@ -47,15 +46,6 @@ def test_a_message_is_routed_and_not_published(harness: Harness) -> None:
     assert destinations(harness, "orders", "bill.5", headers={"CC": ["order.7"]}) == ["one"]
     assert (destinations(harness, "", "two"), destinations(harness, "", "missing")) == (["two"], [])
     assert [payloads(harness, name) for name in ("one", "two", "rest")] == [[], [], []]
-
-
-def test_headers_route_with_their_types(harness: Harness) -> None:
-    add_exchange(harness, "kinds", "headers")
-    bind(harness, "kinds", "one", x_match="all", size=5)
-    bind(harness, "kinds", "two", x_match="any", size=7, format="pdf")
-    assert destinations(harness, "kinds", headers={"size": 5}) == ["one"]
-    assert destinations(harness, "kinds", headers={"size": "5"}) == []
-    assert destinations(harness, "kinds", headers={"size": 7}) == ["two"]
 
 
 def test_an_exchange_that_chooses_by_hash(harness: Harness) -> None:

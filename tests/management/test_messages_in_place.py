@@ -168,7 +168,7 @@ def mixed(harness: Harness) -> None:
         ({"field": "headers.kind", "match": "exists"}, [0, 1]),
         ({"field": "headers.kind", "match": "regex", "value": "^(json|yaml)$"}, [0]),
         ({"field": "headers.kind", "match": "missing"}, [2]),
-        ({"field": "headers.kind", "match": "prefix", "value": "te"}, [1]),
+        ({"field": "headers.kind", "match": "prefix", "value": "tex"}, [1]),
         ({"field": "death.queue", "match": "missing"}, [0, 1, 2]),
         ({"field": "body", "match": "prefix", "value": "plain"}, [1]),
         ({"field": "body.order.missing", "match": "missing"}, [0]),
@@ -303,7 +303,7 @@ def test_a_missing_message_is_counted(harness: Harness, filled: Queue) -> None:
     "target", [{}, {"to_queue": "source", "to_exchange": ""}, {"to_queue": "source", "to_origin": True}]
 )
 def test_exactly_one_target_is_expected(harness: Harness, filled: Queue, target: dict[str, Any]) -> None:
-    with pytest.raises(PreconditionFailed, match="expected one of to_queue, to_exchange and to_origin"):
+    with pytest.raises(PreconditionFailed, match="expected one of to_queue, to_exchange, to_origin and to_origin_exchange"):
         harness.call("messages.move", queue="source", **target)
 
 

@@ -499,6 +499,7 @@ def test_stored_scripts_are_inert(console: Console, api: HttpBroker) -> None:
     assert console.script("return window.attacked") is None
     assert console.script("return document.querySelectorAll('main img, body script').length") == 0
 
+    console.open("overview")
     connection.close()
     for name in (SCRIPT, IMAGE, "javascript:window.attacked=true"):
         delete(api, name)

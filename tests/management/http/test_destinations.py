@@ -23,11 +23,12 @@ def ask(api: HttpBroker, exchange: str, body: dict[str, Any], user: str = "guest
 
 
 def test_destinations_of_a_message(api: HttpBroker, queue: str) -> None:
-    api("POST", f"/bindings/%2F/e/amq.headers/q/{queue}", {"arguments": {"x-match": "all", "kind": "pdf"}})
+    api("POST", f"/bindings/%2F/e/amq.headers/q/{queue}", {"arguments": {"x-match": "all", "size": 5}})
     found = {"queues": [queue], "total": 1}
     for user in ("guest", "viewer"):
         assert ask(api, "amq.default", {"routing_key": queue}, user).json == found
-    assert ask(api, "amq.headers", {"properties": {"headers": {"kind": "pdf"}}}).json == found
+    assert ask(api, "amq.headers", {"properties": {"headers": {"size": 5}}}).json == found
+    assert ask(api, "amq.headers", {"properties": {"headers": {"size": "5"}}}).json["total"] == 0
     assert ask(api, "amq.headers", {"properties": []}).json == {"queues": [], "total": 0}
     assert api.get(f"/queues/%2F/{queue}")["messages"] == 0
 

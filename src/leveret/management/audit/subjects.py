@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
@@ -14,6 +14,7 @@ from leveret.broker.exchanges.base import Binding, Exchange
 from leveret.broker.queues.queue import Queue
 from leveret.broker.values import freeze
 from leveret.broker.vhost import Vhost
+from leveret.management.json_values import encode_json
 from leveret.management.operations.connections import Cancel, Close
 from leveret.management.operations.operation import Context, VhostContext
 from leveret.management.operations.table import DEFINITIONS, OPERATIONS, VHOST_OPERATIONS
@@ -21,8 +22,9 @@ from leveret.management.structs import Arguments
 
 # Fields of requests that name the object, or have the content of a message.
 _NOT_SHOWN: Final = frozenset(("vhost", "name", "queue", "payload", "properties", "password", "password_hash"))
-# Bindings in the record of a deleted queue or exchange.
+# Maximum number of bindings in the record of a deleted queue or exchange, and their bytes as JSON.
 MAX_BINDINGS: Final = 100
+MAX_BINDINGS_SIZE: Final = 32 << 10
 
 
 # A context, and the request of an operation.
@@ -218,9 +220,15 @@ def _bindings_from(exchange: Exchange) -> Iterator[dict[str, object]]:
 
 
 def _some_bindings(bindings: Iterator[dict[str, object]]) -> dict[str, object]:
-    """Return up to `MAX_BINDINGS` bindings, and whether there are more."""
-    found = list(islice(bindings, MAX_BINDINGS + 1))
-    return {"bindings": found[:MAX_BINDINGS], "more_bindings": len(found) > MAX_BINDINGS}
+    """Return the first bindings up to a number and a size, and whether there are more."""
+    found: list[dict[str, object]] = []
+    size = 0
+    for binding in bindings:
+        size += len(encode_json(binding))
+        if len(found) == MAX_BINDINGS or size > MAX_BINDINGS_SIZE:
+            return {"bindings": found, "more_bindings": True}
+        found.append(binding)
+    return {"bindings": found, "more_bindings": False}
 
 
 def _describe_queue(queue: Queue) -> dict[str, object]:

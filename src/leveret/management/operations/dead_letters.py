@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, TypeAlias
 
+from leveret.broker.errors import PreconditionFailed
 from leveret.management.operations.browsing import STEP, Limited, Selection, find_queue
 from leveret.management.operations.message_search import Condition, Match, condition_of
 from leveret.management.operations.operation import EACH, Context, Operation, Operations
@@ -12,6 +13,7 @@ from leveret.management.structs import Reply
 # Maximum number of groups of one request, and number of characters by which values are compared.
 MAX_GROUPS: Final = 500
 MAX_LENGTH: Final = 200
+MAX_HEADER: Final = 255
 
 _DEATH: Final = ("death.reason", "death.queue", "death.exchange")
 _Key: TypeAlias = tuple[tuple[str, Match], ...]
@@ -36,7 +38,7 @@ class DeadLetterGroup(Reply, kw_only=True):
         exchange: The exchange by which they came to that queue.
         header: The value of the header, the first characters of a long one; None for messages without it.
         bytes: The bytes of the messages.
-        where: The conditions that these messages meet, and no others.
+        where: The conditions that these messages meet beside those of the request.
     """
 
     reason: str | None
@@ -75,6 +77,8 @@ class _Count:
 
 async def group_dead_letters(context: Context, request: GroupDeadLetters) -> DeadLetters:
     """Count the ready messages of a queue by their last death."""
+    if len(request.header) > MAX_HEADER:
+        raise PreconditionFailed(f"the header's name has {len(request.header)} characters; expected at most {MAX_HEADER}")
     queue = find_queue(context, request.vhost, request.queue)
     selection = Selection(context, queue, request)
     fields = [*_DEATH, *([f"headers.{request.header}"] if request.header else [])]
@@ -103,10 +107,6 @@ async def group_dead_letters(context: Context, request: GroupDeadLetters) -> Dea
 def _describe(request: GroupDeadLetters, fields: list[str], key: _Key, count: _Count) -> DeadLetterGroup:
     values = [None if match == "missing" else value for value, match in key]
     reason, queue, exchange, header = values if request.header else (*values, None)
-    own = [
-        Condition(field=field, match=match, value=value)
-        for field, value, (_, match) in zip(fields, values, key, strict=True)
-    ]
     return DeadLetterGroup(
         reason=reason,
         queue=queue,
@@ -114,7 +114,10 @@ def _describe(request: GroupDeadLetters, fields: list[str], key: _Key, count: _C
         header=header,
         messages=count.messages,
         bytes=count.bytes,
-        where=[*request.where, *own],
+        where=[
+            Condition(field=field, match=match, value=value)
+            for field, value, (_, match) in zip(fields, values, key, strict=True)
+        ],
     )
 
 

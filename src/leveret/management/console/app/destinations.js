@@ -29,7 +29,8 @@ export function useDestinations({ vhost, exchange, key, properties, exchanges, b
   const [state, setState] = useState({ question: "", answer: null, error: null });
   const given = propertiesIn(properties);
   const ready = exchange !== null && exchanges && bindings;
-  const question = ready ? JSON.stringify([vhost, exchange, key, given]) : "";
+  const exists = ready && exchanges.some(({ name }) => name === exchange);
+  const question = exists ? JSON.stringify([vhost, exchange, key, given]) : "";
   useEffect(() => {
     if (!question) {
       return undefined;
