@@ -122,6 +122,8 @@ def address(path: str, values: dict[str, str]) -> str:
     }
     if path.endswith("/sessions"):
         names["name"] = values.get("amqp10", NAME)
+    if path.startswith("/leveret/connections/"):
+        names["name"] = values.get("connection", NAME)
     if path.startswith("/parameters/"):
         names["name"] = "limits"
     return "/".join(quote(names[part[1:-1]], safe="") if part.startswith("{") else part for part in path.split("/"))

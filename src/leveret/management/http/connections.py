@@ -199,7 +199,13 @@ def _endpoint(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port) if port.isdecimal() else 0
 
 
-def _may_see(request: Request, user: str) -> bool:
+def is_amqp10(connection: Row) -> bool:
+    """Return whether a connection, as the broker describes it, uses AMQP 1.0."""
+    return connection["protocol"] in _PROTOCOLS
+
+
+def may_see(request: Request, user: str) -> bool:
+    """Return whether the user of a request sees the connections of a user."""
     return request.identity.is_monitor() or user == request.identity.name
 
 
@@ -215,7 +221,7 @@ async def _list(request: Request, wanted: Callable[[Row], bool]) -> Answer:
     found = [
         connection
         for connection in request.cache.connections.values()
-        if _may_see(request, connection.item["user"]) and wanted(connection.item)
+        if may_see(request, connection.item["user"]) and wanted(connection.item)
     ]
     request.check_listed_samples(len(found))
 
@@ -236,12 +242,12 @@ async def _list(request: Request, wanted: Callable[[Row], bool]) -> Answer:
     return Answer(body=select_from(source, request.query))
 
 
-async def _find(request: Request) -> CachedConnection:
+async def find(request: Request) -> CachedConnection:
     """Return the connection that the path names, as it is now. Raises `HttpError`."""
     await request.cache.refresh_now()
     for connection in request.cache.connections.values():
         if connection.item["name"] == request.name:
-            if not _may_see(request, connection.item["user"]):
+            if not may_see(request, connection.item["user"]):
                 raise not_authorised(_REFUSED)
             return connection
     raise not_found()
@@ -260,13 +266,13 @@ async def list_of_user(request: Request) -> Answer:
 
 
 async def show(request: Request) -> Answer:
-    return Answer(body=columns_of(_connection(request, await _find(request)), request.query))
+    return Answer(body=columns_of(_connection(request, await find(request)), request.query))
 
 
 async def list_sessions(request: Request) -> Answer:
     """List the sessions of a connection of AMQP 1.0 with their links."""
-    item = (await _find(request)).item
-    if item["protocol"] not in _PROTOCOLS:
+    item = (await find(request)).item
+    if not is_amqp10(item):
         raise bad_request(f"connection does not use AMQP 1.0, but {item['protocol']}")
     of_connection = {"number": item["number"]}
     sessions = await request.control.call("connections.sessions", of_connection)
@@ -324,7 +330,7 @@ def _link_row(link: Row) -> Row:
 
 async def close(request: Request) -> Answer:
     """Close a connection, with the reason in the header `X-Reason`."""
-    item = (await _find(request)).item
+    item = (await find(request)).item
     if item["user"] != request.identity.name and not request.identity.is_administrator():
         raise not_authorised(_REFUSED)
     reason = request.headers.get("x-reason") or "Closed via management plugin"
@@ -378,7 +384,7 @@ async def _list_channels(request: Request, wanted: Callable[[Row], bool]) -> Ans
     found = [
         channel
         for channel in request.cache.channels.values()
-        if _may_see(request, channel.item["user"]) and wanted(channel.item)
+        if may_see(request, channel.item["user"]) and wanted(channel.item)
     ]
     return _select_channels(request, found, _items(request))
 
@@ -392,7 +398,7 @@ async def list_channels_in_vhost(request: Request) -> Answer:
 
 
 async def list_channels_of_connection(request: Request) -> Answer:
-    item = (await _find(request)).item
+    item = (await find(request)).item
     found = [channel for (number, _), channel in request.cache.channels.items() if number == item["number"]]
     return _select_channels(request, found, {item["number"]: item})
 
@@ -405,7 +411,7 @@ async def show_channel(request: Request) -> Answer:
         item = channel.item
         if _name_of(item, connections) != request.name:
             continue
-        if not _may_see(request, item["user"]):
+        if not may_see(request, item["user"]):
             raise not_authorised(_REFUSED)
         consumers = [
             consumer_row(consumer, connections, node)

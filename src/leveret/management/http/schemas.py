@@ -408,6 +408,38 @@ class Consumer(Answer):
     user_who_performed_action: str
 
 
+class ConsumerChannel(Answer):
+    """The channel of a consumer. `prefetch` limits its unacked messages; `credit` is that of a session of AMQP 1.0."""
+
+    state: str
+    unacked: int
+    prefetch: int
+    credit: int | None
+
+
+class ConsumerConnection(Answer):
+    """The connection of a consumer."""
+
+    state: str
+    protocol: str
+
+
+class ConsumerState(Consumer):
+    """A consumer with the state of its channel and connection, which are null if the user may not see them."""
+
+    priority: int
+    unacked: int
+    connection: ConsumerConnection | None
+    channel: ConsumerChannel | None
+
+
+class Throttling(Answer):
+    """Why the broker does not read from a connection, and the alarm of the node, if any."""
+
+    reasons: list[Literal["alarm", "backlog", "commit", "login", "output", "turn"]]
+    alarm: str
+
+
 class Owner(Answer):
     """The connection of an exclusive queue."""
 

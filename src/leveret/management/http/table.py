@@ -12,6 +12,7 @@ from leveret.management.http import (
     bindings,
     connections,
     definitions,
+    diagnosis,
     event_stream,
     exchanges,
     health,
@@ -146,7 +147,9 @@ ROUTES: Final[dict[str, dict[str, Route]]] = {
     "/leveret/queues/{vhost}/{name}/messages/resend": {"POST": Route(in_place.resend)},
     "/leveret/queues/{vhost}/{name}/pause": {"POST": Route(in_place.pause)},
     "/leveret/queues/{vhost}/{name}/resume": {"POST": Route(in_place.resume)},
+    "/leveret/queues/{vhost}/{name}/consumers": {"GET": Route(diagnosis.list_consumers, ANY, "visible")},
     "/leveret/queues/{vhost}/{name}/consumers/{tag}": {"DELETE": Route(in_place.cancel_consumer, ADMIN)},
+    "/leveret/connections/{name}/throttling": {"GET": Route(diagnosis.show_throttling)},
     "/leveret/alerts": {"GET": Route(alert_rules.list_raised)},
     "/leveret/alert-rules": {"GET": Route(alert_rules.list_rules)},
     "/leveret/alert-rules/{name}": {

@@ -38,6 +38,19 @@ class OfConnection(Request, kw_only=True):
     number: int
 
 
+class Throttling(Reply, kw_only=True):
+    """Why the broker does not read from a connection.
+
+    Attributes:
+        reasons: `alarm`; `commit` while too many bytes are uncommitted; `output` while the client does not read; `backlog`
+            while commands of a channel wait for a slow one; `login`; `turn` for input that waits for the next turn.
+        alarm: The alarm of the node that blocks publishers, or "".
+    """
+
+    reasons: list[str]
+    alarm: str
+
+
 class ListConsumers(InVhost, kw_only=True):
     """Request to list consumers, of one queue if `queue` is set."""
 
@@ -121,6 +134,12 @@ def list_session_links(context: Context, request: OfConnection) -> Iterator[Sess
     return iter(context.managed.session(request.number).describe_links())
 
 
+def throttling(context: Context, request: OfConnection) -> Throttling:
+    """Return why the broker does not read from a connection."""
+    ingress = getattr(context.managed.session(request.number), "ingress", None)
+    return Throttling(reasons=[] if ingress is None else sorted(ingress.reasons), alarm=context.managed.alarm())
+
+
 def list_consumers(context: Context, request: ListConsumers) -> Iterator[ConsumerInfo | None]:
     """List consumers."""
     for vhost in context.vhosts(request.vhost):
@@ -201,6 +220,7 @@ OPERATIONS: Operations = {
     "connections.list": Operation(list_connections, InVhost, ConnectionInfo),
     "connections.close": Operation(close, Close, changes=True),
     "connections.close_user": Operation(close_user, CloseUser, Closed, changes=True),
+    "connections.throttling": Operation(throttling, OfConnection, Throttling),
     "connections.sessions": Operation(list_sessions, OfConnection, SessionInfo),
     "connections.links": Operation(list_session_links, OfConnection, SessionLinkInfo),
     "channels.list": Operation(list_channels, InVhost, ChannelInfo),

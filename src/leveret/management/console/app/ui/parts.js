@@ -54,6 +54,9 @@ export const Entries = ({ object, none = "none" }) => {
 
 export const Note = ({ tone = "", children }) => html`<div class="note ${tone}" role=${tone === "bad" ? "alert" : "note"}>${children}</div>`;
 
+/** Findings of a diagnosis: sentences. */
+export const Findings = ({ texts }) => texts.length > 0 && html`<${Note} tone="warn">${texts.map((text) => html`<p key=${text}>${text}</p>`)}<//>`;
+
 /** An error of the API as it is. A missing feature shows nothing. */
 export const Failure = ({ error }) => error && html`<${Note} tone="bad">${error.message}<//>`;
 

@@ -3,12 +3,13 @@
 import { closeConnection } from "../actions.js";
 import { path, withQuery } from "../api.js";
 import { useResource } from "../data.js";
+import { diagnosePublisher } from "../diagnosis.js";
 import { bytes, count, time } from "../format.js";
 import { html } from "../html.js";
 import { link } from "../route.js";
 import { Chart, historyParameters, RangeChoice, useRange } from "../ui/chart.js";
 import { ListView } from "../ui/list.js";
-import { Badge, ConnectionLink, Entries, Facts, Failure, Panel, Stats, Title, UserLink } from "../ui/parts.js";
+import { Badge, ConnectionLink, Entries, Facts, Failure, Findings, Panel, Stats, Title, UserLink } from "../ui/parts.js";
 import { SmallTable } from "../ui/table.js";
 import { isAdministrator } from "../session.js";
 import { CHANNEL_COLUMNS } from "./channels.js";
@@ -58,6 +59,7 @@ export function ConnectionView({ parts }) {
   const range = useRange();
   const { value: connection, error } = useResource(withQuery(target, historyParameters(range)));
   const { value: channels } = useResource(`${target}/channels`);
+  const { value: throttling } = useResource(path("leveret", "connections", name, "throttling"));
   const crumb = html`<a href=${link(["connections"])}>Connections</a>`;
   if (!connection) {
     return html`<${Title} crumb=${crumb} title=${name} /><${Failure} error=${error} />`;
@@ -75,6 +77,7 @@ export function ConnectionView({ parts }) {
       actions=${html`<button class="danger" onClick=${() => closeConnection(connection)}>Close…</button>`}
     />
     <${Failure} error=${error} />
+    ${throttling && html`<${Findings} texts=${diagnosePublisher(connection, channels ?? [], throttling)} />`}
     <${Stats}
       items=${[
         ["Channels", count(connection.channels)],

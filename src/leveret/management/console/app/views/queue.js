@@ -1,17 +1,17 @@
 // One queue: charts, a diagnosis, consumers, bindings and messages.
 
 import { addBinding, cancelConsumer, deleteQueue, pauseQueue, purgeQueue, queuePath } from "../actions.js";
-import { withQuery } from "../api.js";
+import { path, withQuery } from "../api.js";
 import { useResource } from "../data.js";
 import { bytes, count, growth, rate, short, time } from "../format.js";
 import { html } from "../html.js";
 import { link, route } from "../route.js";
 import { BindingTable } from "../ui/bindings.js";
 import { Chart, historyParameters, MESSAGE_SERIES, RangeChoice, RATE_SERIES, useKept, useRange } from "../ui/chart.js";
-import { diagnose } from "../diagnosis.js";
+import { diagnose, diagnoseConsumers } from "../diagnosis.js";
 import { MessageBrowser } from "../ui/browser.js";
 import { DeadLetters } from "../ui/dead_letters.js";
-import { Badge, Entries, Facts, Failure, Features, Note, Panel, Stats, Tabs, Title } from "../ui/parts.js";
+import { Badge, Entries, Facts, Failure, Features, Findings, Note, Panel, Stats, Tabs, Title } from "../ui/parts.js";
 import { PublishForm } from "../ui/publish.js";
 import { isAdministrator } from "../session.js";
 import { SmallTable } from "../ui/table.js";
@@ -62,9 +62,8 @@ export function QueueView({ parts }) {
 function StateTab({ queue }) {
   const id = `${queue.vhost}\n${queue.name}`;
   const kept = useKept({ vhost: queue.vhost, queue: queue.name }, useRange());
-  const findings = diagnose(queue);
   return html`
-    ${findings.length > 0 && html`<${Note} tone="warn">${findings.map((text) => html`<p key=${text}>${text}</p>`)}<//>`}
+    <${Findings} texts=${diagnose(queue)} />
     <${Stats}
       items=${[
         ["Ready", count(queue.messages_ready)],
@@ -122,6 +121,7 @@ function Bindings({ queue }) {
 }
 
 const Consumers = ({ queue }) => html`
+  <${IdleConsumers} queue=${queue} />
   <${Panel} title="Consumers" flush>
     <${SmallTable}
       label="Consumers"
@@ -133,6 +133,23 @@ const Consumers = ({ queue }) => html`
     />
   <//>
 `;
+
+const MAX_TAGS = 5;
+
+/** Why consumers of the queue get no messages. */
+function IdleConsumers({ queue }) {
+  const { value } = useResource(path("leveret", "queues", queue.vhost, queue.name, "consumers"));
+  const found = diagnoseConsumers(queue, value ?? []);
+  if (found.length === 0) {
+    return null;
+  }
+  const tagsOf = ({ tags }) => `${tags.slice(0, MAX_TAGS).join(", ")}${tags.length > MAX_TAGS ? ` and ${count(tags.length - MAX_TAGS)} more` : ""}`;
+  return html`
+    <${Panel} title="Why consumers are idle">
+      ${found.map((item) => html`<p key=${item.text}>${item.text} <span class="muted">${tagsOf(item)}</span></p>`)}
+    <//>
+  `;
+}
 
 const CANCEL = {
   id: "cancel", title: "Cancel", width: 92, sortable: false, csv: false,

@@ -1,0 +1,53 @@
+"""Facts that explain why a consumer gets no messages, and why a publisher is stopped."""
+
+from __future__ import annotations
+
+from leveret.management.http.connections import connections_by_number, consumer_row, find, is_amqp10, may_see
+from leveret.management.http.control import Row
+from leveret.management.http.lists import select
+from leveret.management.http.request import Answer, Request
+
+
+async def list_consumers(request: Request) -> Answer:
+    """List the consumers of a queue with the state of their channels and connections."""
+    of_queue = {"vhost": request.vhost, "queue": request.name}
+    await request.get("queues.show", {"vhost": request.vhost, "name": request.name})
+    connections = await connections_by_number(request)
+    found = await request.control.call("consumers.list", of_queue)
+    return Answer(body=select([_consumer_row(request, item, connections) for item in found], request.query))
+
+
+def _consumer_row(request: Request, item: Row, connections: dict[int, Row]) -> Row:
+    """Return a consumer. Only users who may see its connection see the state of that and of the channel."""
+    connection = connections.get(item["connection"])
+    channel = request.cache.channels.get((item["connection"], item["channel"]))
+    is_seen = connection is not None and may_see(request, connection["user"])
+    return {
+        **consumer_row(item, connections, request.settings.node),
+        "priority": item["priority"],
+        "unacked": item["unacked"],
+        "connection": _connection_state(connection) if connection is not None and is_seen else None,
+        "channel": _channel_state(channel.item, connection) if channel is not None and is_seen else None,
+    }
+
+
+def _connection_state(connection: Row) -> Row:
+    return {"state": connection["state"], "protocol": connection["protocol"]}
+
+
+def _channel_state(channel: Row, connection: Row | None) -> Row:
+    """Return the state of a channel. A session of AMQP 1.0 has the credit of its links in place of a prefetch limit."""
+    has_credit = connection is not None and is_amqp10(connection)
+    limit = channel["prefetch"]
+    return {
+        "state": channel["state"],
+        "unacked": channel["unacked"],
+        "prefetch": 0 if has_credit else limit,
+        "credit": limit if has_credit else None,
+    }
+
+
+async def show_throttling(request: Request) -> Answer:
+    """Return why the broker does not read from a connection."""
+    item = (await find(request)).item
+    return Answer(body=await request.control.call("connections.throttling", {"number": item["number"]}))
