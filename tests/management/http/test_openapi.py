@@ -245,6 +245,7 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
         "threshold": 1000,
         "seconds": 5,
     },
+    ("PUT", "/leveret/marks/{name}"): {"time": 1000},
     ("PUT", "/vhosts/{vhost}"): {"description": "d", "tags": ["t"], "default_queue_type": "classic"},
     ("POST", "/users/bulk-delete"): {"users": []},
     ("PUT", "/users/{user}"): {"password": NAME, "tags": "management"},

@@ -408,6 +408,13 @@ class Consumer(Answer):
     user_who_performed_action: str
 
 
+class ChartMark(Answer):
+    """A mark in charts. `time` is in milliseconds of Unix time."""
+
+    name: str
+    time: int
+
+
 class ConsumerChannel(Answer):
     """The channel of a consumer. `prefetch` limits its unacked messages; `credit` is that of a session of AMQP 1.0."""
 

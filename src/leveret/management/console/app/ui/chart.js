@@ -33,6 +33,12 @@ export function useRange() {
   return RANGES.find(([seconds]) => seconds === wanted) ?? RANGES[1];
 }
 
+/** Returns the part of the range that the URL asks for, as two times in seconds; null for the whole range. */
+function useZoom() {
+  const { from, to } = route.value.query;
+  return Number(from) > 0 && Number(to) > Number(from) ? [Number(from), Number(to)] : null;
+}
+
 /** Returns the parameters that ask the API for history. */
 export function historyParameters([age, step]) {
   return {
@@ -53,12 +59,15 @@ export function useKept(subject, [age]) {
   return useResource(wanted ? withQuery(HISTORY, { ...subject, step, age }) : null, { slow: true }).value;
 }
 
+const WHOLE = { from: "", to: "" };
+
 export function RangeChoice() {
   const [current] = useRange();
   return html`
+    ${useZoom() && html`<button onClick=${() => setQuery(WHOLE)}>Whole range</button>`}
     <label class="check small muted">
       Range
-      <select value=${String(current)} onChange=${(event) => setQuery({ range: event.target.value })}>
+      <select value=${String(current)} onChange=${(event) => setQuery({ ...WHOLE, range: event.target.value })}>
         ${RANGES.map(([seconds, , text]) => html`<option value=${String(seconds)} selected=${seconds === current}>${text}</option>`)}
       </select>
     </label>
@@ -132,18 +141,23 @@ function fromSeen(id, object, series, details, age) {
  *   kept: The history from `useKept`, if any.
  *   series: `{key, label, color, kind, kept}` each; `color` names a custom property of the style sheet.
  *   format(value): The text of a value.
+ *   events: Events to mark: `[{time, text}]`.
+ *   other: Another object to compare with: `{id, name, object, kept}`; its lines are dashed.
  */
-export function Chart({ id, label, object, series, format, kept }) {
+export function Chart({ id, label, object, series, format, kept, events = NONE, other = null }) {
   const range = useRange();
-  const data = useMemo(() => points(id, object, series, range, kept), [id, object, range, kept]);
-  const latest = data.slice(1).map((values) => values.at(-1));
+  const own = useMemo(() => points(id, object, series, range, kept), [id, object, range, kept]);
+  const others = useMemo(() => other?.object && points(other.id, other.object, series, range, other.kept), [other?.id, other?.object, range, other?.kept]);
+  const data = useMemo(() => (others ? uPlot.join([own, others]) : own), [own, others]);
+  const lines = others ? [...series, ...series.map((line) => ({ ...line, label: `${line.label} of ${other.name}`, fill: false, dash: DASH }))] : series;
+  const latest = data.slice(1).map((values) => values.findLast((value) => value !== undefined));
   return html`
     <figure class="chart">
-      <${Plot} ...${{ data, series, format, label, range }} />
+      <${Plot} ...${{ data, series: lines, format, label, range, events, zoom: useZoom() }} />
       <figcaption class="legend">
-        ${series.map(
-          ({ label: text, color }, index) => html`
-            <span key=${text}><i class="swatch ${color}" aria-hidden="true"></i>${text} <b>${format(latest[index] ?? NaN)}</b></span>
+        ${lines.map(
+          ({ label: text, color, dash }, index) => html`
+            <span key=${text}><i class="swatch ${color} ${dash ? "dashed" : ""}" aria-hidden="true"></i>${text} <b>${format(latest[index] ?? NaN)}</b></span>
           `,
         )}
       </figcaption>
@@ -151,10 +165,46 @@ export function Chart({ id, label, object, series, format, kept }) {
   `;
 }
 
-function Plot({ data, series, format, label, range }) {
+const NONE = [];
+const DASH = [5, 4];
+// Pixels that a drag must have at least to zoom.
+const MIN_DRAGGED = 5;
+
+/** Zooms all charts of the view to the part of this one that the user has selected. */
+function zoomToSelection(plot) {
+  const { left, width } = plot.select;
+  plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+  if (width >= MIN_DRAGGED) {
+    setQuery({ from: Math.floor(plot.posToVal(left, "x")), to: Math.ceil(plot.posToVal(left + width, "x")) });
+  }
+}
+
+function drawEvents(plot, events, color) {
+  const { ctx, bbox, scales } = plot;
+  ctx.save();
+  ctx.strokeStyle = color;
+  ctx.lineWidth = devicePixelRatio;
+  ctx.setLineDash([2 * devicePixelRatio, 3 * devicePixelRatio]);
+  ctx.beginPath();
+  for (const { time } of events) {
+    if (time >= scales.x.min && time <= scales.x.max) {
+      const x = Math.round(plot.valToPos(time, "x", true));
+      ctx.moveTo(x, bbox.top);
+      ctx.lineTo(x, bbox.top + bbox.height);
+    }
+  }
+  ctx.stroke();
+  ctx.restore();
+}
+
+function Plot({ data, series, format, label, range, events, zoom }) {
   const element = useRef(null);
   const plot = useRef(null);
   const dark = theme.value;
+  const lines = series.map((line) => line.label).join("\n");
+  // What the functions of the plot need of the last rendering.
+  const shown = useRef(null);
+  shown.current = { events, zoom };
 
   useEffect(() => {
     const style = getComputedStyle(document.documentElement);
@@ -166,13 +216,22 @@ function Plot({ data, series, format, label, range }) {
         width: box.clientWidth || 300,
         height: 168,
         legend: { show: false },
-        cursor: { y: false, points: { size: 6 } },
+        cursor: {
+          y: false,
+          points: { size: 6 },
+          drag: { x: true, y: false, setScale: false },
+          bind: { dblclick: () => () => setQuery(WHOLE) },
+        },
+        hooks: {
+          setSelect: [zoomToSelection],
+          draw: [(plot) => drawEvents(plot, shown.current.events, color("muted"))],
+        },
         scales: {
-          x: { time: true, range: (plot) => lastPart(plot.data[0], range[0]) },
+          x: { time: true, range: (plot) => shown.current.zoom ?? lastPart(plot.data[0], range[0]) },
           y: { range: (_, low, high) => [0, Math.max(high * 1.1, 1)] },
         },
         axes: [
-          { ...axis, size: 28, space: 72, values: (_, ticks) => ticks.map((tick) => clock(tick, range[0])) },
+          { ...axis, size: 28, space: 72, values: (_, ticks) => ticks.map((tick) => clock(tick, shown.current.zoom ? shown.current.zoom[1] - shown.current.zoom[0] : range[0])) },
           { ...axis, size: 58, values: (_, ticks) => ticks.map((tick) => format(tick)) },
         ],
         series: [
@@ -181,6 +240,7 @@ function Plot({ data, series, format, label, range }) {
             label: item.label,
             stroke: color(item.color),
             width: 1.6,
+            dash: item.dash,
             fill: item.fill ? `${color(item.color)}1f` : undefined,
             // A line needs two points.
             points: { show: (plot) => plot.data[0].length < 2 },
@@ -197,11 +257,11 @@ function Plot({ data, series, format, label, range }) {
       plot.current.destroy();
       plot.current = null;
     };
-  }, [dark, range, label]);
+  }, [dark, range, label, lines]);
 
   useEffect(() => {
     plot.current?.setData(data);
-  }, [data]);
+  }, [data, events, zoom?.join()]);
 
   return html`<div class="plot" ref=${element} role="img" aria-label=${label}></div>`;
 }

@@ -7,6 +7,7 @@ import { html } from "../html.js";
 import { link, route, setQuery } from "../route.js";
 import { isMonitor } from "../session.js";
 import { Chart, historyParameters, MESSAGE_SERIES, RangeChoice, RATE_SERIES, useKept, useRange } from "../ui/chart.js";
+import { AddMarkButton, EventsPanel, useEvents } from "../ui/marks.js";
 import { Badge, Failure, Note, Panel, QueueLink, Stats, Title } from "../ui/parts.js";
 import { Table } from "../ui/table.js";
 
@@ -18,6 +19,7 @@ export function OverviewView() {
   const range = useRange();
   const { value, error } = useResource(withQuery("/overview", historyParameters(range)));
   const kept = useKept(isMonitor() ? BROKER : null, range);
+  const events = useEvents(null);
   const { value: nodes } = useResource(isMonitor() && has("/nodes") ? "/nodes" : null);
   if (!value) {
     return html`<${Title} title="Overview" /><${Failure} error=${error} />`;
@@ -25,7 +27,7 @@ export function OverviewView() {
   const { queue_totals: totals, object_totals: objects, message_stats: stats } = value;
   const growing = totals.messages_details?.rate;
   return html`
-    <${Title} title="Overview" actions=${html`<${RangeChoice} />`} />
+    <${Title} title="Overview" actions=${html`<${AddMarkButton} /><${RangeChoice} />`} />
     <${Failure} error=${error} />
     <${Alarms} nodes=${nodes} />
     <${Stats}
@@ -40,10 +42,10 @@ export function OverviewView() {
     />
     <div class="grid">
       <${Panel} title="Messages">
-        <${Chart} id="overview-messages" label="Messages in all queues over time" object=${value} kept=${kept} series=${TOTAL_SERIES} format=${short} />
+        <${Chart} id="overview-messages" label="Messages in all queues over time" object=${value} kept=${kept} series=${TOTAL_SERIES} format=${short} events=${events} />
       <//>
       <${Panel} title="Message rates">
-        <${Chart} id="overview-rates" label="Message rates over time" object=${value} kept=${kept} series=${RATE_SERIES} format=${rate} />
+        <${Chart} id="overview-rates" label="Message rates over time" object=${value} kept=${kept} series=${RATE_SERIES} format=${rate} events=${events} />
       <//>
     </div>
     <${Stats}
@@ -57,6 +59,7 @@ export function OverviewView() {
     />
     <div class="grid">
       <${TopQueues} />
+      <${EventsPanel} events=${events} />
       ${nodes?.map((node) => html`<${Node} key=${node.name} node=${node} overview=${value} />`)}
     </div>
   `;

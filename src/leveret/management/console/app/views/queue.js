@@ -5,13 +5,14 @@ import { path, withQuery } from "../api.js";
 import { useResource } from "../data.js";
 import { bytes, count, growth, rate, short, time } from "../format.js";
 import { html } from "../html.js";
-import { link, route } from "../route.js";
+import { link, route, setQuery } from "../route.js";
 import { BindingTable } from "../ui/bindings.js";
 import { Chart, historyParameters, MESSAGE_SERIES, RangeChoice, RATE_SERIES, useKept, useRange } from "../ui/chart.js";
 import { diagnose, diagnoseConsumers } from "../diagnosis.js";
 import { MessageBrowser } from "../ui/browser.js";
 import { DeadLetters } from "../ui/dead_letters.js";
-import { Badge, Entries, Facts, Failure, Features, Findings, Note, Panel, Stats, Tabs, Title } from "../ui/parts.js";
+import { AddMarkButton, EventsPanel, useEvents } from "../ui/marks.js";
+import { Badge, Entries, Facts, Failure, Features, Findings, Panel, Stats, Tabs, Title } from "../ui/parts.js";
 import { PublishForm } from "../ui/publish.js";
 import { isAdministrator } from "../session.js";
 import { SmallTable } from "../ui/table.js";
@@ -59,9 +60,29 @@ export function QueueView({ parts }) {
   `;
 }
 
+const idOf = ({ vhost, name }) => `${vhost}\n${name}`;
+
+/** Returns the queue that the URL asks to compare with: `{queue, kept, error}`. Without `compare_vhost`, it is in the same vhost. */
+function useCompared(queue, range) {
+  const { compare: name, compare_vhost: vhost = queue.vhost } = route.value.query;
+  const { value, error } = useResource(name ? withQuery(queuePath({ vhost, name }), historyParameters(range)) : null);
+  const kept = useKept(name ? { vhost, queue: name } : null, range);
+  return { queue: value, kept, error };
+}
+
+/** The other queue in a chart, if there is one. */
+const otherOf = ({ queue, kept }, chart) => (queue ? { id: `${idOf(queue)}\n${chart}`, name: queue.name, object: queue, kept } : null);
+
+const CompareField = () => html`
+  <input type="search" aria-label="Compare with queue" placeholder="Compare with queue" maxlength="255" value=${route.value.query.compare ?? ""} onChange=${(event) => setQuery({ compare: event.target.value, compare_vhost: "" })} />
+`;
+
 function StateTab({ queue }) {
-  const id = `${queue.vhost}\n${queue.name}`;
-  const kept = useKept({ vhost: queue.vhost, queue: queue.name }, useRange());
+  const id = idOf(queue);
+  const range = useRange();
+  const kept = useKept({ vhost: queue.vhost, queue: queue.name }, range);
+  const compared = useCompared(queue, range);
+  const events = useEvents(queue);
   return html`
     <${Findings} texts=${diagnose(queue)} />
     <${Stats}
@@ -75,12 +96,13 @@ function StateTab({ queue }) {
         ["Ack", rate(queue.message_stats?.ack_details?.rate)],
       ]}
     />
+    <${Failure} error=${compared.error} />
     <div class="grid">
-      <${Panel} title="Messages" actions=${html`<${RangeChoice} />`}>
-        <${Chart} id=${`${id}\nmessages`} label="Messages of the queue over time" object=${queue} kept=${kept} series=${MESSAGE_SERIES} format=${short} />
+      <${Panel} title="Messages" actions=${html`<${CompareField} /><${RangeChoice} />`}>
+        <${Chart} id=${`${id}\nmessages`} label="Messages of the queue over time" object=${queue} kept=${kept} series=${MESSAGE_SERIES} format=${short} events=${events} other=${otherOf(compared, "messages")} />
       <//>
-      <${Panel} title="Message rates">
-        <${Chart} id=${`${id}\nrates`} label="Message rates of the queue over time" object=${queue} kept=${kept} series=${RATE_SERIES} format=${rate} />
+      <${Panel} title="Message rates" actions=${html`<${AddMarkButton} />`}>
+        <${Chart} id=${`${id}\nrates`} label="Message rates of the queue over time" object=${queue} kept=${kept} series=${RATE_SERIES} format=${rate} events=${events} other=${otherOf(compared, "rates")} />
       <//>
     </div>
     <div class="grid">
@@ -102,6 +124,7 @@ function StateTab({ queue }) {
           ]}
         />
       <//>
+      <${EventsPanel} events=${events} />
       <${Panel} title="Arguments"><${Entries} object=${queue.arguments} /><//>
       ${Object.keys(queue.effective_policy_definition ?? {}).length > 0 &&
       html`<${Panel} title="Effective policy"><${Entries} object=${queue.effective_policy_definition} /><//>`}

@@ -1,0 +1,131 @@
+"""Charts in the console: zoom, a second queue, and marks of events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import pytest
+from selenium.webdriver.common.action_chains import ActionChains
+
+from tests.management.console.test_console import IMAGE, declare, delete, publish
+from tests.management.http.client import HttpBroker
+from tests.support.polling import wait_until
+
+if TYPE_CHECKING:
+    from tests.management.console.browser import Console
+
+pytestmark = pytest.mark.timeout(280)
+
+# Calls the function that selects and orders events.
+_EVENTS = """
+const [queue, records, marks, done] = arguments;
+const url = document.querySelector("script[type=module]").src.replace("main.js", "ui/marks.js");
+import(url).then(({ eventsOf }) => done(eventsOf(queue, records, marks)));
+"""
+# The number of pixels of a chart in the colour of marks, which no axis or line has.
+_MARKED = """
+const canvas = document.querySelector(".chart canvas");
+const plot = document.querySelector(".chart .u-over").getBoundingClientRect();
+const left = Math.round((plot.left - canvas.getBoundingClientRect().left) * devicePixelRatio);
+const { data, width } = canvas.getContext("2d").getImageData(left, 0, Math.round(plot.width), 100);
+const colors = getComputedStyle(document.documentElement).getPropertyValue("--muted").trim().match(/[0-9a-f]{2}/gi);
+const [red, green, blue] = colors.map((digits) => parseInt(digits, 16));
+let found = 0;
+for (let at = 0; at < data.length; at += 4) {
+  const distance = Math.abs(data[at] - red) + Math.abs(data[at + 1] - green) + Math.abs(data[at + 2] - blue);
+  found += distance < 60 && data[at + 3] > 100;
+}
+return found;
+"""
+
+
+@pytest.fixture
+def queues(api: HttpBroker) -> Iterator[HttpBroker]:
+    """Two queues with different numbers of messages."""
+    for name, messages in (("left", 3), ("right", 5)):
+        declare(api, name)
+        for number in range(messages):
+            publish(api, name, str(number))
+    yield api
+    for name in ("left", "right"):
+        delete(api, name)
+    for mark in api.get("/leveret/marks"):
+        api("DELETE", f"/leveret/marks/{quote(mark['name'], safe='')}")
+
+
+def test_events_of_a_queue(console: Console) -> None:
+    known = {"vhost": "/", "kind": "queue", "name": "orders", "user": "ann", "action": "queue.purge"}
+    records = [
+        known | {"time": 3000},
+        known | {"time": 2000, "name": "orders-2"},
+        known | {"time": 2000, "vhost": "other"},
+        known | {"time": 2000, "kind": "exchange"},
+        known | {"time": 1000, "kind": "policy", "action": "policies.set", "name": "limits"},
+    ]
+    marks = [{"name": "deployed", "time": 2500}]
+    console.enter()
+
+    def events(queue: dict[str, str] | None) -> list[tuple[float, str]]:
+        found = console.driver.execute_async_script(_EVENTS, queue, records, marks)
+        return [(event["time"], event["text"]) for event in found]
+
+    expected = [(1, "policies.set limits by ann"), (2.5, "deployed"), (3, "queue.purge orders by ann")]
+    assert events({"vhost": "/", "name": "orders"}) == expected
+    assert events(None) == [(2.5, "deployed")]
+
+
+def test_a_part_of_a_chart_is_zoomed(console: Console, queues: HttpBroker) -> None:
+    console.enter("queues", "/", "left")
+    plot = console.driver.find_element("css selector", ".chart .u-over")
+    ActionChains(console.driver).move_to_element_with_offset(plot, -40, 0).click_and_hold().move_by_offset(
+        80, 0
+    ).release().perform()
+    console.find("button", "Whole range")
+    assert "from=" in console.driver.current_url and "to=" in console.driver.current_url
+    location = console.driver.current_url
+    console.driver.refresh()
+    console.find("button", "Whole range")
+    assert console.driver.current_url == location
+    console.click("Whole range")
+    console.see_no("Whole range")
+    assert "from=" not in console.driver.current_url
+
+
+def test_two_queues_in_a_chart(console: Console, queues: HttpBroker) -> None:
+    console.enter("queues", "/", "left", compare="right")
+    console.see("Ready of right 5")
+    console.see("Publish of right")
+    console.fill("Compare with queue", "unknown\n")
+    console.see("Not Found")
+    assert all("404" in message for message in console.problems())
+    console.fill("Compare with queue", "right\n")
+    console.see("Ready of right 5")
+    assert "compare=right" in console.driver.current_url
+    console.use_phone()
+    assert not console.overflows()
+
+
+def test_marks_of_events(console: Console, queues: HttpBroker) -> None:
+    console.enter("queues", "/", "left")
+    console.see("queue.declare left by guest")
+    assert queues("DELETE", "/queues/%2F/left/contents").status == 204
+    console.click("Mark…")
+    console.fill("Name", IMAGE)
+    console.click("Set mark")
+    console.see("Set mark")
+    console.see("queue.purge left by guest")
+    console.find("dt ~ dd", IMAGE)
+    wait_until(lambda: console.script(_MARKED) > 0, "the chart to have marks")
+    assert console.script("return document.querySelectorAll('main img').length") == 0
+    console.open("overview")
+    console.find("dt ~ dd", IMAGE)
+
+
+def test_a_user_who_is_no_administrator_sees_marks_only(console: Console, queues: HttpBroker) -> None:
+    assert queues("PUT", "/leveret/marks/deployed", {}).status == 201
+    console.open("queues", "/", "left")
+    console.sign_in("monitor")
+    console.find("dt ~ dd", "deployed")
+    assert "queue.declare" not in console.text() and "Mark…" not in console.text()
