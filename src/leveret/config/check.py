@@ -11,6 +11,7 @@ from leveret.config.schema import Choices
 
 Source = Callable[[tuple[str, ...]], str]
 
+_WEBHOOK = re.compile(r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?(?:[/?][!-~]*)?")
 _ORIGIN = re.compile(r"https?://[A-Za-z0-9.:\[\]_-]+")
 _CERT = "expected 'tls.cert' to name the server's certificate"
 
@@ -123,6 +124,12 @@ def _check_management(config: Config, source: Source) -> None:
             raise ConfigError(
                 f"{source(('management', 'oauth_origins'))}: 'management.oauth_origins' has '{origin}'; expected an origin "
                 "such as https://id.example.com"
+            )
+    for url in management.alert_webhooks:
+        if not _WEBHOOK.fullmatch(url) or "#" in url:
+            raise ConfigError(
+                f"{source(('management', 'alert_webhooks'))}: 'management.alert_webhooks' has '{url}'; expected a URL such "
+                "as https://hooks.example.com/alerts, without a user, a password and a fragment"
             )
     prefix = management.path_prefix
     if prefix and (not prefix.startswith("/") or prefix.endswith("/")):

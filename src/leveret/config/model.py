@@ -680,6 +680,13 @@ class ManagementConfig(Section, frozen=True, kw_only=True):
         list[Name],
         about("Origins that the console sends requests to for the sign-in. Default: the origin of `auth.oauth.issuer`."),
     ] = field(default_factory=list)
+    alert_webhooks: Annotated[
+        list[str],
+        about(
+            "URLs that the rules of [alerts](http-api.md#alerts) may send alerts to. The broker calls no other ones. Users "
+            "with the tag `policymaker` see them."
+        ),
+    ] = field(default_factory=list)
     rabbitmq_version: Annotated[
         Name, about("RabbitMQ version to report to clients, which choose their requests by it.")
     ] = "4.1.0"

@@ -103,6 +103,7 @@ class HttpEndpoint:
             oauth_ca=config.auth.oauth.ca,
             oauth_scopes=" ".join(management.oauth_scopes),
             oauth_origins=management.oauth_origins or [_origin_of(config.auth.oauth.issuer)],
+            alert_webhooks=management.alert_webhooks,
             tls_cert=management.tls_cert,
             tls_key=management.tls_key,
             amqp_tls_cert=config.tls.cert,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -76,6 +78,30 @@ def test_a_rule_raises_an_alert_until_it_is_changed(console: Console, api: HttpB
     console.click("Delete…")
     console.click("Delete rule")
     console.see("No rules.")
+
+
+def test_a_rule_is_silenced_and_saved_for_prometheus(
+    console: Console, api: HttpBroker, backlog: str, downloads: Path
+) -> None:
+    rule = {"kind": "depth", "pattern": "^backlog$", "threshold": 1}
+    assert api("PUT", "/leveret/alert-rules/deep", rule).status == 201
+    console.enter("alerts")
+    console.wait_for_rows(lambda found: bool(found))
+    console.click("Silence…")
+    console.choose("For", "8 hours")
+    console.click("Silence rule")
+    console.see("Silenced rule 'deep' until")
+    console.see("No alert is raised.")
+    (silenced,) = api.get("/leveret/alert-rules")
+    assert 7.9 * 3600 < silenced["silenced_until"] / 1000 - time.time() < 8.1 * 3600
+    assert silenced["pattern"] == "^backlog$" and silenced["threshold"] == 1
+    console.click("Silence…")
+    console.choose("For", "not at all")
+    console.click("Silence rule")
+    console.wait_for_rows(lambda found: bool(found) and found[0][0] == "deep")
+    console.click("Prometheus rules")
+    path = downloads / "leveret-rules.yml"
+    wait_until(lambda: path.exists() and "^backlog$" in path.read_text("utf-8"), "the file to be saved")
 
 
 def test_alerts_of_a_user_who_sets_no_rules(console: Console, api: HttpBroker, backlog: str) -> None:

@@ -15,7 +15,10 @@ from leveret.management.http.control import Control, Row
 from leveret.management.http.events import Events
 from leveret.management.http.identity import Identity
 from leveret.management.http.objects import CachedQueue, VhostTotals
+from leveret.management.http.prometheus_rules import describe
+from leveret.management.http.webhooks import Webhooks
 from tests.management.http.client import HttpBroker
+from tests.management.http.scrapes import promtool
 from tests.management.http.test_events import subscribe
 from tests.management.http.test_history import queue_item
 from tests.management.http.test_process import make
@@ -30,7 +33,7 @@ class Broker:
     def __init__(self) -> None:
         self.events = Events()
         self.cache = Cache(Control(Path("unused")))
-        self.alerts = Alerts(Control(Path("unused")), self.cache, self.events)
+        self.alerts = Alerts(Control(Path("unused")), self.cache, self.events, Webhooks(()))
         self.now = 1000.0
         self.subscriber = self.events.subscribe(ADMIN, (), "")
 
@@ -119,6 +122,39 @@ def test_unacked_messages_that_no_consumer_acknowledges(broker: Broker) -> None:
     assert broker.after(31, stuck=rule) == ["stuck /orders"]
     item["unacked"] = 0
     assert broker.after(1, stuck=rule) == []
+
+
+def test_a_silenced_rule_raises_no_alerts_until_a_time(broker: Broker) -> None:
+    item = broker.queue("orders")
+    item["ready"] = 11
+    assert broker.after(1, deep=Rule(kind="depth", threshold=10)) == ["deep /orders"]
+    silenced = Rule(kind="depth", threshold=10, silenced_until=1_010_000)
+    assert broker.after(1, deep=silenced) == []
+    assert broker.published() == ["hello", "alert.raised", "alert.cleared"]
+    assert broker.after(7, deep=silenced) == []
+    assert broker.after(1, deep=silenced) == ["deep /orders"]
+    [alert] = broker.alerts.raised.values()
+    assert alert.since == 1_001_000
+
+
+def test_rules_for_prometheus(tmp_path: Path) -> None:
+    rules = {
+        "deep": Rule(kind="depth", vhost='a"b', pattern=r"^orders\.\d+$", threshold=1e9, seconds=60),
+        "grows {{ fast }}": Rule(kind="growth", threshold=0.5),
+        "alone": Rule(kind="no_consumers", pattern="x|y"),
+        "stuck: '1'\n": Rule(kind="no_acks", threshold=300, vhost="/"),
+        "memory": Rule(kind="memory"),
+        "disk": Rule(kind="disk", seconds=5),
+    }
+    path = tmp_path / "rules.yml"
+    path.write_text(describe(rules), "utf-8")
+    assert "SUCCESS: 6 rules found" in promtool("check", "rules", str(path))
+    path.write_text(describe({}), "utf-8")
+    assert "SUCCESS: 0 rules found" in promtool("check", "rules", str(path))
+    text = describe(rules)
+    assert (
+        r"rabbitmq_detailed_queue_messages{vhost=\"a\\\"b\",queue=~\".*(?:^orders\\\\.\\\\d+$).*\"} > 1000000000.0" in text
+    )
 
 
 def test_alarms_of_the_node(broker: Broker) -> None:

@@ -244,6 +244,8 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
         "pattern": "^none$",
         "threshold": 1000,
         "seconds": 5,
+        "silenced_until": 1000,
+        "webhook": "",
     },
     ("PUT", "/leveret/marks/{name}"): {"time": 1000},
     ("PUT", "/vhosts/{vhost}"): {"description": "d", "tags": ["t"], "default_queue_type": "classic"},

@@ -8,7 +8,9 @@ import msgspec
 
 from leveret.management.http.alerts import MAX_RULES, PREFIX, Rule
 from leveret.management.http.errors import bad_request
+from leveret.management.http.identity import POLICYMAKERS
 from leveret.management.http.lists import select
+from leveret.management.http.prometheus_rules import describe
 from leveret.management.http.request import CREATED, NO_CONTENT, Answer, Request
 
 _MAX_NAME: Final = 200
@@ -23,14 +25,28 @@ async def list_raised(request: Request) -> Answer:
 
 
 async def list_rules(request: Request) -> Answer:
-    """List the rules of alerts."""
-    rules = await request.alerts.rules()
-    found = [
-        {"name": name, **msgspec.structs.asdict(rule)}
-        for name, rule in rules.items()
-        if rule.vhost is None or request.identity.sees(rule.vhost)
-    ]
+    """List the rules of alerts. Only users who may set them see their webhooks."""
+    found = [{"name": name, **msgspec.structs.asdict(rule)} for name, rule in (await _visible(request)).items()]
+    if request.identity.tags.isdisjoint(POLICYMAKERS):
+        found = [row | {"webhook": ""} for row in found]
     return Answer(body=select(found, request.query))
+
+
+async def _visible(request: Request) -> dict[str, Rule]:
+    """Return the rules of vhosts that the user sees."""
+    rules = await request.alerts.rules()
+    return {name: rule for name, rule in rules.items() if rule.vhost is None or request.identity.sees(rule.vhost)}
+
+
+async def download(request: Request) -> Answer:
+    """Return the rules of alerts as a file for Prometheus."""
+    headers = (("content-type", "application/yaml"), ("content-disposition", 'attachment; filename="leveret-rules.yml"'))
+    return Answer(headers=headers, content=describe(await _visible(request)).encode())
+
+
+async def list_webhooks(request: Request) -> Answer:
+    """List the URLs that rules may send alerts to."""
+    return Answer(body=list(request.settings.alert_webhooks))
 
 
 async def put_rule(request: Request) -> Answer:
@@ -46,6 +62,11 @@ async def put_rule(request: Request) -> Answer:
         rule.compiled()
     except ValueError as error:
         raise bad_request(f"regular expression '{rule.pattern[:80]}' {error}") from None
+    if rule.webhook and rule.webhook not in request.settings.alert_webhooks:
+        raise bad_request(
+            f"webhook '{rule.webhook[:200]}' is not allowed; expected one of the URLs in the setting"
+            " management.alert_webhooks"
+        )
     rules = await request.alerts.rules()
     if name not in rules and len(rules) >= MAX_RULES:
         raise bad_request(f"{MAX_RULES} rules of alerts exist, the maximum; delete one first")

@@ -20,6 +20,7 @@ from leveret.management.http.control import Control, Row
 from leveret.management.http.errors import BrokerRefused, BrokerUnavailable
 from leveret.management.http.events import Events
 from leveret.management.http.objects import CachedQueue
+from leveret.management.http.webhooks import Webhooks
 from leveret.security.patterns import Pattern
 
 logger = logging.getLogger("leveret.http")
@@ -48,6 +49,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         pattern: A regular expression over the names of queues; "" for all.
         threshold: The measure that must be exceeded. Alarms have none.
         seconds: How long it must be exceeded.
+        silenced_until: Until this time, in milliseconds of Unix time, the rule raises no alerts.
+        webhook: The URL that alerts are sent to; "" for none.
     """
 
     kind: Kind
@@ -55,6 +58,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     pattern: Annotated[str, Meta(max_length=1000)] = ""
     threshold: Annotated[float, Meta(ge=0, le=1e15)] = 0
     seconds: Annotated[int, Meta(ge=0, le=86_400)] = 0
+    silenced_until: Annotated[int, Meta(ge=0, le=10**14)] = 0
+    webhook: Annotated[str, Meta(max_length=2000)] = ""
 
     def compiled(self) -> Pattern | None:
         """Return the pattern; None for all names. Raises `ValueError`."""
@@ -132,15 +137,19 @@ class Alerts:
         control: The calls of the broker.
         cache: The copies of its objects.
         events: Receives alerts that are raised or cleared.
+        webhooks: Receive those of rules with a webhook.
 
     Attributes:
         raised: The alerts that are raised.
     """
 
-    def __init__(self, control: Control, cache: Cache, events: Events) -> None:
+    def __init__(self, control: Control, cache: Cache, events: Events, webhooks: Webhooks) -> None:
         self._control = control
         self._cache = cache
         self._events = events
+        self._webhooks = webhooks
+        # The webhooks of the rules of alerts that are raised: a rule may change before its alerts are cleared.
+        self._webhook_of: dict[Subject, str] = {}
         self._measures: dict[int, _Measures] = {}
         # When the threshold of each subject was first exceeded.
         self._since: dict[Subject, float] = {}
@@ -182,7 +191,9 @@ class Alerts:
                 subject: _alert(subject, rules[subject.rule], value, self._since[subject])
                 for subject, value in found.items()
                 if now - self._since[subject] >= rules[subject.rule].seconds
-            }
+                and 1000 * now >= rules[subject.rule].silenced_until
+            },
+            rules,
         )
 
     def _alarms(self, rules: dict[str, Rule]) -> Iterator[Subject]:
@@ -191,16 +202,19 @@ class Alerts:
             if rule.kind in ("memory", "disk") and rule.kind in alarm:
                 yield Subject(name, "", "")
 
-    def _set(self, raised: dict[Subject, Alert]) -> None:
+    def _set(self, raised: dict[Subject, Alert], rules: dict[str, Rule]) -> None:
         before, self.raised = self.raised, raised
         for subject in before.keys() - raised.keys():
-            self._publish("cleared", before[subject])
+            self._publish("cleared", before[subject], self._webhook_of.pop(subject))
         for subject in raised.keys() - before.keys():
-            self._publish("raised", raised[subject])
+            self._webhook_of[subject] = rules[subject.rule].webhook
+            self._publish("raised", raised[subject], self._webhook_of[subject])
 
-    def _publish(self, action: str, alert: Alert) -> None:
+    def _publish(self, action: str, alert: Alert, webhook: str) -> None:
         data: Row = msgspec.structs.asdict(alert)
         self._events.publish("alert", action, data, alert.vhost)
+        if webhook:
+            self._webhooks.put(webhook, {"action": action, **data})
 
 
 def _applies(rule: Rule, pattern: Pattern | None, item: Row) -> bool:

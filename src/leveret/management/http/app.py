@@ -38,6 +38,7 @@ from leveret.management.http.settings import HttpSettings
 from leveret.management.http.sign_in import SignIn
 from leveret.management.http.snapshot import Snapshot
 from leveret.management.http.table import Route, find
+from leveret.management.http.webhooks import Webhooks
 from leveret.security.tags import NO_PAYLOADS, READ_ONLY
 
 if TYPE_CHECKING:
@@ -89,7 +90,8 @@ class Application:
         self._events = Events()
         self._cache = Cache(control, events=self._events)
         self._history = History(Path(settings.history))
-        self._alerts = Alerts(control, self._cache, self._events)
+        self._webhooks = Webhooks(settings.alert_webhooks)
+        self._alerts = Alerts(control, self._cache, self._events, self._webhooks)
         self._sign_in = SignIn(settings, control, logins)
         self._base = f"{settings.path_prefix}/api"
         self._files = asyncio.Semaphore(_MAX_FILES)
@@ -102,11 +104,12 @@ class Application:
     async def keep_statistics(self) -> None:
         """Read statistics each second, keep their history, and evaluate alerts, until the task is cancelled."""
         await self._history.open()
-        alerts = asyncio.create_task(self._alerts.run())
+        alerts = [asyncio.create_task(self._alerts.run()), asyncio.create_task(self._webhooks.run())]
         try:
             await self._cache.poll(self._ticked)
         finally:
-            alerts.cancel()
+            for task in alerts:
+                task.cancel()
             await self._history.close()
 
     def _ticked(self) -> None:

@@ -8,6 +8,8 @@ from typing import Final
 from leveret.management.http.errors import not_authorised
 from leveret.security.tags import ADMINISTRATOR, MANAGEMENT, MONITORING, NO_PAYLOADS, POLICYMAKER, READ_ONLY
 
+# Tags of users who may set policies, parameters and rules.
+POLICYMAKERS: Final = (ADMINISTRATOR, POLICYMAKER)
 MANAGEMENT_TAGS: Final = frozenset((ADMINISTRATOR, MONITORING, POLICYMAKER, MANAGEMENT))
 
 
@@ -71,4 +73,4 @@ class _Tagged(Access):
 ANY: Final = Access()
 ADMIN: Final = _Tagged("Not administrator user", ADMINISTRATOR)
 MONITOR: Final = _Tagged("Not monitor user", ADMINISTRATOR, MONITORING)
-POLICY: Final = _Tagged("User not authorised to access object", ADMINISTRATOR, POLICYMAKER)
+POLICY: Final = _Tagged("User not authorised to access object", *POLICYMAKERS)

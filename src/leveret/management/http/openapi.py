@@ -162,6 +162,7 @@ OPERATIONS: Final[Mapping[Handler, Operation]] = {
     **_lists(schemas.AlertRule, alert_rules.list_rules),
     **_lists(schemas.ChartMark, marks.list_marks),
     marks.put: Operation(body=marks.Mark, status=201),
+    alert_rules.list_webhooks: Operation(list[str]),
     alert_rules.put_rule: Operation(body=alerts.Rule, status=201),
     overview.overview: Operation(schemas.Overview),
     overview.whoami: Operation(schemas.Whoami, text="Return the user of the request."),

@@ -1018,6 +1018,8 @@ class AlertRule(Answer):
     pattern: str
     threshold: float
     seconds: int
+    silenced_until: int
+    webhook: str
 
 
 # The broker

@@ -157,6 +157,8 @@ ROUTES: Final[dict[str, dict[str, Route]]] = {
         "PUT": Route(alert_rules.put_rule, POLICY),
         "DELETE": Route(alert_rules.delete_rule, POLICY),
     },
+    "/leveret/alert-webhooks": {"GET": Route(alert_rules.list_webhooks, POLICY)},
+    "/leveret/prometheus-rules": {"GET": Route(alert_rules.download)},
     "/leveret/marks": {"GET": Route(marks.list_marks)},
     "/leveret/marks/{name}": {"PUT": Route(marks.put, POLICY), "DELETE": Route(marks.delete, POLICY)},
     "/leveret/audit": {"GET": Route(audit.search, ADMIN)},

@@ -1,7 +1,8 @@
 // Alerts that are raised, and their rules.
 
 import { canNotify, describeAlert, notifies, setNotifies } from "../alerts.js";
-import { call, path } from "../api.js";
+import { call, has, path, send } from "../api.js";
+import { save } from "../csv.js";
 import { useResource } from "../data.js";
 import { count, duration, time } from "../format.js";
 import { html } from "../html.js";
@@ -34,6 +35,7 @@ const ALERT_COLUMNS = [
   { id: "since", title: "Since", width: 170, rank: 2, cell: (row) => time(row.since) },
 ];
 
+const isSilenced = (rule) => rule.silenced_until > Date.now();
 const threshold = (row) => (row.kind in UNITS ? `${count(row.threshold)} ${UNITS[row.kind]}` : "");
 
 const RULE_COLUMNS = [
@@ -43,13 +45,21 @@ const RULE_COLUMNS = [
   { id: "vhost", title: "Vhost", width: 100, rank: 4, value: (row) => row.vhost ?? "" },
   { id: "threshold", title: "More than", width: 190, rank: 1, value: (row) => row.threshold, cell: threshold },
   { id: "seconds", title: "For", width: 90, rank: 3, cell: (row) => (row.seconds ? duration(1000 * row.seconds) : "") },
+  { id: "silenced_until", title: "Silenced until", width: 170, rank: 2, value: (row) => (isSilenced(row) ? time(row.silenced_until) : "") },
 ];
-const CHANGE = changeColumn(
-  (row) => html`
-    <button class="link" onClick=${() => editRule(row)}>Change…</button>${" "}
-    <button class="link" onClick=${() => deleteRule(row)}>Delete…</button>
-  `,
-);
+const CHANGE = {
+  ...changeColumn(
+    (row) => html`
+      <button class="link" onClick=${() => editRule(row)}>Change…</button>${" "}
+      <button class="link" onClick=${() => silenceRule(row)}>Silence…</button>${" "}
+      <button class="link" onClick=${() => deleteRule(row)}>Delete…</button>
+    `,
+  ),
+  width: 240,
+};
+
+const PROMETHEUS = "/leveret/prometheus-rules";
+const WEBHOOKS = "/leveret/alert-webhooks";
 
 const rulePath = (name) => path("leveret", "alert-rules", name);
 
@@ -63,6 +73,41 @@ function deleteRule({ name }) {
   });
 }
 
+const SILENCES = [
+  ["3600", "1 hour"],
+  ["28800", "8 hours"],
+  ["86400", "1 day"],
+  ["604800", "7 days"],
+  ["0", "not at all"],
+];
+
+const silenceRule = (rule) => openDialog(`Silence rule '${rule.name}'`, () => html`<${SilenceRule} rule=${rule} />`);
+
+function SilenceRule({ rule: { name, ...rule } }) {
+  const state = useFields({ seconds: SILENCES[0][0] });
+  const [{ seconds }] = state;
+  async function submit() {
+    const until = Number(seconds) ? Date.now() + 1000 * Number(seconds) : 0;
+    await call("PUT", rulePath(name), { ...rule, silenced_until: until });
+    return until ? `Silenced rule '${name}' until ${time(until)}` : `Rule '${name}' is not silenced`;
+  }
+  return html`
+    <${ChangeForm} label="Silence rule" submit=${submit}>
+      <p>Clears the alerts of the rule, and raises none for that time.</p>
+      <${Choice} label="For" name="seconds" state=${state} options=${SILENCES} />
+    <//>
+  `;
+}
+
+async function download() {
+  try {
+    const response = await send("GET", PROMETHEUS);
+    save("leveret-rules.yml", await response.text(), "application/yaml");
+  } catch (error) {
+    toast(error.message, "bad");
+  }
+}
+
 const editRule = (rule) => openDialog(rule ? `Change rule '${rule.name}'` : "Add a rule", () => html`<${EditRule} rule=${rule} />`);
 
 function EditRule({ rule }) {
@@ -73,12 +118,14 @@ function EditRule({ rule }) {
     pattern: rule?.pattern ?? "",
     threshold: String(rule?.threshold ?? 1000),
     seconds: String(rule?.seconds ?? 0),
+    webhook: rule?.webhook ?? "",
   });
+  const { value: webhooks = [] } = useResource(has(WEBHOOKS) ? WEBHOOKS : null, { slow: true });
   const [values, set] = state;
   const ofQueues = !OF_NODE.has(values.kind);
   async function submit() {
     const { name, kind, vhost, pattern } = values;
-    const body = { kind, vhost: ofQueues && vhost ? vhost : null, pattern: ofQueues ? pattern : "", threshold: ofQueues ? Number(values.threshold) : 0, seconds: Number(values.seconds) };
+    const body = { kind, vhost: ofQueues && vhost ? vhost : null, pattern: ofQueues ? pattern : "", threshold: ofQueues ? Number(values.threshold) : 0, seconds: Number(values.seconds), silenced_until: rule?.silenced_until ?? 0, webhook: values.webhook };
     await call("PUT", rulePath(name), body);
     return `Set rule '${name}'`;
   }
@@ -97,6 +144,7 @@ function EditRule({ rule }) {
         ${ofQueues && html`<${Text} label=${`More than (${UNITS[values.kind]})`} name="threshold" type="number" min="0" step="any" required state=${state} />`}
         <${Text} label="For at least (seconds)" name="seconds" type="number" min="0" max="86400" required state=${state} />
       </div>
+      ${webhooks.length > 0 && html`<${Choice} label="Webhook" name="webhook" state=${state} options=${[["", "none"], ...webhooks]} />`}
     <//>
   `;
 }
@@ -116,6 +164,7 @@ export function AlertsView() {
       badges=${wanted && html`<button class="quiet" onClick=${() => setQuery({ rule: "" })}>Rule ${wanted} ×</button>`}
       actions=${html`
         ${canNotify() && html`<button aria-pressed=${notifies.value} onClick=${toggleNotifications}>${notifies.value ? "Notifications are on" : "Notify me"}</button>`}
+        <button onClick=${download}>Prometheus rules</button>
         ${isPolicymaker() && html`<button class="primary" onClick=${() => editRule(null)}>Add rule</button>`}
       `}
     />
