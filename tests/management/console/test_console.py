@@ -198,6 +198,39 @@ def test_a_user_ends_other_sessions(console: Console, api: HttpBroker, visitor: 
     console.field("User name")
 
 
+def test_a_read_only_user_ends_own_sessions(console: Console, api: HttpBroker) -> None:
+    other = open_session(api, "viewer", "curl")
+    console.open("sessions")
+    console.sign_in("viewer")
+    console.fill("Filter your sessions", "curl")
+    console.wait_for_rows(lambda found: len(found) == 1)
+    console.click("End…")
+    console.click("End session", "dialog button")
+    console.see("Ended the session")
+    assert api("GET", "/whoami", user=None, headers=other).status == 401
+    console.click("Sessions of all users")
+    console.see_heading("Sessions of all users")
+
+
+def test_an_administrator_ends_sessions_of_other_users(console: Console, api: HttpBroker, visitor: str, axe: str) -> None:
+    other = open_session(api, visitor, f"{IMAGE} Browser")
+    console.enter("sessions")
+    console.click("Sessions of all users")
+    console.see_heading("Sessions of all users")
+    assert "tab=all" in console.driver.current_url
+    console.fill("Filter sessions of all users", visitor)
+    rows = console.wait_for_rows(lambda found: len(found) == 1)
+    assert rows[0][:2] == [visitor, f"{IMAGE} Browser"]
+    assert console.findings(axe) == []
+    console.click("End…")
+    console.click("End session", "dialog button")
+    console.see(f"Ended the session of user '{visitor}'")
+    assert api("GET", "/whoami", user=None, headers=other).status == 401
+    assert console.script("return window.attacked") is None
+    console.click("Your sessions", "main button")
+    console.see_heading("Your sessions")
+
+
 def test_a_session_that_is_ended_elsewhere_shows_the_sign_in_form(console: Console, api: HttpBroker, visitor: str) -> None:
     console.open("queues")
     console.sign_in(visitor)

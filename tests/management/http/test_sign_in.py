@@ -282,6 +282,23 @@ def test_users_see_their_sessions_and_end_them(api: HttpBroker) -> None:
     assert with_cookie(api, first, "GET", "/whoami").status == 401
 
 
+def test_administrators_end_the_sessions_of_all_users(api: HttpBroker) -> None:
+    login = {"username": "monitor", "password": "monitor"}
+    first, second = cookie_of(sign_in(api, login)), cookie_of(sign_in(api, login))
+    own = cookie_of(sign_in(api))
+    found = with_cookie(api, own, "GET", "/leveret/all-sessions").json
+    assert [(row["user"], row["current"]) for row in found[:3]] == [("guest", True), ("monitor", False), ("monitor", False)]
+    assert all(cookie.partition("=")[2] not in str(found) for cookie in (first, second, own))
+    path = f"/leveret/all-sessions/{found[1]['id']}"
+    for user in ("monitor", "maker", "viewer"):  # the viewer is read-only
+        assert api("DELETE", path, user=user).status == 401
+    assert api("GET", "/leveret/all-sessions", user="monitor").status == 401
+    assert with_cookie(api, own, "DELETE", path, **CONSOLE).status == 204
+    assert api("DELETE", path).status == 404
+    assert [with_cookie(api, cookie, "GET", "/whoami").status for cookie in (first, second, own)] == [200, 401, 200]
+    assert "user" not in with_cookie(api, first, "GET", "/leveret/sessions").json[0]
+
+
 def test_a_refresh_token_needs_a_provider(api: HttpBroker) -> None:
     reply = sign_in(api, {"token": "e30.e30.", "refresh_token": "x"})
     assert (reply.status, "management.oauth_client_id" in reply.json["reason"]) == (400, True)

@@ -179,6 +179,8 @@ OPERATIONS: Final[Mapping[Handler, Operation]] = {
     session.open_session: Operation(schemas.Session, schemas.SignIn, status=201),
     session.close_session: Operation(status=204),
     session.list_sessions: Operation(list[schemas.OwnSession]),
+    session.list_all_sessions: Operation(list[schemas.AnySession]),
+    session.end_any_session: Operation(status=204),
     session.end_other_sessions: Operation(status=204),
     session.end_session: Operation(status=204),
     definitions.download: Operation(schemas.Definitions, text="Export definitions."),

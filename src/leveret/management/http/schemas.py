@@ -143,6 +143,12 @@ class OwnSession(Answer):
     expires_at: int
 
 
+class AnySession(OwnSession):
+    """A session of any user."""
+
+    user: str
+
+
 class SignIn(Body):
     """Credentials: a user name and password, or a token and what renews it."""
 

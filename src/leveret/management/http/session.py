@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Final
 from urllib.parse import parse_qsl
 
@@ -9,6 +10,8 @@ from leveret.management.http.control import Row
 from leveret.management.http.errors import bad_request, not_found
 from leveret.management.http.identity import Identity
 from leveret.management.http.request import NO_CONTENT, Answer, Request
+
+logger = logging.getLogger("leveret.http")
 
 _FORM: Final = "application/x-www-form-urlencoded"
 _FIELDS: Final = ("username", "password", "token", "refresh_token")
@@ -76,6 +79,21 @@ async def end_session(request: Request) -> Answer:
     if not request.sign_in.end_own(request.headers, request.identity.name, request.path["id"]):
         raise not_found()
     request.events.reconnect(request.identity.name, _ENDED)
+    return NO_CONTENT
+
+
+async def list_all_sessions(request: Request) -> Answer:
+    """List the sessions of all users."""
+    return Answer(body=request.sign_in.list_all(request.headers))
+
+
+async def end_any_session(request: Request) -> Answer:
+    """End a session of any user."""
+    user = request.sign_in.end(request.path["id"])
+    if not user:
+        raise not_found()
+    logger.info("user '%s' has ended a session of user '%s'", request.identity.name, user)
+    request.events.reconnect(user, _ENDED)
     return NO_CONTENT
 
 

@@ -164,14 +164,17 @@ class Sessions:
         """Do not renew the token of a session for some seconds."""
         session.renew_at = self._clock() + seconds
 
-    def of_user(self, name: str) -> list[tuple[Session, float, float, float]]:
-        """Return the sessions of a user, and for each the seconds since its beginning and last use, and until its end."""
+    def of_user(self, name: str | None) -> list[tuple[Session, float, float, float]]:
+        """Return the sessions of a user, or of all users if it is None.
+
+        With each are the seconds since its beginning and last use, and until its end.
+        """
         now = self._clock()
         self._drop_expired(now)
         return [
             (session, now - session.opened_at, now - session.used_at, session.ends_at - now)
             for session in self._sessions.values()
-            if session.name == name
+            if name in (None, session.name)
         ]
 
     def end(self, name: str, ids: Collection[str]) -> int:

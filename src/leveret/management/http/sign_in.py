@@ -250,11 +250,19 @@ class SignIn:
 
     def list_own(self, headers: Mapping[str, str], name: str) -> list[Row]:
         """Return the sessions of a user, the ones used last first."""
+        return [{key: value for key, value in row.items() if key != "user"} for row in self._list(headers, name)]
+
+    def list_all(self, headers: Mapping[str, str]) -> list[Row]:
+        """Return the sessions of all users with the names of these, the ones used last first."""
+        return self._list(headers, None)
+
+    def _list(self, headers: Mapping[str, str], name: str | None) -> list[Row]:
         current = self._sessions.find(self._cookie_of(headers))
         now = time.time()
         found = [
             {
                 "id": session.id,
+                "user": session.name,
                 "current": session is current,
                 "address": session.address,
                 "user_agent": session.agent,
@@ -265,6 +273,14 @@ class SignIn:
             for session, opened, used, left in self._sessions.of_user(name)
         ]
         return found[::-1]
+
+    def end(self, id: str) -> str:
+        """End a session of any user, and return the name of the user; "" if there is no such session."""
+        for session, *_ in self._sessions.of_user(None):
+            if session.id == id:
+                self._sessions.end(session.name, {id})
+                return session.name
+        return ""
 
     def end_own(self, headers: Mapping[str, str], name: str, id: str = "") -> int:
         """End a session of a user, or all others than that of the request, and return their number."""

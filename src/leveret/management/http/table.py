@@ -128,6 +128,8 @@ ROUTES: Final[dict[str, dict[str, Route]]] = {
         "DELETE": Route(session.end_other_sessions, reads=True),
     },
     "/leveret/sessions/{id}": {"DELETE": Route(session.end_session, reads=True)},
+    "/leveret/all-sessions": {"GET": Route(session.list_all_sessions, ADMIN)},
+    "/leveret/all-sessions/{id}": {"DELETE": Route(session.end_any_session, ADMIN)},
     "/cluster-name": {"GET": Route(overview.cluster_name), "PUT": Route(overview.set_cluster_name, ADMIN)},
     "/nodes": {"GET": Route(overview.list_nodes, MONITOR)},
     "/nodes/{node}": {"GET": Route(overview.show_node, MONITOR)},

@@ -44,9 +44,10 @@ function Modal({ opened }) {
 /**
  * A form in a dialog that executes a change. It keeps its input if the change fails, and shows the reason.
  *
- * `submit` returns the message for the user; `children` are the fields.
+ * `submit` returns the message for the user; `children` are the fields. `forAll` is for changes that read-only users may make.
  */
-export function ChangeForm({ label, tone = "primary", submit, stay, children }) {
+export function ChangeForm({ label, tone = "primary", submit, stay, forAll, children }) {
+  const isRefused = isReadOnly() && !forAll;
   const [error, setError] = useState(null);
   const [busy, setBusy] = useState(false);
   async function send(event) {
@@ -71,23 +72,24 @@ export function ChangeForm({ label, tone = "primary", submit, stay, children }) 
     <form class="form" onSubmit=${send}>
       ${children}
       ${error && html`<${Note} tone="bad">${error.message}<//>`}
-      ${isReadOnly() && html`<${Note}>Your user has the tag read-only and may change nothing.<//>`}
+      ${isRefused && html`<${Note}>Your user has the tag read-only and may change nothing.<//>`}
       <div class="end">
         ${!stay && html`<button type="button" onClick=${closeDialog}>Cancel</button>`}
-        <button class=${tone} disabled=${busy || isReadOnly()}>${label}</button>
+        <button class=${tone} disabled=${busy || isRefused}>${label}</button>
       </div>
     </form>
   `;
 }
 
 /** Asks before a change that cannot be undone. */
-export function confirmChange({ title, text, label, change, done }) {
+export function confirmChange({ title, text, label, change, done, forAll }) {
   openDialog(
     title,
     () => html`
       <${ChangeForm}
         label=${label}
         tone="danger"
+        forAll=${forAll}
         submit=${async () => {
           await change();
           return done;

@@ -1,9 +1,10 @@
-// The sessions of the user in all browsers.
+// The sessions of the user in all browsers; for administrators, those of all users.
 
-import { call, path } from "../api.js";
+import { call, has, path } from "../api.js";
 import { time } from "../format.js";
 import { html } from "../html.js";
-import { signOut } from "../session.js";
+import { go, route } from "../route.js";
+import { isAdministrator, signOut } from "../session.js";
 import { confirmChange } from "../ui/dialog.js";
 import { ListView } from "../ui/list.js";
 import { Badge, changeColumn } from "../ui/parts.js";
@@ -47,6 +48,7 @@ function end(row) {
     label: "End session",
     change: () => call("DELETE", path("leveret", "sessions", row.id)),
     done: "Ended the session",
+    forAll: true,
   });
 }
 
@@ -57,24 +59,45 @@ function endOthers() {
     label: "End other sessions",
     change: () => call("DELETE", SESSIONS),
     done: "Ended all other sessions",
+    forAll: true,
   });
 }
 
-const CHANGE = changeColumn((row) =>
-  row.current ? html`<button class="link" onClick=${signOut}>Sign out</button>` : html`<button class="link" onClick=${() => end(row)}>End…</button>`,
-);
+function endOfUser(row) {
+  confirmChange({
+    title: "End session",
+    text: html`Signs the user <b>${row.user}</b> out of ${browser(row)} at ${row.address}.`,
+    label: "End session",
+    change: () => call("DELETE", path("leveret", "all-sessions", row.id)),
+    done: `Ended the session of user '${row.user}'`,
+  });
+}
 
-export const SessionsView = () => html`
-  <${ListView}
-    title="Your sessions"
-    kind="leveret/sessions"
-    noun="session"
-    vhosts=${false}
-    paged=${false}
-    sort="used_at"
-    columns=${[...COLUMNS, CHANGE]}
-    keyOf=${(row) => row.id}
-    empty="No session matches."
-    actions=${html`<button onClick=${endOthers}>End other sessions…</button>`}
-  />
-`;
+const changeBy = (change) =>
+  changeColumn((row) =>
+    row.current ? html`<button class="link" onClick=${signOut}>Sign out</button>` : html`<button class="link" onClick=${() => change(row)}>End…</button>`,
+  );
+
+const OWN = {
+  title: "Your sessions",
+  kind: "leveret/sessions",
+  columns: [...COLUMNS, changeBy(end)],
+};
+const ALL = {
+  title: "Sessions of all users",
+  kind: "leveret/all-sessions",
+  columns: [{ id: "user", title: "User", width: 140 }, ...COLUMNS, changeBy(endOfUser)],
+};
+
+export function SessionsView() {
+  const maySeeAll = isAdministrator() && has("/leveret/all-sessions");
+  const shown = maySeeAll && route.value.query.tab === "all" ? ALL : OWN;
+  const actions = html`
+    ${shown === ALL && html`<button onClick=${() => go(["sessions"])}>Your sessions</button>`}
+    ${shown === OWN && maySeeAll && html`<button onClick=${() => go(["sessions"], { tab: "all" })}>Sessions of all users</button>`}
+    ${shown === OWN && html`<button onClick=${endOthers}>End other sessions…</button>`}
+  `;
+  return html`
+    <${ListView} key=${shown.kind} ...${shown} noun="session" vhosts=${false} paged=${false} sort="used_at" keyOf=${(row) => row.id} empty="No session matches." actions=${actions} />
+  `;
+}
