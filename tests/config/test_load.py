@@ -300,6 +300,31 @@ def test_a_later_layer_overrides_single_keys(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "hooks.example.com",
+        "ftp://hooks.example.com/",
+        "https://user:secret@hooks.example.com/",
+        "https://hooks.example.com:70000/",
+        "https://hooks.example.com:0/",
+        "https://hooks.example.com/a b",
+        "https://hooks.example.com/\r\nHost: x",
+        "https://hooks.example.com/#part",
+        "https://[::1::2]/",
+    ],
+)
+def test_a_webhook_that_is_no_url_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"(?s)'management\.alert_webhooks' has '.*'; expected a URL such as https"):
+        combine_config(("table", {"management": {"alert_webhooks": [url]}}))
+
+
+def test_urls_of_webhooks() -> None:
+    urls = ["https://hooks.example.com/a/b?c=d", "http://127.0.0.1:8080", "http://[::1]:8080/x"]
+    assert combine_config(("table", {"management": {"alert_webhooks": urls}})).management.alert_webhooks == urls
+
+
+@pytest.mark.parametrize(
     ("table", "expected"),
     [
         ({"sever": {}}, "broker's table: unknown setting 'sever': did you mean 'server'?"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from urllib.parse import urlsplit
 
 from leveret.config.errors import ConfigError
 from leveret.config.model import Config, OAuthConfig, OAuthProviderConfig
@@ -11,7 +12,7 @@ from leveret.config.schema import Choices
 
 Source = Callable[[tuple[str, ...]], str]
 
-_WEBHOOK = re.compile(r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?(?:[/?][!-~]*)?")
+_WEBHOOK = re.compile(r'https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?(?:[/?][!"$-~]*)?')
 _ORIGIN = re.compile(r"https?://[A-Za-z0-9.:\[\]_-]+")
 _CERT = "expected 'tls.cert' to name the server's certificate"
 
@@ -126,7 +127,7 @@ def _check_management(config: Config, source: Source) -> None:
                 "such as https://id.example.com"
             )
     for url in management.alert_webhooks:
-        if not _WEBHOOK.fullmatch(url) or "#" in url:
+        if not _is_webhook(url):
             raise ConfigError(
                 f"{source(('management', 'alert_webhooks'))}: 'management.alert_webhooks' has '{url}'; expected a URL such "
                 "as https://hooks.example.com/alerts, without a user, a password and a fragment"
@@ -137,6 +138,13 @@ def _check_management(config: Config, source: Source) -> None:
             f"{source(('management', 'path_prefix'))}: 'management.path_prefix' is '{prefix}'; expected an empty string or "
             "a path that starts with '/' and does not end with '/'"
         )
+
+
+def _is_webhook(url: str) -> bool:
+    try:
+        return _WEBHOOK.fullmatch(url) is not None and urlsplit(url).port != 0
+    except ValueError:  # the port is too large, or the IPv6 address is invalid
+        return False
 
 
 def _check_name(where: str, name: str) -> None:
