@@ -14,6 +14,7 @@ import pytest
 from leveret import sync
 from leveret.broker.consumer import UNACKED_PIECE
 from leveret.client.errors import ConsumerCancelled, Error
+from leveret.management.operations.payloads import MAX_RANGE
 from leveret.wire.amqp0.properties import decode_header
 from leveret.wire.amqp10.descriptors import DATA
 from leveret.wire.amqp10.sections import split
@@ -119,6 +120,31 @@ def test_many_unacked_messages_are_listed_in_their_order(api: HttpBroker, queue:
         assert found == expected
 
 
+def test_a_range_of_a_payload(api: HttpBroker, queue: str, channel: sync.Channel) -> None:
+    whole = bytes(range(256)) * 12_000
+    channel.publish(whole, queue)
+    found = browse(api, queue, "?offset=3")
+    (item,) = found["messages"]
+    path = f"{QUEUES}/{queue}/messages/{item['id']}/payload"
+
+    def read(first: int, length: int) -> bytes:
+        answer = api.get(f"{path}?first={first}&length={length}&queue_id={found['queue_id']}")
+        assert (answer["first"], answer["payload_bytes"]) == (first, len(whole))
+        return base64.b64decode(answer["payload"])
+
+    assert [read(at, MAX_RANGE) for at in range(0, len(whole), MAX_RANGE)] == [
+        whole[at : at + MAX_RANGE] for at in range(0, len(whole), MAX_RANGE)
+    ]
+    assert read(len(whole) - 2, 100) == b"\xfe\xff"
+    assert read(len(whole), 1) == b""
+    assert api.get(f"/queues/%2F/{queue}")["message_stats"].get("get", 0) == 0
+    with channel.consume(queue, prefetch=4) as consumer:
+        assert bytes([consumer.next(10) for _ in range(4)][3].body) == whole
+        assert read(255, 3) == b"\xff\x00\x01"
+    assert api("GET", f"{path}?queue_id=0").status == 400
+    assert api("GET", f"{QUEUES}/{queue}/messages/0/payload").status == 404
+
+
 def test_a_search(api: HttpBroker, queue: str) -> None:
     publish(api, queue, "four", headers={"kind": "x"})
     where = [{"field": "headers.kind", "value": "x"}]
@@ -180,6 +206,7 @@ def test_the_latest_value_of_a_key_moves(api: HttpBroker) -> None:
     ("method", "path", "body"),
     [
         ("GET", "/messages", None),
+        ("GET", "/messages/1/payload", None),
         ("POST", "/messages/search", {}),
         ("POST", "/messages/dead-letters", {}),
         ("POST", "/messages/preview", {"to_queue": "mine"}),
@@ -226,6 +253,9 @@ def test_permissions_for_the_target(api: HttpBroker, target: dict[str, str]) -> 
         ("GET", "/messages?offset=x", None),
         ("GET", "/messages?count=0", None),
         ("GET", "/messages?state=lost", None),
+        ("GET", "/messages/x/payload", None),
+        ("GET", "/messages/1/payload?first=-1", None),
+        ("GET", f"/messages/1/payload?length={MAX_RANGE + 1}", None),
         ("POST", "/messages/search", {"where": [{"field": "size"}]}),
         ("POST", "/messages/search", {"where": 1}),
         ("POST", "/messages/search", {"seconds": 0}),

@@ -110,6 +110,7 @@ def values(http_process: HttpBroker) -> Iterator[dict[str, str]]:
                 lambda: next((row["name"] for row in api.get("/connections") if row["protocol"] == "AMQP 1-0"), None)
             ),
             "channel": f"{name} (1)",
+            "id": str(wait_until(lambda: api.get(f"/leveret/queues/%2F/{NAME}/messages")["messages"])[0]["id"]),
         }
     for method, path, _ in reversed(made):
         if method == "PUT":
@@ -124,6 +125,8 @@ def address(path: str, values: dict[str, str]) -> str:
         names["name"] = values.get("amqp10", NAME)
     if path.startswith("/leveret/connections/"):
         names["name"] = values.get("connection", NAME)
+    if path.startswith("/leveret/streams/"):
+        names["name"] = f"{NAME}-stream"
     if path.startswith("/parameters/"):
         names["name"] = "limits"
     return "/".join(quote(names[part[1:-1]], safe="") if part.startswith("{") else part for part in path.split("/"))

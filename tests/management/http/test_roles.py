@@ -54,7 +54,7 @@ def test_a_user_without_payloads_may_do_everything_else(api: HttpBroker) -> None
 def test_payloads_are_marked_in_the_table() -> None:
     """A path that answers with messages must not be reachable for users without payloads."""
     marked = {path for path, methods in ROUTES.items() if any(route.payloads for route in methods.values())}
-    assert marked >= {path for path in ROUTES if path.endswith("/get")}
+    assert marked >= {path for path in ROUTES if path.endswith(("/get", "/payload"))}
 
 
 def test_messages_in_their_places_have_no_payloads_for_such_a_user(api: HttpBroker) -> None:
@@ -65,6 +65,8 @@ def test_messages_in_their_places_have_no_payloads_for_such_a_user(api: HttpBrok
     for reply in (api("GET", messages, user="operator"), api("POST", f"{messages}/search", {}, user="operator")):
         (message,) = reply.json["messages"]
         assert (message["payload"], message["payload_bytes"], message["properties"]["type"]) == ("", 6, "t")
+    reply = api("GET", f"{messages}/{message['id']}/payload", user="operator")
+    assert (reply.status, "'no-payloads'" in reply.json["reason"]) == (401, True)
     where = [{"field": "body", "match": "contains", "value": "s"}]
     for path in ("search", "move", "copy", "delete"):
         reply = api("POST", f"{messages}/{path}", {"where": where, "to_queue": "roles-browse"}, user="operator")

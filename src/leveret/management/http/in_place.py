@@ -53,16 +53,23 @@ _TARGET: Final = (*_SELECT, "to_queue", "to_exchange", "routing_key", "to_origin
 _RESEND: Final = ("id", "queue_id", "exchange", "routing_key", "payload", "payload_encoding", "properties")
 
 
+def _numbers(request: Request, *names: str) -> Row:
+    """Return the parameters of the query with these names. Raises `HttpError` (400)."""
+    return {name: _number(name, request.query[name]) for name in names if name in request.query}
+
+
+def _number(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise bad_request(f"invalid value of '{name}'; expected a number") from None
+
+
 async def browse(request: Request) -> Answer:
     """Look at messages; the parameters of the query are those of the operation."""
     await _check_queue(request)
     wanted: Row = {name: request.query[name] for name in _TEXTS if name in request.query}
-    for name in _NUMBERS:
-        if name in request.query:
-            try:
-                wanted[name] = int(request.query[name])
-            except ValueError:
-                raise bad_request(f"invalid value of '{name}'; expected a number") from None
+    wanted |= _numbers(request, *_NUMBERS)
     wanted["encoded"] = request.asks_for("encoded")
     return Answer(body=await _browse(request, wanted))
 
@@ -94,6 +101,14 @@ def _look(call: str, *keys: str) -> Callable[[Request], Awaitable[Answer]]:
         return Answer(body=await request.control.call(call, wanted, user=request.identity.name))
 
     return handle
+
+
+async def read_payload(request: Request) -> Answer:
+    """Return a range of the payload of a message; the parameters of the query are those of the operation."""
+    await _check_queue(request)
+    wanted: Row = {"vhost": request.vhost, "queue": request.name, "id": _number("id", request.path["id"])}
+    wanted |= _numbers(request, "queue_id", "first", "length")
+    return Answer(body=await request.control.call("messages.payload", wanted, user=request.identity.name))
 
 
 def _change(call: str, *keys: str) -> Callable[[Request], Awaitable[Answer]]:

@@ -35,9 +35,11 @@ from leveret.management.http import (
     operations,
     overview,
     parameters,
+    performance,
     queues,
     schemas,
     session,
+    streams,
     users,
     vhosts,
 )
@@ -243,6 +245,9 @@ OPERATIONS: Final[Mapping[Handler, Operation]] = {
         schemas.DeadLetters, schemas.DeadLettersBody, text="Count the messages of a queue by their last death."
     ),
     in_place.preview: Operation(schemas.Relocated, schemas.TargetBody, text="Count the messages that a move would move."),
+    in_place.read_payload: Operation(schemas.Payload),
+    performance.show: Operation(schemas.Performance),
+    streams.show: Operation(schemas.Stream),
     in_place.move: Operation(schemas.Relocated, schemas.TargetBody, text="Move messages of a queue."),
     in_place.copy: Operation(schemas.Relocated, schemas.TargetBody, text="Copy messages of a queue."),
     in_place.delete: Operation(schemas.Relocated, schemas.SelectBody, text="Delete messages of a queue."),

@@ -596,6 +596,14 @@ class Browsed(Answer):
     cursor: str | None
 
 
+class Payload(Answer):
+    """A range of a payload in base64, and the size of the whole payload."""
+
+    first: int
+    payload: str
+    payload_bytes: int
+
+
 class Condition(Body):
     """A condition on a message."""
 
@@ -1010,6 +1018,83 @@ class StreamConsumer(Answer):
     next_offset: int | None
     lag: int | None
     reading: bool
+
+
+class SealedSegment(Answer):
+    """A sealed segment of a stream, with its first and last offset and times in milliseconds since 1970."""
+
+    id: str
+    path: str
+    first: int
+    last: int
+    count: int
+    bytes: int
+    body_bytes: int
+    first_time: int
+    last_time: int
+    schema_version: int
+    crc32: int
+    groups: list[int]
+    footer_bytes: int
+    footer_crc32: int
+    held_by: int | UnsetType = UNSET
+
+
+class IcebergTable(Answer):
+    """The Iceberg table of a stream, and when it was up to date, in milliseconds since 1970."""
+
+    vhost: str
+    name: str
+    table: str | None
+    files: int
+    pending: bool
+    synced: int | None
+    problem: str | None
+
+
+class Stream(Answer):
+    """A stream with its sealed segments and its Iceberg table."""
+
+    vhost: str
+    name: str
+    messages: int
+    bytes: int
+    memory: int
+    first_offset: int
+    next_offset: int
+    since: str | None
+    readers: int
+    consumers: int
+    lag: int | None
+    publishers: int
+    segments: int
+    segment_bytes: int
+    unsealed: int
+    sealed_until: int
+    sealing: bool
+    unsealed_because: str | None
+    sealing_problem: str | None
+    arguments: dict[str, Json]
+    sealed: list[SealedSegment]
+    table: IcebergTable | None
+
+
+class Durations(Answer):
+    """The number of durations in each bucket, and their sum in seconds."""
+
+    counts: list[int]
+    total: float
+
+
+class Performance(Answer):
+    """Durations of the longest turns of the event loop and of commits, in buckets up to `bounds` seconds."""
+
+    bounds: list[float]
+    turns: Durations
+    commits: Durations
+    loop_cpu: float
+    slow_turns: int
+    longest_turn: float
 
 
 # Alerts

@@ -382,7 +382,7 @@ async def _browse_unacked(context: Context, queue: Queue, request: Browse) -> Br
     after = selection.walk.seq
     count = min(request.count, MAX_MESSAGES)
     search = Search(request.where)
-    entries = await _unacked_entries(context, queue, after, selection.turns)
+    entries = await first_unacked(context, queue, after, selection.turns, MAX_EXAMINED)
     messages: list[BrowsedMessage] = []
     size = 0
     examined = 0
@@ -409,9 +409,9 @@ async def _browse_unacked(context: Context, queue: Queue, request: Browse) -> Br
     return Browsed(queue_id=queue.id, messages=messages, examined=examined, cursor=cursor)
 
 
-async def _unacked_entries(context: Context, queue: Queue, after: int, turns: Turns) -> list[Entry]:
-    """Return the acquired entries of a queue behind a sequence number, at most the first ones that a request looks at."""
-    first = _First(MAX_EXAMINED)
+async def first_unacked(context: Context, queue: Queue, after: int, turns: Turns, count: int) -> list[Entry]:
+    """Return the first acquired entries of a queue behind a sequence number, at most `count`."""
+    first = _First(count)
     for holder in list(context.broker.holders):
         for entries in holder.unacked_pieces():
             for at in range(0, len(entries), UNACKED_PIECE):
