@@ -1,4 +1,4 @@
-"""How long the broker's event loop and its commits take."""
+"""Durations of turns of the event loop and of commits."""
 
 from __future__ import annotations
 
