@@ -44,6 +44,11 @@ class Package:
     files: dict[str, str]
 
 
+def _directory(source: str, target: str, *names: str) -> dict[str, str]:
+    """Return the written files of modules that import each other by relative URLs."""
+    return {f"{source}/{name}": f"{target}/{name}" for name in names}
+
+
 PACKAGES = (
     Package(
         "preact",
@@ -87,6 +92,56 @@ PACKAGES = (
         "sha512-X4aUTwOReZvthaZWOVHqlJ52/ZdhZFEM4+Lh/uR4XooUSLE6p71bcy7MPGzYnNUcNh+nj+i/qJQpCMIdQnSmrg==",
         {"dist/dagre.esm.js": "dagre.js"},
     ),
+    Package(
+        "@msgpack/msgpack",
+        "3.1.3",
+        "ISC",
+        "sha512-47XIizs9XZXvuJgoaJUIE2lFoID8ugvc0jzSHP+Ptfk8nTbnR8g788wv48N03Kx0UkAv559HWRQ3yzOgzlRNUA==",
+        _directory(
+            "dist.esm",
+            "msgpack",
+            "CachedKeyDecoder.mjs",
+            "DecodeError.mjs",
+            "Decoder.mjs",
+            "ExtData.mjs",
+            "ExtensionCodec.mjs",
+            "timestamp.mjs",
+            "utils/int.mjs",
+            "utils/prettyByte.mjs",
+            "utils/typedArrays.mjs",
+            "utils/utf8.mjs",
+        ),
+    ),
+    Package(
+        "cborg",
+        "6.1.5",
+        "Apache-2.0",
+        "sha512-1aoxfkckZmul5tFUL0p1+VRiZrXUGMxk6JQVpVv42yD21K7fh86L5WlyYgzsNv4w6Nm9ysQI9c6yDemom24HUQ==",
+        _directory(
+            "lib",
+            "cborg",
+            "0uint.js",
+            "1negint.js",
+            "2bytes.js",
+            "3string.js",
+            "4array.js",
+            "5map.js",
+            "6tag.js",
+            "7float.js",
+            "byte-utils.js",
+            "common.js",
+            "decode.js",
+            "jump.js",
+            "token.js",
+        ),
+    ),
+    Package(
+        "fzstd",
+        "0.1.1",
+        "MIT",
+        "sha512-dkuVSOKKwh3eas5VkJy1AW1vFpet8TA/fGmVA5krThl8YcOVE/8ZIoEA1+U1vEn5ckxxhLirSdY837azmbaNHA==",
+        {"esm/index.mjs": "fzstd.js"},
+    ),
 )
 
 # Imports by package, as the files of other packages name them.
@@ -125,8 +180,9 @@ def unpack(package: Package, archive: Path, target: Path) -> dict[str, str]:
             member = members.extractfile(f"package/{source}")
             assert member is not None, source
             content = member.read()
-            if name.endswith(".js"):
+            if name.endswith((".js", ".mjs")):
                 content = rewrite(content.decode()).encode()
+            (target / name).parent.mkdir(exist_ok=True, parents=True)
             (target / name).write_bytes(content)
             hashes[name] = hashlib.sha256(content).hexdigest()
     return hashes
@@ -141,10 +197,15 @@ def vendor(target: Path) -> None:
             files = unpack(package, fetch(package, Path(temporary)), target)
             entries.append(_entry(package) | {"files": files})
     expected = {MANIFEST, *(name for entry in entries for name in entry["files"])}
-    for path in target.iterdir():
-        if path.name not in expected:
-            path.unlink()
+    for name in _files(target):
+        if name not in expected:
+            (target / name).unlink()
     (target / MANIFEST).write_text(json.dumps(entries, indent=2) + "\n", "utf-8")
+
+
+def _files(target: Path) -> list[str]:
+    """Return the names of all files, relative to the directory."""
+    return sorted(path.relative_to(target).as_posix() for path in target.rglob("*") if path.is_file())
 
 
 def _entry(package: Package) -> dict[str, Any]:
@@ -163,8 +224,7 @@ def problems(target: Path) -> list[str]:
     if [{key: entry[key] for key in _entry(PACKAGES[0])} for entry in entries] != [_entry(package) for package in PACKAGES]:
         found.append(f"{MANIFEST} lists other packages than tools/vendor_console.py")
     hashes = {name: digest for entry in entries for name, digest in entry["files"].items()}
-    names = sorted(path.name for path in target.iterdir())
-    unknown = [name for name in names if name != MANIFEST and name not in hashes]
+    unknown = [name for name in _files(target) if name != MANIFEST and name not in hashes]
     found += [f"{name} is not a file of a vendored package" for name in unknown]
     for name, digest in hashes.items():
         path = target / name

@@ -26,6 +26,7 @@ _TYPES: Final = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".json": "application/json",
+    ".mjs": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
     ".LICENSE": "text/plain; charset=utf-8",
 }
@@ -40,9 +41,9 @@ _POLICY: Final = (
     "base-uri 'none'",
     "form-action 'none'",
     "frame-ancestors 'none'",
-    # No script can turn text into markup.
+    # No script can turn text into markup. The only trusted type is the URL of the worker that decodes payloads.
     "require-trusted-types-for 'script'",
-    "trusted-types 'none'",
+    "trusted-types leveret-decoder",
 )
 _HEADERS: Final = {
     "cross-origin-resource-policy": "same-origin",

@@ -1,4 +1,4 @@
-"""Durations of turns of the event loop and of commits."""
+"""Durations of the turns of the broker's event loop and of its commits."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 // Calls of the HTTP API.
 
-const BASE = new URL("api/", document.baseURI);
+/** The address of the API. */
+export const BASE = new URL("api/", document.baseURI);
 
 let onSignedOut = () => {};
 let session = new AbortController();

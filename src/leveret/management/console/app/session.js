@@ -16,6 +16,7 @@ export const ways = signal({ password: true, provider: false });
 const channel = new BroadcastChannel(`leveret-session ${location.pathname}`);
 
 export const isReadOnly = () => user.value?.tags.includes("read-only") ?? false;
+export const mayReadPayloads = () => !(user.value?.tags.includes("no-payloads") ?? false);
 export const isAdministrator = () => user.value?.tags.includes("administrator") ?? false;
 export const isMonitor = () => isAdministrator() || (user.value?.tags.includes("monitoring") ?? false);
 export const isPolicymaker = () => isAdministrator() || (user.value?.tags.includes("policymaker") ?? false);

@@ -3,6 +3,7 @@
 import { removeBinding } from "../actions.js";
 import { plain } from "../format.js";
 import { html } from "../html.js";
+import { copyAs } from "./copy.js";
 import { ExchangeLink, QueueLink } from "./parts.js";
 import { SmallTable } from "./table.js";
 
@@ -26,11 +27,14 @@ export function BindingTable({ bindings, from }) {
   const remove = {
     id: "remove",
     title: "",
-    header: html`<span class="visually-hidden">Remove</span>`,
-    width: 92,
+    header: html`<span class="visually-hidden">Copy or remove</span>`,
+    width: 170,
     num: true,
     sortable: false,
-    cell: (row) => row.source !== "" && html`<button class="link" onClick=${() => removeBinding(row)}>Remove…</button>`,
+    cell: (row) => row.source !== "" && html`
+        <button class="link" onClick=${() => copyAs("binding", row)}>Copy as…</button>${" "}
+        <button class="link" onClick=${() => removeBinding(row)}>Remove…</button>
+      `,
   };
   return html`
     <${SmallTable}

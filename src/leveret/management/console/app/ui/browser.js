@@ -1,6 +1,6 @@
 // The message browser of a queue: messages in their places, a search, and changes of selected messages.
 
-import { call } from "../api.js";
+import { call, get, withQuery } from "../api.js";
 import { bytes, plural } from "../format.js";
 import { html, useEffect, useRef, useState } from "../html.js";
 import { refresh } from "../live.js";
@@ -9,11 +9,10 @@ import { ChangeForm, openDialog } from "./dialog.js";
 import { Area, Check, Choice, parseObject, Text, useFields } from "./form.js";
 import { GetMessages, Message } from "./messages.js";
 import { Failure, Note, Panel } from "./parts.js";
+import { fromBase64, PART } from "./payload.js";
 import { conditionsIn, conditionText, placePath, Relocate, relocate, summary } from "./relocate.js";
 
 const PAGE = 50;
-// Bytes of each payload that the browser reads.
-const TRUNCATE = 256 << 10;
 
 const STATES = [
   ["ready", "Ready"],
@@ -41,6 +40,10 @@ const MATCHES = [
   ["regex", "matches (RE2)"],
   ["exists", "exists"],
 ];
+
+/** Returns the function that reads a range of a message's payload. */
+export const reader = (queue, { id }, queueId) => async (first, length) =>
+  fromBase64((await get(withQuery(placePath(queue, "messages", id, "payload"), { first, length, queue_id: queueId }))).payload);
 
 /** Returns the conditions of a search. */
 function conditions({ group, field, name, match, value }) {
@@ -83,7 +86,7 @@ export function MessageBrowser({ queue }) {
         state: wanted.state,
         offset: cursor ? 0 : Number(wanted.offset),
         count: PAGE,
-        truncate: TRUNCATE,
+        truncate: PART,
         encoded: true,
         where: conditions(wanted),
         cursor,
@@ -179,6 +182,7 @@ export function MessageBrowser({ queue }) {
               key=${`${found.queue_id} ${message.id}`}
               message=${message}
               queue=${queue}
+              read=${reader(queue, message, found.queue_id)}
               facts=${[
                 [isStream ? "Offset" : "Id", String(message.id)],
                 ["Protocol", `AMQP ${message.protocol}`],
@@ -196,7 +200,8 @@ export function MessageBrowser({ queue }) {
   `;
 }
 
-function MessageList({ messages, chosen, setChosen, selected, setSelected, selectable }) {
+/** Messages to choose from; `selectable` adds boxes that select some. */
+export function MessageList({ messages, chosen, setChosen, selected, setSelected, selectable }) {
   const all = messages.length > 0 && messages.every(({ id }) => selected.has(id));
   const toggle = (id) => {
     const next = new Set(selected);

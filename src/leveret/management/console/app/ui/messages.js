@@ -1,17 +1,17 @@
-// One message as text, JSON or bytes, and the form that takes messages from a queue.
+// One message, and the form that takes messages from a queue.
 
 import { call } from "../api.js";
 import { queuePath } from "../actions.js";
 import { save } from "../csv.js";
 import { bytes, plain, plural } from "../format.js";
-import { html, useEffect, useMemo, useState } from "../html.js";
-import { typedRows } from "../typed.js";
+import { html, useState } from "../html.js";
+import { copyAs } from "./copy.js";
 import { Trail } from "./dead_letters.js";
 import { ChangeForm, openDialog } from "./dialog.js";
 import { Choice, Text, useFields } from "./form.js";
-import { Badge, Entries, Facts, Panel } from "./parts.js";
+import { Entries, Facts, Panel, toast } from "./parts.js";
+import { completed, Payload } from "./payload.js";
 import { PublishForm } from "./publish.js";
-import { Table } from "./table.js";
 
 const MODES = [
   ["ack_requeue_false", "Take: messages are removed"],
@@ -48,16 +48,20 @@ export function GetMessages({ queue, done }) {
  * Args (as properties):
  *   facts: More facts, as in `Facts`.
  *   actions: More buttons.
+ *   read(first, length): Reads a range of the payload, as in `Payload`.
  */
-export function Message({ message, queue, facts, actions }) {
+export function Message({ message, queue, facts, actions, read }) {
   const properties = Array.isArray(message.properties) ? {} : message.properties;
   const { headers = {}, ...rest } = properties;
-  const resend = () =>
+  const withWhole = (action) => () => completed(message, read).then(action, (error) => toast(error.message, "bad"));
+  const resend = withWhole((whole) =>
     openDialog("Edit and publish", () => html`
-      <${PublishForm} vhost=${queue.vhost} exchange=${message.exchange} routingKey=${message.routing_key} message=${{ ...message, properties }} />
-    `);
+      <${PublishForm} vhost=${queue.vhost} exchange=${message.exchange} routingKey=${message.routing_key} message=${{ ...whole, properties }} />
+    `),
+  );
+  const copy = withWhole((whole) => copyAs("message", { ...whole, vhost: queue.vhost, properties }));
   return html`
-    <${Panel} title="Message" actions=${html`${actions}<button onClick=${resend}>Edit and publish…</button>`}>
+    <${Panel} title="Message" actions=${html`${actions}<button onClick=${copy}>Copy as…</button><button onClick=${resend}>Edit and publish…</button>`}>
       <div class="form">
         <${Facts}
           items=${[
@@ -72,142 +76,8 @@ export function Message({ message, queue, facts, actions }) {
         <h3>Headers</h3>
         <${Entries} object=${headers} />
         <${Trail} deaths=${headers["x-death"]} queue=${queue} />
-        <${Payload} message=${message} properties=${properties} />
+        <${Payload} ...${{ message, properties, read }} />
       </div>
     <//>
   `;
-}
-
-const VIEWS = [
-  ["text", "Text"],
-  ["json", "JSON"],
-  ["hex", "Hex"],
-  ["amqp", "AMQP"],
-];
-// Bytes shown as hex.
-const MAX_HEX = 64 << 10;
-
-function Payload({ message, properties }) {
-  const [raw] = useState(() => toBytes(message));
-  const [content, setContent] = useState({ data: raw, note: "" });
-  const encoding = properties.content_encoding;
-  useEffect(() => {
-    decompress(raw, encoding).then(setContent);
-  }, [raw, encoding]);
-  const { data, note } = content;
-  const text = decodeText(data);
-  const json = text === null ? null : prettyJson(text);
-  const [view, setView] = useState(null);
-  const shown = view ?? (text === null ? "hex" : json !== null ? "json" : "text");
-  return html`
-    <div class="toolbar">
-      <h3>Payload</h3>
-      <div role="group" aria-label="View of the payload">
-        ${VIEWS.map(
-          ([id, title]) => html`
-            <button
-              type="button"
-              class="quiet"
-              aria-pressed=${shown === id}
-              disabled=${(id === "json" && json === null) || (id === "text" && text === null) || (id === "amqp" && !message.encoded)}
-              onClick=${() => setView(id)}
-            >
-              ${title}
-            </button>
-          `,
-        )}
-      </div>
-      ${note && html`<${Badge}>${note}<//>`}
-      <span class="grow"></span>
-      <button type="button" onClick=${() => save("payload.bin", raw, "application/octet-stream")}>Download</button>
-    </div>
-    ${shown === "amqp"
-      ? html`<${Typed} message=${message} />`
-      : html`<pre class="payload ${shown}" tabindex="0" aria-label="Payload">${shown === "hex" ? hexDump(data) : shown === "json" ? json : text}</pre>`}
-  `;
-}
-
-const TYPED_COLUMNS = [
-  { id: "name", title: "Name", sortable: false, cell: (row) => html`<span class="typed" style=${{ paddingLeft: `${14 * Math.min(row.depth, MAX_INDENT)}px` }} title=${row.name}>${row.name}</span>` },
-  { id: "type", title: "Type", width: 150, sortable: false },
-  { id: "value", title: "Value", sortable: false, cell: (row) => html`<code title=${row.value}>${row.value}</code>` },
-];
-const MAX_INDENT = 8;
-
-/** The parts of a message with their AMQP types, as its publisher has sent them. */
-function Typed({ message }) {
-  const rows = useMemo(() => typedRows(message), [message.encoded]);
-  return html`
-    <${Table} label="Values with their AMQP types" columns=${TYPED_COLUMNS} total=${rows.length} row=${(index) => rows[index]} keyOf=${(row) => row.index} />
-    <p class="small muted">As the publisher has sent it over AMQP ${message.protocol}.</p>
-  `;
-}
-
-function toBytes({ payload, payload_encoding: encoding }) {
-  return encoding === "base64"
-    ? Uint8Array.from(atob(payload), (character) => character.charCodeAt(0))
-    : new TextEncoder().encode(payload);
-}
-
-const FORMATS = { gzip: "gzip", "x-gzip": "gzip", deflate: "deflate" };
-const MAX_DECOMPRESSED = 16 << 20;
-
-/** Returns the content of a compressed payload. One that is damaged or expands beyond a limit is shown as it is. */
-async function decompress(data, encoding) {
-  const format = FORMATS[String(encoding).toLowerCase()];
-  if (!format) {
-    return { data, note: "" };
-  }
-  try {
-    const reader = new Blob([data]).stream().pipeThrough(new DecompressionStream(format)).getReader();
-    const chunks = [];
-    let size = 0;
-    for (let part = await reader.read(); !part.done; part = await reader.read()) {
-      size += part.value.length;
-      if (size > MAX_DECOMPRESSED) {
-        await reader.cancel();
-        return { data, note: `${encoding}: expands to over ${bytes(MAX_DECOMPRESSED)}` };
-      }
-      chunks.push(part.value);
-    }
-    return { data: new Uint8Array(await new Blob(chunks).arrayBuffer()), note: `${encoding}, decompressed` };
-  } catch {
-    return { data, note: `not valid ${encoding}` };
-  }
-}
-
-function decodeText(data) {
-  try {
-    return new TextDecoder("utf-8", { fatal: true }).decode(data);
-  } catch {
-    return null;
-  }
-}
-
-function prettyJson(text) {
-  if (!/^\s*[[{]/.test(text)) {
-    return null;
-  }
-  try {
-    return JSON.stringify(JSON.parse(text), null, 2);
-  } catch {
-    return null;
-  }
-}
-
-/** Returns bytes as lines of offset, 16 bytes in hex, and their ASCII characters. */
-function hexDump(data) {
-  const lines = [];
-  for (let offset = 0; offset < Math.min(data.length, MAX_HEX); offset += 16) {
-    const part = [...data.subarray(offset, offset + 16)];
-    const hex = part.map((byte) => byte.toString(16).padStart(2, "0"));
-    const left = hex.slice(0, 8).join(" ").padEnd(23);
-    const right = hex.slice(8).join(" ").padEnd(23);
-    const ascii = part.map((byte) => (byte >= 32 && byte < 127 ? String.fromCharCode(byte) : ".")).join("");
-    lines.push(`${offset.toString(16).padStart(8, "0")}  ${left}  ${right}  ${ascii}`);
-  }
-  if (data.length > MAX_HEX) {
-    lines.push(`… ${bytes(data.length - MAX_HEX)} more`);
-  }
-  return lines.join("\n");
 }

@@ -8,6 +8,7 @@ import { exchangeName, exchangePath, plain, plural, rate } from "../format.js";
 import { html, useState } from "../html.js";
 import { link, route } from "../route.js";
 import { BindingTable } from "../ui/bindings.js";
+import { copyAs } from "../ui/copy.js";
 import { ListView } from "../ui/list.js";
 import { Badge, Entries, ExchangeLink, Failure, Features, Note, Panel, QueueLink, Stats, Tabs, Title } from "../ui/parts.js";
 import { PublishForm } from "../ui/publish.js";
@@ -58,6 +59,7 @@ export function ExchangeView({ parts }) {
       badges=${html`<${Badge}>${exchange.type}<//><${Features} object=${exchange} />${exchange.policy && html`<${Badge}>policy ${exchange.policy}<//>`}`}
       actions=${html`
         <a class="button" href=${link(["map"], { vhost, name: exchange.name })}>Topology</a>
+        ${exchange.name !== "" && html`<button onClick=${() => copyAs("exchange", exchange)}>Copy as…</button>`}
         ${own && html`<button class="danger" onClick=${() => deleteExchange(exchange)}>Delete…</button>`}
       `}
     />

@@ -10,6 +10,7 @@ import { Chart, historyParameters, MESSAGE_SERIES, RangeChoice, RATE_SERIES, use
 import { AddMarkButton, EventsPanel, useEvents } from "../ui/marks.js";
 import { Badge, Failure, Note, Panel, QueueLink, Stats, Title } from "../ui/parts.js";
 import { Table } from "../ui/table.js";
+import { Timing } from "../ui/timing.js";
 
 const TOTAL_SERIES = MESSAGE_SERIES.map((series) => ({ ...series, key: `queue_totals.${series.key}` }));
 const TOP_QUEUES = 10;
@@ -131,6 +132,7 @@ function Node({ node, overview }) {
         <dt>Disk free</dt>
         <dd>${bytes(node.disk_free)} <span class="muted">alarm below ${bytes(node.disk_free_limit)}</span></dd>
         <${Usage} label="Files" used=${node.fd_used} limit=${node.fd_total} format=${count} />
+        <${Timing} />
         <dt>Version</dt>
         <dd>${overview.product_name} ${overview.product_version} <span class="muted">speaks RabbitMQ ${overview.rabbitmq_version}</span></dd>
         <dt>Listeners</dt>

@@ -6,6 +6,7 @@ import { plain } from "../format.js";
 import { html } from "../html.js";
 import { link, route } from "../route.js";
 import { isAdministrator, isPolicymaker } from "../session.js";
+import { copyAs } from "../ui/copy.js";
 import { ListView } from "../ui/list.js";
 import { changeColumn } from "../ui/parts.js";
 
@@ -18,13 +19,19 @@ const COLUMNS = [
   { id: "priority", title: "Priority", width: 84, num: true },
 ];
 
-const changePolicy = (collection) =>
-  changeColumn(
+const changePolicy = (collection, mayChange) => ({
+  ...changeColumn(
     (row) => html`
-      <button class="link" onClick=${() => editPolicy(collection, row)}>Change…</button>${" "}
-      <button class="link" onClick=${() => deletePolicy(collection, row)}>Delete…</button>
+      <button class="link" onClick=${() => copyAs(collection, row)}>Copy as…</button>
+      ${mayChange &&
+      html`
+        ${" "}<button class="link" onClick=${() => editPolicy(collection, row)}>Change…</button>${" "}
+        <button class="link" onClick=${() => deletePolicy(collection, row)}>Delete…</button>
+      `}
     `,
-  );
+  ),
+  width: mayChange ? 240 : 100,
+});
 
 export function PoliciesView() {
   const operator = route.value.query.kind === "operator" && has("/operator-policies");
@@ -36,7 +43,7 @@ export function PoliciesView() {
       kind=${collection}
       noun="policy"
       paged=${false}
-      columns=${mayChange ? [...COLUMNS, changePolicy(collection)] : COLUMNS}
+      columns=${[...COLUMNS, changePolicy(collection, mayChange)]}
       keyOf=${(row) => `${row.vhost}\n${row.name}`}
       empty="No policies."
       actions=${html`

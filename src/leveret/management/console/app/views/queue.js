@@ -10,20 +10,25 @@ import { BindingTable } from "../ui/bindings.js";
 import { Chart, historyParameters, MESSAGE_SERIES, RangeChoice, RATE_SERIES, useKept, useRange } from "../ui/chart.js";
 import { diagnose, diagnoseConsumers } from "../diagnosis.js";
 import { MessageBrowser } from "../ui/browser.js";
+import { copyAs } from "../ui/copy.js";
 import { DeadLetters } from "../ui/dead_letters.js";
 import { AddMarkButton, EventsPanel, useEvents } from "../ui/marks.js";
+import { share } from "../ui/share.js";
 import { Badge, Entries, Facts, Failure, Features, Findings, Panel, Stats, Tabs, Title } from "../ui/parts.js";
 import { PublishForm } from "../ui/publish.js";
-import { isAdministrator } from "../session.js";
+import { isAdministrator, isMonitor } from "../session.js";
 import { SmallTable } from "../ui/table.js";
 import { CONSUMER_COLUMNS, consumerKey } from "./consumers.js";
+import { Playground } from "./playground.js";
 import { State } from "./queues.js";
+import { Segments } from "./segments.js";
 
 const TABS = [
   ["state", "State"],
   ["messages", "Messages"],
   ["dead-letters", "Dead letters"],
   ["publish", "Publish"],
+  ["playground", "Playground"],
   ["bindings", "Bindings"],
   ["consumers", "Consumers"],
 ];
@@ -37,7 +42,9 @@ export function QueueView({ parts }) {
   if (!queue) {
     return html`<${Title} crumb=${crumb} title=${name} /><${Failure} error=${error} />`;
   }
-  const Tab = { messages: Messages, "dead-letters": DeadLetters, publish: Publish, bindings: Bindings, consumers: Consumers }[tab] ?? StateTab;
+  const streamTabs = [...TABS.filter(([id]) => id !== "dead-letters"), ...(isMonitor() ? [["segments", "Segments"]] : [])];
+  const Tab =
+    { messages: Messages, "dead-letters": DeadLetters, publish: Publish, playground: Playground, bindings: Bindings, consumers: Consumers, segments: Segments }[tab] ?? StateTab;
   return html`
     <${Title}
       crumb=${crumb}
@@ -51,11 +58,13 @@ export function QueueView({ parts }) {
       actions=${html`
         <button onClick=${() => pauseQueue(queue)}>${queue.state === "paused" ? "Resume" : "Pause…"}</button>
         <button onClick=${() => purgeQueue(queue)} disabled=${queue.type === "stream"}>Purge…</button>
+        <button onClick=${() => copyAs("queue", queue)}>Copy as…</button>
+        <button onClick=${() => share(queue)}>Share…</button>
         <button class="danger" onClick=${() => deleteQueue(queue)}>Delete…</button>
       `}
     />
     <${Failure} error=${error} />
-    <${Tabs} label="Parts of the queue" parts=${parts} items=${queue.type === "stream" ? TABS.filter(([id]) => id !== "dead-letters") : TABS} current=${tab} />
+    <${Tabs} label="Parts of the queue" parts=${parts} items=${queue.type === "stream" ? streamTabs : TABS} current=${tab} />
     <${Tab} queue=${queue} />
   `;
 }

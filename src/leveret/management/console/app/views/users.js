@@ -8,6 +8,7 @@ import { useResource } from "../data.js";
 import { html } from "../html.js";
 import { link, route } from "../route.js";
 import { user as signedIn } from "../session.js";
+import { copyAs } from "../ui/copy.js";
 import { ListView } from "../ui/list.js";
 import { Badge, Entries, ExchangeLink, Failure, Panel, Title, UserLink, changeColumn } from "../ui/parts.js";
 import { SmallTable } from "../ui/table.js";
@@ -97,6 +98,7 @@ export function UserView({ parts }) {
       actions=${html`
         <button onClick=${() => editUser(user)}>Change…</button>
         ${has("/user-limits/{user}/{name}", "PUT") && html`<button onClick=${() => editLimit("user", name)}>Limits…</button>`}
+        <button onClick=${() => copyAs("user", user)}>Copy as…</button>
         <button class="danger" disabled=${name === signedIn.value.name} onClick=${() => deleteUser(user)}>Delete…</button>
       `}
     />
