@@ -722,10 +722,12 @@ def test_the_topology_map(console: Console, shop: HttpBroker) -> None:
     lit = "return [...document.querySelectorAll('.map .node.on title')].map((title) => title.textContent).sort()"
     expected = ["audit", "audit.log", "billing", "order-events", "orders", "orders.paid"]
     wait_until(lambda: console.script(lit) == expected, lambda: console.script(lit))
+    busy = "return [...document.querySelectorAll('.map .edge.busy title')].map((title) => title.textContent)"
+    # The messages of the shop count in the rates for some seconds.
+    wait_until(lambda: console.script(busy) == [], lambda: console.script(busy))
     console.click("Publish message")
     console.see("reached at least one queue")
     assert queue(shop, "billing")["messages"] == before + 1
-    busy = "return [...document.querySelectorAll('.map .edge.busy title')].map((title) => title.textContent)"
     wait_until(lambda: "order.*.paid" in console.script(busy), lambda: console.script(busy))
     console.see("0.2/s")
     console.fill("Filter topology", "dead")
