@@ -23,10 +23,16 @@ export function whenSignedOut(signedOut) {
   onSignedOut = signedOut;
 }
 
-/** Abandons all requests, because the session is about to end. */
+/** Abandons all requests, because the session is about to end, and refuses others until `allowRequests`. */
 export function abandonRequests() {
   session.abort();
-  session = new AbortController();
+}
+
+/** Allows requests in a new session. */
+export function allowRequests() {
+  if (session.signal.aborted) {
+    session = new AbortController();
+  }
 }
 
 /**
@@ -55,8 +61,12 @@ export function withQuery(target, parameters) {
   return text ? `${target}${target.includes("?") ? "&" : "?"}${text}` : target;
 }
 
-/** Sends a request and returns the response if it succeeds. Throws `ApiError`. */
-export async function send(method, target, { body, headers = {}, signal } = {}) {
+/**
+ * Sends a request and returns the response if it succeeds. Throws `ApiError`.
+ *
+ * A request without a session (`anonymous`) is not abandoned with it.
+ */
+export async function send(method, target, { body, headers = {}, signal, anonymous = false } = {}) {
   let response;
   try {
     response = await fetch(new URL(`.${target}`, BASE), {
@@ -66,7 +76,7 @@ export async function send(method, target, { body, headers = {}, signal } = {}) 
       headers: { ...headers, "x-leveret-console": "1" },
       credentials: "same-origin",
       cache: "no-store",
-      signal: signal ? AbortSignal.any([signal, session.signal]) : session.signal,
+      signal: AbortSignal.any([...(signal ? [signal] : []), ...(anonymous ? [] : [session.signal])]),
     });
   } catch (error) {
     if (signal?.aborted) {

@@ -1,6 +1,6 @@
 // The signed-in user. The session is a cookie that scripts cannot read; all tabs of the browser share it.
 
-import { ApiError, abandonRequests, call, get, whenSignedOut } from "./api.js";
+import { ApiError, abandonRequests, allowRequests, call, get, whenSignedOut } from "./api.js";
 import { signal } from "./html.js";
 import { PROVIDER, beginSignIn, endSignIn, finishSignIn } from "./provider.js";
 
@@ -22,6 +22,7 @@ export const isMonitor = () => isAdministrator() || (user.value?.tags.includes("
 export const isPolicymaker = () => isAdministrator() || (user.value?.tags.includes("policymaker") ?? false);
 
 function opened(found) {
+  allowRequests();
   whenSignedOut((error) => closed(error.message));
   notice.value = "";
   user.value = found;
@@ -35,7 +36,7 @@ function closed(text) {
 
 async function open(credentials) {
   whenSignedOut(() => {});
-  const { user: found } = await call("POST", SESSION, credentials);
+  const { user: found } = await call("POST", SESSION, credentials, { anonymous: true });
   opened(found);
 }
 
@@ -49,7 +50,7 @@ export const signInAtProvider = () => beginSignIn();
 export async function signOut() {
   abandonRequests();
   try {
-    await call("DELETE", SESSION);
+    await call("DELETE", SESSION, undefined, { anonymous: true });
   } catch (error) {
     if (!(error instanceof ApiError)) {
       throw error;
