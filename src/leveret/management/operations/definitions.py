@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # Maximum number of bindings in a reply, and of bindings to compare in a search, so that other clients do not wait long.
 MAX_LISTED: Final = 1000
-MAX_COMPARED: Final = 5000
+MAX_COMPARED: Final = 2000
 # Units of work to list and to compare a binding.
 LIST_WORK: Final = 8
 COMPARE_WORK: Final = 2
