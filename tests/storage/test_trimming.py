@@ -284,6 +284,28 @@ def test_moved_rows_are_forgotten_with_their_last_copy(harness: Harness) -> None
     assert on_disk(harness) == {"log": [], "chunk": []}
 
 
+def test_moved_rows_that_settled_others_are_forgotten(harness: Harness) -> None:
+    harness.log.trimmer.floor = 0
+    queue = FakeQueue(1)
+    old = harness.publish(queue, b"a", b"b" * 5000)
+    harness.commit()
+    settle(harness, old[0])
+    young = harness.publish(queue, b"c" * 9000, b"d")
+    row = young[0].row
+    harness.commit()
+    settle(harness, young[0])
+    harness.commit()
+    harness.commit()
+    assert isinstance(row, StoredRow)
+    assert row.state == MOVED
+    settle(harness, old[1])
+    harness.commit()
+    settle(harness, young[1])
+    harness.commit()
+    assert row.id not in harness.log.rows
+    assert on_disk(harness)["log"] == []
+
+
 def test_random_settlements_leave_little_garbage(harness: Harness) -> None:
     queue = FakeQueue(1)
     log: Any = harness.log

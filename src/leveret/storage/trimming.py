@@ -316,6 +316,8 @@ class Trimmer:
         if holders is None:
             return
         for holder in holders:
+            if holder.state == MOVED:  # its pins are the rows that it resolves to
+                continue
             holder.unpin()
             if holder.state != STORED or holder.readers:
                 continue
