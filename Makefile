@@ -16,13 +16,13 @@ STAMPS := .stamps
 ARGS   ?=
 TESTS  ?=
 # Tests mostly wait for brokers and clients, so run more processes than CPUs. The tests of a file share a process.
-PYTEST := $(PY) -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(PYTEST_OPTIONS)
+PYTEST := $(PY) -m pytest -n 5 --dist loadfile --no-loadscope-reorder $(PYTEST_OPTIONS)
 
 # Tests that `make test-all` repeats on the plain files, with all examples of property tests: layers with compiled modules,
 # segments, and the conformance suite.
 PURE_TESTS := $(wildcard tests/wire tests/broker tests/selectors tests/storage tests/segments tests/protocols tests/conformance)
 
-# Tests for `make coverage`: all except Spark, benchmarks, documentation and packaging.
+# Tests for `make coverage`: those of `make test` except Spark, benchmarks, documentation and packaging.
 COVERAGE_TESTS := $(filter-out tests/bench tests/docs tests/packaging tests/spark tests/support,$(patsubst %/__init__.py,%,$(wildcard tests/*/__init__.py)))
 
 HAVE_CC := $(shell command -v $${CC:-cc} 2>/dev/null)
@@ -144,7 +144,7 @@ test-all:
 coverage: $(STAMPS)/dev $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/oauth $(STAMPS)/otel
 	@rm -rf build/coverage && mkdir -p build/coverage
 	@failed=0; \
-	LEVERET_PURE=1 $(VENV)/bin/coverage run -m pytest -n 4 --dist loadfile --no-loadscope-reorder --timeout 400 $(PYTEST_OPTIONS) $(or $(TESTS),$(COVERAGE_TESTS)) || failed=$$?; \
+	LEVERET_PURE=1 $(VENV)/bin/coverage run -m pytest -n 5 --dist loadfile --no-loadscope-reorder --timeout 400 $(PYTEST_OPTIONS) $(or $(TESTS),-m "not slow" $(COVERAGE_TESTS)) || failed=$$?; \
 	$(VENV)/bin/coverage combine -q && $(VENV)/bin/coverage html -q --fail-under 0 && $(VENV)/bin/coverage report && exit $$failed
 
 lint: $(STAMPS)/spark

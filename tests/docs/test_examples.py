@@ -110,6 +110,7 @@ def test_broker_in_pytest(tmp_path: Path) -> None:
     assert "3 passed" in run_pytest(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_tests_of_the_page_about_pytest(tmp_path: Path) -> None:
     leveret_only("the plugin starts one")
     files = {}

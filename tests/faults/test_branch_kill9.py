@@ -167,7 +167,8 @@ class Coordinator:
         return found
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
 def test_every_message_is_where_the_coordinator_decided(process: LeveretProcess, seed: int) -> None:
     chance = random.Random(seed)
     coordinator = Coordinator(process, chance)

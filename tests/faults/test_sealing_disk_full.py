@@ -35,6 +35,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(directory)], check=True)
 
 
+@pytest.mark.slow
 def test_segments_without_space(tmp_path: Path, small_disk: Path) -> None:
     config = (
         basic_config()

@@ -331,6 +331,7 @@ def test_a_token_without_a_tag_has_no_management(provider: OidcProvider, broker:
 # Keys
 
 
+@pytest.mark.slow
 def test_a_rotated_key_is_fetched_when_a_token_needs_it(provider: OidcProvider, tmp_path: Path) -> None:
     config = basic_config() + provider.config()
     with LeveretProcess(tmp_path, config=config).start() as broker:
@@ -363,7 +364,9 @@ def test_unknown_keys_do_not_cause_a_fetch_each(provider: OidcProvider, broker: 
     assert provider.fetches() <= before + 2
 
 
-@pytest.mark.parametrize("mode", ["hang", "drip", "huge", "many", "garbage", "redirect"])
+@pytest.mark.parametrize(
+    "mode", ["hang", pytest.param("drip", marks=pytest.mark.slow), "huge", "many", "garbage", "redirect"]
+)
 def test_a_hostile_provider_does_not_stall_other_logins(provider: OidcProvider, tmp_path: Path, mode: str) -> None:
     provider.serve_keys(mode)
     try:

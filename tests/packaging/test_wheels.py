@@ -90,6 +90,7 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.mark.slow
 def test_the_tag_names_the_platform_of_compiled_modules(wheel: Path, environment: Path) -> None:
     is_pure = wheel.name.endswith("-py3-none-any.whl")
     if not is_pure:

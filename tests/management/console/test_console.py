@@ -480,6 +480,7 @@ def test_names_that_a_browser_cannot_address(console: Console, api: HttpBroker) 
     delete(api, "bystander")
 
 
+@pytest.mark.slow
 def test_stored_scripts_are_inert(console: Console, api: HttpBroker) -> None:
     for name in (SCRIPT, IMAGE, "javascript:window.attacked=true"):
         declare(api, name)

@@ -151,6 +151,7 @@ def test_users_see_the_channels_of_their_own_connections_only(api: HttpBroker) -
     delete(api, "channels")
 
 
+@pytest.mark.slow
 def test_a_publisher_that_an_alarm_blocks(driver: Chrome, tmp_path: Path) -> None:
     from tests.management.console.browser import Console
 

@@ -112,6 +112,7 @@ def test_the_policy_allows_requests_to_the_provider_only(api: HttpBroker, provid
     assert "script-src 'self'" in policy.split("; ")
 
 
+@pytest.mark.slow
 def test_passwords_may_be_off(provider: OidcProvider, tmp_path: Path) -> None:
     management = '[management]\nport = 0\noauth_client_id = "console"\nbasic_auth = false\n'
     process = LeveretProcess(

@@ -249,6 +249,7 @@ def test_a_policymaker_sets_rules_and_their_number_is_limited(api: HttpBroker) -
         assert api("DELETE", f"/leveret/alert-rules/rule-{number}", user="maker").status == 204
 
 
+@pytest.mark.slow
 def test_rules_survive_a_restart_and_are_definitions(tmp_path: Path) -> None:
     with make(tmp_path).start() as process:
         api = HttpBroker(process)

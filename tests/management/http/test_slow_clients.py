@@ -6,6 +6,8 @@ import asyncio
 import socket
 from dataclasses import dataclass, field
 
+import pytest
+
 from leveret.management.http.slow_clients import FIRST_TIMEOUT, NEXT_TIMEOUT, READ_TIMEOUT, SlowClients
 from tests.management.http.client import HttpBroker
 from tests.support.polling import wait_until
@@ -102,6 +104,7 @@ def test_too_many_connections() -> None:
     assert [connection.transport.aborted for connection in connections] == [False, True, True, False, False]
 
 
+@pytest.mark.slow
 def test_idle_connections_do_not_deny_the_api(api: HttpBroker) -> None:
     idle = []
     try:

@@ -156,6 +156,7 @@ def test_unread_batches_return_to_the_queue_after_the_lease_timeout(
 # With Spark
 
 
+@pytest.mark.slow
 def test_a_queue_is_read_once_over_several_runs(
     spark: SparkSession, broker: LeveretProcess, queue: str, connection: sync.Connection, tmp_path: Path
 ) -> None:

@@ -210,10 +210,11 @@ def test_files_of_failed_tasks_are_removed(
     assert len(plain_files(tmp_path / "table")) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "directory",
     [
-        pytest.param("a b#c%20d\u00e4\u65e5", id="letters", marks=pytest.mark.slow),
+        pytest.param("a b#c%20d\u00e4\u65e5", id="letters"),
         pytest.param("[1]{a,b}*?\\c", id="patterns"),
     ],
 )
@@ -241,6 +242,7 @@ def test_a_table_in_a_directory_of_any_name(
     assert len(plain_files(tmp_path / directory / "bad")) == 2
 
 
+@pytest.mark.slow
 def test_the_decoded_column_may_have_the_name_of_a_partition(
     spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path
 ) -> None:

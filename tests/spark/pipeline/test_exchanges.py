@@ -45,6 +45,7 @@ def taken(connection: sync.Connection, queue: str) -> list[Message]:
         return found
 
 
+@pytest.mark.slow
 def test_enriched(
     spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path
 ) -> None:
@@ -90,6 +91,7 @@ def test_enriched(
     assert reasons == ["no row of the table with code = customer"] * 3
 
 
+@pytest.mark.slow
 def test_scrubbed(
     spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path
 ) -> None:
@@ -348,6 +350,7 @@ def test_an_interrupted_redrive_is_resumed(
     assert len(taken(connection, dead)) == 11
 
 
+@pytest.mark.slow
 def test_traffic_is_counted_and_published(
     spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path
 ) -> None:

@@ -88,7 +88,9 @@ def test_rows_that_do_not_fit_a_table(
     assert len(plain_files(table)) == 20
 
 
-@pytest.mark.parametrize("schema", ["country STRUCT<a: INT>", None], ids=["others", "raw"])
+@pytest.mark.parametrize(
+    "schema", [pytest.param("country STRUCT<a: INT>", marks=pytest.mark.slow), None], ids=["others", "raw"]
+)
 def test_columns_can_be_added_and_removed(
     spark: SparkSession,
     broker: LeveretProcess,

@@ -99,6 +99,7 @@ def project(broker: LeveretProcess, connection: sync.Connection, name: str, tmp_
     yield tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_killed_pipeline_resumes_and_stops_gracefully(
     java: None, connection: sync.Connection, name: str, project: Path

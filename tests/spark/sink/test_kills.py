@@ -90,6 +90,7 @@ def app(broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path
     return App(broker, tmp_path, name)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_rows_arrive_once_despite_failed_tasks_and_a_kill_within_a_batch(
     app: App, name: str, connection: sync.Connection

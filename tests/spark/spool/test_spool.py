@@ -214,6 +214,7 @@ def test_a_running_query_reads_new_messages(spark: SparkSession, options: dict[s
     assert written(spark, tmp_path) == ["0", "1", "2"]
 
 
+@pytest.mark.slow
 def test_messages_are_counted_before_the_connection_reads_by_itself(
     options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
