@@ -120,6 +120,15 @@ def read_each_second(broker: Managed, ended: threading.Event) -> None:
         ended.wait(max(due - time.monotonic(), 0))
 
 
+def open_events(api: HttpBroker) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+    """Receive the events that a console receives."""
+    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=60)
+    connection.request("GET", "/api/leveret/events", headers={"authorization": "Basic Z3Vlc3Q6Z3Vlc3Q="})
+    response = connection.getresponse()
+    assert response.status == 200, response.status
+    return connection, response
+
+
 @contextmanager
 def readers(broker: Managed) -> Iterator[None]:
     """Read beside the load, if the broker has the HTTP API."""
@@ -127,10 +136,7 @@ def readers(broker: Managed) -> Iterator[None]:
         yield
         return
     ended = threading.Event()
-    events = http.client.HTTPConnection("127.0.0.1", broker.api.port, timeout=60)
-    events.request("GET", "/api/leveret/events", headers={"authorization": "Basic Z3Vlc3Q6Z3Vlc3Q="})
-    response = events.getresponse()
-    assert response.status == 200, response.status
+    events, response = open_events(broker.api)
     threads = [
         threading.Thread(target=receive, args=(response,)),
         threading.Thread(target=read_each_second, args=(broker, ended)),
@@ -198,6 +204,32 @@ def compare(workload: Workload, directory: Path, chosen: argparse.Namespace) -> 
     ]
 
 
+def measure_idle(directory: Path, consoles: int, seconds: float) -> str:
+    """Return what open consoles cost an idle broker."""
+    with ExitStack() as stack:
+        broker = Managed(directory / "idle", True)
+        stack.callback(broker.stop)
+        pids = {"broker": broker.pid, "HTTP process": child_of(broker.pid)}
+
+        def shares() -> dict[str, float]:
+            before = {name: cpu(pid) for name, pid in pids.items()}
+            began = time.monotonic()
+            time.sleep(seconds)
+            elapsed = time.monotonic() - began
+            return {name: (cpu(pid) - before[name]) / elapsed for name, pid in pids.items()}
+
+        without = shares()
+        for _ in range(consoles):
+            events, response = open_events(broker.api)
+            threading.Thread(target=receive, args=(response,), daemon=True).start()
+            stack.callback(events.sock.shutdown, socket.SHUT_RDWR)
+        time.sleep(1)  # each has received the current state
+        found = shares()
+    return f"{consoles} consoles, no load, of a core: " + ", ".join(
+        f"{name} {found[name]:.1%} ({without[name]:.1%} without)" for name in pids
+    )
+
+
 def main() -> int:
     """Measure, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -210,6 +242,7 @@ def main() -> int:
         action="store_true",
         help="give the brokers and the generator real-time priority (needs root), so that other processes do not matter",
     )
+    parser.add_argument("--idle", type=int, metavar="CONSOLES", help="measure only this number of consoles without a load")
     chosen = parser.parse_args()
     # Inherited by the brokers and the generators.
     os.sched_setaffinity(0, OTHERS)
@@ -224,6 +257,9 @@ def main() -> int:
         "HTTP process, of a core",
     )
     with tempfile.TemporaryDirectory(prefix="leveret-consoles-") as name:
+        if chosen.idle:
+            print(measure_idle(Path(name), chosen.idle, 10))
+            return 0
         for workload in [workload for workload in WORKLOADS if workload.name in (chosen.only or LOADS)]:
             table.add_row(*compare(workload, Path(name), chosen))
         Console().print(table)

@@ -125,7 +125,7 @@ async def run(
         await asyncio.sleep(0.05)
         proxy.cut()
     before = answered[0]
-    await wait_until_async(lambda: answered[0] != before and len(account.confirmed) != 0, "no progress")
+    await wait_until_async(lambda: answered[0] != before and len(account.confirmed) > 100, "no progress")
     stop.set()
     async with asyncio.timeout(60):
         await asyncio.gather(*publishers)
@@ -158,7 +158,6 @@ async def test_random_cuts(dial: Connect, proxy: Proxy, name: str) -> None:
     account, events = await run(dial, proxy, name, lambda chance: proxy.cut(), CUTS, 2)
     # The number of cuts that hit an open connection depends on the machine; some did.
     assert any(isinstance(event, Connected) and not event.first for event in events)
-    assert len(account.confirmed) > 100
 
 
 async def test_cuts_inside_frames(dial: Connect, proxy: Proxy, name: str) -> None:
@@ -167,8 +166,7 @@ async def test_cuts_inside_frames(dial: Connect, proxy: Proxy, name: str) -> Non
         if chance.random() < 0.3:
             proxy.cut()
 
-    account, _ = await run(dial, proxy, name, spoil, CUTS, 3)
-    assert len(account.confirmed) > 50
+    await run(dial, proxy, name, spoil, CUTS, 3)
 
 
 async def test_slow_network(dial: Connect, proxy: Proxy, name: str) -> None:

@@ -194,12 +194,12 @@ async def test_cuts_lose_no_messages(
     proxy.cut_after = None
     await asyncio.sleep(0.05)
     proxy.cut()
+    await wait_until_async(lambda: len(confirmed) > 50)
     stop.set()
     await asyncio.gather(*tasks)
     await wait_until_async(lambda: not confirmed - received)
     consuming.cancel()
     await asyncio.gather(consuming, return_exceptions=True)
-    assert len(confirmed) > 50
     await connection.close()
     assert set(await drain(old, name)) <= confirmed
 
