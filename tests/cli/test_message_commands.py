@@ -79,7 +79,10 @@ def numbers(commands: Commands, queue: str, *options: str) -> list[int]:
 
 
 def found_by(commands: Commands, queue: str, *conditions: str) -> list[int]:
-    options = [word for condition in conditions for word in ("--where", condition)]
+    return selected_by(commands, queue, *(word for condition in conditions for word in ("--where", condition)))
+
+
+def selected_by(commands: Commands, queue: str, *options: str) -> list[int]:
     found = commands.json("messages", "search", queue, *options)
     return [item["properties"]["headers"]["number"] for item in found["messages"]]
 
@@ -137,6 +140,17 @@ def test_conditions_of_a_search(commands: Commands, queue: str, conditions: list
 def test_a_value_may_contain_the_operators(commands: Commands, channel: BlockingChannel, queue: str) -> None:
     publish(channel, queue, "a=b~=c", number=10)
     assert found_by(commands, queue, "body=a=b~=c") == [10]
+
+
+def test_a_selector(commands: Commands, queue: str, other: str) -> None:
+    assert selected_by(commands, queue, "--selector", "number BETWEEN 3 AND 5") == [3, 4, 5]
+    assert selected_by(commands, queue, "--selector", "number > 5", "--where", "headers.even=true") == [6, 8]
+    refused = commands.run("messages", "search", queue, "--selector", "number >")
+    assert (refused.exit_code, "invalid selector: position 8: expected" in refused.stderr) == (1, True)
+    options = ("--to-queue", other, "--selector", "even AND number < 4")
+    assert commands.ok("messages", "move", queue, *options, "--dry-run").startswith("would move 2 of 10 messages")
+    assert "moved 2 messages" in commands.ok("messages", "move", queue, *options)
+    assert numbers(commands, other) == [0, 2]
 
 
 def test_messages_are_moved_in_order(commands: Commands, queue: str, other: str) -> None:
@@ -246,11 +260,11 @@ def test_a_missing_queue_is_named(commands: Commands) -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["search", "q"], "Missing option '--where'"),
+        (["search", "q"], "expected --where or --selector"),
         (["search", "q", "--where", "=x"], "expected FIELD=VALUE, FIELD*=TEXT, FIELD~=REGEX or FIELD"),
-        (["delete", "q"], "expected one of --id, --where and --all"),
-        (["delete", "q", "--all", "--where", "body=x"], "expected one of --id, --where and --all"),
-        (["delete", "q", "--id", "1", "--dry-run"], "--dry-run requires --where or --all"),
+        (["delete", "q"], "expected --id, --all, or --where and --selector"),
+        (["delete", "q", "--all", "--where", "body=x"], "expected --id, --all, or --where and --selector"),
+        (["delete", "q", "--id", "1", "--dry-run"], "--dry-run requires --where, --selector or --all"),
         (["move", "q", "--all"], "expected one of --to-queue, --to-exchange and --to-origin"),
         (["copy", "q", "--all", "--to-queue", "x", "--to-origin"], "expected one of --to-queue"),
         (["move", "q", "--all", "--to-queue", "x", "--routing-key", "k"], "--routing-key requires --to-exchange"),

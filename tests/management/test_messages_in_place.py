@@ -225,6 +225,60 @@ def test_a_search_returns_as_many_as_are_wanted(harness: Harness, filled: Queue)
     assert browse(harness, "source", where=where, cursor=found["cursor"]) == ["8"]
 
 
+@pytest.mark.parametrize(
+    ("selector", "expected"),
+    [
+        ("kind = 'text'", ["plain text with order-17"]),
+        ("n BETWEEN 4 AND 6 OR amqp.message_id = 'm-1'", ['{"order": {"id": 7, "items": ["a", "b"]}}', "something else"]),
+        ("JMSPriority = 3", ["something else"]),
+        ("kind <> 'text'", ['{"order": {"id": 7, "items": ["a", "b"]}}']),
+        ("kind LIKE 'x%'", []),
+    ],
+)
+def test_a_selector(harness: Harness, mixed: None, selector: str, expected: list[str]) -> None:
+    assert browse(harness, "mixed", selector=selector) == expected
+
+
+def test_a_selector_sees_dead_letters_as_consumers_do(harness: Harness) -> None:
+    declare(harness, "target")
+    declare(harness, "source", x_dead_letter_exchange="", x_dead_letter_routing_key="target")
+    publish(harness, "source", "dies", headers={"kind": "x"})
+    harness.call("messages.get", queue="source", mode="reject_requeue_false")
+    assert browse(harness, "target", selector="kind = 'x' AND amqp.annotation.x-first-death-reason = 'rejected'") == [
+        "dies"
+    ]
+
+
+def test_a_selector_beside_conditions(harness: Harness, filled: Queue) -> None:
+    publish(harness, "source", "12", "13", headers={"n": 1})
+    where = [{"field": "body", "match": "regex", "value": "[02468]$"}]
+    assert browse(harness, "source", where=where, selector="n IS NULL") == ["0", "2", "4", "6", "8"]
+    assert browse(harness, "source", where=where, selector="n = 1") == ["12"]
+    result = harness.call("messages.delete", queue="source", selector="n = 1")
+    assert (result["messages"], payloads(harness, "source")) == (2, [str(number) for number in range(10)])
+
+
+@pytest.mark.parametrize(
+    ("selector", "words"),
+    [
+        ("kind = ", "invalid selector: position 7: expected"),
+        ("kind = 'x' AND )", "invalid selector: position 15: expected .*, found"),
+        (" OR ".join(f"kind LIKE '%_a{number}%'" for number in range(9)), "expected at most 8"),
+        ("n = 1" + " " * 4096, "expected at most 4096"),
+    ],
+)
+def test_invalid_selectors(harness: Harness, mixed: None, selector: str, words: str) -> None:
+    with pytest.raises(PreconditionFailed, match=words):
+        browse(harness, "mixed", selector=selector)
+    with pytest.raises(PreconditionFailed, match=words):
+        browse(harness, "mixed", selector=selector, state="unacked")
+
+
+def test_ids_exclude_a_selector(harness: Harness, filled: Queue) -> None:
+    with pytest.raises(PreconditionFailed, match="both ids and conditions"):
+        harness.call("messages.delete", queue="source", ids=[1], selector="n = 1")
+
+
 # Move and copy
 
 

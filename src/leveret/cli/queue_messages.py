@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import click
 
 from leveret.cli.failed import INCOMPLETE, Failed
-from leveret.cli.options import Function, together
+from leveret.cli.options import together
 from leveret.cli.output import Columns, Item, Reply, StatusLine, show_json, show_table, size
 from leveret.cli.remote import Remote, current, in_vhost_option, remote_options
 from leveret.cli.tables import read_object
@@ -62,18 +61,17 @@ def _read_condition(text: str) -> Item:
     return {"field": field, "match": _MATCHES[operator], "value": value}
 
 
-def _where_option(required: bool) -> Callable[[Function], Function]:
-    return click.option(
+_where_options = together(
+    click.option(
         "--where",
         multiple=True,
-        required=required,
         callback=_read_conditions,
         metavar="CONDITION",
         help="FIELD=VALUE, FIELD*=TEXT (contains), FIELD~=REGEX or FIELD (exists); repeatable, messages must match all"
         " conditions. FIELD is exchange, routing_key, a property, headers.NAME, body or body.PATH for JSON.",
-    )
-
-
+    ),
+    click.option("--selector", help="A JMS message selector that messages must match, too."),
+)
 _encoding_option = click.option(
     "--encoding",
     type=click.Choice(["auto", "base64"]),
@@ -102,7 +100,7 @@ _queue_id_option = click.option(
 )
 _selection_options = together(
     click.option("--id", "ids", type=int, multiple=True, help="Id of a message, as `browse` shows it; repeatable."),
-    _where_option(required=False),
+    _where_options,
     click.option("--all", "everything", is_flag=True, help="All ready messages."),
     _queue_id_option,
     click.option("--dry-run", is_flag=True, help="Count the messages that match, and change nothing."),
@@ -136,16 +134,18 @@ def browse(queue: str, state: str, offset: int, count: int, truncate: int | None
 
 @messages.command()
 @click.argument("queue")
-@_where_option(required=True)
+@_where_options
 @_state_option
 @_count_option
 @_truncate_option
 @_encoding_option
 @in_vhost_option
 @remote_options
-def search(queue: str, where: list[Item], state: str, count: int, truncate: int | None, encoding: str, vhost: str) -> None:
-    """Show the messages of QUEUE that match conditions, without taking them."""
-    _show(current(), count, truncate, vhost=vhost, queue=queue, where=where, state=state, encoding=encoding)
+def search(queue: str, count: int, truncate: int | None, **options: Reply) -> None:
+    """Show the messages of QUEUE that match conditions or a selector, without taking them."""
+    if not options["where"] and not options["selector"]:
+        raise click.UsageError("expected --where or --selector")
+    _show(current(), count, truncate, queue=queue, **options)
 
 
 @messages.command()
@@ -275,9 +275,15 @@ def _target(options: dict[str, Reply]) -> Item:
 
 def _selection(options: dict[str, Reply]) -> Item:
     """Return the selected messages of the options. Raises `click.UsageError`."""
-    if sum((bool(options["ids"]), bool(options["where"]), options["everything"])) != 1:
-        raise click.UsageError("expected one of --id, --where and --all")
-    return {"ids": list(options["ids"]) or None, "where": options["where"] or None, "queue_id": options["queue_id"]}
+    where, selector = options["where"], options["selector"]
+    if sum((bool(options["ids"]), bool(where or selector), options["everything"])) != 1:
+        raise click.UsageError("expected --id, --all, or --where and --selector")
+    return {
+        "ids": list(options["ids"]) or None,
+        "where": where or None,
+        "selector": selector,
+        "queue_id": options["queue_id"],
+    }
 
 
 def _relocate(action: str, done: str, dry_run: bool, **request: Reply) -> None:
@@ -310,7 +316,7 @@ def _relocate(action: str, done: str, dry_run: bool, **request: Reply) -> None:
 def _count(broker: Remote, action: str, request: Item) -> None:
     """Print how many messages an operation would change."""
     if request["ids"] is not None:
-        raise click.UsageError("--dry-run requires --where or --all")
+        raise click.UsageError("--dry-run requires --where, --selector or --all")
     found = examined = 0
     cursor = None
     with StatusLine(not broker.as_json) as line:
@@ -320,6 +326,7 @@ def _count(broker: Remote, action: str, request: Item) -> None:
                 vhost=request["vhost"],
                 queue=request["queue"],
                 where=request["where"],
+                selector=request["selector"],
                 count=_PAGE,
                 truncate=0,
                 cursor=cursor,

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from leveret.broker.bodies import Body
     from leveret.broker.message import Entry, Message
     from leveret.broker.values import FieldTable
+    from leveret.selectors import Filter
 
 
 # Properties of a message whose values are texts or numbers.
@@ -241,6 +242,9 @@ class MessageCodec(Protocol):
 
     def decode(self, entry: Entry) -> tuple[FieldTable, Body]:
         """Return the properties and the body of an entry."""
+
+    def is_selected(self, entry: Entry, selector: Filter) -> bool:
+        """Return whether an entry matches a selector."""
 
 
 class ConnectedSession(Protocol):

@@ -12,6 +12,8 @@ from leveret.broker.values import FieldTable
 from leveret.management.descriptions import PROPERTIES
 from leveret.protocols.amqp091 import content
 from leveret.protocols.convert import to_amqp0
+from leveret.protocols.message_filters import passes
+from leveret.selectors import Filter
 from leveret.wire.amqp0.commands import Publish
 from leveret.wire.amqp0.dialects import RABBITMQ
 from leveret.wire.amqp0.errors import EncodeError, WireError
@@ -91,3 +93,7 @@ class MessageCodec:
             return decode_header(header)[2], message.body
         except WireError:
             return {}, message.body
+
+    def is_selected(self, entry: Entry, selector: Filter) -> bool:
+        """Return whether an entry matches a selector."""
+        return passes([selector], entry.message, entry, self._broker)

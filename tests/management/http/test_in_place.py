@@ -153,6 +153,29 @@ def test_a_search(api: HttpBroker, queue: str) -> None:
     assert reply.json["examined"] == 4
 
 
+def test_a_search_by_a_selector(api: HttpBroker, queue: str) -> None:
+    publish(api, queue, "four", headers={"weight": 7, "color": "red"}, priority=6)
+    with sync.connect(api.process.url(), protocol="1.0") as connection, connection.session() as session:
+        session.sender(queue).send(b"over 1.0", application_properties={"weight": 8, "color": "blue"})
+    path = f"{QUEUES}/{queue}/messages"
+
+    def found(selector: str, **more: Any) -> list[str]:
+        reply = api("POST", f"{path}/search", {"selector": selector, **more}, user="operator")
+        assert reply.json["examined"] == 5
+        return [item["routing_key"] for item in reply.json["messages"]]
+
+    assert found("color IN ('red', 'blue') AND weight BETWEEN 7 AND 8") == [queue] * 2
+    assert found("JMSPriority > 4 AND weight = 7") == [queue]
+    assert found("weight > 0", where=[{"field": "headers.color", "value": "blue"}]) == [queue]
+    assert found("weight > 8") == []
+    assert [item["payload"] for item in browse(api, queue, "?selector=color+%3D+%27blue%27")["messages"]] == ["over 1.0"]
+    refused = api("POST", f"{path}/delete", {"selector": "color = 'red' AND"})
+    assert refused.status == 400
+    assert refused.json["reason"].startswith("invalid selector: position 17: expected ")
+    assert api("POST", f"{path}/delete", {"selector": "color IS NOT NULL"}).json["messages"] == 2
+    assert payloads(api, queue) == ["one", "two", "three"]
+
+
 def test_a_message_over_1_0(api: HttpBroker, queue: str) -> None:
     with sync.connect(api.process.url(), protocol="1.0") as connection, connection.session() as session:
         sender = session.sender(queue)

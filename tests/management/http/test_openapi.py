@@ -200,7 +200,7 @@ def test_changes_answer_as_documented(api: HttpBroker, document: dict[str, Any],
 _REGEXES = {"configure": "^x", "write": "^x", "read": "^x"}
 _POLICY = {"pattern": "^openapi-none$", "definition": {"max-length": 7}, "priority": 1, "apply-to": "queues"}
 _SELECTION = {"where": [{"field": "body", "match": "contains", "value": "none"}], "cursor": "", "examine": 10}
-_LIMITED = _SELECTION | {"examine_bytes": 1000, "seconds": 0.5}
+_LIMITED = _SELECTION | {"selector": "n = 1", "examine_bytes": 1000, "seconds": 0.5}
 _TARGET = _LIMITED | {"queue_id": None, "to_queue": NAME}
 BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("POST", "/login"): {"username": "guest", "password": "guest"},

@@ -616,6 +616,7 @@ class Limited(Body):
     """The messages of a request, and the limits of its work."""
 
     where: list[Condition] | UnsetType = UNSET
+    selector: str | UnsetType = UNSET
     cursor: str | UnsetType = UNSET
     examine: int | UnsetType = UNSET
     examine_bytes: int | UnsetType = UNSET

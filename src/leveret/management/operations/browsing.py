@@ -10,7 +10,6 @@ import base64
 import heapq
 import time
 from collections.abc import AsyncIterator, Callable
-from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
 from msgspec import field
@@ -57,6 +56,7 @@ class Limited(Request, kw_only=True):
 
     Attributes:
         where: Conditions that the messages must meet.
+        selector: A JMS message selector that they must match, as for consumers.
         cursor: Where an earlier request ended, to continue there.
         examine: Maximum number of messages to look at.
         examine_bytes: Maximum number of bytes of their bodies.
@@ -66,6 +66,7 @@ class Limited(Request, kw_only=True):
     vhost: str = "/"
     queue: str
     where: list[Condition] = field(default_factory=list)
+    selector: str = ""
     cursor: str = ""
     examine: int = 10_000
     examine_bytes: int = 64 << 20
@@ -181,6 +182,33 @@ class Turns:
         self._until = time.monotonic() + TURN
 
 
+class Matching:
+    """Finds the messages that meet the conditions of a request. Raises `PreconditionFailed` if one is invalid."""
+
+    def __init__(self, context: Context, where: list[Condition], selector: str) -> None:
+        self._context = context
+        self._search = Search(where, selector)
+
+    async def matching(self, entries: list[Entry], turns: Turns) -> list[Found]:
+        """Return the decoded entries that meet the conditions."""
+        search = self._search
+        found: list[Found] = []
+        for entry in entries:
+            item = describe_entry(self._context, entry)
+            if search.accepts(item.exchange, item.routing_key, item.properties) and self._is_selected(entry):
+                found.append(item)
+            await turns.pause()
+        if not found or not search.looks_into_bodies:
+            return found
+        return await self._context.managed.search_in_thread(
+            lambda: [item for item in found if search.accepts_body(item.body)]
+        )
+
+    def _is_selected(self, entry: Entry) -> bool:
+        selector = self._search.selector
+        return selector is None or self._context.managed.codec.is_selected(entry, selector)
+
+
 class Selection:
     """The messages that a request selects, and the work that is left of its limits.
 
@@ -193,8 +221,7 @@ class Selection:
         """Begin. Raises `PreconditionFailed` if the request is invalid."""
         if request.examine < 1 or request.examine_bytes < 1 or request.seconds <= 0:
             raise PreconditionFailed("invalid examine, examine_bytes or seconds; expected more than 0")
-        self._context = context
-        self._search = Search(request.where)
+        self._matching = Matching(context, request.where, request.selector)
         self._left = min(request.examine, MAX_EXAMINED)
         self._bytes_left = min(request.examine_bytes, MAX_EXAMINED_BYTES)
         self._until = time.monotonic() + min(request.seconds, MAX_SECONDS)
@@ -234,20 +261,10 @@ class Selection:
             self._left -= len(entries)
             self._bytes_left -= sum(entry.message.size for entry in entries)
             self.examined += len(entries)
-            found = await self._accepted(entries)
+            found = await self._matching.matching(entries, self.turns)
             if found:
                 yield found
             await self.turns.pause()
-
-    async def _accepted(self, entries: list[Entry]) -> list[Found]:
-        found = [describe_entry(self._context, entry) for entry in entries]
-        search = self._search
-        found = [item for item in found if search.accepts(item.exchange, item.routing_key, item.properties)]
-        if not found or not search.looks_into_bodies:
-            return found
-        return await self._context.managed.search_in_thread(
-            lambda: [item for item in found if search.accepts_body(item.body)]
-        )
 
 
 def describe_entry(context: Context, entry: Entry) -> Found:
@@ -313,7 +330,7 @@ async def browse(context: Context, request: Browse) -> Browsed:
     count = min(request.count, MAX_MESSAGES)
     size = 0
     # Without conditions, all messages of a step are returned.
-    async for found in selection.found(STEP if request.where else count):
+    async for found in selection.found(STEP if request.where or request.selector else count):
         for item in found:
             messages.append(_describe(item, request))
             size += _returned_size(item.entry.message, request)
@@ -381,7 +398,7 @@ async def _browse_unacked(context: Context, queue: Queue, request: Browse) -> Br
     selection = Selection(context, queue, request)
     after = selection.walk.seq
     count = min(request.count, MAX_MESSAGES)
-    search = Search(request.where)
+    matching = Matching(context, request.where, request.selector)
     entries = await first_unacked(context, queue, after, selection.turns, MAX_EXAMINED)
     messages: list[BrowsedMessage] = []
     size = 0
@@ -399,13 +416,9 @@ async def _browse_unacked(context: Context, queue: Queue, request: Browse) -> Br
             break
         after = entry.seq
         examined += 1
-        found = describe_entry(context, entry)
-        if search.accepts(found.exchange, found.routing_key, found.properties) and (
-            not search.looks_into_bodies or await context.managed.search_in_thread(partial(search.accepts_body, found.body))
-        ):
+        for found in await matching.matching([entry], selection.turns):
             messages.append(_describe(found, request, _holder(entry.holder)))
             size += _returned_size(entry.message, request)
-        await selection.turns.pause()
     return Browsed(queue_id=queue.id, messages=messages, examined=examined, cursor=cursor)
 
 

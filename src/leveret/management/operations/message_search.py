@@ -1,4 +1,4 @@
-"""Conditions on messages: by exchange, routing key, property, header and body."""
+"""Conditions on messages: by exchange, routing key, property, header and body, and by a selector."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from leveret.management.json_values import encode_json, plain
 from leveret.management.operations.messages import start_of
 from leveret.management.structs import Request
 from leveret.security.patterns import Pattern
+from leveret.selectors import Filter, Limits, SelectorError, jms_selector
 
 MAX_CONDITIONS: Final = 16
 # Bytes of a body that are searched for a text, and that are decoded as JSON.
 MAX_SEARCHED: Final = 1 << 20
 MAX_JSON: Final = 256 << 10
+# The maximum size of a selector: its evaluation takes a few milliseconds even if every LIKE compares a long value.
+SELECTOR: Final = Limits(length=4096, terms=500, likes=8)
 # Maximum steps of a regular expression in one body, about 10 ns each.
 MAX_STEPS: Final = 20_000_000
 
@@ -51,13 +54,21 @@ class Condition(Request, kw_only=True):
 class Search:
     """Conditions, all of which a message must meet.
 
+    Args:
+        conditions: The conditions.
+        selector: A JMS message selector; "" for none.
+
+    Attributes:
+        selector: The compiled selector, which reads an entry rather than its decoded properties.
+
     Raises:
-        PreconditionFailed: A condition is invalid.
+        PreconditionFailed: A condition or the selector is invalid.
     """
 
-    def __init__(self, conditions: list[Condition]) -> None:
+    def __init__(self, conditions: list[Condition], selector: str) -> None:
         if len(conditions) > MAX_CONDITIONS:
             raise PreconditionFailed(f"{len(conditions)} conditions; expected at most {MAX_CONDITIONS}")
+        self.selector = _compile(selector) if selector else None
         self._properties: list[tuple[str, Callable[[object], bool]]] = []
         self._values: list[tuple[list[str], Callable[[object], bool]]] = []
         self._contents: list[Callable[[bytes], bool]] = []
@@ -100,6 +111,13 @@ class Search:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return False
         return all(test(_at(document, path)) for path, test in self._values)
+
+
+def _compile(selector: str) -> Filter:
+    try:
+        return jms_selector(selector, SELECTOR)
+    except SelectorError as error:
+        raise PreconditionFailed(f"invalid selector: {error}") from None
 
 
 def _value_of(field: str, properties: FieldTable) -> object:

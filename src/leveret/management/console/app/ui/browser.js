@@ -45,13 +45,11 @@ const MATCHES = [
 export const reader = (queue, { id }, queueId) => async (first, length) =>
   fromBase64((await get(withQuery(placePath(queue, "messages", id, "payload"), { first, length, queue_id: queueId }))).payload);
 
-/** Returns the conditions of a search. */
-function conditions({ group, field, name, match, value }) {
-  if (!field) {
-    return group;
-  }
+/** Returns the conditions of a search, as requests have them. */
+function conditions({ group, field, name, match, value, selector }) {
   const whole = field.endsWith(".") ? `${field}${name}` : field;
-  return [...group, match === "exists" ? { field: whole, match } : { field: whole, match, value }];
+  const own = match === "exists" ? { field: whole, match } : { field: whole, match, value };
+  return { where: field ? [...group, own] : group, selector };
 }
 
 export function MessageBrowser({ queue }) {
@@ -64,6 +62,7 @@ export function MessageBrowser({ queue }) {
     name: query.key ?? "",
     match: query.match ?? "contains",
     value: query.value ?? "",
+    selector: query.selector ?? "",
   });
   // Conditions of the location, such as those of a group of dead letters, beside those of the form.
   const group = conditionsIn(query.where);
@@ -88,7 +87,7 @@ export function MessageBrowser({ queue }) {
         count: PAGE,
         truncate: PART,
         encoded: true,
-        where: conditions(wanted),
+        ...conditions(wanted),
         cursor,
       };
       const answer = await call("POST", placePath(queue, "messages", "search"), body, { signal });
@@ -113,8 +112,8 @@ export function MessageBrowser({ queue }) {
 
   function submit(event) {
     event.preventDefault();
-    const { state: kind, offset, field, name, match, value } = values;
-    setQuery({ state: kind === "ready" ? "" : kind, offset: offset === "0" ? "" : offset, field, key: field.endsWith(".") ? name : "", match: field ? match : "", value: field ? value : "" });
+    const { state: kind, offset, field, name, match, value, selector } = values;
+    setQuery({ state: kind === "ready" ? "" : kind, offset: offset === "0" ? "" : offset, field, key: field.endsWith(".") ? name : "", match: field ? match : "", value: field ? value : "", selector });
     load(values);
   }
   const again = () => {
@@ -123,10 +122,10 @@ export function MessageBrowser({ queue }) {
   };
 
   const messages = found?.messages ?? [];
-  const isSearch = Boolean(read?.field) || (read?.group.length ?? 0) > 0;
+  const isSearch = Boolean(read?.field || read?.selector) || (read?.group.length ?? 0) > 0;
   const canChange = read?.state === "ready" && (selected.size > 0 || (isSearch && messages.length > 0));
   const what = selected.size > 0 ? plural(selected.size, "selected message") : "all messages that match";
-  const body = selected.size > 0 ? { ids: [...selected], queue_id: found?.queue_id } : { where: read ? conditions(read) : [] };
+  const body = selected.size > 0 ? { ids: [...selected], queue_id: found?.queue_id } : conditions(read ?? values);
   const change = { queue, what, body, done: again };
   const message = messages[chosen];
 
@@ -146,8 +145,9 @@ export function MessageBrowser({ queue }) {
           ${values.field && html`<${Choice} label="Condition" name="match" state=${state} options=${MATCHES} />`}
           ${values.field && values.match !== "exists" && html`<${Text} label="Text" name="value" state=${state} required />`}
         </div>
+        <${Text} label="Selector" name="selector" state=${state} maxlength="4096" placeholder="color = 'red' AND weight > 2500" hint="A JMS message selector, as consumers use it" />
         <div class="row">
-          <button class="primary" disabled=${busy}>${values.field ? "Search" : "Browse"}</button>
+          <button class="primary" disabled=${busy}>${values.field || values.selector ? "Search" : "Browse"}</button>
           <span class="muted small">Messages stay where they are, and do not count as redelivered.</span>
         </div>
       </form>

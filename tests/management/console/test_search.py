@@ -1,0 +1,41 @@
+"""Search in the message browser of the console, by selectors, values of JSON bodies and texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.management.console.test_console import declare, delete, publish
+from tests.management.http.client import HttpBroker
+
+if TYPE_CHECKING:
+    from tests.management.console.browser import Console
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
+
+
+@pytest.fixture
+def orders(api: HttpBroker) -> Iterator[str]:
+    """A queue with three messages."""
+    declare(api, "searched")
+    for number, color in enumerate(("red", "green", "blue")):
+        publish(api, "searched", f'{{"order": {{"id": {number}}}}}', headers={"color": color, "weight": number})
+    yield "searched"
+    delete(api, "searched")
+
+
+def test_a_selector(console: Console, orders: str, axe: str) -> None:
+    console.enter("queues", "/", orders, tab="messages")
+    console.see("3 messages")
+    console.fill("Selector", "color <> 'red' AND weight > 1")
+    console.click("Search")
+    console.see("1 message of 3 messages")
+    console.see('"id": 2')
+    assert console.findings(axe) == []
+    console.driver.refresh()
+    console.see("1 message of 3 messages")
+    console.fill("Selector", "color = ")
+    console.click("Search")
+    console.see("invalid selector: position 8: expected")
