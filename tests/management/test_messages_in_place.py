@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 from leveret.broker.errors import BrokerError, NotImplementedByBroker, PreconditionFailed
 from leveret.broker.queues.queue import Queue
+from leveret.management.operations.message_search import MAX_JSON
 from tests.management.harness import Harness
 
 
@@ -182,6 +185,18 @@ def mixed(harness: Harness) -> None:
         ({"field": "body.order.id", "value": 7}, [0]),
         ({"field": "body.order.items.1", "value": "b"}, [0]),
         ({"field": "body.order.missing", "match": "exists"}, []),
+        ({"field": "body.order.items[1]", "value": "b"}, [0]),
+        ({"field": 'body["order"]["items"][0]', "value": "a"}, [0]),
+        ({"field": "body.order.items[2]", "match": "exists"}, []),
+        ({"field": "body[0]", "match": "exists"}, []),
+        ({"field": "body.order.id", "match": "greater", "value": 6.5}, [0]),
+        ({"field": "body.order.id", "match": "greater_or_equal", "value": 8}, []),
+        ({"field": "body.order.id", "match": "less", "value": "8"}, []),
+        ({"field": "body.order.items[0]", "match": "less", "value": "b"}, [0]),
+        ({"field": "body.order.id", "match": "not_equals", "value": 8}, [0]),
+        ({"field": "headers.n", "match": "less_or_equal", "value": 5}, [0]),
+        ({"field": "headers.kind", "match": "not_equals", "value": "json"}, [1]),
+        ({"field": "body", "match": "not_equals", "value": "something else"}, [0, 1]),
     ],
 )
 def test_conditions(harness: Harness, mixed: None, condition: dict[str, Any], expected: list[int]) -> None:
@@ -202,10 +217,16 @@ def test_all_conditions_must_be_met(harness: Harness, mixed: None) -> None:
         ({"field": "payload"}, "unknown field 'payload'; expected one of exchange, routing_key"),
         ({"field": "body", "match": "contains", "value": 5}, "invalid value of the condition on 'body'; expected a text"),
         ({"field": "body", "match": "regex", "value": "(?=x)"}, "uses a lookahead"),
+        ({"field": "body", "match": "less", "value": "x"}, "invalid match 'less' on 'body'; expected that of a value"),
+        ({"field": "body.a", "match": "less", "value": True}, "expected a number or a text"),
+        ({"field": "body.a..b"}, "invalid path 'body.a..b': position 6: expected .NAME"),
+        ({"field": "body[x]"}, "position 4: expected .NAME"),
+        ({"field": 'body["\\x"]'}, "position 4: expected .NAME"),
+        ({"field": "body." + "a" * 1000}, "a path has 1005 characters; expected at most 1000"),
     ],
 )
 def test_invalid_conditions(harness: Harness, mixed: None, condition: dict[str, Any], words: str) -> None:
-    with pytest.raises(PreconditionFailed, match=words.replace("(", r"\(")):
+    with pytest.raises(PreconditionFailed, match=re.escape(words)):
         browse(harness, "mixed", where=[condition])
 
 
@@ -223,6 +244,24 @@ def test_a_search_returns_as_many_as_are_wanted(harness: Harness, filled: Queue)
     found = harness.call("messages.browse", queue="source", where=where, count=3)
     assert [item["payload"] for item in found["messages"]] == ["2", "4", "6"]
     assert browse(harness, "source", where=where, cursor=found["cursor"]) == ["8"]
+
+
+def test_json_that_is_too_large_is_skipped_and_counted(harness: Harness) -> None:
+    declare(harness, "source")
+    for size in (0, MAX_JSON, 0, MAX_JSON, 0):
+        publish(harness, "source", json.dumps({"n": 1, "more": "x" * size}))
+    where = [{"field": "body.n", "value": 1}]
+    found = harness.call("messages.browse", queue="source", where=where, truncate=1)
+    assert (len(found["messages"]), found["examined"], found["skipped"]) == (3, 5, 2)
+    first = harness.call("messages.browse", queue="source", where=where, truncate=1, count=2)
+    rest = harness.call("messages.browse", queue="source", where=where, truncate=1, cursor=first["cursor"])
+    assert [(page["examined"], page["skipped"]) for page in (first, rest)] == [(3, 1), (2, 1)]
+    missing = [{"field": "body.other", "match": "missing"}]
+    assert len(browse(harness, "source", where=missing)) == 3
+    text = [{"field": "body", "match": "contains", "value": '"n": 1'}]
+    assert len(browse(harness, "source", where=text)) == 5
+    result = harness.call("messages.delete", queue="source", where=where)
+    assert (result["messages"], result["skipped"]) == (3, 2)
 
 
 @pytest.mark.parametrize(

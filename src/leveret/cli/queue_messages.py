@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -22,8 +23,19 @@ _PAGE: Final = 1000
 # Bytes of a payload in a table and in JSON.
 _TABLE_BYTES: Final = 60
 _JSON_BYTES: Final = 64 << 10
-_MATCHES: Final = {"=": "equals", "*=": "contains", "~=": "regex"}
-_COUNTS: Final = ("messages", "unroutable", "refused", "missing", "examined")
+_MATCHES: Final = {
+    "=": "equals",
+    "!=": "not_equals",
+    "<": "less",
+    "<=": "less_or_equal",
+    ">": "greater",
+    ">=": "greater_or_equal",
+    "*=": "contains",
+    "~=": "regex",
+}
+# Operators that compare a value that is a number as such.
+_ORDERS: Final = ("<", "<=", ">", ">=")
+_COUNTS: Final = ("messages", "unroutable", "refused", "missing", "examined", "skipped")
 _WHY: Final = {
     "unroutable": "no queue would get them",
     "refused": "a queue that would get them is full",
@@ -52,12 +64,15 @@ def _read_conditions(context: click.Context, parameter: click.Parameter, texts: 
 
 
 def _read_condition(text: str) -> Item:
-    parts = re.fullmatch(r"([^=*~]+)(?:(=|\*=|~=)(.*))?", text, re.DOTALL)
+    parts = re.fullmatch(r"([^=!<>*~].*?)(?:(!=|<=|>=|\*=|~=|=|<|>)(.*))?", text, re.DOTALL)
     if parts is None:
-        raise click.BadParameter(f"{text!r}: expected FIELD=VALUE, FIELD*=TEXT, FIELD~=REGEX or FIELD")
+        raise click.BadParameter(f"{text!r}: expected FIELD=VALUE, FIELD<VALUE, FIELD*=TEXT, FIELD~=REGEX or FIELD")
     field, operator, value = parts.groups()
     if operator is None:
         return {"field": field, "match": "exists"}
+    if operator in _ORDERS:
+        with suppress(ValueError):
+            value = float(value) if "." in value or "e" in value.lower() else int(value)
     return {"field": field, "match": _MATCHES[operator], "value": value}
 
 
@@ -67,8 +82,9 @@ _where_options = together(
         multiple=True,
         callback=_read_conditions,
         metavar="CONDITION",
-        help="FIELD=VALUE, FIELD*=TEXT (contains), FIELD~=REGEX or FIELD (exists); repeatable, messages must match all"
-        " conditions. FIELD is exchange, routing_key, a property, headers.NAME, body or body.PATH for JSON.",
+        help="FIELD=VALUE, also with !=, <, <=, > and >=, FIELD*=TEXT (contains), FIELD~=REGEX or FIELD (exists);"
+        " repeatable, messages must match all conditions. FIELD is exchange, routing_key, a property, headers.NAME, body or"
+        " body.PATH for JSON.",
     ),
     click.option("--selector", help="A JMS message selector that messages must match, too."),
 )
@@ -233,7 +249,7 @@ def _show(broker: Remote, count: int, truncate: int | None, **request: Reply) ->
     if truncate is None:
         truncate = _JSON_BYTES if broker.as_json else _TABLE_BYTES
     found: list[Item] = []
-    examined = 0
+    examined = skipped = 0
     queue_id = cursor = None
     more = True
     with StatusLine(not broker.as_json) as line:
@@ -248,11 +264,12 @@ def _show(broker: Remote, count: int, truncate: int | None, **request: Reply) ->
             )
             found += page["messages"]
             examined += page["examined"]
+            skipped += page["skipped"]
             queue_id, cursor = page["queue_id"], page["cursor"]
             more = cursor is not None and len(found) < count
             line.show(f"found {len(found):,} of {examined:,} messages")
     if broker.as_json:
-        show_json({"queue_id": queue_id, "messages": found, "examined": examined})
+        show_json({"queue_id": queue_id, "messages": found, "examined": examined, "skipped": skipped})
         return
     for item in found:
         holder = item.get("holder") or {}
@@ -261,6 +278,7 @@ def _show(broker: Remote, count: int, truncate: int | None, **request: Reply) ->
     show_table(found, UNACKED if request["state"] == "unacked" else READY)
     if cursor is not None:
         click.echo(f"{len(found):,} messages shown, there may be more: use --count", err=True)
+    _note_skipped(skipped)
 
 
 def _target(options: dict[str, Reply]) -> Item:
@@ -317,7 +335,7 @@ def _count(broker: Remote, action: str, request: Item) -> None:
     """Print how many messages an operation would change."""
     if request["ids"] is not None:
         raise click.UsageError("--dry-run requires --where, --selector or --all")
-    found = examined = 0
+    found = examined = skipped = 0
     cursor = None
     with StatusLine(not broker.as_json) as line:
         while True:
@@ -334,14 +352,21 @@ def _count(broker: Remote, action: str, request: Item) -> None:
             )
             found += len(page["messages"])
             examined += page["examined"]
+            skipped += page["skipped"]
             cursor = page["cursor"]
             if cursor is None:
                 break
             line.show(f"found {found:,} of {examined:,} messages")
     if broker.as_json:
-        show_json({"dry_run": True, "messages": found, "examined": examined})
+        show_json({"dry_run": True, "messages": found, "examined": examined, "skipped": skipped})
     else:
         click.echo(f"would {action} {found:,} of {examined:,} messages of queue '{request['queue']}'")
+        _note_skipped(skipped)
+
+
+def _note_skipped(count: int) -> None:
+    if count:
+        click.echo(f"{count:,} messages were skipped: their JSON is too large to be compared with a condition", err=True)
 
 
 def _show_counts(broker: Remote, done: str, queue: str, result: Item) -> None:
@@ -350,6 +375,7 @@ def _show_counts(broker: Remote, done: str, queue: str, result: Item) -> None:
         show_json({key: result[key] for key in _COUNTS})
     else:
         click.echo(f"{done} {result['messages']:,} messages of queue '{queue}'")
+        _note_skipped(result["skipped"])
     left = [f"{result[key]:,} messages were not {done}: {why}" for key, why in _WHY.items() if result[key]]
     if left:
         raise Failed("\n".join(left), INCOMPLETE)

@@ -26,7 +26,7 @@ def orders(api: HttpBroker) -> Iterator[str]:
     delete(api, "searched")
 
 
-def test_a_selector(console: Console, orders: str, axe: str) -> None:
+def test_a_selector_and_a_value_in_json(console: Console, orders: str, axe: str) -> None:
     console.enter("queues", "/", orders, tab="messages")
     console.see("3 messages")
     console.fill("Selector", "color <> 'red' AND weight > 1")
@@ -36,6 +36,13 @@ def test_a_selector(console: Console, orders: str, axe: str) -> None:
     assert console.findings(axe) == []
     console.driver.refresh()
     console.see("1 message of 3 messages")
+    console.fill("Selector", "weight >= 0")
+    console.choose("Search in", "a value in a JSON body")
+    console.fill("Path", "order.id")
+    console.choose("Condition", "is at least")
+    console.fill("Text", "1")
+    console.click("Search")
+    console.see("2 messages of 3 messages")
     console.fill("Selector", "color = ")
     console.click("Search")
     console.see("invalid selector: position 8: expected")

@@ -176,6 +176,33 @@ def test_a_search_by_a_selector(api: HttpBroker, queue: str) -> None:
     assert payloads(api, queue) == ["one", "two", "three"]
 
 
+def test_a_search_by_values_of_json_bodies(api: HttpBroker, queue: str) -> None:
+    for number in range(3):
+        publish(api, queue, f'{{"items": [{{"sku": "A-{number}", "count": {number}}}], "a.b": true}}')
+    path = f"{QUEUES}/{queue}/messages"
+
+    def found(field: str, match: str, value: Any = None) -> int:
+        where = [{"field": field, "match": match, "value": value}]
+        reply = api("POST", f"{path}/search", {"where": where})
+        assert (reply.json["examined"], reply.json["skipped"]) == (6, 0)
+        return len(reply.json["messages"])
+
+    assert found("body.items[0].count", "greater_or_equal", 1) == 2
+    assert found("body.items[0].sku", "less", "A-1") == 1
+    assert found('body["a.b"]', "equals", True) == 3
+    refused = api("POST", f"{path}/search", {"where": [{"field": "body.items[*]", "match": "exists"}]})
+    assert refused.status == 400
+    assert "invalid path 'body.items[*]': position 10: expected .NAME, [INDEX]" in refused.json["reason"]
+
+
+@pytest.mark.parametrize("field", ["body", "body.n", "body[0]", 'body["n"]'])
+def test_a_user_without_payloads_may_not_search_bodies(api: HttpBroker, queue: str, field: str) -> None:
+    where = [{"field": field, "match": "exists"}]
+    for action in ("search", "preview", "dead-letters", "delete"):
+        refused = api("POST", f"{QUEUES}/{queue}/messages/{action}", {"where": where}, user="operator")
+        assert (refused.status, "may not search bodies" in refused.json["reason"]) == (401, True)
+
+
 def test_a_message_over_1_0(api: HttpBroker, queue: str) -> None:
     with sync.connect(api.process.url(), protocol="1.0") as connection, connection.session() as session:
         sender = session.sender(queue)

@@ -36,7 +36,7 @@ def _check_conditions(request: Request) -> None:
         return
     for condition in where:
         field = condition.get("field") if isinstance(condition, dict) else ""
-        if isinstance(field, str) and field.partition(".")[0] == "body":
+        if isinstance(field, str) and field.startswith("body"):
             raise not_authorised(f"the user has the tag '{NO_PAYLOADS}' and may not search bodies")
 
 

@@ -593,6 +593,7 @@ class Browsed(Answer):
     queue_id: int
     messages: list[BrowsedMessage]
     examined: int
+    skipped: int
     cursor: str | None
 
 
@@ -604,11 +605,26 @@ class Payload(Answer):
     payload_bytes: int
 
 
+Match: TypeAlias = Literal[
+    "equals",
+    "not_equals",
+    "less",
+    "less_or_equal",
+    "greater",
+    "greater_or_equal",
+    "prefix",
+    "contains",
+    "regex",
+    "exists",
+    "missing",
+]
+
+
 class Condition(Body):
     """A condition on a message."""
 
     field: str
-    match: Literal["equals", "prefix", "contains", "regex", "exists", "missing"] | UnsetType = UNSET
+    match: Match | UnsetType = UNSET
     value: Json | UnsetType = UNSET
 
 
@@ -643,7 +659,7 @@ class GroupCondition(Answer):
     """A condition on the messages of a group."""
 
     field: str
-    match: Literal["equals", "prefix", "contains", "regex", "exists", "missing"]
+    match: Match
     value: Json
 
 
@@ -666,6 +682,7 @@ class DeadLetters(Answer):
     groups: list[DeadLetterGroup]
     others: int
     examined: int
+    skipped: int
     cursor: str | None
 
 
@@ -706,6 +723,7 @@ class Relocated(Answer):
     refused: int
     missing: int
     examined: int
+    skipped: int
     cursor: str | None
 
 

@@ -136,12 +136,14 @@ class Browsed(Reply, kw_only=True):
     Attributes:
         queue_id: Identifies the queue: another one of its name has another id.
         examined: Number of messages that were looked at.
+        skipped: Those that do not match because a condition is on a value and their JSON is too large to be decoded.
         cursor: Where the next request continues; None at the end.
     """
 
     queue_id: int
     messages: list[BrowsedMessage]
     examined: int
+    skipped: int
     cursor: str | None
 
 
@@ -183,20 +185,29 @@ class Turns:
 
 
 class Matching:
-    """Finds the messages that meet the conditions of a request. Raises `PreconditionFailed` if one is invalid."""
+    """Finds the messages that meet the conditions of a request. Raises `PreconditionFailed` if one is invalid.
+
+    Attributes:
+        skipped: Those of the last entries that do not match because their JSON is too large to be decoded.
+    """
 
     def __init__(self, context: Context, where: list[Condition], selector: str) -> None:
         self._context = context
         self._search = Search(where, selector)
+        self.skipped: list[Entry] = []
 
     async def matching(self, entries: list[Entry], turns: Turns) -> list[Found]:
         """Return the decoded entries that meet the conditions."""
         search = self._search
         found: list[Found] = []
+        self.skipped = []
         for entry in entries:
             item = describe_entry(self._context, entry)
             if search.accepts(item.exchange, item.routing_key, item.properties) and self._is_selected(entry):
-                found.append(item)
+                if search.skips(item.body):
+                    self.skipped.append(entry)
+                else:
+                    found.append(item)
             await turns.pause()
         if not found or not search.looks_into_bodies:
             return found
@@ -215,6 +226,7 @@ class Selection:
     Attributes:
         walk: The walk over the ready messages.
         examined: Number of messages that were looked at.
+        skipped: Those that do not match because their JSON is too large to be decoded.
     """
 
     def __init__(self, context: Context, queue: Queue, request: Limited) -> None:
@@ -227,6 +239,7 @@ class Selection:
         self._until = time.monotonic() + min(request.seconds, MAX_SECONDS)
         self.turns = Turns(context)
         self.examined = 0
+        self.skipped = 0
         self._step: list[Entry] = []
         self.walk = queue.inspect().walk()
         self.walk.start_after(*_read_cursor(queue, request.cursor))
@@ -245,7 +258,9 @@ class Selection:
     def end_behind(self, entry: Entry) -> None:
         """End behind an entry of the last step. The next request looks at those behind it."""
         walk = self.walk
-        self.examined -= len(self._step) - self._step.index(entry) - 1
+        rest = self._step[self._step.index(entry) + 1 :]
+        self.examined -= len(rest)
+        self.skipped -= sum(1 for skipped in self._matching.skipped if skipped in rest)
         walk.start_after(walk.level, entry.seq, walk.until)
         walk.ended = False
 
@@ -262,6 +277,7 @@ class Selection:
             self._bytes_left -= sum(entry.message.size for entry in entries)
             self.examined += len(entries)
             found = await self._matching.matching(entries, self.turns)
+            self.skipped += len(self._matching.skipped)
             if found:
                 yield found
             await self.turns.pause()
@@ -340,7 +356,13 @@ async def browse(context: Context, request: Browse) -> Browsed:
             await selection.turns.pause()
         if len(messages) == count or size > MAX_BYTES:
             break
-    return Browsed(queue_id=queue.id, messages=messages, examined=selection.examined, cursor=selection.cursor)
+    return Browsed(
+        queue_id=queue.id,
+        messages=messages,
+        examined=selection.examined,
+        skipped=selection.skipped,
+        cursor=selection.cursor,
+    )
 
 
 async def _skip(selection: Selection, count: int) -> None:
@@ -402,7 +424,7 @@ async def _browse_unacked(context: Context, queue: Queue, request: Browse) -> Br
     entries = await first_unacked(context, queue, after, selection.turns, MAX_EXAMINED)
     messages: list[BrowsedMessage] = []
     size = 0
-    examined = 0
+    examined = skipped = 0
     left = request.offset if not request.cursor else 0
     cursor: str | None = None
     for entry in entries:
@@ -419,7 +441,8 @@ async def _browse_unacked(context: Context, queue: Queue, request: Browse) -> Br
         for found in await matching.matching([entry], selection.turns):
             messages.append(_describe(found, request, _holder(entry.holder)))
             size += _returned_size(entry.message, request)
-    return Browsed(queue_id=queue.id, messages=messages, examined=examined, cursor=cursor)
+        skipped += len(matching.skipped)
+    return Browsed(queue_id=queue.id, messages=messages, examined=examined, skipped=skipped, cursor=cursor)
 
 
 async def first_unacked(context: Context, queue: Queue, after: int, turns: Turns, count: int) -> list[Entry]:

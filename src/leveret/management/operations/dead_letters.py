@@ -57,6 +57,7 @@ class DeadLetters(Reply, kw_only=True):
         queue_id: Identifies the queue.
         others: Messages of more groups than one request returns.
         examined: Number of messages that were looked at.
+        skipped: Those in no group because their JSON is too large to be compared with a condition.
         cursor: Where the next request continues; None at the end. Its groups are to be added to these.
     """
 
@@ -64,6 +65,7 @@ class DeadLetters(Reply, kw_only=True):
     groups: list[DeadLetterGroup]
     others: int
     examined: int
+    skipped: int
     cursor: str | None
 
 
@@ -100,6 +102,7 @@ async def group_dead_letters(context: Context, request: GroupDeadLetters) -> Dea
         groups=sorted(groups, key=lambda group: -group.messages),
         others=others,
         examined=selection.examined,
+        skipped=selection.skipped,
         cursor=selection.cursor,
     )
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import operator
+import re
 from collections.abc import Callable
 from typing import Any, Final, Literal
 
 import msgspec
 
-from leveret.broker.bodies import Body
+from leveret.broker.bodies import Body, size_of
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.values import FieldTable
 from leveret.management.descriptions import PROPERTIES
@@ -21,6 +23,8 @@ MAX_CONDITIONS: Final = 16
 # Bytes of a body that are searched for a text, and that are decoded as JSON.
 MAX_SEARCHED: Final = 1 << 20
 MAX_JSON: Final = 256 << 10
+# Maximum characters of a path in a JSON body.
+MAX_PATH: Final = 1000
 # The maximum size of a selector: its evaluation takes a few milliseconds even if every LIKE compares a long value.
 SELECTOR: Final = Limits(length=4096, terms=500, likes=8)
 # Maximum steps of a regular expression in one body, about 10 ns each.
@@ -29,20 +33,42 @@ MAX_STEPS: Final = 20_000_000
 _ADDRESS: Final = ("exchange", "routing_key")
 _HEADERS: Final = "headers."
 _BODY: Final = "body"
-_IN_BODY: Final = "body."
+_IN_BODY: Final = ("body.", "body[")
+# A step of a path: `.name`, `[0]` or `["name"]`.
+_STEP: Final = re.compile(r"""\.([^.\[\]"]+)|\[(\d{1,9})\]|\[("(?:[^"\\]|\\.)*")\]""")
 _DEATHS: Final = {f"death.{name}": name for name in ("reason", "queue", "exchange")}
 _MISSING: Final = object()
 
-Match = Literal["equals", "prefix", "contains", "regex", "exists", "missing"]
+Match = Literal[
+    "equals",
+    "not_equals",
+    "less",
+    "less_or_equal",
+    "greater",
+    "greater_or_equal",
+    "prefix",
+    "contains",
+    "regex",
+    "exists",
+    "missing",
+]
+_ORDERS: Final[dict[str, Callable[[Any, Any], bool]]] = {
+    "less": operator.lt,
+    "less_or_equal": operator.le,
+    "greater": operator.gt,
+    "greater_or_equal": operator.ge,
+}
 
 
 class Condition(Request, kw_only=True):
     """A condition on a message.
 
     Attributes:
-        field: `exchange`, `routing_key`, a property, `headers.NAME`, `body`, `body.PATH` for a value in a JSON body, or
-            `death.reason`, `death.queue` and `death.exchange` for the last death of a dead letter.
-        match: How the field must match. Numbers and tables are compared as JSON.
+        field: `exchange`, `routing_key`, a property, `headers.NAME`, `body`, `body.PATH` for a value in a JSON body, as
+            in `body.items[0].id` or `body["a.b"]`, or `death.reason`, `death.queue` and `death.exchange` for the last death
+            of a dead letter.
+        match: How the field must match. Numbers and tables are compared as JSON. Orders are those of numbers, and of texts
+            by their code points.
         value: The value, text or regular expression.
     """
 
@@ -77,7 +103,7 @@ class Search:
             if field == _BODY:
                 self._contents.append(_content_test(condition))
             elif field.startswith(_IN_BODY):
-                self._values.append((field.removeprefix(_IN_BODY).split("."), _value_test(condition)))
+                self._values.append((_read_path(field), _value_test(condition)))
             elif field in _ADDRESS or field in PROPERTIES or field in _DEATHS or field.startswith(_HEADERS):
                 self._properties.append((field, _value_test(condition)))
             else:
@@ -99,15 +125,19 @@ class Search:
                 return False
         return True
 
+    def skips(self, body: Body) -> bool:
+        """Return whether conditions on values of JSON bodies exclude a body because of its size."""
+        return bool(self._values) and size_of(body) > MAX_JSON
+
     def accepts_body(self, body: Body) -> bool:
-        """Return whether a body meets the conditions. Slow: runs in a thread."""
+        """Return whether a body that is not skipped meets the conditions. Slow: runs in a thread."""
         content = start_of(body, MAX_SEARCHED)
         if not all(test(content) for test in self._contents):
             return False
         if not self._values:
             return True
         try:
-            document = msgspec.json.decode(content) if len(content) <= MAX_JSON else _MISSING
+            document = msgspec.json.decode(content)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return False
         return all(test(_at(document, path)) for path, test in self._values)
@@ -152,6 +182,27 @@ def condition_of(field: str, properties: FieldTable, max_length: int) -> tuple[s
     return (text, "equals") if len(text) < max_length else (text[:max_length], "prefix")
 
 
+def _read_path(field: str) -> list[str]:
+    """Return the names and indexes of a path in a JSON body. Raises `PreconditionFailed`."""
+    if len(field) > MAX_PATH:
+        raise PreconditionFailed(f"a path has {len(field)} characters; expected at most {MAX_PATH}")
+    path: list[str] = []
+    at = len(_BODY)
+    while at < len(field):
+        step = _STEP.match(field, at)
+        try:
+            if step is None:
+                raise ValueError
+            name, index, quoted = step.groups()
+            path.append(name or index or msgspec.json.decode(quoted, type=str))
+        except ValueError:
+            raise PreconditionFailed(
+                f"invalid path '{field}': position {at}: expected .NAME, [INDEX] or [\"NAME\"], such as body.items[0].id"
+            ) from None
+        at = step.end()
+    return path
+
+
 def _at(document: object, path: list[str]) -> object:
     for part in path:
         if isinstance(document, dict):
@@ -189,6 +240,10 @@ def _content_test(condition: Condition) -> Callable[[bytes], bool]:
     wanted = _text_value(condition).encode("utf-8", "surrogateescape")
     if condition.match == "contains":
         return lambda content: wanted in content
+    if condition.match == "not_equals":
+        return lambda content: content != wanted
+    if condition.match in _ORDERS:
+        raise PreconditionFailed(f"invalid match '{condition.match}' on '{_BODY}'; expected that of a value, as body.PATH")
     if condition.match == "prefix":
         return lambda content: content.startswith(wanted)
     return lambda content: content == wanted
@@ -201,8 +256,12 @@ def _value_test(condition: Condition) -> Callable[[object], bool]:
     if condition.match == "missing":
         return lambda value: value is _MISSING
     if condition.match == "equals":
-        wanted = plain(condition.value)
-        return lambda value: value is not _MISSING and (plain(value) == wanted or _as_text(value) == wanted)
+        return _equality(condition.value)
+    if condition.match == "not_equals":
+        equals = _equality(condition.value)
+        return lambda value: value is not _MISSING and not equals(value)
+    if condition.match in _ORDERS:
+        return _order_test(condition)
     if condition.match == "regex":
         pattern = _pattern(condition)
         limit = MAX_STEPS // max(pattern.cost, 1) >> 4
@@ -211,6 +270,26 @@ def _value_test(condition: Condition) -> Callable[[object], bool]:
     if condition.match == "prefix":
         return lambda value: value is not _MISSING and _as_text(value).startswith(text)
     return lambda value: value is not _MISSING and text in _as_text(value)
+
+
+def _equality(wanted: object) -> Callable[[object], bool]:
+    expected = plain(wanted)
+    return lambda value: value is not _MISSING and (plain(value) == expected or _as_text(value) == expected)
+
+
+def _order_test(condition: Condition) -> Callable[[object], bool]:
+    """Return the comparison of a number with numbers, or of a text with texts."""
+    wanted = condition.value
+    compares = _ORDERS[condition.match]
+    if isinstance(wanted, str):
+        return lambda value: isinstance(found := plain(value), str) and compares(found, wanted)
+    if not _is_number(wanted):
+        raise PreconditionFailed(f"invalid value of the condition on '{condition.field}'; expected a number or a text")
+    return lambda value: _is_number(found := plain(value)) and compares(found, wanted)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _as_text(value: object) -> str:

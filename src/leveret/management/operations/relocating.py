@@ -101,6 +101,7 @@ class Relocated(Reply, kw_only=True):
         refused: Messages that stay because a queue is full.
         missing: Messages that are not ready any more.
         examined: Number of messages that were looked at.
+        skipped: Messages that stay because their JSON is too large to be compared with a condition.
         cursor: Where the next request continues; None at the end.
     """
 
@@ -109,6 +110,7 @@ class Relocated(Reply, kw_only=True):
     refused: int = 0
     missing: int = 0
     examined: int = 0
+    skipped: int = 0
     cursor: str | None = None
 
 
@@ -217,6 +219,7 @@ class _Batches:
             async for found in self._selection.found(BATCH):
                 yield found
             self.result.examined = self._selection.examined
+            self.result.skipped = self._selection.skipped
             self.result.cursor = self._selection.cursor
             return
         batch: list[Found] = []

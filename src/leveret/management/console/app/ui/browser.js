@@ -37,6 +37,11 @@ const FIELDS = [
 const MATCHES = [
   ["contains", "contains"],
   ["equals", "is"],
+  ["not_equals", "is not"],
+  ["less", "is less than"],
+  ["less_or_equal", "is at most"],
+  ["greater", "is greater than"],
+  ["greater_or_equal", "is at least"],
   ["regex", "matches (RE2)"],
   ["exists", "exists"],
 ];
@@ -45,10 +50,14 @@ const MATCHES = [
 export const reader = (queue, { id }, queueId) => async (first, length) =>
   fromBase64((await get(withQuery(placePath(queue, "messages", id, "payload"), { first, length, queue_id: queueId }))).payload);
 
-/** Returns the conditions of a search, as requests have them. */
+// Conditions that compare a number with numbers, and another text with texts.
+const ORDERS = new Set(["less", "less_or_equal", "greater", "greater_or_equal"]);
+
+/** Returns the conditions of a search, as requests have them. A path in a JSON body may begin with a bracket. */
 function conditions({ group, field, name, match, value, selector }) {
-  const whole = field.endsWith(".") ? `${field}${name}` : field;
-  const own = match === "exists" ? { field: whole, match } : { field: whole, match, value };
+  const whole = field === "body." && name.startsWith("[") ? `body${name}` : field.endsWith(".") ? `${field}${name}` : field;
+  const compared = ORDERS.has(match) && value.trim() && Number.isFinite(Number(value)) ? Number(value) : value;
+  const own = match === "exists" ? { field: whole, match } : { field: whole, match, value: compared };
   return { where: field ? [...group, own] : group, selector };
 }
 
@@ -141,7 +150,7 @@ export function MessageBrowser({ queue }) {
         </div>
         <div class="pair">
           <${Choice} label="Search in" name="field" state=${state} options=${FIELDS} />
-          ${values.field.endsWith(".") && html`<${Text} label=${values.field === "headers." ? "Header" : "Path"} name="name" state=${state} required maxlength="255" />`}
+          ${values.field.endsWith(".") && html`<${Text} label=${values.field === "headers." ? "Header" : "Path"} name="name" state=${state} required maxlength="255" placeholder=${values.field === "body." ? "items[0].id" : undefined} />`}
           ${values.field && html`<${Choice} label="Condition" name="match" state=${state} options=${MATCHES} />`}
           ${values.field && values.match !== "exists" && html`<${Text} label="Text" name="value" state=${state} required />`}
         </div>
@@ -164,7 +173,7 @@ export function MessageBrowser({ queue }) {
     html`
       <div class="toolbar" role="group" aria-label="Selected messages">
         <span class="muted" role="status">
-          ${plural(messages.length, "message")}${isSearch || found.cursor ? ` of ${plural(found.examined, "message")} that were looked at` : ""}
+          ${plural(messages.length, "message")}${isSearch || found.cursor ? ` of ${plural(found.examined, "message")} that were looked at` : ""}${found.skipped ? `; skipped ${found.skipped}, whose JSON is too large` : ""}
         </span>
         <button disabled=${!canChange || isStream} onClick=${() => openDialog("Move messages", () => html`<${Relocate} ...${change} verb="Move" />`)}>Move messages…</button>
         <button disabled=${!canChange} onClick=${() => openDialog("Copy messages", () => html`<${Relocate} ...${change} verb="Copy" />`)}>Copy messages…</button>

@@ -18,7 +18,17 @@ export function conditionsIn(text) {
   }
 }
 
-const WORDS = { equals: "", prefix: " beginning with", contains: " containing", regex: " matching" };
+const WORDS = {
+  equals: "",
+  not_equals: " other than",
+  less: " less than",
+  less_or_equal: " of at most",
+  greater: " greater than",
+  greater_or_equal: " of at least",
+  prefix: " beginning with",
+  contains: " containing",
+  regex: " matching",
+};
 
 /** Returns a condition as text: `reason rejected`, `no x-exception-message`. */
 export function conditionText({ field, match = "equals", value }) {
