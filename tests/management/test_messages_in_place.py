@@ -318,6 +318,18 @@ def test_ids_exclude_a_selector(harness: Harness, filled: Queue) -> None:
         harness.call("messages.delete", queue="source", ids=[1], selector="n = 1")
 
 
+def test_messages_that_match_are_counted(harness: Harness, filled: Queue) -> None:
+    where = [{"field": "body", "match": "regex", "value": "[2468]"}]
+    counted = harness.call("messages.count", queue="source", where=where)
+    assert counted == {
+        "queue_id": filled.id, "messages": 4, "bytes": 4, "examined": 10, "skipped": 0, "cursor": None,
+    }  # fmt: skip
+    first = harness.call("messages.count", queue="source", where=where, examine=5)
+    rest = harness.call("messages.count", queue="source", where=where, cursor=first["cursor"])
+    assert [(page["messages"], page["examined"]) for page in (first, rest)] == [(2, 5), (2, 5)]
+    assert harness.call("messages.count", queue="source", selector="n = 1")["messages"] == 0
+
+
 # Move and copy
 
 

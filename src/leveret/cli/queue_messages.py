@@ -340,17 +340,15 @@ def _count(broker: Remote, action: str, request: Item) -> None:
     with StatusLine(not broker.as_json) as line:
         while True:
             page = broker.call(
-                "messages.browse",
+                "messages.count",
                 vhost=request["vhost"],
                 queue=request["queue"],
                 where=request["where"],
                 selector=request["selector"],
-                count=_PAGE,
-                truncate=0,
                 cursor=cursor,
                 **_LIMITS,
             )
-            found += len(page["messages"])
+            found += page["messages"]
             examined += page["examined"]
             skipped += page["skipped"]
             cursor = page["cursor"]

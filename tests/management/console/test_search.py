@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from leveret import sync
 from tests.management.console.test_console import declare, delete, publish
 from tests.management.http.client import HttpBroker
 
@@ -24,6 +25,34 @@ def orders(api: HttpBroker) -> Iterator[str]:
         publish(api, "searched", f'{{"order": {{"id": {number}}}}}', headers={"color": color, "weight": number})
     yield "searched"
     delete(api, "searched")
+
+
+def test_a_long_search_shows_its_progress_and_is_cancelled(
+    console: Console, api: HttpBroker, orders: str, axe: str
+) -> None:
+    with sync.connect(api.process.url()) as connection, connection.channel().publisher(routing_key=orders) as publisher:
+        for number in range(30_000):
+            publisher.publish(b"x", headers={"weight": 50 + number % 2})
+    # So many terms that the search takes several seconds.
+    selector = " OR ".join(f"weight={number}" for number in range(100, 340)) + " OR weight=50"
+    console.enter("queues", "/", orders, tab="messages")
+    console.fill("Selector", selector)
+    console.click("Search")
+    console.see("50 messages of")
+    console.click("Count all")
+    console.see("found")
+    assert console.findings(axe) == []
+    console.click("Cancel search")
+    console.see_no("Cancel search")
+    console.fill("Selector", "weight = 51")
+    console.click("Search")
+    console.click("Count all")
+    console.see("15,000 messages of 30,003 messages that were looked at, the first 50 shown")
+    console.see_no("Count all")
+    console.click("More")
+    console.see("100 messages of")
+    console.use_phone()
+    assert not console.overflows()
 
 
 def test_a_selector_and_a_value_in_json(console: Console, orders: str, axe: str) -> None:

@@ -195,10 +195,21 @@ def test_a_search_by_values_of_json_bodies(api: HttpBroker, queue: str) -> None:
     assert "invalid path 'body.items[*]': position 10: expected .NAME, [INDEX]" in refused.json["reason"]
 
 
+def test_a_count(api: HttpBroker, queue: str) -> None:
+    publish(api, queue, "twenty", headers={"n": 20})
+    path = f"{QUEUES}/{queue}/messages/count"
+    where = [{"field": "body", "match": "prefix", "value": "tw"}]
+    counted = api("POST", path, {"where": where}, user="viewer").json
+    assert [counted[key] for key in ("messages", "bytes", "examined", "skipped", "cursor")] == [2, 9, 4, 0, None]
+    assert api("POST", path, {"where": where, "selector": "n > 7"}).json["messages"] == 1
+    assert api("POST", path, {"selector": "n >"}).status == 400
+    assert api("POST", f"{QUEUES}/not-there/messages/count", {}).status == 404
+
+
 @pytest.mark.parametrize("field", ["body", "body.n", "body[0]", 'body["n"]'])
 def test_a_user_without_payloads_may_not_search_bodies(api: HttpBroker, queue: str, field: str) -> None:
     where = [{"field": field, "match": "exists"}]
-    for action in ("search", "preview", "dead-letters", "delete"):
+    for action in ("search", "count", "preview", "dead-letters", "delete"):
         refused = api("POST", f"{QUEUES}/{queue}/messages/{action}", {"where": where}, user="operator")
         assert (refused.status, "may not search bodies" in refused.json["reason"]) == (401, True)
 

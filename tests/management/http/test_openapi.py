@@ -211,6 +211,7 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("POST", "/all-configuration"): {"users": []},
     ("POST", "/leveret/queues/{vhost}/{name}/messages/search"): _LIMITED
     | {"state": "ready", "offset": 0, "count": 5, "encoding": "auto", "truncate": 10},
+    ("POST", "/leveret/queues/{vhost}/{name}/messages/count"): _LIMITED,
     ("POST", "/leveret/queues/{vhost}/{name}/messages/dead-letters"): _LIMITED | {"header": "x-exception-message"},
     ("POST", "/leveret/queues/{vhost}/{name}/messages/preview"): _LIMITED | {"to_origin_exchange": True},
     ("POST", "/leveret/queues/{vhost}/{name}/messages/move"): _TARGET,

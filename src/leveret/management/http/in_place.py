@@ -122,6 +122,7 @@ def _change(call: str, *keys: str) -> Callable[[Request], Awaitable[Answer]]:
     return handle
 
 
+count: Final = _look("messages.count", *_LIMITED)
 dead_letters: Final = _look("messages.dead_letters", *_LIMITED, "header")
 preview: Final = _look("messages.preview", *_TARGET)
 move: Final = _change("messages.move", *_TARGET)

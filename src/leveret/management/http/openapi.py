@@ -241,6 +241,7 @@ OPERATIONS: Final[Mapping[Handler, Operation]] = {
     ),
     in_place.browse: Operation(schemas.Browsed),
     in_place.search: Operation(schemas.Browsed, schemas.SearchBody),
+    in_place.count: Operation(schemas.Counted, schemas.CountBody, text="Count the ready messages that meet conditions."),
     in_place.dead_letters: Operation(
         schemas.DeadLetters, schemas.DeadLettersBody, text="Count the messages of a queue by their last death."
     ),

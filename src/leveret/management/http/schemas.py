@@ -649,6 +649,21 @@ class SearchBody(Limited):
     truncate: int | UnsetType = UNSET
 
 
+class CountBody(Limited):
+    """A request to count messages."""
+
+
+class Counted(Answer):
+    """Numbers of messages, and the cursor at which the next request continues; null at the end."""
+
+    queue_id: int
+    messages: int
+    bytes: int
+    examined: int
+    skipped: int
+    cursor: str | None
+
+
 class DeadLettersBody(Limited):
     """A request to count messages by their last death and by the value of a header."""
 

@@ -144,6 +144,7 @@ ROUTES: Final[dict[str, dict[str, Route]]] = {
     "/leveret/history/queues": {"GET": Route(history.list_queues)},
     "/leveret/queues/{vhost}/{name}/messages": {"GET": Route(in_place.browse)},
     "/leveret/queues/{vhost}/{name}/messages/search": {"POST": Route(in_place.search, reads=True)},
+    "/leveret/queues/{vhost}/{name}/messages/count": {"POST": Route(in_place.count, reads=True)},
     "/leveret/queues/{vhost}/{name}/messages/dead-letters": {"POST": Route(in_place.dead_letters, reads=True)},
     "/leveret/queues/{vhost}/{name}/messages/preview": {"POST": Route(in_place.preview, reads=True)},
     "/leveret/queues/{vhost}/{name}/messages/move": {"POST": Route(in_place.move)},

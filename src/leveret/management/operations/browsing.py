@@ -147,6 +147,25 @@ class Browsed(Reply, kw_only=True):
     cursor: str | None
 
 
+class Counted(Reply, kw_only=True):
+    """The number of ready messages that meet conditions.
+
+    Attributes:
+        queue_id: Identifies the queue.
+        bytes: The bytes of the messages.
+        examined: Number of messages that were looked at.
+        skipped: Those that do not match because a condition is on a value and their JSON is too large to be decoded.
+        cursor: Where the next request continues; None at the end. Its numbers are to be added to these.
+    """
+
+    queue_id: int
+    messages: int = 0
+    bytes: int = 0
+    examined: int = 0
+    skipped: int = 0
+    cursor: str | None = None
+
+
 class Found:
     """An entry with its decoded properties."""
 
@@ -365,6 +384,20 @@ async def browse(context: Context, request: Browse) -> Browsed:
     )
 
 
+async def count(context: Context, request: Limited) -> Counted:
+    """Count the ready messages of a queue that meet conditions."""
+    queue = find_queue(context, request.vhost, request.queue)
+    selection = Selection(context, queue, request)
+    counted = Counted(queue_id=queue.id)
+    async for found in selection.found(STEP):
+        counted.messages += len(found)
+        counted.bytes += sum(item.entry.message.size for item in found)
+    counted.examined = selection.examined
+    counted.skipped = selection.skipped
+    counted.cursor = selection.cursor
+    return counted
+
+
 async def _skip(selection: Selection, count: int) -> None:
     walk = selection.walk
     if walk.queue.replayable:
@@ -507,4 +540,7 @@ def _holder(consumer: Consumer | None) -> Holder | None:
     )
 
 
-OPERATIONS: Operations = {"messages.browse": Operation(browse, Browse, Browsed, EACH)}
+OPERATIONS: Operations = {
+    "messages.browse": Operation(browse, Browse, Browsed, EACH),
+    "messages.count": Operation(count, Limited, Counted, EACH),
+}

@@ -1,7 +1,7 @@
 // The message browser of a queue: messages in their places, a search, and changes of selected messages.
 
 import { call, get, withQuery } from "../api.js";
-import { bytes, plural } from "../format.js";
+import { bytes, count, plural } from "../format.js";
 import { html, useEffect, useRef, useState } from "../html.js";
 import { refresh } from "../live.js";
 import { route, setQuery } from "../route.js";
@@ -13,6 +13,10 @@ import { fromBase64, PART } from "./payload.js";
 import { conditionsIn, conditionText, placePath, Relocate, relocate, summary } from "./relocate.js";
 
 const PAGE = 50;
+// The limits of one request of a search: short enough for a timely progress, and for a search that is cancelled to end.
+const LIMITS = { examine: 100_000, examine_bytes: 256 << 20, seconds: 1 };
+const NONE_COUNTED = { messages: 0, examined: 0, skipped: 0 };
+const NONE = { messages: [], examined: 0, skipped: 0, cursor: "" };
 
 const STATES = [
   ["ready", "Ready"],
@@ -61,6 +65,20 @@ function conditions({ group, field, name, match, value, selector }) {
   return { where: field ? [...group, own] : group, selector };
 }
 
+const isSearchFor = (wanted) => Boolean(wanted?.field || wanted?.selector || wanted?.group.length);
+
+/** Returns about how many messages a search has to look at. */
+const sizeOf = (queue, { state, offset }) => (state === "unacked" ? queue.messages_unacknowledged : (queue.messages_ready ?? 0) - Number(offset));
+
+/** How far a search is, and a button that ends it. */
+const Progress = ({ examined, found, size, cancel }) => html`
+  <div class="row">
+    <progress aria-label="Progress of the search" value=${examined} max=${Math.max(size, examined, 1)}></progress>
+    <span>Looked at ${count(examined)} of ${plural(Math.max(size, examined), "message")}, found ${count(found)}.</span>
+    <button onClick=${cancel}>Cancel search</button>
+  </div>
+`;
+
 export function MessageBrowser({ queue }) {
   const { query } = route.value;
   const isStream = queue.type === "stream";
@@ -84,28 +102,14 @@ export function MessageBrowser({ queue }) {
   const [busy, setBusy] = useState(false);
   const controller = useRef(null);
 
-  async function load(wanted, cursor = "", earlier = []) {
+  /** Ends the work in progress, and calls a function that does other work. */
+  async function run(work) {
     controller.current?.abort();
     const { signal } = (controller.current = new AbortController());
     setBusy(true);
     setError(null);
     try {
-      const body = {
-        state: wanted.state,
-        offset: cursor ? 0 : Number(wanted.offset),
-        count: PAGE,
-        truncate: PART,
-        encoded: true,
-        ...conditions(wanted),
-        cursor,
-      };
-      const answer = await call("POST", placePath(queue, "messages", "search"), body, { signal });
-      setFound({ ...answer, messages: [...earlier, ...answer.messages] });
-      setRead(wanted);
-      if (!cursor) {
-        setChosen(0);
-        setSelected(new Set());
-      }
+      await work(signal);
     } catch (failure) {
       if (failure.name === "AbortError") {
         return;
@@ -114,6 +118,61 @@ export function MessageBrowser({ queue }) {
     }
     setBusy(false);
   }
+  function cancel() {
+    controller.current?.abort();
+    setBusy(false);
+  }
+
+  /** Reads a page of messages behind earlier ones. A search continues until the page is full, or at the end. */
+  const load = (wanted, earlier = NONE) =>
+    run(async (signal) => {
+      const until = earlier.messages.length + PAGE;
+      let page = earlier;
+      if (!earlier.cursor) {
+        if (isSearchFor(wanted)) {
+          setFound(null);
+        }
+        setRead(wanted);
+        setChosen(0);
+        setSelected(new Set());
+      }
+      do {
+        const body = {
+          state: wanted.state,
+          offset: page.cursor ? 0 : Number(wanted.offset),
+          count: until - page.messages.length,
+          truncate: PART,
+          encoded: true,
+          ...conditions(wanted),
+          cursor: page.cursor,
+          ...LIMITS,
+        };
+        const answer = await call("POST", placePath(queue, "messages", "search"), body, { signal });
+        page = {
+          ...answer,
+          messages: [...page.messages, ...answer.messages],
+          examined: page.examined + answer.examined,
+          skipped: page.skipped + answer.skipped,
+        };
+        setFound(page);
+      } while (page.cursor && page.messages.length < until && isSearchFor(wanted));
+    });
+
+  /** Counts the messages that match behind those that are shown. */
+  const countRest = () =>
+    run(async (signal) => {
+      let rest = { messages: 0, examined: 0, skipped: 0, cursor: found.cursor };
+      do {
+        const answer = await call("POST", placePath(queue, "messages", "count"), { ...conditions(read), cursor: rest.cursor, ...LIMITS }, { signal });
+        rest = {
+          messages: rest.messages + answer.messages,
+          examined: rest.examined + answer.examined,
+          skipped: rest.skipped + answer.skipped,
+          cursor: answer.cursor,
+        };
+        setFound({ ...found, rest });
+      } while (rest.cursor);
+    });
   useEffect(() => {
     load(values);
     return () => controller.current?.abort();
@@ -131,7 +190,11 @@ export function MessageBrowser({ queue }) {
   };
 
   const messages = found?.messages ?? [];
-  const isSearch = Boolean(read?.field || read?.selector) || (read?.group.length ?? 0) > 0;
+  const rest = found?.rest ?? NONE_COUNTED;
+  const examined = (found?.examined ?? 0) + rest.examined;
+  const skipped = (found?.skipped ?? 0) + rest.skipped;
+  const matching = messages.length + rest.messages;
+  const isSearch = isSearchFor(read);
   const canChange = read?.state === "ready" && (selected.size > 0 || (isSearch && messages.length > 0));
   const what = selected.size > 0 ? plural(selected.size, "selected message") : "all messages that match";
   const body = selected.size > 0 ? { ids: [...selected], queue_id: found?.queue_id } : conditions(read ?? values);
@@ -169,11 +232,12 @@ export function MessageBrowser({ queue }) {
       </div>
     `}
     <${Failure} error=${error} />
+    ${busy && isSearch && html`<${Progress} examined=${examined} found=${matching} size=${sizeOf(queue, read)} cancel=${cancel} />`}
     ${found &&
     html`
       <div class="toolbar" role="group" aria-label="Selected messages">
         <span class="muted" role="status">
-          ${plural(messages.length, "message")}${isSearch || found.cursor ? ` of ${plural(found.examined, "message")} that were looked at` : ""}${found.skipped ? `; skipped ${found.skipped}, whose JSON is too large` : ""}
+          ${plural(matching, "message")}${isSearch || found.cursor ? ` of ${plural(examined, "message")} that were looked at` : ""}${rest.messages > 0 ? `, the first ${count(messages.length)} shown` : ""}${skipped > 0 ? `; skipped ${count(skipped)}, whose JSON is too large` : ""}
         </span>
         <button disabled=${!canChange || isStream} onClick=${() => openDialog("Move messages", () => html`<${Relocate} ...${change} verb="Move" />`)}>Move messages…</button>
         <button disabled=${!canChange} onClick=${() => openDialog("Copy messages", () => html`<${Relocate} ...${change} verb="Copy" />`)}>Copy messages…</button>
@@ -204,7 +268,13 @@ export function MessageBrowser({ queue }) {
           `}
         </div>
       `}
-      ${found.cursor && html`<div class="row"><button disabled=${busy} onClick=${() => load(read, found.cursor, messages)}>More</button></div>`}
+      ${found.cursor &&
+      html`
+        <div class="row">
+          <button disabled=${busy} onClick=${() => load(read, { ...found, rest: undefined })}>${isSearch && (messages.length === 0 || messages.length % PAGE) ? "Continue search" : "More"}</button>
+          ${isSearch && read.state === "ready" && found.rest?.cursor !== null && html`<button disabled=${busy} onClick=${countRest}>Count all</button>`}
+        </div>
+      `}
     `}
   `;
 }
