@@ -11,19 +11,32 @@ from urllib.parse import quote, urlencode
 
 import pytest
 from selenium import webdriver
-from selenium.common.exceptions import ElementNotInteractableException, StaleElementReferenceException, WebDriverException
+from selenium.common.exceptions import (
+    ElementClickInterceptedException,
+    ElementNotInteractableException,
+    NoSuchElementException,
+    StaleElementReferenceException,
+    WebDriverException,
+)
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.command import Command
 from selenium.webdriver.remote.webelement import WebElement
 
-from tests.support.polling import wait_until
+from tests.support.polling import DEADLINE, wait_until
 
 DESKTOP = (1360, 900)
 PHONE = (390, 844)
 # Seconds for the page to show something.
-SHOWN_WITHIN = 20.0
+SHOWN_WITHIN = DEADLINE
+# Elements that are moving, covered, rendered again, or not rendered yet.
+NOT_READY = (
+    ElementClickInterceptedException,
+    ElementNotInteractableException,
+    NoSuchElementException,
+    StaleElementReferenceException,
+)
 
 # Visible elements that match a selector and whose text or label is the wanted one. The topmost dialog hides the rest.
 _FIND = """
@@ -40,11 +53,15 @@ const root = document.querySelector("dialog[open]") ?? document;
 const [text] = arguments;
 for (const element of root.querySelectorAll("input, select, textarea")) {
   const label = element.getAttribute("aria-label") ?? element.closest("label")?.querySelector("span")?.innerText;
-  if (label?.trim().startsWith(text)) {
+  if (label?.trim().startsWith(text) && element.checkVisibility({ visibilityProperty: true })) {
     return element;
   }
 }
 return null;
+"""
+# Elements that have a place in the page.
+_RENDERED = """
+return [...document.querySelectorAll(arguments[0])].filter((element) => element.getClientRects().length > 0);
 """
 _ROWS = """
 const table = document.querySelector("main table");
@@ -93,6 +110,7 @@ def open_driver(downloads: Path) -> webdriver.Chrome:
     except WebDriverException as error:
         pytest.skip(f"Chromium does not start: {error.msg}")
     opened.set_page_load_timeout(SHOWN_WITHIN)
+    opened.set_script_timeout(SHOWN_WITHIN)
     opened.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": _WATCH})
     return opened
 
@@ -108,6 +126,8 @@ class Console:
     def __init__(self, driver: webdriver.Chrome, url: str) -> None:
         self.driver = driver
         self.url = url
+        self._messages: list[str] = []
+        self._expected: set[str] = set()
         self.resize(DESKTOP)
 
     def use_phone(self) -> None:
@@ -145,6 +165,23 @@ class Console:
     def script(self, source: str, *arguments: object) -> Any:
         return self.driver.execute_script(source, *arguments)
 
+    def see_result(self, expected: object, source: str) -> None:
+        """Wait until a script returns a value."""
+        wait_until(
+            lambda: self.script(source) == expected,
+            lambda: f"{self.script(source)!r}; expected {expected!r} of {source}",
+            SHOWN_WITHIN,
+        )
+
+    def element(self, selector: str) -> WebElement:
+        """Wait for the first element with a selector that has a place in the page."""
+
+        def found() -> WebElement | None:
+            matching = self.script(_RENDERED, selector)
+            return matching[0] if matching else None
+
+        return wait_until(found, lambda: f"no {selector} in:\n{self.text()}", SHOWN_WITHIN)
+
     def find(self, selector: str, text: str, *, exact: bool = True) -> WebElement:
         """Wait for a visible element by its selector, and its text or label."""
 
@@ -154,17 +191,41 @@ class Console:
 
         return wait_until(found, lambda: f"no {selector} '{text}' in:\n{self.text()}", SHOWN_WITHIN)
 
-    def click(self, text: str, selector: str = "button, a, [role=button]") -> None:
-        """Click a button or a link."""
+    def retry(self, action: Callable[[], object], what: str) -> None:
+        """Repeat an action until its elements are ready for it."""
 
-        def clicked() -> bool:
+        def done() -> bool:
             try:
-                self.find(selector, text).click()
-            except (ElementNotInteractableException, StaleElementReferenceException):  # moving, or rendered again
+                action()
+            except NOT_READY:
                 return False
             return True
 
-        wait_until(clicked, f"cannot click '{text}'", SHOWN_WITHIN)
+        wait_until(done, lambda: f"cannot {what} in:\n{self.text()}", SHOWN_WITHIN)
+
+    def click(self, text: str, selector: str = "button, a, [role=button]", *, exact: bool = True) -> None:
+        """Click a button or a link, as soon as it is enabled."""
+        self.retry(lambda: self.see_enabled(text, selector, exact=exact).click(), f"click '{text}'")
+
+    def click_in_row(self, row: str, button: str) -> None:
+        """Click a button in the row of a table, both by a part of their texts."""
+        path = f".//button[contains(., '{button}')]"
+        self.retry(
+            lambda: self.find("main tr", row, exact=False).find_element(By.XPATH, path).click(),
+            f"click '{button}' in the row '{row}'",
+        )
+
+    def see_enabled(self, text: str, selector: str = "button", enabled: bool = True, *, exact: bool = True) -> WebElement:
+        """Wait until a button is enabled, or until it is disabled."""
+
+        def found() -> WebElement | None:
+            try:
+                element = self.find(selector, text, exact=exact)
+                return element if element.is_enabled() is enabled else None
+            except StaleElementReferenceException:
+                return None
+
+        return wait_until(found, f"{selector} '{text}' to be {'enabled' if enabled else 'disabled'}", SHOWN_WITHIN)
 
     def field(self, label: str) -> WebElement:
         def found() -> WebElement | None:
@@ -175,13 +236,33 @@ class Console:
 
     def fill(self, label: str, text: str) -> None:
         """Replace the content of a field."""
-        element = self.field(label)
-        element.clear()
-        element.send_keys(text)
+
+        def typed() -> None:
+            element = self.field(label)
+            element.clear()
+            element.send_keys(text)
+
+        self.retry(typed, f"fill in '{label}'")
 
     def choose(self, label: str, option: str) -> None:
         """Choose an option of a field by its text."""
-        self.field(label).find_element(By.XPATH, f".//option[contains(., '{option}')]").click()
+        path = f".//option[contains(., '{option}')]"
+        self.retry(lambda: self.field(label).find_element(By.XPATH, path).click(), f"choose '{option}' of '{label}'")
+
+    def check(self, label: str) -> None:
+        """Click a checkbox."""
+        self.retry(lambda: self.field(label).click(), f"click the field '{label}'")
+
+    def see_value(self, label: str, part: str) -> None:
+        """Wait until the content of a field has a part."""
+
+        def content() -> str:
+            try:
+                return str(self.field(label).get_property("value"))
+            except StaleElementReferenceException:
+                return ""
+
+        wait_until(lambda: part in content(), lambda: f"no '{part}' in the field '{label}': {content()}", SHOWN_WITHIN)
 
     def press(self, *keys: str) -> None:
         """Press keys wherever the focus is."""
@@ -189,7 +270,7 @@ class Console:
 
     def text(self) -> str:
         """Return the visible text of the page."""
-        return str(self.script("return document.body.innerText"))
+        return str(self.script("return document.body?.innerText ?? ''"))
 
     def see(self, text: str) -> None:
         """Wait until the page shows a text."""
@@ -198,6 +279,18 @@ class Console:
     def see_no(self, text: str) -> None:
         """Wait until the page does not show a text."""
         wait_until(lambda: text not in self.text(), lambda: f"'{text}' in:\n{self.text()}", SHOWN_WITHIN)
+
+    def location(self) -> str:
+        """Return the address of the page."""
+        return str(self.driver.current_url)
+
+    def see_location(self, *parts: str) -> None:
+        """Wait until the address of the page has all parts."""
+        wait_until(lambda: all(part in self.location() for part in parts), self.location, SHOWN_WITHIN)
+
+    def see_location_without(self, part: str) -> None:
+        """Wait until the address of the page does not have a part."""
+        wait_until(lambda: part not in self.location(), self.location, SHOWN_WITHIN)
 
     def see_heading(self, text: str = "") -> None:
         """Wait for the heading of a view, and for its data."""
@@ -210,7 +303,7 @@ class Console:
 
     def see_dialog(self, shown: bool = True) -> None:
         """Wait until a dialog is open, or until none is."""
-        wait_until(lambda: self.script("return Boolean(document.querySelector('dialog[open]'))") is shown, "the dialog")
+        self.see_result(shown, "return Boolean(document.querySelector('dialog[open]'))")
 
     def rows(self) -> list[list[str]]:
         """Return the texts of the rendered rows of the first table."""
@@ -222,9 +315,10 @@ class Console:
             lambda: rows if wanted(rows := self.rows()) else None, lambda: f"rows: {self.rows()}", SHOWN_WITHIN
         )
 
-    def overflows(self) -> bool:
-        """Return whether the page is wider than the window."""
-        return bool(self.script("return document.documentElement.scrollWidth > window.innerWidth"))
+    def see_fit(self) -> None:
+        """Wait until the page is no wider than the window."""
+        fits = "return document.documentElement.scrollWidth <= window.innerWidth"
+        wait_until(lambda: self.script(fits), lambda: f"{self.location()} is wider than the window", SHOWN_WITHIN)
 
     def findings(self, axe: str) -> list[str]:
         """Return serious and critical findings of axe-core, whose source is `axe`."""
@@ -240,7 +334,24 @@ class Console:
             if finding["impact"] in ("serious", "critical")
         ]
 
+    def see_problem(self, status: int) -> None:
+        """Wait until the browser reports an answer with a status, which is no problem from now on."""
+        self._expected.add(f"status of {status} ")
+        wait_until(lambda: any(map(self._is_expected, self._read())), lambda: str(self._messages), SHOWN_WITHIN)
+
     def problems(self) -> list[str]:
-        """Return messages in the browser's console, and violations of the content security policy."""
-        messages = [entry["message"] for entry in self.driver.execute(Command.GET_LOG, {"type": "browser"})["value"]]
-        return [*messages, *(self.script("return window.violations") or [])]
+        """Return unexpected messages in the browser's console, and violations of the content security policy."""
+        unexpected = [message for message in self._read() if not self._is_expected(message)]
+        return [*unexpected, *(self.script("return window.violations") or [])]
+
+    def forget_problems(self) -> None:
+        """Drop the messages in the browser's console, such as those of other pages."""
+        self._read().clear()
+
+    def _is_expected(self, message: str) -> bool:
+        return any(part in message for part in self._expected)
+
+    def _read(self) -> list[str]:
+        entries = self.driver.execute(Command.GET_LOG, {"type": "browser"})["value"]
+        self._messages += [entry["message"] for entry in entries]
+        return self._messages

@@ -16,6 +16,7 @@ from tests.management.http.client import HttpBroker
 from tests.management.http.conftest import USERS
 from tests.support import npm
 from tests.support.broker import ROOT, LeveretProcess, basic_config, leveret_only
+from tests.support.polling import wait_until
 
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
@@ -59,6 +60,16 @@ def downloads(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("downloads")
 
 
+def downloaded(path: Path) -> bytes:
+    """Wait until the browser has saved a file, and return its content."""
+    partial = path.with_name(f"{path.name}.crdownload")
+    wait_until(
+        lambda: path.exists() and path.stat().st_size > 0 and not partial.exists(),
+        lambda: f"no {path.name} in {list(path.parent.iterdir())}",
+    )
+    return path.read_bytes()
+
+
 @pytest.fixture(scope="session")
 def driver(downloads: Path) -> Iterator[Chrome]:
     pytest.importorskip("selenium", reason="selenium is not installed")
@@ -78,7 +89,7 @@ def console(driver: Chrome, api: HttpBroker) -> Iterator[Console]:
     driver.switch_to.new_window("window")
     opened = Console(driver, f"http://127.0.0.1:{api.port}/")
     opened.prefer("light")
-    opened.problems()
+    opened.forget_problems()
     yield opened
     problems = opened.problems()
     driver.get(opened.url + "console/routes.json")  # the origin, without the console

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.management.console.conftest import Screenshot
+from tests.management.console.conftest import Screenshot, downloaded
 from tests.management.console.test_console import IMAGE, SCRIPT, declare, delete, publish
 from tests.management.http.client import HttpBroker
 from tests.support.polling import wait_until
@@ -56,25 +56,25 @@ def test_a_rule_raises_an_alert_until_it_is_changed(console: Console, api: HttpB
     console.fill("More than", "2")
     console.click("Set rule")
     console.see("regular expression '('")
-    assert all("400" in message for message in console.problems())
+    console.see_problem(400)
     console.fill("Pattern of names", "^back")
     console.click("Set rule")
     console.see("Set rule 'long queue'")
-    rows = console.wait_for_rows(lambda found: bool(found))
-    assert rows[0][:2] == ["long queue", backlog]
-    assert rows[0][3] == "3 messages; the threshold is 2"
+    text = "3 messages; the threshold is 2"
+    expected = [["long queue", backlog, text]]
+    console.wait_for_rows(lambda found: [[*row[:2], *row[3:4]] for row in found] == expected)
     console.find("header a", "1 alert")
-    assert console.script("return window.notified") == [f"long queue: {backlog}: 3 messages; the threshold is 2"]
+    console.see_result([f"long queue: {backlog}: {text}"], "return window.notified")
     console.click(backlog)
     console.see_heading(backlog)
     console.click("1 alert")
     console.click("long queue")
-    assert "rule=long+queue" in console.driver.current_url
+    console.see_location("rule=long+queue")
     console.click("Change…")
     console.fill("More than", "5")
     console.click("Set rule")
     console.see("No alert is raised.")
-    wait_until(lambda: "1 alert" not in console.text(), "the indicator to vanish")
+    console.see_no("1 alert")
     console.click("Delete…")
     console.click("Delete rule")
     console.see("No rules.")
@@ -101,7 +101,7 @@ def test_a_rule_is_silenced_and_saved_for_prometheus(
     console.wait_for_rows(lambda found: bool(found) and found[0][0] == "deep")
     console.click("Prometheus rules")
     path = downloads / "leveret-rules.yml"
-    wait_until(lambda: path.exists() and "^backlog$" in path.read_text("utf-8"), "the file to be saved")
+    assert b"^backlog$" in downloaded(path)
 
 
 def test_alerts_of_a_user_who_sets_no_rules(console: Console, api: HttpBroker, backlog: str) -> None:
@@ -109,12 +109,11 @@ def test_alerts_of_a_user_who_sets_no_rules(console: Console, api: HttpBroker, b
     assert api("PUT", "/leveret/alert-rules/unattended", rule).status == 201
     console.open("alerts", rule="unattended")
     console.sign_in("monitor")
-    rows = console.wait_for_rows(lambda found: bool(found))
-    assert rows[0][3] == "3 messages and no consumer"
+    console.wait_for_rows(lambda found: bool(found) and found[0][3:4] == ["3 messages and no consumer"])
     assert "Add rule" not in console.text() and "Delete…" not in console.text()
     console.click("Rule unattended ×")
     console.see_no("Rule unattended ×")
-    assert "rule=" not in console.driver.current_url
+    console.see_location_without("rule=")
 
 
 def test_scripts_in_names_of_alerts_are_inert(console: Console, api: HttpBroker, backlog: str) -> None:
@@ -123,8 +122,7 @@ def test_scripts_in_names_of_alerts_are_inert(console: Console, api: HttpBroker,
     rule = {"kind": "depth", "pattern": SCRIPT[:8]}
     assert api("PUT", f"/leveret/alert-rules/{quote(IMAGE, safe='')}", rule).status == 201
     console.enter("alerts")
-    rows = console.wait_for_rows(lambda found: bool(found))
-    assert rows[0][:2] == [IMAGE, SCRIPT]
+    console.wait_for_rows(lambda found: bool(found) and found[0][:2] == [IMAGE, SCRIPT])
     console.click("Change…")
     console.see_dialog()
     assert console.script("return window.attacked") is None
@@ -151,8 +149,8 @@ def test_alerts_are_accessible_and_fit_a_phone(
     screenshot(f"alerts-{scheme}")
     assert console.findings(axe) == []
     console.use_phone()
-    assert not console.overflows()
+    console.see_fit()
     console.click("Add rule")
     console.see_dialog()
     assert console.findings(axe) == []
-    assert not console.overflows()
+    console.see_fit()

@@ -69,7 +69,7 @@ def test_dead_letters_without_a_target_stay(console: Console, api: HttpBroker, g
     delete(api, "work.bills")
     console.enter("queues", "/", graves, tab="dead-letters", header="none")
     console.wait_for_rows(lambda found: len(found) == 2)
-    console.find("tr:has(a[title='work.bills']) button", "Replay…").click()
+    console.click("Replay…", "tr:has(a[title='work.bills']) button")
     console.see("Would move 0 messages; 3 stay: no queue would get them")
     console.click("Replay messages")
     console.see("Replayed 0 messages; 3 stay")
@@ -80,7 +80,7 @@ def test_dead_letters_without_a_target_stay(console: Console, api: HttpBroker, g
 def test_a_group_opens_the_message_browser(console: Console, api: HttpBroker, graves: str) -> None:
     console.enter("queues", "/", graves, tab="dead-letters")
     console.wait_for_rows(lambda found: len(found) == 3)
-    console.find("tr:has(a[title='work.bills']) a", "Browse").click()
+    console.click("Browse", "tr:has(a[title='work.bills']) a")
     console.see("Only messages with reason rejected, queue work.bills")
     console.see("3 messages of 9 messages that were looked at")
     trail = console.find("ol", "Trail of the message").text

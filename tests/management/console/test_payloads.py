@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pika
 import pytest
 
+from tests.management.console.conftest import downloaded
 from tests.management.console.test_console import IMAGE, SCRIPT, declare, delete, publish, queue
 from tests.management.http.client import HttpBroker
 from tests.support.polling import wait_until
@@ -158,7 +159,7 @@ def test_a_tree_that_is_collapsed(console: Console, api: HttpBroker, inbox: str,
     console.click("CBOR", ".toolbar button")
     console.see("The payload is not valid CBOR")
     console.use_phone()
-    assert not console.overflows()
+    console.see_fit()
 
 
 def test_json_as_a_tree(console: Console, api: HttpBroker, inbox: str) -> None:
@@ -176,7 +177,7 @@ def test_a_large_payload_is_read_in_ranges(console: Console, api: HttpBroker, in
     send(api, inbox, whole, content_type="application/json")
     console.enter("queues", "/", inbox, tab="messages")
     console.see(f"Bytes 0 to 262,143 of {len(whole):,}")
-    assert not console.find(".toolbar button", "Tree").is_enabled()
+    console.see_enabled("Tree", ".toolbar button", False)
     console.click("Next part")
     console.see(f"Bytes 262,144 to 524,287 of {len(whole):,}")
     console.click("Hex", ".toolbar button")
@@ -185,11 +186,11 @@ def test_a_large_payload_is_read_in_ranges(console: Console, api: HttpBroker, in
     console.see("00000000  7b 22 66 69 72 73 74 22")
     console.click("Download")
     target = downloads / "payload.bin"
-    wait_until(lambda: target.exists() and target.read_bytes() == whole, "the download")
+    assert downloaded(target) == whole
     target.unlink()
     console.click("Show whole payload")
     console.see_no("Next part")
-    assert console.find(".toolbar button", "JSON").is_enabled()
+    console.see_enabled("JSON", ".toolbar button")
     console.click("Tree", ".toolbar button")
     console.see("payloads of up to 1 MiB are decoded")
     assert queue(api, inbox)["messages"] == 1
@@ -198,7 +199,7 @@ def test_a_large_payload_is_read_in_ranges(console: Console, api: HttpBroker, in
 def test_templates_and_saved_messages(console: Console, api: HttpBroker, inbox: str, downloads: Path, axe: str) -> None:
     console.enter("queues", "/", inbox, tab="publish")
     console.choose("Begin with", "Text with headers")
-    assert '"tenant": "a"' in str(console.field("Properties").get_property("value"))
+    console.see_value("Properties", '"tenant": "a"')
     console.fill("Payload", "again and again")
     console.click("Saved messages", "summary")
     console.fill("Name of the saved message", "ping")
@@ -207,8 +208,8 @@ def test_templates_and_saved_messages(console: Console, api: HttpBroker, inbox: 
     console.driver.refresh()
     console.see_heading(inbox)
     console.choose("Begin with", "ping")
-    assert console.field("Payload").get_property("value") == "again and again"
-    assert console.field("Routing key").get_property("value") == inbox
+    console.see_value("Payload", "again and again")
+    console.see_value("Routing key", inbox)
     console.click("Publish message")
     console.see("the message reached at least one queue")
     [message] = api.get(f"/leveret/queues/%2F/{inbox}/messages")["messages"]
@@ -216,16 +217,17 @@ def test_templates_and_saved_messages(console: Console, api: HttpBroker, inbox: 
     console.click("Saved messages", "summary")
     console.click("Export")
     target = downloads / "saved-messages.json"
-    wait_until(target.exists, "the download")
-    [exported] = json.loads(target.read_text("utf-8"))
+    [exported] = json.loads(downloaded(target))
     assert (exported["name"], exported["payload"]) == ("ping", "again and again")
     console.click("Delete saved message")
-    assert console.script("return localStorage.getItem('leveret-messages')") == "[]"
+    console.see_result("[]", "return localStorage.getItem('leveret-messages')")
     target.write_text(json.dumps([exported | {"name": IMAGE, "payload": SCRIPT, "more": 1}]), "utf-8")
-    chooser = console.script("return document.querySelector('input[type=file]')")
+    chooser = wait_until(
+        lambda: console.script("return document.querySelector('input[type=file]')"), "the choice of a file"
+    )
     chooser.send_keys(str(target))
     console.choose("Begin with", "onerror")
-    assert console.field("Payload").get_property("value") == SCRIPT
+    console.see_value("Payload", SCRIPT)
     target.write_text(json.dumps([{"name": "x", "payload": {}}]), "utf-8")
     chooser.send_keys(str(target))
     console.see("not a saved message")
@@ -242,7 +244,7 @@ def test_scripts_in_payloads_are_inert(console: Console, api: HttpBroker, inbox:
     console.enter("queues", "/", inbox, tab="messages")
     console.click("Tree", ".toolbar button")
     console.wait_for_rows(lambda rows: any(IMAGE in row[0] for row in rows))
-    console.find(".list button", "2", exact=False).click()
+    console.click("2", ".list button", exact=False)
     console.wait_for_rows(lambda rows: any(SCRIPT in row for row in rows))
     console.click("CBOR", ".toolbar button")
     console.see("The payload is not valid CBOR")

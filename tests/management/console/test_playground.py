@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.management.console.conftest import downloaded
 from tests.management.console.test_console import IMAGE, SCRIPT, declare, delete, publish, queue
 from tests.management.http.client import HttpBroker
 from tests.support.polling import wait_until
@@ -49,7 +50,7 @@ def test_publish_and_consume_in_one_view(console: Console, api: HttpBroker, sand
     console.click("Get and remove")
     console.see("No message is ready")
     console.use_phone()
-    assert not console.overflows()
+    console.see_fit()
 
 
 def test_a_stream_is_read_by_its_offsets(console: Console, api: HttpBroker) -> None:
@@ -60,7 +61,7 @@ def test_a_stream_is_read_by_its_offsets(console: Console, api: HttpBroker) -> N
     console.fill("Number of messages", "2")
     console.click("Look")
     console.see("text 0")
-    assert console.field("From offset").get_property("value") == "2"
+    console.see_value("From offset", "2")
     console.click("Look")
     console.see("text 2")
     console.click("Segments")
@@ -78,16 +79,16 @@ def test_a_snapshot_has_no_messages(console: Console, api: HttpBroker, sandbox: 
     assert api("PUT", "/policies/%2F/sandbox", policy).status == 201
     console.enter("queues", "/", sandbox, tab="bindings")
     console.click("Share…")
-    assert "tab=bindings" in str(console.field("Link to this view").get_property("value"))
+    console.see_value("Link to this view", "tab=bindings")
     assert console.findings(axe) == []
     console.click("Download snapshot")
     target = downloads / "queue-sandbox.json"
-    wait_until(target.exists, "the download")
-    found = json.loads(target.read_text("utf-8"))
+    saved = downloaded(target)
+    found = json.loads(saved)
     assert (found["queue"]["messages"], found["policy"]["definition"]) == (1, {"max-length": 100})
     assert found["bindings"][0]["routing_key"] == sandbox
     assert found["findings"] and found["broker"]["product_name"] == "Leveret"
-    assert "secret payload" not in target.read_text("utf-8")
+    assert b"secret payload" not in saved
     target.unlink()
     assert api("DELETE", "/policies/%2F/sandbox").status == 204
 
@@ -104,7 +105,7 @@ def test_scripts_in_the_playground_are_inert(console: Console, api: HttpBroker, 
     console.click("Share…")
     console.click("Download snapshot")
     target = downloads / "queue-_img_src_x_onerror_window.attacked_true_.json"
-    wait_until(target.exists, lambda: f"the download: {list(downloads.iterdir())}")
+    assert downloaded(target)
     target.unlink()
     console.press("\ue00c")
     assert console.script("return window.attacked") is None

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from selenium.webdriver.common.by import By
 
 from tests.management.http.client import HttpBroker
 from tests.support.broker import LeveretProcess, basic_config, free_port, leveret_only
@@ -49,13 +48,12 @@ def api(provider: OidcProvider, port: int, tmp_path_factory: pytest.TempPathFact
 
 
 def sign_in_at_provider(console: Console, name: str) -> None:
-    driver = console.driver
-    wait_until(lambda: "/interaction/" in driver.current_url, lambda: driver.current_url)
-    driver.find_element(By.NAME, "login").send_keys(name)
-    driver.find_element(By.NAME, "password").send_keys("any")
-    driver.find_element(By.CSS_SELECTOR, "button[type=submit]").click()
-    wait_until(lambda: "Authorize" in driver.page_source, lambda: driver.current_url)
-    driver.find_element(By.CSS_SELECTOR, "button[type=submit]").click()
+    console.see_location("/interaction/")
+    console.element("[name=login]").send_keys(name)
+    console.element("[name=password]").send_keys("any")
+    console.retry(console.element("button[type=submit]").click, "sign in")
+    console.see("Authorize")
+    console.retry(lambda: console.element("button[type=submit]").click(), "authorize")
 
 
 def test_the_page_of_the_provider_signs_in(console: Console, api: HttpBroker, provider: OidcProvider) -> None:
@@ -64,29 +62,29 @@ def test_the_page_of_the_provider_signs_in(console: Console, api: HttpBroker, pr
     sign_in_at_provider(console, "alice")
     # The view that was opened first, without the code in the address.
     console.see_heading("Queues")
-    assert console.driver.current_url == f"{console.url}#/queues?vhost=interop"
+    wait_until(lambda: console.location() == f"{console.url}#/queues?vhost=interop", console.location)
     console.see("alice")
-    assert "Users" in console.text()
+    console.see("Users")
     # The session is a cookie: scripts have no token.
-    assert console.script("return document.cookie") == ""
+    console.see_result("", "return document.cookie")
     kept = console.script("return JSON.stringify([Object.entries(sessionStorage), Object.entries(localStorage)])")
     assert "eyJ" not in kept
     console.driver.refresh()
     console.see_heading("Queues")
-    console.problems()
+    console.forget_problems()  # of the provider's pages
     # Signing out ends the session at the provider, too.
     console.click("Sign out")
-    wait_until(lambda: provider.issuer in console.driver.current_url, lambda: console.driver.current_url)
+    console.see_location(provider.issuer)
     console.open()
     console.find("button", BUTTON)
-    console.problems()  # of the provider's pages
+    console.forget_problems()
 
 
 def test_a_code_that_was_not_asked_for_is_not_used(console: Console, api: HttpBroker) -> None:
     """A link of an attacker must not sign the user in as the attacker."""
     console.driver.get(f"{console.url}?code=stolen&state=forged")
     console.see("this sign-in was not begun here")
-    assert "code=" not in console.driver.current_url
+    console.see_location_without("code=")
     console.find("button", BUTTON)
 
 
