@@ -121,6 +121,9 @@ class Console:
     Args:
         driver: The browser.
         url: The address of the HTTP API.
+
+    Attributes:
+        reported: The problems until the console was left.
     """
 
     def __init__(self, driver: webdriver.Chrome, url: str) -> None:
@@ -128,6 +131,7 @@ class Console:
         self.url = url
         self._messages: list[str] = []
         self._expected: set[str] = set()
+        self.reported: list[str] = []
         self.resize(DESKTOP)
 
     def use_phone(self) -> None:
@@ -343,6 +347,12 @@ class Console:
         """Return unexpected messages in the browser's console, and violations of the content security policy."""
         unexpected = [message for message in self._read() if not self._is_expected(message)]
         return [*unexpected, *(self.script("return window.violations") or [])]
+
+    def leave(self) -> None:
+        """Leave the console, so that the end of the test changes nothing that it shows."""
+        self.reported += self.problems()
+        self.driver.get(self.url + "console/routes.json")  # the origin, without the console
+        self.forget_problems()
 
     def forget_problems(self) -> None:
         """Drop the messages in the browser's console, such as those of other pages."""

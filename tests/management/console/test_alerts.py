@@ -104,6 +104,37 @@ def test_a_rule_is_silenced_and_saved_for_prometheus(
     assert b"^backlog$" in downloaded(path)
 
 
+# Holds answers about alerts until `held` is called, and notes the requests for rules.
+_HOLD = """
+const real = window.fetch;
+window.held = [];
+window.asked = 0;
+window.fetch = async (url, options) => {
+  window.asked += String(url).endsWith("/leveret/alert-rules");
+  const answer = await real(url, options);
+  if (window.held && String(url).endsWith("/leveret/alerts")) {
+    await new Promise((go) => window.held.push(go));
+  }
+  return answer;
+};
+"""
+
+
+def test_a_change_during_a_read_is_shown(console: Console, api: HttpBroker, backlog: str) -> None:
+    console.enter("alerts")
+    console.see("No alert is raised.")
+    console.see("Live")
+    console.script(_HOLD)
+    console.press("r")
+    console.see_result(1, "return window.held.length")
+    assert api("PUT", "/leveret/alert-rules/deep", {"kind": "depth", "pattern": "^backlog$"}).status == 201
+    console.find("header a", "1 alert")
+    asked = console.script("return window.asked")
+    wait_until(lambda: console.script("return window.asked") > asked, "the view to be refreshed")
+    console.script("const held = window.held; window.held = null; held.forEach((go) => go())")
+    console.wait_for_rows(lambda found: bool(found) and found[0][:2] == ["deep", backlog])
+
+
 def test_alerts_of_a_user_who_sets_no_rules(console: Console, api: HttpBroker, backlog: str) -> None:
     rule = {"kind": "no_consumers", "pattern": "^backlog$"}
     assert api("PUT", "/leveret/alert-rules/unattended", rule).status == 201

@@ -18,6 +18,7 @@ const SLOW_INTERVAL = 30000;
 export function useResource(target, { slow = false } = {}) {
   const [state, setState] = useState({ target, value: undefined, error: null });
   const busy = useRef(null);
+  const missed = useRef(false);
   const count = slow ? `${changes.value} ${pulse.value && Math.floor(Date.now() / SLOW_INTERVAL)}` : pulse.value;
 
   function read(signal) {
@@ -37,14 +38,30 @@ export function useResource(target, { slow = false } = {}) {
     controller.current?.abort();
     controller.current = new AbortController();
     busy.current = null;
+    missed.current = false;
     return () => controller.current.abort();
   }, [target]);
+  function update(signal) {
+    read(signal).finally(() => {
+      if (signal.aborted) {
+        return; // another path is being read
+      }
+      busy.current = null;
+      if (missed.current) {
+        missed.current = false;
+        update(signal);
+      }
+    });
+  }
   useEffect(() => {
-    // A slow answer is not asked for twice.
-    if (target !== null && busy.current !== target) {
-      read(controller.current.signal).finally(() => {
-        busy.current = null;
-      });
+    if (target === null) {
+      return;
+    }
+    // A slow answer is not asked for twice at a time, but again if something has changed meanwhile.
+    if (busy.current === target) {
+      missed.current = true;
+    } else {
+      update(controller.current.signal);
     }
   }, [target, count]);
 
@@ -87,6 +104,7 @@ class Pages {
     this.stale = true;
     this.wanted = [1, 1];
     this.busy = new Set();
+    this.missed = new Set();
     this.changed = changed;
   }
 
@@ -110,7 +128,11 @@ class Pages {
 
   refresh() {
     for (let page = this.wanted[0]; page <= this.wanted[1]; page += 1) {
-      this.read(page);
+      if (this.busy.has(page)) {
+        this.missed.add(page);
+      } else {
+        this.read(page);
+      }
     }
   }
 
@@ -147,6 +169,9 @@ class Pages {
       this.busy.delete(page);
     }
     this.changed();
+    if (this.missed.delete(page)) {
+      this.read(page);
+    }
   }
 
   isWanted(page) {
