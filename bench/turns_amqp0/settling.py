@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 
 from bench.turn_lab import Lab
 from bench.turn_operations import operation
@@ -28,6 +29,33 @@ def nack_requeue(lab: Lab, count: int) -> Callable[[], None]:
         client.call(1, "basic.cancel", "basic.cancel-ok", consumer_tag="c")
         client.engine.send_nack(1, 0, True, True)
         client.sync()
+
+    return act
+
+
+@operation
+def nack_scattered(lab: Lab, count: int) -> Callable[[], None]:
+    """Requeue deliveries that are few among many tags, and whose order a rollback has changed."""
+    client = unacked(lab, count)
+    left = list(range(1, count + 1, 6))
+    kept = set(left)
+    for tag in range(1, count + 1):
+        if tag not in kept:
+            client.engine.send_ack(1, tag, False)
+            if client.engine.pending > 1 << 17:
+                client.flush()
+    client.call(1, "basic.cancel", "basic.cancel-ok", consumer_tag="c")
+    client.call(1, "tx.select", "tx.select-ok")
+    Random(1).shuffle(left)
+    for tag in left:
+        client.engine.send_ack(1, tag, False)
+        if client.engine.pending > 1 << 17:
+            client.flush()
+    call(client, "tx.rollback")
+
+    def act() -> None:
+        client.engine.send_nack(1, 0, True, True)
+        call(client, "tx.commit")
 
     return act
 

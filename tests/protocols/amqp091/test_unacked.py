@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.message import Entry
-from leveret.protocols.amqp091.channel.unacked import UnackedDeliveries
+from leveret.protocols.amqp091.channel.unacked import PIECE, UnackedDeliveries, tags_between
 from tests.protocols.support import Site
 
 
@@ -41,10 +43,42 @@ def test_deliveries_during_a_requeue_in_steps_can_be_acknowledged_together(entri
     assert [entry for _, entry in unacked.take(last, True)] == entries[3:]
 
 
+@pytest.mark.parametrize("newest_first", [False, True])
 @pytest.mark.parametrize("last", [0, 2, 5])
-def test_tags_up_to_one(entries: list[Entry], last: int) -> None:
+def test_tags_up_to_one(entries: list[Entry], last: int, newest_first: bool) -> None:
     unacked = deliveries(entries)
-    assert unacked.tags_up_to(last) == list(range(1, (last or 5) + 1))
+    tags = [tag for piece in unacked.taking_up_to(last, newest_first) for tag in piece]
+    expected = list(range(1, (last or 5) + 1))
+    assert tags == (expected[::-1] if newest_first else expected)
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+@pytest.mark.parametrize("spread", [1, 3, 1000])
+def test_many_tags_are_in_order_and_in_pieces_whatever_the_order_of_the_deliveries(
+    entries: list[Entry], spread: int, newest_first: bool
+) -> None:
+    numbers = [spread * number for number in range(1, 2 * PIECE + 8)]
+    shuffled = numbers.copy()
+    Random(7).shuffle(shuffled)
+    unacked = dict.fromkeys(shuffled, entries[0])
+    last = numbers[-7]
+    pieces = list(tags_between(unacked, 1, last, newest_first))
+    expected = numbers[:-6]
+    assert [tag for piece in pieces for tag in piece] == (expected[::-1] if newest_first else expected)
+    assert max(map(len, pieces)) <= PIECE
+
+
+@pytest.mark.parametrize("spread", [1, 1000])
+def test_tags_are_listed_while_deliveries_are_removed_and_added(entries: list[Entry], spread: int) -> None:
+    numbers = [spread * number for number in range(1, 2 * PIECE + 8)]
+    unacked = dict.fromkeys(numbers, entries[0])
+    found: list[int] = []
+    for piece in tags_between(unacked, 1, numbers[-1], False):
+        for tag in piece:
+            found.append(tag)
+            del unacked[tag]
+            unacked[numbers[-1] + tag] = entries[0]
+    assert found == numbers
 
 
 def test_a_restored_delivery_can_be_acknowledged_with_later_ones(entries: list[Entry]) -> None:

@@ -27,7 +27,7 @@ from leveret.protocols.amqp091.channel.consumer_timeout import ConsumerTimeout
 from leveret.protocols.amqp091.channel.consumers import ChannelConsumer, ConsumersByTag
 from leveret.protocols.amqp091.channel.direct_replies import REPLY_TO, DirectReplies
 from leveret.protocols.amqp091.channel.transaction import ChannelTransaction
-from leveret.protocols.amqp091.channel.unacked import UnackedDeliveries
+from leveret.protocols.amqp091.channel.unacked import PIECE_WORK, UnackedDeliveries
 from leveret.protocols.amqp091.channel.window import ChannelWindow
 from leveret.protocols.amqp091.reply_codes import FAILURE
 from leveret.protocols.ingress_throttle import ALARM, BACKLOG
@@ -457,46 +457,50 @@ class Channel(UnackedOwner):
 
     def settle_multiple(self, tag: int, outcome: int) -> None:
         """Settle all deliveries up to a tag, in steps if there are many."""
-        self.run_steps(self._settling(self.unacked.tags_up_to(tag), outcome))
+        # Entries are requeued newest first, so that they keep their order.
+        newest_first = outcome == REQUEUE and not self.transacted
+        self.run_steps(self._settling(self.unacked.taking_up_to(tag, newest_first), outcome))
 
-    def _settling(self, tags: list[int], outcome: int) -> Iterator[int]:
-        """Settle deliveries. Entries are requeued newest first, so that they keep their order."""
-        yield len(tags) >> 5
+    def _settling(self, pieces: Iterator[list[int]], outcome: int) -> Iterator[int]:
+        """Settle the deliveries with these tags."""
         if self.transacted:
             self.transaction.begin(self.broker.timers.now())
-        if outcome != REQUEUE or self.transacted:
-            tags.reverse()
         unacked = self.unacked
-        entries = unacked.entries
         frozen = FrozenQueues()
         try:
-            while tags:
-                tag = tags.pop()
-                entry = entries.pop(tag, None)
-                if entry is None:
-                    continue
-                if self.transacted:
-                    self.transaction.settlements.append((tag, entry, outcome))
-                    yield 1
-                    continue
-                holder = entry.holder
-                if unacked.tracked or outcome != ACCEPT:
-                    unacked.uncount(tag, entry)
-                if outcome == ACCEPT:
-                    self.ack_count += 1
-                    entry.queue.settle(entry)
-                elif outcome == REJECT:
-                    entry.queue.reject(entry)
-                else:
-                    frozen.freeze(entry.queue)
-                    self.requeue_nacked(entry)
-                if holder is not None and holder.parked and not self.counted:
-                    holder.wake()
-                yield 2
+            for tags in pieces:
+                yield PIECE_WORK
+                for tag in tags:
+                    entry = unacked.entries.pop(tag, None)
+                    if entry is None:
+                        continue
+                    if self.transacted:
+                        self.transaction.settlements.append((tag, entry, outcome))
+                        yield 1
+                        continue
+                    self._settle(tag, entry, outcome, frozen)
+                    yield 2
         finally:
             frozen.thaw()
         if self.counted:
             self.wake()
+
+    def _settle(self, tag: int, entry: Entry, outcome: int, frozen: FrozenQueues) -> None:
+        """Settle one of many deliveries; its queue is frozen if the entry is requeued."""
+        unacked = self.unacked
+        holder = entry.holder
+        if unacked.tracked or outcome != ACCEPT:
+            unacked.uncount(tag, entry)
+        if outcome == ACCEPT:
+            self.ack_count += 1
+            entry.queue.settle(entry)
+        elif outcome == REJECT:
+            entry.queue.reject(entry)
+        else:
+            frozen.freeze(entry.queue)
+            self.requeue_nacked(entry)
+        if holder is not None and holder.parked and not self.counted:
+            holder.wake()
 
     def run_steps(self, pieces: Iterator[int], done: Callable[[], None] | None = None) -> None:
         """Run work in steps, then call `done`. Further commands on this channel wait."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator
+from heapq import merge
+from typing import Final
 
 from leveret.broker.consumer import pieces_of
 from leveret.broker.errors import PreconditionFailed
@@ -11,6 +12,12 @@ from leveret.broker.message import Entry
 from leveret.broker.queues.frozen import FrozenQueues
 from leveret.broker.timers import Timers
 from leveret.protocols.amqp091.channel.consumers import ChannelConsumer
+
+# Delivery tags that are looked up or sorted at once, and the units of work.
+PIECE: Final = 2000
+PIECE_WORK: Final = 200
+# Numbers per delivery up to which tags are looked up by all possible numbers.
+MAX_SPAN: Final = 4
 
 
 class UnackedDeliveries:
@@ -208,8 +215,10 @@ class UnackedDeliveries:
         self._low_tag = tag + 1
         return taken
 
-    def tags_up_to(self, last: int) -> list[int]:
-        """Return the tags up to `last`, or all if it is 0. The caller must remove their deliveries.
+    def taking_up_to(self, last: int, newest_first: bool) -> Iterator[list[int]]:
+        """Return an iterator over the tags up to `last`, or over all if it is 0, as `tags_between` yields them.
+
+        The caller must remove their deliveries. If it fails, the iterator is not exhausted.
 
         Raises:
             PreconditionFailed: the delivery tag is unknown or already acknowledged.
@@ -218,11 +227,16 @@ class UnackedDeliveries:
             last = self._next_tag - 1
         elif last not in self.entries:
             raise PreconditionFailed(f"unknown delivery tag {last}")
-        tags = sorted(self.entries)
-        del tags[bisect_right(tags, last) :]
+        return self._taking(last, newest_first)
+
+    def _taking(self, last: int, newest_first: bool) -> Iterator[list[int]]:
+        yield from tags_between(self.entries, self._low_tag, last, newest_first)
         if last >= self._low_tag:
             self._low_tag = last + 1
-        return tags
+
+    def all_tags(self) -> Iterator[list[int]]:
+        """Return an iterator over all tags, oldest first, as `tags_between` yields them."""
+        return tags_between(self.entries, self._low_tag, self._next_tag - 1, False)
 
     # Requeuing
 
@@ -231,24 +245,70 @@ class UnackedDeliveries:
 
         Entries delivered meanwhile are not requeued. An entry counts in the window until it is requeued.
         """
-        tags = sorted(self.entries)
-        self._low_tag = self._next_tag
-        yield len(tags) >> 5
-        yield from self.requeuing_tags(tags)
+        frozen = FrozenQueues()
+        try:
+            for tags in self.taking_up_to(0, True):
+                yield PIECE_WORK
+                for tag in tags:
+                    if self._requeue(tag, frozen):
+                        yield 2
+        finally:
+            frozen.thaw()
 
     def requeuing_tags(self, tags: list[int]) -> Iterator[int]:
         """Requeue the deliveries with these tags, last tag first."""
-        entries = self.entries
         frozen = FrozenQueues()
         try:
             while tags:
-                tag = tags.pop()
-                entry = entries.pop(tag, None)
-                if entry is None:
-                    continue
-                frozen.freeze(entry.queue)
-                self.uncount(tag, entry)
-                entry.queue.requeue(entry)
-                yield 2
+                if self._requeue(tags.pop(), frozen):
+                    yield 2
         finally:
             frozen.thaw()
+
+    def _requeue(self, tag: int, frozen: FrozenQueues) -> bool:
+        """Requeue a delivery; return False if it is no longer unacknowledged."""
+        entry = self.entries.pop(tag, None)
+        if entry is None:
+            return False
+        frozen.freeze(entry.queue)
+        self.uncount(tag, entry)
+        entry.queue.requeue(entry)
+        return True
+
+
+def tags_between(entries: dict[int, Entry], first: int, last: int, newest_first: bool) -> Iterator[list[int]]:
+    """Yield the tags of deliveries from `first` to `last` in order, in pieces, some of which may be empty.
+
+    Deliveries may be removed meanwhile, and others be added with tags above `last`.
+    """
+    if last + 1 - first > MAX_SPAN * len(entries) + PIECE:
+        yield from _sorted_tags(entries, last, newest_first)
+        return
+    starts = range(first, last + 1, PIECE)
+    for start in reversed(starts) if newest_first else starts:
+        tags = [tag for tag in range(start, min(start + PIECE, last + 1)) if tag in entries]
+        if newest_first:
+            tags.reverse()
+        yield tags
+
+
+def _sorted_tags(entries: dict[int, Entry], last: int, newest_first: bool) -> Iterator[list[int]]:
+    """Yield the same tags if they are few among many numbers: they are sorted in pieces, which are then merged.
+
+    A rollback can leave the tags in any order.
+    """
+    unsorted = list(entries)
+    runs: list[list[int]] = []
+    for at in range(0, len(unsorted), PIECE):
+        run = [tag for tag in unsorted[at : at + PIECE] if tag <= last]
+        run.sort(reverse=newest_first)
+        runs.append(run)
+        yield []
+    del unsorted
+    tags: list[int] = []
+    for tag in merge(*runs, reverse=newest_first):
+        tags.append(tag)
+        if len(tags) == PIECE:
+            yield tags
+            tags = []
+    yield tags

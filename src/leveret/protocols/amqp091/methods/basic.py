@@ -23,6 +23,7 @@ from leveret.protocols.amqp091 import content
 from leveret.protocols.amqp091.channel.channel import Channel
 from leveret.protocols.amqp091.channel.consumers import ChannelConsumer
 from leveret.protocols.amqp091.channel.direct_replies import REPLY_NAME
+from leveret.protocols.amqp091.channel.unacked import PIECE_WORK
 from leveret.protocols.amqp091.methods.queue import find, name_of
 from leveret.protocols.convert import to_amqp0
 
@@ -282,22 +283,20 @@ def _recovering(channel: Channel, requeue: bool) -> Iterator[int]:
     # Redeliver to the original consumers that still exist; requeue the rest.
     unacked = channel.unacked
     back: list[int] = []
-    tags = sorted(unacked.entries)
-    yield len(tags) >> 5
-    tags.reverse()
-    while tags:
-        tag = tags.pop()
-        entry = unacked.entries.get(tag)
-        if entry is None:
-            continue
-        holder = entry.holder
-        if isinstance(holder, ChannelConsumer) and channel.consumers.by_tag.get(holder.tag) is holder:
-            unacked.remove(tag, entry)
-            settlement.count_delivery(entry)
-            holder.deliver(entry)
-        else:
-            back.append(tag)
-        yield 2
+    for tags in unacked.all_tags():
+        yield PIECE_WORK
+        for tag in tags:
+            entry = unacked.entries.get(tag)
+            if entry is None:
+                continue
+            holder = entry.holder
+            if isinstance(holder, ChannelConsumer) and channel.consumers.by_tag.get(holder.tag) is holder:
+                unacked.remove(tag, entry)
+                settlement.count_delivery(entry)
+                holder.deliver(entry)
+            else:
+                back.append(tag)
+            yield 2
     yield from unacked.requeuing_tags(back)
 
 
