@@ -221,6 +221,55 @@ def release_suspended(lab: Lab, count: int) -> Callable[[], None]:
     return lambda: (lab.control("links.release", name="r"), None)[1]
 
 
+def _suspended(lab: Lab, count: int, source: Source) -> Client10:
+    """Return a client with a detached link whose unsettled deliveries are in the session."""
+    deep(lab, count)
+    client = lab.connect10()
+    client.begin()
+    client.attach("r", 0, receives=True, source=source, target=Target("t"))
+    held = min(count, UNSETTLED)
+    client.credit(0, held)
+    client.wait_delivered(held)
+    client.send(Detach(0, False))
+    client.take(Detach)
+    return client
+
+
+@operation
+def expire_suspended(lab: Lab, count: int) -> Callable[[], None]:
+    _suspended(lab, count, Source("/queues/q", expiry_policy="link-detach", timeout=2))
+    return lambda: time.sleep(3)
+
+
+@operation
+def delete_suspended(lab: Lab, count: int) -> Callable[[], None]:
+    _suspended(lab, count, Source("/queues/q", expiry_policy="never"))
+    return lambda: (lab.control("links.delete", name="r"), None)[1]
+
+
+@operation
+def replace_suspended(lab: Lab, count: int) -> Callable[[], None]:
+    client = _suspended(lab, count, Source("/queues/q", expiry_policy="never"))
+    new_client(lab).declare("other")
+    return lambda: (client.attach("r", 0, receives=True, source=Source("/queues/other"), target=Target("t")), None)[1]
+
+
+@operation
+def reattach_suspended(lab: Lab, count: int) -> Callable[[], None]:
+    source = Source("/queues/q", expiry_policy="never")
+    client = _suspended(lab, count, source)
+    return lambda: (client.attach("r", 0, receives=True, source=source, target=Target("t")), None)[1]
+
+
+@operation
+def resume_suspended(lab: Lab, count: int) -> Callable[[], None]:
+    source = Source("/queues/q", expiry_policy="never")
+    _suspended(lab, count, source)
+    client = lab.connect10()
+    client.begin()
+    return lambda: (client.attach("r", 0, receives=True, source=source, target=Target("t"), unsettled={}), None)[1]
+
+
 def attach_links(lab: Lab, count: int, source: Source) -> Client10:
     """Return a connection with the maximum number of links, on as many sessions as necessary."""
     client = lab.connect10()

@@ -436,6 +436,38 @@ def test_many_unsettled_deliveries_go_back_in_steps(site: Site, how: str) -> Non
     )
 
 
+@pytest.mark.parametrize("how", ["expired", "replaced", "deleted", "session ended", "settled"])
+def test_deliveries_of_a_detached_link_in_a_session_go_back_in_steps(site: Site, how: str) -> None:
+    many = STEP_WORK
+    fill(site, *[b"%d" % number for number in range(many)])
+    session = connect(site).begin(incoming_window=2 * many)
+    link = receiver(session, expiry_policy="link-detach", timeout=60)
+    link.flow(many, window=2 * many)
+    session.client.run()
+    queue = site.vhost.queues["q"]
+    assert queue.unacked == many
+    session.client.send(Detach(0, channel=session.channel))
+    session.client.run()
+    if how == "replaced":
+        fill(site, address="other")
+        attach = Attach("r", 0, True, source=Source("other"), target=Target("here"), channel=session.channel)
+        session.client.send(attach)
+        session.client.session.data_received(session.client.output.to_send())
+    elif how == "deleted":
+        site.protocols.amqp10.termini.delete("/", "user", "test", "r", "sender")
+    else:
+        site.broker.timers.run(site.broker.timers.now() + 61_000)
+    assert 0 < queue.ready_count <= STEP_WORK // 2
+    if how == "session ended":
+        session.client.drop()
+    elif how == "settled":
+        session.dispose(0, many - 1, state=Accepted())
+    site.run()
+    assert queue.unacked == 0 and not classic(queue).dispatcher.frozen
+    found = [entry.seq for entry in classic(queue).ready.backlog.head]
+    assert found == sorted(set(found)) and (how == "settled" or len(found) == many)
+
+
 @pytest.mark.parametrize("unsettled", [None, {}])
 def test_deliveries_that_the_client_lost_go_back_in_steps(site: Site, unsettled: dict[bytes, None] | None) -> None:
     many = STEP_WORK

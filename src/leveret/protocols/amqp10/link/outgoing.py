@@ -535,9 +535,8 @@ class OutgoingLink(Link):
         self.leave()
         if session.acquired:
             acquisition.undo_for(session, self)
-        if self.stores_unsettled and self.terminus is not None:
-            self.terminus.collect()
-        if consumer.unacked:
+        # The end of the terminus returns those that it has stored.
+        if consumer.unacked and not (self.stores_unsettled and self.terminus is not None):
             numbers = session.numbers_of(consumer)
             entry_return.return_entries(
                 session.broker, [session.unacked.pop(number) for number in numbers], outcomes.requeue

@@ -626,9 +626,10 @@ class SessionEndpoint(UnackedOwner):
         termini = list(self.termini)
         surviving = [terminus for terminus in termini if terminus.survives() or terminus.durable]
         self.unacked = {}
-        if surviving:
-            unacked = self._keep_unacked(unacked, surviving)
-        entry_return.return_entries(self.broker, [unacked[number] for number in sorted(unacked)], outcomes.requeue)
+        returned = self._keep_unacked(unacked, surviving) if surviving else unacked
+        entry_return.return_entries(self.broker, [returned[number] for number in sorted(returned)], outcomes.requeue)
+        if self.unacked is not unacked:
+            unacked.clear()  # a terminus that is being destroyed must not return the same ones
         for terminus in surviving:
             terminus.begin_moving()
         for link in links:

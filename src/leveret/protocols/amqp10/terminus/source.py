@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker import settlement
@@ -55,6 +56,18 @@ class Unsettled:
 
 def _release(entry: Entry) -> None:
     entry.queue.requeue(entry, False)
+
+
+def _returning(entries: Iterator[Entry], apply: Callable[[Entry], None]) -> Iterator[int]:
+    """Apply an outcome to entries, in steps."""
+    frozen = FrozenQueues()
+    try:
+        for entry in entries:
+            frozen.freeze(entry.queue)
+            apply(entry)
+            yield 3
+    finally:
+        frozen.thaw()
 
 
 class SourceTerminus(Terminus):
@@ -213,7 +226,6 @@ class SourceTerminus(Terminus):
         source = self.source
         default = None if source is None else source.default_outcome
         self._return_all(partial(outcomes.settle_by, default=default))
-        self.last = None
         self.queue = None
 
     def take(self, tag: bytes) -> Unsettled:
@@ -232,29 +244,43 @@ class SourceTerminus(Terminus):
 
     def _return_all(self, apply: Callable[[Entry], None]) -> int:
         """Apply an outcome to all unsettled deliveries, in steps. Return their number."""
-        self.collect()
+        count = self.unsettled_count()
         unsettled = self.unsettled
         self.unsettled = {}
-        count = len(unsettled)
-        self.registry.broker.jobs.run_steps(self._returning(unsettled, apply))
+        link = self.last
+        self.last = None
+        # Youngest first, so that each is requeued in front of the previous one.
+        entries = self._taking(unsettled)
+        if link is not None and link.consumer.unacked:
+            session = link.session
+            if session.acquired:
+                acquisition.undo_for(session, link)
+            entries = chain(self._taking_sent(link, session.numbers_of(link.consumer), session.unacked), entries)
+        self.registry.broker.jobs.run_steps(_returning(entries, apply))
         return count
 
-    def _returning(self, unsettled: dict[bytes, Unsettled], apply: Callable[[Entry], None]) -> Iterator[int]:
-        frozen = FrozenQueues()
+    def _taking_sent(self, link: OutgoingLink, numbers: list[int], unacked: dict[int, Entry]) -> Iterator[Entry]:
+        """Take the entries of deliveries that are still in the session of a link, youngest first."""
         stores = self.stores_unsettled()
-        try:
-            while unsettled:
-                # Youngest first, so that each is requeued in front of the previous one.
-                tag, item = unsettled.popitem()
-                if stores:
-                    self._remove_stored(tag, item)
-                entry = item.entry
-                if entry is not None:
-                    frozen.freeze(entry.queue)
-                    apply(entry)
-                yield 3
-        finally:
-            frozen.thaw()
+        while numbers:
+            number = numbers.pop()
+            entry = unacked.pop(number, None)
+            if entry is None:
+                continue  # it was settled, or its session has ended
+            settlement.detach(entry)
+            if stores:
+                self._remove_stored(link.tag_of(number), Unsettled(entry))
+            yield entry
+
+    def _taking(self, unsettled: dict[bytes, Unsettled]) -> Iterator[Entry]:
+        """Take the entries of deliveries that are in no session, youngest first."""
+        stores = self.stores_unsettled()
+        while unsettled:
+            tag, item = unsettled.popitem()
+            if stores:
+                self._remove_stored(tag, item)
+            if item.entry is not None:
+                yield item.entry
 
     def unsettled_count(self) -> int:
         return len(self.unsettled) + (0 if self.last is None else self.last.consumer.unacked)
