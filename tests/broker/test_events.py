@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from leveret.broker.events import EVENTS, MAX_PENDING, EventsExchange
+from leveret.broker.events import EVENT_WORK, EVENTS, MAX_PENDING, MAX_WORK, EventsExchange
 from leveret.broker.message import make_address
 from leveret.broker.queues.classic.queue import ClassicQueue
 from leveret.broker.transactions.transaction import ACCEPT, Transaction
@@ -433,13 +433,57 @@ class TestCounts:
         assert (dropped["event"], dropped["queue"], dropped["sample"]) == ("dropped", "events", 17)
         assert kinds(rest) == ["published", "routed"]
 
+    def test_many_events_are_published_over_several_turns_and_in_order(self, world: World) -> None:
+        queue = world.queue()
+        events = listen(world, "routed.q")
+        begun = world.clock.now()
+        for size in range(MAX_WORK):
+            queue.push(world.message("x" * (size % 100), key="q"))
+        counts = []
+        world.broker.end_turn()
+        while events.ready_count < MAX_WORK:
+            counts.append(events.ready_count)
+            world.clock.time += 1000
+            queue.push(world.message("", key="q"))
+            world.posted.pop(0)()
+            world.broker.end_turn()
+        assert len(counts) > 2 and counts[0] <= MAX_WORK // EVENT_WORK
+        world.run()
+        told = heard(world, events)
+        assert [event["size"] for event in told[:MAX_WORK]] == [size % 100 for size in range(MAX_WORK)]
+        assert {event["time"] for event in told[:MAX_WORK]} == {begun}
+        assert [event["time"] for event in told[MAX_WORK:]] == [begun + 1000 * (at + 1) for at in range(len(counts))]
+        assert world.vhost.events.dropped == 0
+
+    def test_events_are_work(self, world: World) -> None:
+        """So that a turn reads less from publishers, and delivers less."""
+        queue = world.queue()
+        before = world.broker.work
+        queue.push(world.message("a", key="q"))
+        plain = world.broker.work - before
+        listen(world, "routed.q")
+        before = world.broker.work
+        queue.push(world.message("a", key="q"))
+        assert world.broker.work - before == plain + EVENT_WORK
+
+    def test_pending_events_end_with_their_vhost(self, world: World) -> None:
+        queue = world.queue()
+        events = listen(world, "routed.q")
+        for _ in range(MAX_WORK):
+            queue.push(world.message("a", key="q"))
+        world.broker.end_turn()
+        count = events.ready_count
+        world.broker.remove_vhost(world.vhost.name)
+        world.run()
+        assert 0 < count < MAX_WORK and not world.broker.jobs.waiting
+
     def test_the_events_of_a_turn_are_limited(self, world: World) -> None:
         queue = world.queue()
         events = listen(world, "routed.q", "dropped.#")
         message = world.message("a", key="q")
         for _ in range(MAX_PENDING + 5):
             queue.push(message)
-        world.broker.end_turn()
+        world.run()
         assert world.vhost.events.dropped == 5
         assert events.ready_count == MAX_PENDING + 1
         first = events.get(True)

@@ -4,8 +4,8 @@ An event is a message with the routing key EVENT.NAME, where NAME is a queue or 
 never created: when the bindings of the exchange change, each queue with a bound event gets `QueueEvents`, which its watch
 (see `watches`) calls. A queue without them does no work for events.
 
-The activity of a turn is counted and turned into messages at the end of the turn. Events never block: events that a queue
-rejects are counted and reported later.
+The activity of a turn is counted and turned into messages at the end of the turn; much of it in later turns. Events never
+block: events that a queue rejects are counted and reported later.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ from __future__ import annotations
 import json
 from array import array
 from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.consumer import Output
 from leveret.broker.exchanges.base import Binding, Effort
 from leveret.broker.exchanges.topic import TopicExchange
+from leveret.broker.jobs import STEP_WORK, Sliced
 from leveret.broker.message import PROTOCOLS, Entry, Message, address_of
 from leveret.broker.outcomes import ACCEPTED, REJECTED
 from leveret.broker.watches import events_of, set_events
@@ -45,8 +48,12 @@ COPY: Final = "copy"
 CONTENT_TYPE: Final = "application/json"
 # Start of the address of an event.
 FROM_EVENTS: Final = bytes((len(EVENTS),)) + EVENTS.encode()
-# Maximum number of events of one turn; more count as dropped.
+# Maximum number of events that wait to be published; more count as dropped.
 MAX_PENDING: Final = 20_000
+# Units of work to publish an event, and of the events that are published at the end of a turn. Events count as work when
+# they are recorded, too, so that a turn records about as many as its end publishes.
+EVENT_WORK: Final = 4
+MAX_WORK: Final = 2 * STEP_WORK
 # Maximum number of timestamps that a queue keeps for arrivals, and for deliveries.
 MAX_TIMESTAMPS: Final = 16_384
 MAX_UNREPORTED: Final = 100_000
@@ -153,12 +160,13 @@ class Kind:
 
 
 class Noted:
-    """An event that happened in this turn."""
+    """An event that is not published yet. `time` is that of its turn in milliseconds."""
 
-    __slots__ = ("address", "age", "sample", "series", "size")
+    __slots__ = ("address", "age", "sample", "series", "size", "time")
 
-    def __init__(self, series: Series, address: bytes, size: int, age: int, sample: int) -> None:
+    def __init__(self, series: Series, time: int, address: bytes, size: int, age: int, sample: int) -> None:
         self.series = series
+        self.time = time
         self.address = address
         self.size = size
         self.age = age
@@ -314,7 +322,7 @@ class Events(Output):
     """The events of a vhost.
 
     Attributes:
-        dropped: Events that a queue rejected, or that exceeded the limit of a turn.
+        dropped: Events that a queue rejected, or that exceeded a limit.
     """
 
     def __init__(self, vhost: Vhost, exchange: EventsExchange) -> None:
@@ -324,7 +332,9 @@ class Events(Output):
         self.dropped = 0
         self._all: frozenset[str] = frozenset()
         self._exchanges: dict[str, ExchangeEvents | None] = {}
-        self._pending: list[Noted] = []
+        self._pending: deque[Noted] = deque()
+        # Whether events of earlier turns are being published in steps.
+        self._in_steps = False
         self._now = 0
         self._lost: dict[str, int] = {}
         self._names: dict[bytes, str] = {}
@@ -409,39 +419,61 @@ class Events(Output):
         return now
 
     def add(self, series: Series, address: bytes, size: int, age: int, sample: int) -> None:
-        if not self._now:
-            self.turn()
+        now = self.turn()
         if len(self._pending) >= MAX_PENDING:
             self._lose("", sample)
             return
-        self._pending.append(Noted(series, address, size, age, sample))
+        self._pending.append(Noted(series, now, address, size, age, sample))
+        self.vhost.broker.work += EVENT_WORK
 
     def _lose(self, queue: str, count: int) -> None:
         self.dropped += count
         self._lost[queue] = self._lost.get(queue, 0) + count
 
     def flush(self) -> None:
-        """Publish the events of the turn."""
-        now = self._now
-        pending = self._pending
+        """Publish the events of the turn. If there are many, the rest follows in later turns."""
         self._now = 0
-        self._pending = []
-        if self.vhost.removed:
-            return
-        if self._lost and pending:
-            self._report_lost(now)
-        for noted in pending:
-            series = noted.series
-            body = series.begin + str(now)
-            if noted.address:
-                body += self._names_of(noted.address) + str(noted.size)
-            body += series.end
-            if noted.age >= 0:
-                body += ',"age_ms":' + str(noted.age)
-            self._publish(series.address, body + ',"sample":' + str(noted.sample) + "}", noted.sample)
+        pending = self._pending
+        if self._lost and pending and not self.vhost.removed:
+            self._report_lost(pending[0].time)
+        left = MAX_WORK
+        while pending and left > 0:
+            left -= self._publish_next()
+        if pending and not self._in_steps:
+            self._in_steps = True
+            jobs = self.vhost.broker.jobs
+            jobs.add(Sliced(jobs, self._publishing(), None, self._drop_pending))
 
-    def _publish(self, address: bytes, text: str, count: int) -> bool:
-        """Publish an event that represents `count` to the queues; return whether one of them accepted it."""
+    def _publishing(self) -> Iterator[int]:
+        """Publish the pending events in steps."""
+        while self._pending:
+            yield self._publish_next()
+        self._in_steps = False
+
+    def _drop_pending(self) -> None:
+        """Drop the pending events after an error."""
+        self._in_steps = False
+        self.dropped += len(self._pending)
+        self._pending.clear()
+
+    def _publish_next(self) -> int:
+        """Publish the oldest event; return the units of work."""
+        noted = self._pending.popleft()
+        if self.vhost.removed:
+            return 1
+        series = noted.series
+        body = series.begin + str(noted.time)
+        if noted.address:
+            body += self._names_of(noted.address) + str(noted.size)
+        body += series.end
+        if noted.age >= 0:
+            body += ',"age_ms":' + str(noted.age)
+        before = self.vhost.broker.work
+        queues = self._publish(series.address, body + ',"sample":' + str(noted.sample) + "}", noted.sample)
+        return EVENT_WORK + queues + self.vhost.broker.work - before
+
+    def _publish(self, address: bytes, text: str, count: int) -> int:
+        """Publish an event that represents `count` to the queues; return how many of them accepted it."""
         vhost = self.vhost
         body = text.encode("ascii")
         size = len(body)
@@ -449,10 +481,10 @@ class Events(Output):
         if header is None:
             header = self._headers[size] = vhost.broker.make_header(CONTENT_TYPE, size)
         message = Message(address, header, body, size, False)
-        taken = False
+        taken = 0
         for queue in vhost.route_own(message):
             if queue.push(message):
-                taken = True
+                taken += 1
             elif count:
                 self._lose(queue.name, count)
         return taken
