@@ -50,6 +50,39 @@ def _listing(lab: Lab, name: str, /, **arguments: Any) -> Callable[[], None]:
 
 
 @operation
+def delete_vhost(lab: Lab, count: int) -> Callable[[], None]:
+    queues = min(count, 10_000)
+    changes = [{"call": "vhosts.add", "arguments": {"name": "v"}}]
+    for number in range(queues):
+        queue = f"q-{number}"
+        changes.append({"call": "queues.add", "arguments": {"vhost": "v", "name": queue}})
+        for key in range(10):
+            binding = {"source": "amq.topic", "destination": queue, "routing_key": f"a.{number}.{key}"}
+            changes.append({"call": "bindings.add", "arguments": {"vhost": "v", **binding}})
+    for at in range(0, len(changes), 1000):
+        assert not lab.control("definitions.apply", changes=changes[at : at + 1000])["refused"]
+    return lambda: (lab.control("vhosts.delete", name="v"), None)[1]
+
+
+@operation
+def events_of_a_fanout(lab: Lab, count: int) -> Callable[[], None]:
+    """Publish two messages to many queues whose events are bound."""
+    client = _queues(lab, min(count, 10_000))
+    client.declare("events")
+    client.call(1, "queue.bind", "queue.bind-ok", queue="events", exchange="amq.leveret.events", routing_key="routed.#")
+    for number in range(min(count, 10_000)):
+        client.send(1, "queue.bind", queue=f"q-{number}", exchange="amq.fanout", no_wait=True)
+    client.sync()
+
+    def act() -> None:
+        for _ in range(2):
+            client.publish("", exchange="amq.fanout")
+        client.sync()
+
+    return act
+
+
+@operation
 def list_queues(lab: Lab, count: int) -> Callable[[], None]:
     _queues(lab, min(count, 50_000))
     return _listing(lab, "queues.list")

@@ -10,7 +10,9 @@ import pytest
 
 from leveret.broker import metadata
 from leveret.broker.broker import VhostSettings
-from leveret.broker.vhost import Vhost
+from leveret.broker.errors import PreconditionFailed
+from leveret.broker.jobs import STEP_WORK
+from leveret.broker.vhost import QUEUE_WORK, Vhost
 from leveret.storage.memory import MemoryRow
 from tests.broker.queues.test_queues_on_disk import DiskWorld
 from tests.broker.support import HeldLog, World
@@ -116,6 +118,30 @@ def test_a_vhost_stays_deleted() -> None:
             metadata.VHOST_NUMBER,
         }
         assert live(after.held_log) == 0
+
+
+def test_a_vhost_with_many_queues_is_deleted_over_several_turns() -> None:
+    world = World()
+    vhost = world.broker.add_vhost("v", VhostSettings())
+    queues = 2 * STEP_WORK // QUEUE_WORK
+    for number in range(queues):
+        vhost.declare_queue(f"q{number}", None, durable=True).push(world.message("a", key="q", persistent=True))
+        vhost.declare_exchange(f"x{number}", "direct", durable=True)
+    world.run()
+    ended: list[bool] = []
+    world.broker.remove_vhost("v", lambda: ended.append(True))
+    assert 0 < len(vhost.queues) < queues and not ended
+    with pytest.raises(PreconditionFailed, match="vhost 'v' is being deleted"):
+        world.broker.add_vhost("v", VhostSettings())
+    for after in crashes(world):
+        assert list(after.broker.vhosts) == ["/"]
+        assert {kind for kind, key in after.held_log.metadata if kind != metadata.COUNTER} == {
+            metadata.VHOST,
+            metadata.VHOST_NUMBER,
+        }
+        assert live(after.held_log) == 0
+    assert ended == [True] and not vhost.queues
+    assert not world.broker.add_vhost("v", VhostSettings()).queues
 
 
 def deleted_queue(world: World) -> Vhost:

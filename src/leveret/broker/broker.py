@@ -12,7 +12,9 @@ import time
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from io import UnsupportedOperation
+from itertools import islice
 from typing import Final
 
 from mypy_extensions import mypyc_attr
@@ -24,7 +26,7 @@ from leveret.broker.consumer import Output, UnackedOwner
 from leveret.broker.content_policy import DROP_IN_ORDER, ContentPolicy
 from leveret.broker.errors import NotFound, PreconditionFailed, ResourceError
 from leveret.broker.exchanges.base import DEFAULT_ROUTING_STEPS
-from leveret.broker.jobs import STEP_WORK, Jobs, logged
+from leveret.broker.jobs import STEP_WORK, Jobs, Sliced, logged
 from leveret.broker.kept_files import KeptFiles
 from leveret.broker.leases.recovery import Restoring
 from leveret.broker.log import Log, RecoveredQueue, Recovery
@@ -130,6 +132,8 @@ _DROPPED_WITH_VHOST: Final = (
     metadata.POLICY,
     metadata.OPERATOR_POLICY,
 )
+# Queues and exchanges of a deleted vhost that are removed at once: the name of a small one can be used again at once.
+MAX_REMOVED_AT_ONCE: Final = 100
 # Limits during a memory alarm: exchanges, queues and bindings that may be added (deleting a queue allows one more), and
 # bytes of the arguments of each.
 MAX_ALARM_DEFINITIONS: Final = 1000
@@ -193,6 +197,8 @@ class Broker:
         self.unsealed = ""
         self._unsealed_noted = False
         self.vhosts: dict[str, Vhost] = {}
+        # Names of deleted vhosts that still have objects.
+        self._removing: set[str] = set()
         self.active: deque[Queue] = deque()
         self.outputs: list[Output] = []
         # Queues with entries that are still to be paged out.
@@ -420,6 +426,8 @@ class Broker:
         if vhost is not None:
             vhost.configure(settings)
             return vhost
+        if name in self._removing:
+            raise PreconditionFailed(f"vhost '{name}' is being deleted; add it when its deletion is complete")
         vhost = Vhost(self, name, settings)
         self.vhosts[name] = vhost
         self.log.put(metadata.VHOST, metadata.make_key(name), b"")
@@ -431,17 +439,31 @@ class Broker:
         vhost.set_number(self.new_queue_id())
         self.log.put(metadata.VHOST_NUMBER, metadata.make_key(vhost.name), metadata.pack({"number": vhost.number}))
 
-    def remove_vhost(self, name: str) -> None:
-        """Delete a vhost and everything in it."""
+    def remove_vhost(self, name: str, done: Callable[[], None] | None = None) -> None:
+        """Delete a vhost and everything in it, in steps if it has many objects, then call `done`.
+
+        The name cannot be used again until then.
+        """
         vhost = self.vhosts.pop(name, None)
         if vhost is None:
             raise NotFound(f"vhost '{name}' does not exist")
         if self.on_vhost_removed is not None:
             self.on_vhost_removed(vhost)
-        vhost.clear()
+        self._removing.add(name)
+        steps = logged(vhost.clear())
         self.uploads.forget_vhost(name)
         self.log.put(metadata.VHOST, metadata.make_key(name), None)
         self.log.put(metadata.VHOST_NUMBER, metadata.make_key(name), None)
+        removed = partial(self._vhost_removed, name, done)
+        if len(list(islice(steps, MAX_REMOVED_AT_ONCE))) < MAX_REMOVED_AT_ONCE:
+            removed()
+        else:
+            self.jobs.add(Sliced(self.jobs, steps, removed, removed))
+
+    def _vhost_removed(self, name: str, done: Callable[[], None] | None) -> None:
+        self._removing.discard(name)
+        if done is not None:
+            done()
 
     def new_queue_id(self) -> int:
         """Return an id that no queue, exchange or vhost has had. Ids are reserved in the log in blocks, which is cheap."""
@@ -543,7 +565,7 @@ class Broker:
         self.uploads.recover(recovery)
 
     def _drop_definition(self, kind: str, key: str, value: Record, recovery: Recovery) -> None:
-        """Drop a definition whose vhost an earlier version deleted only in part."""
+        """Drop a definition whose vhost was deleted, before all steps of that."""
         self.log.put(kind, key, None)
         if kind == metadata.QUEUE:
             vhost = metadata.split_key(key)[0]

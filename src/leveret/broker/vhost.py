@@ -188,21 +188,33 @@ class Vhost:
             self.has_other_classes = True
             self.broker.log.put(metadata.VHOST, metadata.make_key(self.name), OTHER_CLASSES)
 
-    def clear(self) -> None:
-        """Delete everything."""
+    def clear(self) -> Iterator[int]:
+        """Delete everything: queues and exchanges in the returned steps, the rest at once."""
         self.removed = True
         self.branches.clear()
-        for queue in list(self.queues.values()):
-            self.remove_queue(queue)
         self.pending_dead_letters.drop()
         self.sink_transactions.clear()
         self.policies.clear()
         self.parameters.clear()
+        return self._clearing()
+
+    def _clearing(self) -> Iterator[int]:
+        """Delete the queues and exchanges. A start in between drops the remaining ones."""
+        queues = list(self.queues.values())
+        queues.reverse()
+        while queues:
+            queue = queues.pop()  # so that they are freed one by one
+            try:
+                self.remove_queue(queue)
+            except Exception:  # the others must still be removed
+                logger.exception("cannot remove queue '%s' in vhost '%s'", queue.name, self.name)
+            yield QUEUE_WORK
         for exchange in list(self.exchanges.values()):
             if _is_predeclared(exchange):
                 self.broker.jobs.removals.add(self._removing_bindings_of_exchange(exchange))
             else:
                 self._remove_exchange(exchange)
+            yield QUEUE_WORK
 
     # Routing
 

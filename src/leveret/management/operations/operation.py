@@ -6,6 +6,7 @@ of their transport, such as the control socket or the exchange `leveret.control`
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, Union
@@ -301,6 +302,17 @@ class VhostOperation(Generic[Q, R]):
 
 Operations = dict[str, Operation[Any, Any]]
 VhostOperations = dict[str, VhostOperation[Any, Any]]
+
+
+class Applied:
+    """Waits until a change is applied to all objects."""
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def done(self) -> None:
+        if not self.future.done():
+            self.future.set_result(None)
 
 
 def read(name: str, request: type[Q], fields: object) -> Q:

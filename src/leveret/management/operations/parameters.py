@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from leveret.broker.parameters import Value
 from leveret.management.json_values import ClientTable, ReplyValue
-from leveret.management.operations.operation import Context, Operation, Operations
-from leveret.management.operations.policies import Applied, Stored
+from leveret.management.operations.operation import Applied, Context, Operation, Operations
+from leveret.management.operations.policies import Stored
 from leveret.management.structs import InVhost, Named, NamedInVhost, Reply, Request, check_value
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 
 from msgspec import field
 
 from leveret.broker.policies import ALL, QUEUES, Definition, Policies, Policy, PolicyTable
 from leveret.management.json_values import ClientTable
-from leveret.management.operations.operation import Context, Operation, Operations
+from leveret.management.operations.operation import Applied, Context, Operation, Operations
 from leveret.management.structs import InVhost, NamedInVhost, Reply
 
 
@@ -43,17 +42,6 @@ class Stored(Reply, kw_only=True):
     """Whether an object was created; otherwise it was replaced."""
 
     created: bool
-
-
-class Applied:
-    """Waits until a change of policies is applied to all objects."""
-
-    def __init__(self) -> None:
-        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def done(self) -> None:
-        if not self.future.done():
-            self.future.set_result(None)
 
 
 def name_of(policy: Policy | None) -> str | None:

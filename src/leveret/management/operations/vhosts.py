@@ -10,7 +10,7 @@ import msgspec
 from leveret.broker.errors import NotAllowed, NotFound, PreconditionFailed
 from leveret.broker.queues.registry import TYPES
 from leveret.config import CompatConfig, VhostConfig
-from leveret.management.operations.operation import Context, Operation, Operations
+from leveret.management.operations.operation import Applied, Context, Operation, Operations
 from leveret.management.structs import Named, Reply, Request
 from leveret.security.tags import parse_tags
 
@@ -154,8 +154,8 @@ def trace(context: Context, request: Trace) -> None:
     context.vhost(request.name).firehose.switch(request.on)
 
 
-def delete(context: Context, request: Named) -> None:
-    """Delete a vhost with all its objects and permissions, and close its connections."""
+async def delete(context: Context, request: Named) -> None:
+    """Delete a vhost with all its objects and permissions, and close its connections. Returns when all are deleted."""
     name = request.name
     _check_changeable(context, name)
     if name == DEFAULT_VHOST:
@@ -164,13 +164,12 @@ def delete(context: Context, request: Named) -> None:
         raise NotFound(f"vhost '{name}' does not exist")
     if context.managed.vhost_config(name).protected_from_deletion:
         raise PreconditionFailed(f"vhost '{name}' is protected from deletion; remove the protection first")
-    for session in list(context.managed.sessions()):
-        if session.describe().vhost == name:
-            session.shut_down(f"vhost '{name}' was deleted")
-    context.broker.remove_vhost(name)
+    applied = Applied()
+    context.broker.remove_vhost(name, applied.done)
     if context.managed.vhost_settings.pop(name, None) is not None:
         context.broker.log.put(KIND, name, None)
     context.users.forget_vhost(name)
+    await applied.future
 
 
 OPERATIONS: Operations = {
