@@ -155,7 +155,7 @@ async def test_no_duplicates_without_cuts(dial: Connect, proxy: Proxy, name: str
 
 
 async def test_random_cuts(dial: Connect, proxy: Proxy, name: str) -> None:
-    account, events = await run(dial, proxy, name, lambda chance: proxy.cut(), CUTS, 2)
+    _, events = await run(dial, proxy, name, lambda chance: proxy.cut(), CUTS, 2)
     # The number of cuts that hit an open connection depends on the machine; some did.
     assert any(isinstance(event, Connected) and not event.first for event in events)
 
