@@ -51,6 +51,55 @@ class Client:
 NO_CLIENT: Final = Client("", 0, "")
 
 
+class Deliveries:
+    """The unsettled deliveries of a channel or session, which it has numbered in their order.
+
+    Attributes:
+        connection: The number of the connection.
+        channel: The number of the channel or session.
+        entries: The entries by number. The dictionary changes with deliveries and settlements.
+        first: The lowest number, or one below it.
+        following: The number of the next delivery.
+        mask: The bits of a number.
+    """
+
+    __slots__ = ("channel", "connection", "entries", "first", "following", "mask")
+
+    def __init__(
+        self, connection: int, channel: int, entries: dict[int, Entry], first: int, following: int, mask: int
+    ) -> None:
+        self.connection = connection
+        self.channel = channel
+        self.entries = entries
+        self.first = first
+        self.following = following
+        self.mask = mask
+
+    def numbers(self) -> Iterator[list[int]]:
+        """Yield the numbers of the deliveries in pieces of up to `UNACKED_PIECE`, and some of settled ones.
+
+        If few of all possible numbers have an entry, there is only one piece.
+        """
+        entries, mask = self.entries, self.mask
+        span = (self.following - self.first) & mask
+        if len(entries) <= UNACKED_PIECE or span > _MAX_SPAN * len(entries):
+            yield list(entries)
+            return
+        for at in range(0, span, UNACKED_PIECE):
+            yield [number & mask for number in range(self.first + at, self.first + min(at + UNACKED_PIECE, span))]
+
+    def pieces(self) -> Iterator[list[Entry]]:
+        """Yield the entries in pieces, between which there may be deliveries and settlements."""
+        entries = self.entries
+        for numbers in self.numbers():
+            piece = []
+            for number in numbers:
+                entry = entries.get(number)
+                if entry is not None:
+                    piece.append(entry)
+            yield piece
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class UnackedOwner(CommitWaiter):
     """An owner of acquired entries that also publishes: a channel, a session, the branches of a vhost."""
@@ -69,26 +118,9 @@ class UnackedOwner(CommitWaiter):
         """
         yield self.all_unacked()
 
-
-def pieces_of(entries: dict[int, Entry], first: int, span: int, mask: int) -> Iterator[list[Entry]]:
-    """Yield entries by their numbers in pieces of up to `UNACKED_PIECE`. The dictionary may change meanwhile.
-
-    Args:
-        entries: The entries by number.
-        first: The lowest number.
-        span: How many numbers there are from the lowest on. If few of them have an entry, there is only one piece.
-        mask: The bits of a number.
-    """
-    if len(entries) <= UNACKED_PIECE or span > _MAX_SPAN * len(entries):
-        yield list(entries.values())
-        return
-    for at in range(0, span, UNACKED_PIECE):
-        piece = []
-        for number in range(first + at, first + min(at + UNACKED_PIECE, span)):
-            entry = entries.get(number & mask)
-            if entry is not None:
-                piece.append(entry)
-        yield piece
+    def deliveries(self) -> Deliveries | None:
+        """Return the unsettled deliveries by number; None if the owner does not number them."""
+        return None
 
 
 class Scope:

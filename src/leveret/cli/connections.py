@@ -6,7 +6,7 @@ import click
 
 from leveret.cli.failed import Failed
 from leveret.cli.listing import listing
-from leveret.cli.output import Columns, size
+from leveret.cli.output import Columns, seconds, size
 from leveret.cli.remote import current, in_vhost_option, remote_options, vhost_option
 
 CONNECTIONS: Columns = (
@@ -44,7 +44,7 @@ TRANSACTIONS: Columns = (
     ("publishes", "publishes"),
     ("settlements", "settlements"),
     ("size", "size", size),
-    ("age", "age", lambda seconds: f"{seconds:.0f}s"),
+    ("age", "age", seconds),
 )
 CONSUMERS: Columns = (
     ("vhost", "vhost"),
@@ -53,6 +53,7 @@ CONSUMERS: Columns = (
     ("connection", "connection"),
     ("channel", "channel"),
     ("unacked", "unacked"),
+    ("oldest_unacked_age", "oldest", seconds),
     ("no_ack", "no-ack"),
     ("exclusive", "exclusive"),
     ("active", "active"),

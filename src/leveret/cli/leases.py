@@ -5,17 +5,13 @@ from __future__ import annotations
 import click
 
 from leveret.cli.listing import listing
-from leveret.cli.output import Item, size
+from leveret.cli.output import Item, seconds, size
 from leveret.cli.remote import current, in_vhost_option, remote_options, vhost_option
 
 
 def _batches(batches: list[Item]) -> str:
     """Format batches as their numbers, message counts and read flags."""
     return ", ".join(f"{batch['batch']} ({batch['count']}{', read' if batch['read'] else ''})" for batch in batches)
-
-
-def _seconds(seconds: float | None) -> str:
-    return "" if seconds is None else f"{seconds:.0f}s"
 
 
 COLUMNS = (
@@ -28,9 +24,9 @@ COLUMNS = (
     ("messages", "messages"),
     ("octets", "size", size),
     ("readers", "readers"),
-    ("age", "age", _seconds),
-    ("idle", "idle", _seconds),
-    ("timeout", "timeout", _seconds),
+    ("age", "age", seconds),
+    ("idle", "idle", seconds),
+    ("timeout", "timeout", seconds),
 )
 
 

@@ -30,6 +30,11 @@ def size(value: Reply) -> str:
     return f"{number:.1f} TiB"
 
 
+def seconds(value: Reply) -> str:
+    """Format a number of seconds; None is empty."""
+    return "" if value is None else f"{value:.0f}s"
+
+
 def limit(value: Reply) -> str:
     """Format a limit; 0 is unlimited."""
     return str(value) if value else ""

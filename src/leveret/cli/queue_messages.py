@@ -11,8 +11,8 @@ from typing import Final
 import click
 
 from leveret.cli.failed import INCOMPLETE, Failed
-from leveret.cli.options import together
-from leveret.cli.output import Columns, Item, Reply, StatusLine, show_json, show_table, size
+from leveret.cli.options import Function, together
+from leveret.cli.output import Columns, Item, Reply, StatusLine, seconds, show_json, show_table, size
 from leveret.cli.remote import Remote, current, in_vhost_option, remote_options
 from leveret.cli.tables import read_object
 
@@ -55,6 +55,7 @@ UNACKED: Columns = (
     ("consumer", "consumer"),
     ("connection", "connection"),
     ("channel", "channel"),
+    ("unacked_age", "unacked for", seconds),
     READY[-1],
 )
 

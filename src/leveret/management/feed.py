@@ -20,6 +20,7 @@ from leveret.management.operations import exchanges, queues
 from leveret.management.structs import Reply
 
 if TYPE_CHECKING:
+    from leveret.broker.timers import Timers
     from leveret.broker.vhost import Vhost
     from leveret.management.audit.records import AuditRecord
     from leveret.management.managed import ManagedBroker
@@ -32,6 +33,8 @@ FEED_TIMEOUT: Final = 60.0
 # Number of queues to compare at a time, and of known queues to look for in those that were found.
 QUEUE_BATCH: Final = 32
 GONE_BATCH: Final = 256
+# Minimum age of the oldest unacked delivery, in milliseconds, from which on it is sent: it changes all the time before.
+MIN_UNACKED_AGE: Final = 1000
 
 
 class Change(Reply, array_like=True, kw_only=True, gc=False):
@@ -40,7 +43,8 @@ class Change(Reply, array_like=True, kw_only=True, gc=False):
     Attributes:
         kind: `begin` (the value is whether the reader gets everything), `node`, `audit` (a change in the audit log), `end`;
             for objects their kind (the value describes the object), with `.sample` (its counters), `.incoming` (messages of
-            a queue by exchange) or `.gone`.
+            a queue by exchange), `.unacked` (for queues and channels: the time of the oldest unacked delivery in
+            milliseconds of Unix time, 0 for none) or `.gone`.
         key: The id of a queue, the vhost and name of an exchange, the name of a vhost, the number of a connection, or
             that and the number of a channel.
     """
@@ -129,6 +133,9 @@ class Feed:
         self._active: dict[int, str] = {}
         self._connections: _Sent[int] = _Sent("connection")
         self._channels: _Sent[tuple[int, int]] = _Sent("channel")
+        # The times of the oldest unacked deliveries that were sent.
+        self._queues_unacked: dict[int, int] = {}
+        self._channels_unacked: dict[tuple[int, int], int] = {}
         # The id of the last change in the audit log that was sent.
         self._audited = 0
 
@@ -157,11 +164,15 @@ class Feed:
                 yield None
         for session in list(managed.sessions()):
             yield from self._connection(session, number)
+        yield from managed.unacked_ages.sample(managed.broker)
         if number != self._pass:
             return  # the reader has begun another pass
         yield from self._queues_gone()
         for sent in others:
             yield from sent.gone(number)
+        ages, timers = managed.unacked_ages, managed.broker.timers
+        yield from _unacked("queue.unacked", self._queues_unacked, ages.queues, timers)
+        yield from _unacked("channel.unacked", self._channels_unacked, ages.channels, timers)
         yield from self._changes_in(managed.audit.recent, number == 1)
         yield Change(kind="node", value=_node(managed))
         yield Change(kind="end")
@@ -222,6 +233,7 @@ class Feed:
         if is_defined and sample == before:
             return
         if not is_defined:
+            self._queues_unacked.pop(queue.id, None)  # if it was sent, the queue was not known yet
             yield Change(kind="queue", key=queue.id, value=queues.describe(queue))
         yield Change(kind="queue.sample", key=queue.id, value=sample)
         incoming = queue.counters.incoming
@@ -254,8 +266,32 @@ class Feed:
             if self._channels.is_known(key, number, channel):
                 yield None
                 continue
-            self._channels.is_defined(key, number, None, channel)
+            if not self._channels.is_defined(key, number, None, channel):
+                self._channels_unacked.pop(key, None)
             yield Change(kind="channel", key=key, value=channel)
+
+
+def _unacked(kind: str, sent: dict[K, int], found: dict[K, int], timers: Timers) -> Iterator[Change | None]:
+    """Yield changed times of the oldest unacked deliveries.
+
+    Args:
+        kind: The kind of the changes.
+        sent: The times that were sent, which is changed.
+        found: The present times, by the broker's clock.
+        timers: The clock.
+    """
+    now = timers.now()
+    for key in list(sent.keys() | found.keys()):
+        at = found.get(key, now)
+        since = at + timers.step if now - at >= MIN_UNACKED_AGE else 0
+        if since == sent.get(key, 0):
+            yield None
+            continue
+        if since:
+            sent[key] = since
+        else:
+            del sent[key]
+        yield Change(kind=kind, key=key, value=since)
 
 
 def _node(managed: ManagedBroker) -> dict[str, object]:

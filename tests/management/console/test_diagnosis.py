@@ -59,6 +59,7 @@ def test_sentences_about_consumers(console: Console) -> None:
         (queue | {"message_stats": acks(7, 7)}, full, "The queue got no acknowledgement in the last 1 min."),
         (queue | {"message_stats": acks(7)}, full, "5 messages are unacked."),
         (queue, limited, "The channel's prefetch limit of 30 is reached"),
+        (queue, full | {"oldest_unacked_age": 93}, "3 min ago. The oldest has been unacked for 1 min 33 s."),
         (queue, {"channel": {"state": "running", "unacked": 0, "prefetch": 0, "credit": 0}}, "no credit"),
         (queue | {"messages_ready": 0}, {}, "no ready message"),
         (queue | {"messages_ready": 0, "message_stats": {"publish": 0}}, {}, "check its bindings"),
@@ -77,8 +78,17 @@ def test_sentences_about_consumers(console: Console) -> None:
 def test_consumers_with_the_same_reason_share_a_sentence(console: Console) -> None:
     queue = {"type": "classic", "state": "paused", "messages_ready": 1}
     console.enter()
-    [found] = call(console, "diagnoseConsumers", [queue, [{"consumer_tag": "a"}, {"consumer_tag": "b"}]])
-    assert [finding["tags"] for finding in found] == [["a", "b"]]
+    full = {"active": True, "ack_required": True, "prefetch_count": 5, "unacked": 5}
+    limited = [full | {"consumer_tag": tag, "oldest_unacked_age": age} for tag, age in (("a", 3), ("b", 9), ("c", 5))]
+    [paused, stuck] = call(
+        console,
+        "diagnoseConsumers",
+        [queue, [{"consumer_tag": "a"}, {"consumer_tag": "b"}]],
+        [queue | {"state": "running"}, limited],
+    )
+    assert [finding["tags"] for finding in paused] == [["a", "b"]]
+    [finding] = stuck
+    assert finding["tags"] == ["a", "b", "c"] and finding["text"].endswith("The oldest has been unacked for 9 s.")
 
 
 def test_sentences_about_publishers(console: Console) -> None:
@@ -113,6 +123,13 @@ def test_a_consumer_whose_prefetch_limit_is_reached(console: Console, api: HttpB
     with clients(api):
         console.enter("queues", "/", "billing", tab="consumers")
         console.see("The prefetch limit of 5 is reached: 5 messages are unacked.")
+        console.see("The oldest has been unacked for")
+        console.open("queues", "/", "billing", tab="messages", state="unacked")
+        console.see("unacked for")
+        console.see("at least")
+        console.see("consumer ctag1.")
+        console.open("queues", "/", "billing")
+        console.see("oldest ")
     console.open("overview")
     delete(api, "billing")
 

@@ -143,18 +143,34 @@ def test_rules_for_prometheus(tmp_path: Path) -> None:
         "grows {{ fast }}": Rule(kind="growth", threshold=0.5),
         "alone": Rule(kind="no_consumers", pattern="x|y"),
         "stuck: '1'\n": Rule(kind="no_acks", threshold=300, vhost="/"),
+        "old": Rule(kind="unacked_age", threshold=60, pattern="^orders"),
         "memory": Rule(kind="memory"),
         "disk": Rule(kind="disk", seconds=5),
     }
     path = tmp_path / "rules.yml"
     path.write_text(describe(rules), "utf-8")
-    assert "SUCCESS: 6 rules found" in promtool("check", "rules", str(path))
+    assert "SUCCESS: 7 rules found" in promtool("check", "rules", str(path))
     path.write_text(describe({}), "utf-8")
     assert "SUCCESS: 0 rules found" in promtool("check", "rules", str(path))
     text = describe(rules)
     assert (
         r"rabbitmq_detailed_queue_messages{vhost=\"a\\\"b\",queue=~\".*(?:^orders\\\\.\\\\d+$).*\"} > 1000000000.0" in text
     )
+
+
+def test_the_age_of_the_oldest_unacked_message(broker: Broker) -> None:
+    rule = Rule(kind="unacked_age", threshold=30)
+    item = broker.queue("orders")
+    queue = broker.cache.queues[0]
+    item["unacked"] = 2
+    assert broker.after(1, old=rule) == []
+    queue.unacked_since = 990_000
+    assert broker.after(19, old=rule) == []
+    assert broker.after(1, old=rule) == ["old /orders"]
+    [alert] = broker.alerts.raised.values()
+    assert alert.value == 31
+    item["unacked"] = 0
+    assert broker.after(1, old=rule) == []
 
 
 def test_alarms_of_the_node(broker: Broker) -> None:

@@ -35,7 +35,7 @@ MAX_ALERTS: Final = 500
 # Queues to examine before other requests are served.
 _STEP: Final = 100
 
-Kind: TypeAlias = Literal["depth", "growth", "no_consumers", "no_acks", "memory", "disk"]
+Kind: TypeAlias = Literal["depth", "growth", "no_consumers", "no_acks", "unacked_age", "memory", "disk"]
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,8 +43,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         kind: `depth`: messages of a queue. `growth`: increase of messages per second. `no_consumers`: messages of a queue
-            without consumers. `no_acks`: seconds since the last acknowledgement of a queue with unacked messages. `memory`,
-            `disk`: the alarm of the node.
+            without consumers. `no_acks`: seconds since the last acknowledgement of a queue with unacked messages.
+            `unacked_age`: age of the oldest unacked message of a queue in seconds. `memory`, `disk`: the alarm of the node.
         vhost: The vhost of the queues; None for all.
         pattern: A regular expression over the names of queues; "" for all.
         threshold: The measure that must be exceeded. Alarms have none.
@@ -95,12 +95,15 @@ class _Measures(NamedTuple):
     unattended: int
     acked: int
     acked_at: float
+    unacked_age: int
 
     def of(self, kind: Kind) -> float:
         if kind == "depth":
             return self.depth
         if kind == "growth":
             return self.growth
+        if kind == "unacked_age":
+            return self.unacked_age
         return self.unattended if kind == "no_consumers" else self.at - self.acked_at
 
 
@@ -110,7 +113,8 @@ def _measure(queue: CachedQueue, now: float, before: _Measures | None) -> _Measu
     growth = 0.0 if before is None else (depth - before.depth) / max(now - before.at, 0.001)
     idle = before is not None and item["unacked"] and item["acked"] == before.acked
     acked_at = before.acked_at if before is not None and idle else now
-    return _Measures(now, depth, growth, 0 if item["consumers"] else depth, item["acked"], acked_at)
+    unattended = 0 if item["consumers"] else depth
+    return _Measures(now, depth, growth, unattended, item["acked"], acked_at, queue.oldest_unacked_age(now) or 0)
 
 
 def read_rules(parameters: list[Row]) -> dict[str, Rule]:

@@ -106,11 +106,13 @@ class Cache:
             "queue": self._queue,
             "queue.sample": self._queue_sample,
             "queue.incoming": self._queue_incoming,
+            "queue.unacked": self._queue_unacked,
             "queue.gone": self._queue_gone,
             "connection": self._connection,
             "connection.sample": self._connection_sample,
             "connection.gone": self._connection_gone,
             "channel": self._channel,
+            "channel.unacked": self._channel_unacked,
             "channel.gone": self._channel_gone,
         }
 
@@ -298,6 +300,11 @@ class Cache:
                 queue.flows.set(self._sampling - 1, dict.fromkeys(counts, 0))  # it was unknown, and had none
         queue.flows.set(self._sampling, counts)
 
+    def _queue_unacked(self, number: int, since: int) -> None:
+        queue = self.queues.get(number)
+        if queue is not None:  # a deleted queue may have unacked messages
+            queue.unacked_since = since
+
     def _queue_gone(self, number: int, _: object) -> None:
         queue = self.queues.pop(number)
         item = queue.item
@@ -353,6 +360,11 @@ class Cache:
         if connection is not None:
             self.messages.channel_counted(key[0], connection.item["protocol"], increments)
         self._events.note_statistics("channel")
+
+    def _channel_unacked(self, key: list[int], since: int) -> None:
+        channel = self.channels.get((key[0], key[1]))
+        if channel is not None:
+            channel.unacked_since = since
 
     def _channel_gone(self, key: list[int], _: object) -> None:
         del self.channels[key[0], key[1]]

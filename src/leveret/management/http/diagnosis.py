@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from leveret.management.http.connections import connections_by_number, consumer_row, find, is_amqp10, may_see
+import time
+
+from leveret.management.http.connections import (
+    channel_name,
+    connections_by_number,
+    consumer_row,
+    find,
+    is_amqp10,
+    may_see,
+)
 from leveret.management.http.control import Row
+from leveret.management.http.errors import not_found
 from leveret.management.http.lists import select
+from leveret.management.http.objects import CachedChannel
 from leveret.management.http.request import Answer, Request
 
 
@@ -26,8 +37,9 @@ def _consumer_row(request: Request, item: Row, connections: dict[int, Row]) -> R
         **consumer_row(item, connections, request.settings.node),
         "priority": item["priority"],
         "unacked": item["unacked"],
+        "oldest_unacked_age": item["oldest_unacked_age"],
         "connection": _connection_state(connection) if connection is not None and is_seen else None,
-        "channel": _channel_state(channel.item, connection) if channel is not None and is_seen else None,
+        "channel": _channel_state(channel, connection) if channel is not None and is_seen else None,
     }
 
 
@@ -35,13 +47,15 @@ def _connection_state(connection: Row) -> Row:
     return {"state": connection["state"], "protocol": connection["protocol"]}
 
 
-def _channel_state(channel: Row, connection: Row | None) -> Row:
+def _channel_state(cached: CachedChannel, connection: Row | None) -> Row:
     """Return the state of a channel. A session of AMQP 1.0 has the credit of its links in place of a prefetch limit."""
     has_credit = connection is not None and is_amqp10(connection)
+    channel = cached.item
     limit = channel["prefetch"]
     return {
         "state": channel["state"],
         "unacked": channel["unacked"],
+        "oldest_unacked_age": cached.oldest_unacked_age(time.time()),
         "prefetch": 0 if has_credit else limit,
         "credit": limit if has_credit else None,
     }
@@ -51,3 +65,47 @@ async def show_throttling(request: Request) -> Answer:
     """Return why the broker does not read from a connection."""
     item = (await find(request)).item
     return Answer(body=await request.control.call("connections.throttling", {"number": item["number"]}))
+
+
+async def show_unacked(request: Request) -> Answer:
+    """Return the number of unacked messages of a queue, and the age of the oldest one."""
+    await request.cache.refresh()
+    queue = request.cache.queue(request.vhost, request.name)
+    if queue is None:
+        raise not_found()
+    return Answer(body={"unacked": queue.item["unacked"], "oldest_unacked_age": queue.oldest_unacked_age(time.time())})
+
+
+async def list_unacked_queues(request: Request) -> Answer:
+    """List the queues with unacked messages, and the age of the oldest one of each."""
+    await request.cache.refresh()
+    now = time.time()
+    rows = [
+        {
+            "vhost": queue.item["vhost"],
+            "name": queue.item["name"],
+            "unacked": queue.item["unacked"],
+            "oldest_unacked_age": queue.oldest_unacked_age(now),
+        }
+        for queue in request.cache.queues.values()
+        if queue.item["unacked"] and request.identity.sees(queue.item["vhost"])
+    ]
+    return Answer(body=select(rows, request.query))
+
+
+async def list_unacked_channels(request: Request) -> Answer:
+    """List the channels and sessions with unacked messages, and the age of the oldest one of each."""
+    connections = await connections_by_number(request)
+    now = time.time()
+    rows = [
+        {
+            "vhost": channel.item["vhost"],
+            "name": channel_name(connections.get(connection), number),
+            "user": channel.item["user"],
+            "unacked": channel.item["unacked"],
+            "oldest_unacked_age": channel.oldest_unacked_age(now),
+        }
+        for (connection, number), channel in request.cache.channels.items()
+        if channel.item["unacked"] and may_see(request, channel.item["user"])
+    ]
+    return Answer(body=select(rows, request.query))

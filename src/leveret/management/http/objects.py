@@ -195,20 +195,30 @@ def _deliveries(item: Row) -> tuple[int, ...]:
     return delivered, item["acked"], item["redelivered"], got, delivered_no_ack, got_no_ack
 
 
+def _unacked_age(unacked: int, since: int, now: float) -> int | None:
+    """Return the age of the oldest unacked message in seconds; None if nothing is unacked."""
+    if not unacked:
+        return None
+    return max(int(now - since / 1000), 0) if since else 0
+
+
 class CachedQueue(Measured):
     """A queue.
 
     Attributes:
         item: What `queues.list` says of it.
         flows: The messages that arrive from each exchange; None before the first one.
+        unacked_since: When its oldest unacked message was delivered, in milliseconds of Unix time; 0 for less than a
+            second ago.
     """
 
-    __slots__ = ("_totals", "flows", "item")
+    __slots__ = ("_totals", "flows", "item", "unacked_since")
 
     def __init__(self, item: Row, totals: VhostTotals) -> None:
         super().__init__()
         self.item = item
         self.flows: Flows | None = None
+        self.unacked_since = 0
         # Those of the vhost when the queue was new: the vhost may be deleted before the queue.
         self._totals = totals
         totals.count_queue(item, 1)
@@ -218,6 +228,10 @@ class CachedQueue(Measured):
         self._totals.count_queue(self.item, -1)
         self.item = item
         self._totals.count_queue(item, 1)
+
+    def oldest_unacked_age(self, now: float) -> int | None:
+        """Return the age of its oldest unacked message in seconds; None if nothing is unacked."""
+        return _unacked_age(self.item["unacked"], self.unacked_since, now)
 
     def leave(self) -> None:
         """Subtract the deleted queue from the totals of its vhost."""
@@ -288,13 +302,18 @@ class CachedConnection(Measured):
 
 
 class CachedChannel(Measured):
-    """A channel. `item` is what `channels.list` says of it."""
+    """A channel. `item` is what `channels.list` says of it, and `unacked_since` is as for a queue."""
 
-    __slots__ = ("item",)
+    __slots__ = ("item", "unacked_since")
 
     def __init__(self) -> None:
         super().__init__()
         self.item: Row = {}
+        self.unacked_since = 0
+
+    def oldest_unacked_age(self, now: float) -> int | None:
+        """Return the age of its oldest unacked message in seconds; None if nothing is unacked."""
+        return _unacked_age(self.item["unacked"], self.unacked_since, now)
 
     def sample(self, tick: int, item: Row) -> Sequence[int]:
         """Set the description, and return the increments of the counters of `CHANNEL`."""

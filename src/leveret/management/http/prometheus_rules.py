@@ -11,19 +11,21 @@ from leveret.management.http.alerts import Kind, Rule
 
 _HEAD: Final = """\
 # Rules of alerts of Leveret. Prometheus must scrape /metrics, and for the rules about queues /metrics/detailed with the
-# families queue_coarse_metrics, queue_consumer_count and queue_delivery_metrics.
+# families queue_coarse_metrics, queue_consumer_count, queue_delivery_metrics and queue_metrics.
 groups:
   - name: leveret-console
 """
 _MESSAGES: Final = "rabbitmq_detailed_queue_messages"
 _CONSUMERS: Final = "rabbitmq_detailed_queue_consumers"
 _UNACKED: Final = "rabbitmq_detailed_queue_messages_unacked"
+_OLDEST: Final = "leveret_queue_oldest_unacked_seconds"
 _ACKED: Final = "rabbitmq_detailed_queue_messages_acked_total"
 _SUMMARIES: Final[Mapping[Kind, str]] = {
     "depth": "{{ $labels.queue }} in vhost {{ $labels.vhost }} has {{ $value }} messages",
     "growth": "{{ $labels.queue }} in vhost {{ $labels.vhost }} grows by {{ $value }} messages per second",
     "no_consumers": "{{ $labels.queue }} in vhost {{ $labels.vhost }} has {{ $value }} messages and no consumer",
     "no_acks": "{{ $labels.queue }} in vhost {{ $labels.vhost }} has {{ $value }} unacked messages, and no acknowledgement",
+    "unacked_age": "the oldest unacked message of {{ $labels.queue }} in vhost {{ $labels.vhost }} is {{ $value }} s old",
     "memory": "{{ $labels.instance }}: the memory alarm blocks publishers",
     "disk": "{{ $labels.instance }}: the disk alarm blocks publishers",
 }
@@ -54,6 +56,8 @@ def _expression(rule: Rule) -> str:
         return "rabbitmq_alarms_free_disk_space_watermark == 1"
     if rule.kind == "depth":
         return f"{_MESSAGES}{queues} > {threshold}"
+    if rule.kind == "unacked_age":
+        return f"{_OLDEST}{queues} > {threshold}"
     if rule.kind == "growth":
         return f"deriv({_MESSAGES}{queues}[1m]) > {threshold}"
     if rule.kind == "no_consumers":

@@ -426,6 +426,7 @@ class ConsumerChannel(Answer):
 
     state: str
     unacked: int
+    oldest_unacked_age: int | None
     prefetch: int
     credit: int | None
 
@@ -442,8 +443,29 @@ class ConsumerState(Consumer):
 
     priority: int
     unacked: int
+    oldest_unacked_age: int | None
     connection: ConsumerConnection | None
     channel: ConsumerChannel | None
+
+
+class Unacked(Answer):
+    """Unacked messages, and the minimum age of the oldest one in seconds; null if nothing is unacked."""
+
+    unacked: int
+    oldest_unacked_age: int | None
+
+
+class UnackedQueue(Unacked):
+    """A queue with unacked messages."""
+
+    vhost: str
+    name: str
+
+
+class UnackedChannel(UnackedQueue):
+    """A channel or session with unacked messages."""
+
+    user: str
 
 
 class Throttling(Answer):
@@ -584,6 +606,7 @@ class BrowsedMessage(Answer):
     payload_bytes: int
     payload_encoding: Literal["string", "base64"]
     holder: Holder | None
+    unacked_age: int | None
     encoded: str | None
 
 
@@ -1138,7 +1161,7 @@ class AlertRule(Answer):
     """A rule of alerts."""
 
     name: str
-    kind: Literal["depth", "growth", "no_consumers", "no_acks", "memory", "disk"]
+    kind: Literal["depth", "growth", "no_consumers", "no_acks", "unacked_age", "memory", "disk"]
     vhost: str | None
     pattern: str
     threshold: float

@@ -110,6 +110,7 @@ class BrowsedMessage(Reply, kw_only=True):
         failures: Deliveries that failed.
         protocol: The protocol of the publisher.
         holder: The consumer that has it.
+        unacked_age: Minimum seconds since its delivery; None unless a channel or session has it unacked.
         encoded: In base64, the content header of AMQP 0-9-1 and 0-9, or the message of AMQP 1.0 up to some bytes of the
             body; None unless requested.
     """
@@ -127,6 +128,7 @@ class BrowsedMessage(Reply, kw_only=True):
     payload_bytes: int
     payload_encoding: Literal["string", "base64"]
     holder: Holder | None = None
+    unacked_age: int | None = None
     encoded: str | None = None
 
 
@@ -460,6 +462,7 @@ async def _browse_unacked(context: Context, queue: Queue, request: Browse) -> Br
     examined = skipped = 0
     left = request.offset if not request.cursor else 0
     cursor: str | None = None
+    without_age: dict[Entry, BrowsedMessage] = {}
     for entry in entries:
         if entry.state != ACQUIRED:
             continue  # settled or requeued meanwhile
@@ -473,9 +476,28 @@ async def _browse_unacked(context: Context, queue: Queue, request: Browse) -> Br
         examined += 1
         for found in await matching.matching([entry], selection.turns):
             messages.append(_describe(found, request, _holder(entry.holder)))
+            without_age[entry] = messages[-1]
             size += _returned_size(entry.message, request)
         skipped += len(matching.skipped)
+        await selection.turns.pause()
+    await _add_ages(context, without_age, selection.turns)
     return Browsed(queue_id=queue.id, messages=messages, examined=examined, skipped=skipped, cursor=cursor)
+
+
+async def _add_ages(context: Context, messages: dict[Entry, BrowsedMessage], turns: Turns) -> None:
+    """Set the ages of unacked entries. Removes the messages whose age is set."""
+    ages, timers = context.managed.unacked_ages, context.broker.timers
+    for owner in list(context.broker.holders):
+        deliveries = owner.deliveries()
+        if deliveries is None or not messages:
+            continue
+        for numbers in deliveries.numbers():
+            for number in numbers:
+                entry = deliveries.entries.get(number)
+                message = None if entry is None else messages.pop(entry, None)
+                if message is not None:
+                    message.unacked_age = ages.age_of_delivery(owner, number, deliveries, timers.now())
+            await turns.pause()
 
 
 async def first_unacked(context: Context, queue: Queue, after: int, turns: Turns, count: int) -> list[Entry]:

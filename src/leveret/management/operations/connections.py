@@ -61,6 +61,8 @@ class ConsumerInfo(Reply, kw_only=True):
     """A consumer. Internal consumers, such as that of direct reply-to, have no `connection`.
 
     Attributes:
+        oldest_unacked_age: Minimum age of its oldest unacked message in seconds; None if nothing is unacked. The HTTP
+            process has the broker determine it once a second.
         timeout: Maximum time that a delivery may stay unacknowledged, in milliseconds; 0 for no limit.
     """
 
@@ -74,6 +76,7 @@ class ConsumerInfo(Reply, kw_only=True):
     active: bool
     priority: int
     unacked: int
+    oldest_unacked_age: int | None
     prefetch: int
     timeout: int
     arguments: ClientTable
@@ -158,10 +161,10 @@ def _describe_consumers(context: Context, queue: Queue) -> Iterator[ConsumerInfo
         timeout = round(context.managed.vhost_config(queue.vhost.name).consumer_timeout * 1000)
     for consumer in list(queue.consumers):
         own = consumer.arguments.get("x-consumer-timeout")
-        yield _describe_consumer(consumer, own if isinstance(own, int) else timeout)
+        yield _describe_consumer(context, consumer, own if isinstance(own, int) else timeout)
 
 
-def _describe_consumer(consumer: Consumer, timeout: int) -> ConsumerInfo:
+def _describe_consumer(context: Context, consumer: Consumer, timeout: int) -> ConsumerInfo:
     return ConsumerInfo(
         vhost=consumer.queue.vhost.name,
         queue=consumer.queue.name,
@@ -173,6 +176,7 @@ def _describe_consumer(consumer: Consumer, timeout: int) -> ConsumerInfo:
         active=consumer.active,
         priority=consumer.priority,
         unacked=consumer.unacked,
+        oldest_unacked_age=context.managed.unacked_ages.age_of(consumer, context.broker.timers.now()),
         prefetch=getattr(consumer, "prefetch", 0),
         timeout=timeout,
         arguments=ClientTable(consumer.arguments),

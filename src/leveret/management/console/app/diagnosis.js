@@ -44,39 +44,43 @@ export function diagnose(queue) {
 export function diagnoseConsumers(queue, consumers) {
   const found = new Map();
   for (const consumer of consumers) {
-    const text = whyIdle(queue, consumer);
+    const [text, age] = whyIdle(queue, consumer) ?? [];
     if (text) {
-      found.set(text, found.get(text) ?? []);
-      found.get(text).push(consumer.consumer_tag);
+      const { tags, oldest } = found.get(text) ?? { tags: [], oldest: 0 };
+      found.set(text, { tags: [...tags, consumer.consumer_tag], oldest: Math.max(oldest, age ?? 0) });
     }
   }
-  return [...found].map(([text, tags]) => ({ text, tags }));
+  return [...found].map(([text, { tags, oldest }]) => ({ text: oldest ? `${text} The oldest has been unacked for ${duration(1000 * oldest)}.` : text, tags }));
 }
 
-function whyIdle(queue, { active, ack_required: acks, prefetch_count: limit, unacked, connection, channel }) {
+/** Returns why a consumer gets no messages, and the age of its oldest unacked message in seconds if that is why; or null. */
+function whyIdle(queue, { active, ack_required: acks, prefetch_count: limit, unacked, oldest_unacked_age: age, connection, channel }) {
   if (queue.state === "paused") {
-    return "The queue is paused: an operator has stopped its deliveries.";
+    return ["The queue is paused: an operator has stopped its deliveries."];
   }
   if (!active && queue.single_active_consumer_tag) {
-    return `The queue has a single active consumer, ${queue.single_active_consumer_tag}; the others wait until it is cancelled.`;
+    return [`The queue has a single active consumer, ${queue.single_active_consumer_tag}; the others wait until it is cancelled.`];
   }
   if (connection?.state === "blocked" && unacked > 0) {
-    return "An alarm blocks the connection: the broker does not read its acknowledgements.";
+    return ["An alarm blocks the connection: the broker does not read its acknowledgements."];
   }
   if (channel?.state === "flow off") {
-    return "The client has stopped deliveries with channel.flow.";
+    return ["The client has stopped deliveries with channel.flow."];
   }
   if (acks && limit > 0 && unacked >= limit) {
-    return `The prefetch limit of ${count(limit)} is reached: ${count(unacked)} messages are unacked. ${lastAck(queue)}`;
+    return [`The prefetch limit of ${count(limit)} is reached: ${count(unacked)} messages are unacked. ${lastAck(queue)}`.trim(), age];
   }
   if (acks && channel?.prefetch > 0 && channel.unacked >= channel.prefetch) {
-    return `The channel's prefetch limit of ${count(channel.prefetch)} is reached: ${count(channel.unacked)} messages are unacked. ${lastAck(queue)}`;
+    return [
+      `The channel's prefetch limit of ${count(channel.prefetch)} is reached: ${count(channel.unacked)} messages are unacked. ${lastAck(queue)}`.trim(),
+      channel.oldest_unacked_age,
+    ];
   }
   if (channel?.credit === 0) {
-    return "The client has granted no credit.";
+    return ["The client has granted no credit.", age];
   }
   if (queue.type !== "stream" && queue.messages_ready === 0) {
-    return queue.message_stats?.publish > 0 ? "The queue has no ready message." : "No message has reached the queue yet: check its bindings.";
+    return [queue.message_stats?.publish > 0 ? "The queue has no ready message." : "No message has reached the queue yet: check its bindings."];
   }
   return null;
 }

@@ -7,6 +7,7 @@ others, makes an object of each sample and encodes all of them in one call.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeAlias, TypeVar
@@ -184,6 +185,22 @@ QUEUE_INFO: Final[Kind[CachedQueue]] = Kind(
     lambda queue: (1,),
 )
 
+OLDEST_UNACKED: Final[Kind[CachedQueue]] = Kind(
+    (
+        Metric(
+            "queue_oldest_unacked_seconds",
+            GAUGE,
+            "Minimum age of the oldest unacknowledged message, 0 for none",
+            _QUEUE,
+            own=True,
+        ),
+    ),
+    lambda cache: cache.queues.values(),
+    lambda queue: queue.item["vhost"],
+    _queue_labels,
+    lambda queue: (queue.oldest_unacked_age(time.time()) or 0,),
+)
+
 # Exchanges
 
 EXCHANGES: Final[Kind[CachedExchange]] = Kind(
@@ -305,6 +322,7 @@ class Selection:
         """Yield the text of the metrics in parts, and serve other requests between them."""
         for parts in (
             self._write(QUEUES, cache),
+            self._write(OLDEST_UNACKED, cache),
             self._write(QUEUE_INFO, cache),
             self._write(EXCHANGES, cache),
             self._write(CHANNELS, cache),

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.bodies import Body, StoredBody, whole
-from leveret.broker.consumer import Client, Consumer, Scope, UnackedOwner
+from leveret.broker.consumer import Client, Consumer, Deliveries, Scope, UnackedOwner
 from leveret.broker.errors import NotImplementedByBroker, PreconditionFailed
 from leveret.broker.jobs import logged
 from leveret.broker.message import AT_ONCE, FORMAT_AMQP0, Entry, Message
@@ -606,8 +606,11 @@ class Channel(UnackedOwner):
         return [*self.unacked.entries.values(), *self.transaction.entries()]
 
     def unacked_pieces(self) -> Iterator[list[Entry]]:
-        yield from self.unacked.pieces()
+        yield from self.deliveries().pieces()
         yield from self.transaction.pieces()
+
+    def deliveries(self) -> Deliveries:
+        return self.unacked.deliveries(self.connection.number, self.number)
 
     def watch_timeout(self, limit: int | None, queue: Queue) -> None:
         """Start the consumer timeout if a consumer (`limit`), its queue or the vhost sets one, in milliseconds.

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from heapq import merge
 from typing import Final
 
-from leveret.broker.consumer import pieces_of
+from leveret.broker.consumer import Deliveries
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.message import Entry
 from leveret.broker.queues.frozen import FrozenQueues
@@ -146,9 +146,9 @@ class UnackedDeliveries:
             self.tracked = True
             self._times = dict.fromkeys(self.entries, self._timers.now())
 
-    def pieces(self) -> Iterator[list[Entry]]:
-        """Yield the entries in pieces, between which there may be deliveries and acknowledgements."""
-        return pieces_of(self.entries, self._low_tag, self._next_tag - self._low_tag, -1)
+    def deliveries(self, connection: int, channel: int) -> Deliveries:
+        """Return the deliveries by tag, for a channel with these numbers."""
+        return Deliveries(connection, channel, self.entries, self._low_tag, self._next_tag, -1)
 
     # Acknowledgements
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.bodies import Body
-from leveret.broker.consumer import Client, UnackedOwner, pieces_of
+from leveret.broker.consumer import Client, Deliveries, UnackedOwner
 from leveret.broker.errors import BrokerError
 from leveret.broker.jobs import logged
 from leveret.broker.message import Entry
@@ -578,10 +578,11 @@ class SessionEndpoint(UnackedOwner):
 
     def unacked_pieces(self) -> Iterator[list[Entry]]:
         yield [item.entry for item in self.retiring.values()]
-        unacked = self.unacked
-        if unacked:
-            first = next(iter(unacked))
-            yield from pieces_of(unacked, first, self.next_delivery_id - first & MASK, MASK)
+        yield from self.deliveries().pieces()
+
+    def deliveries(self) -> Deliveries:
+        unacked, following = self.unacked, self.next_delivery_id
+        return Deliveries(self.connection.number, self.channel, unacked, next(iter(unacked), following), following, MASK)
 
     # The end
 

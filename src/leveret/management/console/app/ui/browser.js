@@ -1,7 +1,7 @@
 // The message browser of a queue: messages in their places, a search, and changes of selected messages.
 
 import { call, get, withQuery } from "../api.js";
-import { bytes, count, plural } from "../format.js";
+import { bytes, count, duration, plural } from "../format.js";
 import { html, useEffect, useRef, useState } from "../html.js";
 import { refresh } from "../live.js";
 import { route, setQuery } from "../route.js";
@@ -261,6 +261,7 @@ export function MessageBrowser({ queue }) {
                 ["Protocol", `AMQP ${message.protocol}`],
                 ["Deliveries", message.deliveries > 0 && String(message.deliveries)],
                 ["Failed deliveries", message.failures > 0 && String(message.failures)],
+                ["Unacked for", message.unacked_age !== null && `at least ${duration(1000 * message.unacked_age)}`],
                 ["Held by", message.holder && `consumer ${message.holder.consumer_tag} of connection ${message.holder.connection}, channel ${message.holder.channel}`],
               ]}
               actions=${!isStream && read?.state === "ready" && html`<button onClick=${() => openDialog("Edit and resend", () => html`<${Resend} queue=${queue} id=${message.id} queueId=${found.queue_id} message=${message} done=${again} />`)}>Edit and resend…</button>`}
@@ -306,7 +307,7 @@ export function MessageList({ messages, chosen, setChosen, selected, setSelected
               <button aria-pressed=${index === chosen} onClick=${() => setChosen(index)}>
                 <span class="muted num">${message.id}</span>
                 <span class="clip">${message.routing_key || "(no routing key)"}</span>
-                <span class="muted small">${bytes(message.payload_bytes)}</span>
+                <span class="muted small">${bytes(message.payload_bytes)}${message.unacked_age > 0 ? `, unacked for ${duration(1000 * message.unacked_age)}` : ""}</span>
                 <span class="preview clip">${message.payload_encoding === "string" ? message.payload.slice(0, 120) : "(binary)"}</span>
               </button>
             </li>

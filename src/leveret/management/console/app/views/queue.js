@@ -3,7 +3,7 @@
 import { addBinding, cancelConsumer, deleteQueue, pauseQueue, purgeQueue, queuePath } from "../actions.js";
 import { path, withQuery } from "../api.js";
 import { useResource } from "../data.js";
-import { bytes, count, growth, rate, short, time } from "../format.js";
+import { bytes, count, duration, growth, rate, short, time } from "../format.js";
 import { html } from "../html.js";
 import { link, route, setQuery } from "../route.js";
 import { BindingTable } from "../ui/bindings.js";
@@ -92,12 +92,14 @@ function StateTab({ queue }) {
   const kept = useKept({ vhost: queue.vhost, queue: queue.name }, range);
   const compared = useCompared(queue, range);
   const events = useEvents(queue);
+  const { value: unacked } = useResource(queue.messages_unacknowledged > 0 ? path("leveret", "queues", queue.vhost, queue.name, "unacked") : null);
+  const oldest = unacked?.oldest_unacked_age;
   return html`
     <${Findings} texts=${diagnose(queue)} />
     <${Stats}
       items=${[
         ["Ready", count(queue.messages_ready)],
-        ["Unacked", count(queue.messages_unacknowledged)],
+        ["Unacked", count(queue.messages_unacknowledged), oldest ? `oldest ${duration(1000 * oldest)}` : ""],
         ["Messages", count(queue.messages), queue.messages_details?.rate ? growth(queue.messages_details.rate) : ""],
         ["Consumers", count(queue.consumers)],
         ["Publish", rate(queue.message_stats?.publish_details?.rate)],
