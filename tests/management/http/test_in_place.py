@@ -168,7 +168,6 @@ def test_a_search_by_a_selector(api: HttpBroker, queue: str) -> None:
     assert found("JMSPriority > 4 AND weight = 7") == [queue]
     assert found("weight > 0", where=[{"field": "headers.color", "value": "blue"}]) == [queue]
     assert found("weight > 8") == []
-    assert [item["payload"] for item in browse(api, queue, "?selector=color+%3D+%27blue%27")["messages"]] == ["over 1.0"]
     refused = api("POST", f"{path}/delete", {"selector": "color = 'red' AND"})
     assert refused.status == 400
     assert refused.json["reason"].startswith("invalid selector: position 17: expected ")

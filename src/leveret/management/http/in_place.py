@@ -13,7 +13,7 @@ from leveret.management.http.request import NO_CONTENT, Answer, Request
 from leveret.security.tags import NO_PAYLOADS
 
 _NUMBERS: Final = ("offset", "count", "truncate", "examine", "examine_bytes")
-_TEXTS: Final = ("state", "encoding", "cursor", "selector")
+_TEXTS: Final = ("state", "encoding", "cursor")
 # Access by kind of the objects to delete. The broker checks the permissions for queues and exchanges.
 _DELETABLE: Final[dict[str, Access]] = {
     "queues": ANY,

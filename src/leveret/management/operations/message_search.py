@@ -26,7 +26,7 @@ MAX_JSON: Final = 256 << 10
 # Maximum characters of a path in a JSON body.
 MAX_PATH: Final = 1000
 # The maximum size of a selector: its evaluation takes a few milliseconds even if every LIKE compares a long value.
-SELECTOR: Final = Limits(length=4096, terms=500, likes=8)
+SELECTOR: Final = Limits(length=4096, terms=500, likes=4)
 # Maximum steps of a regular expression in one body, about 10 ns each.
 MAX_STEPS: Final = 20_000_000
 
