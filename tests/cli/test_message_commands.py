@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,16 @@ def test_browsing_shows_messages_and_takes_none(commands: Commands, queue: str) 
     assert (item["ready"], item["unacked"]) == (10, 0)
 
 
+def test_messages_since_an_interval(commands: Commands, channel: BlockingChannel, queue: str) -> None:
+    for number, age in ((10, 7200), (11, 60)):
+        properties = pika.BasicProperties(headers={"number": number}, timestamp=int(time.time()) - age)
+        channel.basic_publish("", queue, b"x", properties)
+    assert numbers(commands, queue, "--since", "1h") == [11]
+    found = commands.json("messages", "search", queue, "--where", "headers.number", "--since", "3h")
+    assert [item["properties"]["headers"]["number"] for item in found["messages"]] == [10, 11]
+    assert "expected ISO 8601" in commands.run("messages", "browse", queue, "--since", "yesterday").stderr
+
+
 def test_payloads_are_truncated_and_escaped(commands: Commands, channel: BlockingChannel, queue: str) -> None:
     channel.queue_purge(queue)
     channel.basic_publish("", queue, b"\x1b]0;x\x07" + b"y" * 100)
@@ -117,6 +128,7 @@ def test_unacked_messages_have_their_consumer(commands: Commands, channel: Block
     wait_until(lambda: numbers(commands, queue) == list(range(2, 10)), "no message was delivered")
     shown = commands.ok("messages", "browse", queue, "--state", "unacked").splitlines()
     assert [("holder" in line) for line in shown] == [False, True, True]
+    assert "unacked for" in shown[0]
     assert numbers(commands, queue, "--state", "unacked") == [0, 1]
     channel.cancel()
     channel.basic_cancel("holder")

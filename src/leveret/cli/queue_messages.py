@@ -11,7 +11,7 @@ from typing import Final
 import click
 
 from leveret.cli.failed import INCOMPLETE, Failed
-from leveret.cli.options import Function, together
+from leveret.cli.options import together
 from leveret.cli.output import Columns, Item, Reply, StatusLine, seconds, show_json, show_table, size
 from leveret.cli.remote import Remote, current, in_vhost_option, remote_options
 from leveret.cli.tables import read_object
@@ -89,6 +89,13 @@ _where_options = together(
     ),
     click.option("--selector", help="A JMS message selector that messages must match, too."),
 )
+_since_option = click.option(
+    "--since",
+    metavar="TIME",
+    default="",
+    help="Only messages since a time in ISO 8601 (UTC without a time zone), or since an interval ago, such as 15m, 1h or"
+    " 7D. A stream begins at the chunk that contains the time; in other queues, the property `timestamp` decides.",
+)
 _encoding_option = click.option(
     "--encoding",
     type=click.Choice(["auto", "base64"]),
@@ -139,20 +146,24 @@ def messages() -> None:
 @click.argument("queue")
 @_state_option
 @click.option("--offset", type=click.IntRange(0), default=0, help="Messages to skip; of a stream, the first offset.")
+@_since_option
 @_count_option
 @_truncate_option
 @_encoding_option
 @in_vhost_option
 @remote_options
-def browse(queue: str, state: str, offset: int, count: int, truncate: int | None, encoding: str, vhost: str) -> None:
+def browse(
+    queue: str, state: str, offset: int, since: str, count: int, truncate: int | None, encoding: str, vhost: str
+) -> None:
     """Show messages of QUEUE without taking them: they are neither requeued nor marked as redelivered."""
-    _show(current(), count, truncate, vhost=vhost, queue=queue, state=state, offset=offset, encoding=encoding)
+    _show(current(), count, truncate, vhost=vhost, queue=queue, state=state, offset=offset, since=since, encoding=encoding)
 
 
 @messages.command()
 @click.argument("queue")
 @_where_options
 @_state_option
+@_since_option
 @_count_option
 @_truncate_option
 @_encoding_option

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import base64
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -590,3 +593,66 @@ def everything(api: HttpBroker, queue: str) -> list[str]:
         found += [item["payload"] for item in page["messages"]]
         cursor = page["cursor"]
     return found
+
+
+def test_messages_since_a_time(api: HttpBroker, queue: str) -> None:
+    now = int(time.time())
+    publish(api, queue, "old", timestamp=now - 7200)
+    publish(api, queue, "recent", timestamp=now - 60)
+    publish(api, queue, "new", timestamp=now)
+
+    def since(text: str, state: str = "ready") -> list[str]:
+        found = browse(api, queue, f"?since={quote(text)}&state={state}")
+        return [item["payload"] for item in found["messages"]]
+
+    assert since("") == ["one", "two", "three", "old", "recent", "new"]
+    assert since("3h") == ["old", "recent", "new"]
+    assert since("1h") == ["recent", "new"]
+    assert since(str(1000 * now + 999)) == ["new"]
+    assert since(datetime.fromtimestamp(now, UTC).isoformat()) == ["new"]
+    body = {"where": [{"field": "timestamp", "match": "exists"}], "since": "1h", "count": 1}
+    page = api("POST", f"{QUEUES}/{queue}/messages/search", body).json
+    assert [item["payload"] for item in page["messages"]] == ["recent"]
+    page = api("POST", f"{QUEUES}/{queue}/messages/search", body | {"cursor": page["cursor"]}).json
+    assert [item["payload"] for item in page["messages"]] == ["new"]
+    assert api("POST", f"{QUEUES}/{queue}/messages/delete", {"since": "1h"}).json["messages"] == 2
+    assert payloads(api, queue) == ["one", "two", "three", "old"]
+    reply = api("GET", f"{QUEUES}/{queue}/messages?since=yesterday")
+    assert reply.status == 400 and "invalid since 'yesterday'; expected ISO 8601" in reply.json["reason"]
+    assert "or an interval such as 15m" in reply.json["reason"]
+
+
+def test_unacked_messages_since_a_time(api: HttpBroker, queue: str, channel: sync.Channel) -> None:
+    publish(api, queue, "new", timestamp=int(time.time()))
+    for _ in range(4):
+        assert channel.get(queue) is not None
+    found = browse(api, queue, "?since=1h&state=unacked")
+    assert [item["payload"] for item in found["messages"]] == ["new"]
+
+
+def test_messages_of_a_stream_begin_at_the_chunk_with_a_time(api: HttpBroker, channel: sync.Channel) -> None:
+    name = "since-stream"
+    assert api("PUT", f"/queues/%2F/{name}", {"durable": True, "arguments": {"x-queue-type": "stream"}}).status == 201
+    with channel.publisher(routing_key=name) as publisher:
+        for _ in range(2):
+            publisher.publish(bytes(600 << 10))  # they fill a chunk
+    began = int(time.time() * 1000)
+    wait_until(lambda: time.time() * 1000 > began + 1, "the next millisecond")
+    then = int(time.time() * 1000)
+    with channel.publisher(routing_key=name) as publisher:
+        for _ in range(2):
+            publisher.publish(b"later")
+
+    def since(text: object, query: str = "") -> list[int]:
+        found = browse(api, name, f"?since={text}&truncate=5{query}")
+        return [item["id"] for item in found["messages"]]
+
+    assert since("") == since("1h") == since(began - 60_000) == [0, 1, 2, 3]
+    assert since(then) == [2, 3]
+    assert since(then, "&offset=3") == [3]
+    assert since("1h", "&offset=1") == [1, 2, 3]
+    assert since(then + 3_600_000) == []
+    first = browse(api, name, f"?since={then}&count=1")
+    rest = browse(api, name, f"?since={then}&cursor={first['cursor']}")
+    assert [item["id"] for item in first["messages"] + rest["messages"]] == [2, 3]
+    api("DELETE", f"/queues/%2F/{name}")

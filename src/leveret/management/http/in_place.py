@@ -13,7 +13,7 @@ from leveret.management.http.request import NO_CONTENT, Answer, Request
 from leveret.security.tags import NO_PAYLOADS
 
 _NUMBERS: Final = ("offset", "count", "truncate", "examine", "examine_bytes")
-_TEXTS: Final = ("state", "encoding", "cursor")
+_TEXTS: Final = ("state", "encoding", "cursor", "since")
 # Access by kind of the objects to delete. The broker checks the permissions for queues and exchanges.
 _DELETABLE: Final[dict[str, Access]] = {
     "queues": ANY,
@@ -46,7 +46,7 @@ def _with_body(request: Request, *keys: str) -> Row:
     return {key: body[key] for key in keys if body.get(key) is not None}
 
 
-_LIMITED: Final = ("where", "selector", "cursor", "examine", "examine_bytes", "seconds")
+_LIMITED: Final = ("where", "since", "selector", "cursor", "examine", "examine_bytes", "seconds")
 _BROWSE: Final = (*_LIMITED, "state", "offset", "count", "encoding", "truncate", "encoded")
 _SELECT: Final = (*_LIMITED, "ids", "queue_id")
 _TARGET: Final = (*_SELECT, "to_queue", "to_exchange", "routing_key", "to_origin", "to_origin_exchange")

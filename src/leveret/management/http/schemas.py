@@ -656,6 +656,7 @@ class Limited(Body):
 
     where: list[Condition] | UnsetType = UNSET
     selector: str | UnsetType = UNSET
+    since: str | UnsetType = UNSET
     cursor: str | UnsetType = UNSET
     examine: int | UnsetType = UNSET
     examine_bytes: int | UnsetType = UNSET

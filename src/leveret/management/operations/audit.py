@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 from leveret.broker.errors import PreconditionFailed
 from leveret.management.audit.records import AuditRecord
 from leveret.management.audit.store import Filter
 from leveret.management.operations.operation import Context, Operation, Operations
+from leveret.management.operations.times import milliseconds_of
 from leveret.management.structs import Reply, Request
 
 MAX_PAGE_SIZE = 500
@@ -47,20 +46,6 @@ class FoundChanges(Reply, kw_only=True):
     total_count: int
 
 
-def _milliseconds(name: str, text: str) -> int:
-    if not text:
-        return 0
-    if text.isdecimal() and len(text) < 19:
-        return int(text)
-    try:
-        time = datetime.fromisoformat(text)
-        return int((time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp() * 1000)
-    except (ValueError, OverflowError):
-        raise PreconditionFailed(
-            f"invalid {name} '{text}'; expected ISO 8601, as in 2026-11-25T12:00:00Z, or milliseconds"
-        ) from None
-
-
 async def search(context: Context, request: Search) -> FoundChanges:
     """Search the audit log."""
     if request.page < 1 or not 1 <= request.page_size <= MAX_PAGE_SIZE:
@@ -71,8 +56,8 @@ async def search(context: Context, request: Search) -> FoundChanges:
         kind=request.kind,
         vhost=request.vhost,
         name=request.object,
-        since=_milliseconds("since", request.since),
-        until=_milliseconds("until", request.until),
+        since=milliseconds_of("since", request.since),
+        until=milliseconds_of("until", request.until),
     )
     offset = (request.page - 1) * request.page_size
     if offset > 1 << 40:

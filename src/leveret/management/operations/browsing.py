@@ -34,6 +34,7 @@ from leveret.management.operations.messages import (
     text_of,
 )
 from leveret.management.operations.operation import EACH, Context, Operation, Operations, check
+from leveret.management.operations.times import since_of
 from leveret.management.structs import Reply, Request
 
 if TYPE_CHECKING:
@@ -57,6 +58,9 @@ class Limited(Request, kw_only=True):
     Attributes:
         where: Conditions that the messages must meet.
         selector: A JMS message selector that they must match, as for consumers.
+        since: A time, as ISO 8601 or milliseconds of Unix time, or an interval before now such as `1h`. Messages of a
+            stream begin at the chunk that contains the time, as for consumers. Those of other queues must have a
+            `timestamp` of that second or later; the broker does not know when they arrived.
         cursor: Where an earlier request ended, to continue there.
         examine: Maximum number of messages to look at.
         examine_bytes: Maximum number of bytes of their bodies.
@@ -67,6 +71,7 @@ class Limited(Request, kw_only=True):
     queue: str
     where: list[Condition] = field(default_factory=list)
     selector: str = ""
+    since: str = ""
     cursor: str = ""
     examine: int = 10_000
     examine_bytes: int = 64 << 20
@@ -212,9 +217,9 @@ class Matching:
         skipped: Those of the last entries that do not match because their JSON is too large to be decoded.
     """
 
-    def __init__(self, context: Context, where: list[Condition], selector: str) -> None:
+    def __init__(self, context: Context, where: list[Condition], selector: str, since: int) -> None:
         self._context = context
-        self._search = Search(where, selector)
+        self._search = Search(where, selector, since)
         self.skipped: list[Entry] = []
 
     async def matching(self, entries: list[Entry], turns: Turns) -> list[Found]:
@@ -246,6 +251,7 @@ class Selection:
 
     Attributes:
         walk: The walk over the ready messages.
+        matching: The conditions that messages must meet.
         examined: Number of messages that were looked at.
         skipped: Those that do not match because their JSON is too large to be decoded.
     """
@@ -254,7 +260,10 @@ class Selection:
         """Begin. Raises `PreconditionFailed` if the request is invalid."""
         if request.examine < 1 or request.examine_bytes < 1 or request.seconds <= 0:
             raise PreconditionFailed("invalid examine, examine_bytes or seconds; expected more than 0")
-        self._matching = Matching(context, request.where, request.selector)
+        stream = queue.vhost.streams.get(queue.id)
+        since = since_of(request.since, context.broker.timers.unix())
+        # The chunks of a stream have times.
+        self.matching = Matching(context, request.where, request.selector, since if stream is None else 0)
         self._left = min(request.examine, MAX_EXAMINED)
         self._bytes_left = min(request.examine_bytes, MAX_EXAMINED_BYTES)
         self._until = time.monotonic() + min(request.seconds, MAX_SECONDS)
@@ -264,6 +273,8 @@ class Selection:
         self._step: list[Entry] = []
         self.walk = queue.inspect().walk()
         self.walk.start_after(*_read_cursor(queue, request.cursor))
+        if stream is not None and since and not request.cursor:
+            self.walk.start_after(FIRST_LEVEL, stream.offset_at(since), self.walk.until)
 
     @property
     def is_spent(self) -> bool:
@@ -281,7 +292,7 @@ class Selection:
         walk = self.walk
         rest = self._step[self._step.index(entry) + 1 :]
         self.examined -= len(rest)
-        self.skipped -= sum(1 for skipped in self._matching.skipped if skipped in rest)
+        self.skipped -= sum(1 for skipped in self.matching.skipped if skipped in rest)
         walk.start_after(walk.level, entry.seq, walk.until)
         walk.ended = False
 
@@ -297,8 +308,8 @@ class Selection:
             self._left -= len(entries)
             self._bytes_left -= sum(entry.message.size for entry in entries)
             self.examined += len(entries)
-            found = await self._matching.matching(entries, self.turns)
-            self.skipped += len(self._matching.skipped)
+            found = await self.matching.matching(entries, self.turns)
+            self.skipped += len(self.matching.skipped)
             if found:
                 yield found
             await self.turns.pause()
@@ -403,7 +414,7 @@ async def count(context: Context, request: Limited) -> Counted:
 async def _skip(selection: Selection, count: int) -> None:
     walk = selection.walk
     if walk.queue.replayable:
-        walk.start_after(FIRST_LEVEL, count, walk.until)  # the offset is a place
+        walk.start_after(FIRST_LEVEL, max(count, walk.seq), walk.until)  # the offset is a place
         return
     while count and not walk.ended:
         count = walk.skip(count)
@@ -455,7 +466,7 @@ async def _browse_unacked(context: Context, queue: Queue, request: Browse) -> Br
     selection = Selection(context, queue, request)
     after = selection.walk.seq
     count = min(request.count, MAX_MESSAGES)
-    matching = Matching(context, request.where, request.selector)
+    matching = selection.matching
     entries = await first_unacked(context, queue, after, selection.turns, MAX_EXAMINED)
     messages: list[BrowsedMessage] = []
     size = 0

@@ -83,6 +83,7 @@ class Search:
     Args:
         conditions: The conditions.
         selector: A JMS message selector; "" for none.
+        since: The earliest `timestamp` in milliseconds of Unix time, whose second counts; 0 for any, or none.
 
     Attributes:
         selector: The compiled selector, which reads an entry rather than its decoded properties.
@@ -91,10 +92,11 @@ class Search:
         PreconditionFailed: A condition or the selector is invalid.
     """
 
-    def __init__(self, conditions: list[Condition], selector: str) -> None:
+    def __init__(self, conditions: list[Condition], selector: str, since: int = 0) -> None:
         if len(conditions) > MAX_CONDITIONS:
             raise PreconditionFailed(f"{len(conditions)} conditions; expected at most {MAX_CONDITIONS}")
         self.selector = _compile(selector) if selector else None
+        self._since = since // 1000
         self._properties: list[tuple[str, Callable[[object], bool]]] = []
         self._values: list[tuple[list[str], Callable[[object], bool]]] = []
         self._contents: list[Callable[[bytes], bool]] = []
@@ -116,6 +118,10 @@ class Search:
 
     def accepts(self, exchange: str, routing_key: str, properties: FieldTable) -> bool:
         """Return whether a message meets the conditions on everything but its body."""
+        if self._since:
+            timestamp = properties.get("timestamp")
+            if not isinstance(timestamp, int) or timestamp < self._since:
+                return False
         for field, test in self._properties:
             if field in _ADDRESS:
                 value: object = exchange if field == "exchange" else routing_key

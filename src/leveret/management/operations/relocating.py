@@ -200,7 +200,7 @@ class _Batches:
     """
 
     def __init__(self, context: Context, queue: Queue, request: Select) -> None:
-        if request.ids is not None and (request.where or request.selector or request.cursor):
+        if request.ids is not None and (request.where or request.selector or request.since or request.cursor):
             raise PreconditionFailed("both ids and conditions; expected one of them")
         if request.ids is not None and len(request.ids) > MAX_IDS:
             raise PreconditionFailed(f"{len(request.ids)} ids; expected at most {MAX_IDS}")

@@ -50,6 +50,9 @@ const MATCHES = [
   ["exists", "exists"],
 ];
 
+const SINCE_STREAM = "A time (UTC), or an interval ago: from the chunk of the stream that contains it";
+const SINCE_QUEUE = "A time (UTC), or an interval ago: only messages whose property timestamp is not earlier";
+
 /** Returns the function that reads a range of a message's payload. */
 export const reader = (queue, { id }, queueId) => async (first, length) =>
   fromBase64((await get(withQuery(placePath(queue, "messages", id, "payload"), { first, length, queue_id: queueId }))).payload);
@@ -58,14 +61,14 @@ export const reader = (queue, { id }, queueId) => async (first, length) =>
 const ORDERS = new Set(["less", "less_or_equal", "greater", "greater_or_equal"]);
 
 /** Returns the conditions of a search, as requests have them. A path in a JSON body may begin with a bracket. */
-function conditions({ group, field, name, match, value, selector }) {
+function conditions({ group, field, name, match, value, selector, since }) {
   const whole = field === "body." && name.startsWith("[") ? `body${name}` : field.endsWith(".") ? `${field}${name}` : field;
   const compared = ORDERS.has(match) && value.trim() && Number.isFinite(Number(value)) ? Number(value) : value;
   const own = match === "exists" ? { field: whole, match } : { field: whole, match, value: compared };
-  return { where: field ? [...group, own] : group, selector };
+  return { where: field ? [...group, own] : group, selector, since };
 }
 
-const isSearchFor = (wanted) => Boolean(wanted?.field || wanted?.selector || wanted?.group.length);
+const isSearchFor = (wanted) => Boolean(wanted?.field || wanted?.selector || wanted?.since || wanted?.group.length);
 
 /** Returns about how many messages a search has to look at. */
 const sizeOf = (queue, { state, offset }) => (state === "unacked" ? queue.messages_unacknowledged : (queue.messages_ready ?? 0) - Number(offset));
@@ -85,6 +88,7 @@ export function MessageBrowser({ queue }) {
   const state = useFields({
     state: query.state ?? "ready",
     offset: query.offset ?? "0",
+    since: query.since ?? "",
     field: query.field ?? "",
     name: query.key ?? "",
     match: query.match ?? "contains",
@@ -180,8 +184,8 @@ export function MessageBrowser({ queue }) {
 
   function submit(event) {
     event.preventDefault();
-    const { state: kind, offset, field, name, match, value, selector } = values;
-    setQuery({ state: kind === "ready" ? "" : kind, offset: offset === "0" ? "" : offset, field, key: field.endsWith(".") ? name : "", match: field ? match : "", value: field ? value : "", selector });
+    const { state: kind, offset, since, field, name, match, value, selector } = values;
+    setQuery({ state: kind === "ready" ? "" : kind, offset: offset === "0" ? "" : offset, since, field, key: field.endsWith(".") ? name : "", match: field ? match : "", value: field ? value : "", selector });
     load(values);
   }
   const again = () => {
@@ -210,6 +214,7 @@ export function MessageBrowser({ queue }) {
         <div class="pair">
           <${Choice} label="State" name="state" state=${state} options=${isStream ? STATES.slice(0, 1) : STATES} />
           <${Text} label=${isStream ? "From offset" : "Skip"} name="offset" type="number" min="0" required state=${state} />
+          <${Text} label="Since" name="since" maxlength="60" placeholder="1h, 7D, 2026-11-25T12:00" hint=${isStream ? SINCE_STREAM : SINCE_QUEUE} state=${state} />
         </div>
         <div class="pair">
           <${Choice} label="Search in" name="field" state=${state} options=${FIELDS} />
