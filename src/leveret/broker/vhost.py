@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from leveret.broker.log import Recovery
     from leveret.broker.streams.queue import StreamQueue
     from leveret.broker.streams.recovery import StreamRecords
+    from leveret.broker.tails import Tail
 
 logger = logging.getLogger("leveret.broker")
 
@@ -107,6 +108,8 @@ class Vhost:
         self.routes: dict[bytes, Route] = {}
         # Cache: whether routes of an exchange depend on more than the address.
         self.depending: dict[str, bool] = {}
+        # The live tails of exchanges, by name.
+        self.tails: dict[str, list[Tail]] = {}
         self.topology = 0
         self.statistics = VhostStatistics()
         self.dead_letters = DeadLetters(self)
@@ -245,9 +248,18 @@ class Vhost:
         tracing = self.broker.tracing
         traces = None if tracing is None else tracing.of_exchange(self.name, exchange)
         firehose = self.firehose.of_exchange(exchange) if self.firehose.on else None
-        if events is None and traces is None and firehose is None:
+        tails = self.tails.get(exchange, [])
+        if events is None and traces is None and firehose is None and not tails:
             return None
-        return ExchangeWatch(events, traces, firehose)
+        return ExchangeWatch(events, traces, firehose, tails)
+
+    def set_tails(self, exchange: str, tails: list[Tail]) -> None:
+        """Set the live tails of an exchange."""
+        if tails:
+            self.tails[exchange] = tails
+        else:
+            self.tails.pop(exchange, None)
+        self.topology_changed()
 
     def route_own(self, message: Message) -> list[Queue]:
         """Return the queues of a message that the broker publishes itself."""

@@ -16,18 +16,22 @@ if TYPE_CHECKING:
     from leveret.broker.firehose import Firehose
     from leveret.broker.message import Entry, Message
     from leveret.broker.queues.queue import Queue
+    from leveret.broker.tails import Tail
     from leveret.broker.tracing import ExchangeTraces, QueueTraces
 
 
 class QueueWatch:
-    """The observers of one queue: its events, its traces, and the firehose of the vhost."""
+    """The observers of one queue: its events, its traces, the firehose of the vhost, and live tails."""
 
-    __slots__ = ("events", "firehose", "traces")
+    __slots__ = ("events", "firehose", "tails", "traces")
 
-    def __init__(self, events: QueueEvents | None, traces: QueueTraces | None, firehose: Firehose | None) -> None:
+    def __init__(
+        self, events: QueueEvents | None, traces: QueueTraces | None, firehose: Firehose | None, tails: list[Tail]
+    ) -> None:
         self.events = events
         self.traces = traces
         self.firehose = firehose
+        self.tails = tails
 
     def watches_deliveries(self) -> bool:
         """Return whether deliveries and settlements are observed."""
@@ -41,6 +45,8 @@ class QueueWatch:
             self.events.routed(entry)
         if self.traces is not None:
             self.traces.routed(entry)
+        for tail in self.tails:
+            tail.add(entry.message, entry)
 
     def delivered(self, entry: Entry, consumer: Consumer, copy: bool = False) -> None:
         """Record a delivery; `copy`: the entry stays. The firehose ignores browsers."""
@@ -91,14 +97,17 @@ class QueueWatch:
 
 
 class ExchangeWatch:
-    """The observers of one exchange: its events, its traces, and the firehose of the vhost."""
+    """The observers of one exchange: its events, its traces, the firehose of the vhost, and live tails."""
 
-    __slots__ = ("events", "firehose", "traces")
+    __slots__ = ("events", "firehose", "tails", "traces")
 
-    def __init__(self, events: ExchangeEvents | None, traces: ExchangeTraces | None, firehose: Firehose | None) -> None:
+    def __init__(
+        self, events: ExchangeEvents | None, traces: ExchangeTraces | None, firehose: Firehose | None, tails: list[Tail]
+    ) -> None:
         self.events = events
         self.traces = traces
         self.firehose = firehose
+        self.tails = tails
 
     def published(self, message: Message, queues: list[Queue], more_keys: list[str], client: Client) -> None:
         """Record the publish of a message that was routed to these queues, also by the keys of its CC and BCC headers."""
@@ -108,6 +117,8 @@ class ExchangeWatch:
             self.traces.published(message, queues)
         if self.firehose is not None:
             self.firehose.published(message, queues, more_keys, client)
+        for tail in self.tails:
+            tail.add(message, None)
 
 
 def events_of(queue: Queue) -> QueueEvents | None:
@@ -116,38 +127,49 @@ def events_of(queue: Queue) -> QueueEvents | None:
     return None if watch is None else watch.events
 
 
+def tails_of(queue: Queue) -> list[Tail]:
+    """Return the live tails of a queue."""
+    watch = queue.watch
+    return [] if watch is None else watch.tails
+
+
 def set_events(queue: Queue, events: QueueEvents | None) -> None:
     """Start or stop to observe a queue for its events."""
-    watch = queue.watch
-    if watch is None:
-        _set(queue, events, None, None)
-    else:
-        _set(queue, events, watch.traces, watch.firehose)
+    watch = _watch_of(queue)
+    _set(queue, events, watch.traces, watch.firehose, watch.tails)
 
 
 def set_traces(queue: Queue, traces: QueueTraces) -> None:
     """Start to observe a queue for its traces."""
-    watch = queue.watch
-    if watch is None:
-        _set(queue, None, traces, None)
-    else:
-        _set(queue, watch.events, traces, watch.firehose)
+    watch = _watch_of(queue)
+    _set(queue, watch.events, traces, watch.firehose, watch.tails)
 
 
 def set_firehose(queue: Queue, firehose: Firehose | None) -> None:
     """Start or stop to observe a queue for the firehose."""
+    watch = _watch_of(queue)
+    _set(queue, watch.events, watch.traces, firehose, watch.tails)
+
+
+def set_tails(queue: Queue, tails: list[Tail]) -> None:
+    """Set the live tails of a queue."""
+    watch = _watch_of(queue)
+    _set(queue, watch.events, watch.traces, watch.firehose, tails)
+
+
+def _watch_of(queue: Queue) -> QueueWatch:
+    """Return the watch of a queue, or one without observers."""
     watch = queue.watch
-    if watch is None:
-        _set(queue, None, None, firehose)
-    else:
-        _set(queue, watch.events, watch.traces, firehose)
+    return QueueWatch(None, None, None, []) if watch is None else watch
 
 
-def _set(queue: Queue, events: QueueEvents | None, traces: QueueTraces | None, firehose: Firehose | None) -> None:
-    if events is None and traces is None and firehose is None:
+def _set(
+    queue: Queue, events: QueueEvents | None, traces: QueueTraces | None, firehose: Firehose | None, tails: list[Tail]
+) -> None:
+    if events is None and traces is None and firehose is None and not tails:
         queue.set_watch(None)
     else:
-        queue.set_watch(QueueWatch(events, traces, firehose))
+        queue.set_watch(QueueWatch(events, traces, firehose, tails))
 
 
 def trace_get(queue: Queue, entry: Entry, client: Client) -> None:

@@ -243,8 +243,8 @@ class MessageCodec(Protocol):
     def decode(self, entry: Entry) -> tuple[FieldTable, Body]:
         """Return the properties and the body of an entry."""
 
-    def is_selected(self, entry: Entry, selector: Filter) -> bool:
-        """Return whether an entry matches a selector."""
+    def is_selected(self, message: Message, entry: Entry | None, selector: Filter) -> bool:
+        """Return whether a message in its place, or without one, matches a selector."""
 
 
 class ConnectedSession(Protocol):

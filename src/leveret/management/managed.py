@@ -16,6 +16,7 @@ from leveret.management.audit.log import AuditLog
 from leveret.management.descriptions import ConnectedSession, LinkRegistry, MessageCodec, Performance, ProcessInfo
 from leveret.management.feed import Feeds
 from leveret.management.operations.operation import Auditor
+from leveret.management.operations.tails import Tails
 from leveret.management.unacked_ages import UnackedAges
 from leveret.security.accounts import Account, UserAccount
 from leveret.security.users import UserStore
@@ -81,6 +82,7 @@ class ManagedBroker:
         self.codec = codec
         self.feeds = Feeds()
         self.unacked_ages = UnackedAges()
+        self.tails = Tails()
         self.audit = audit if audit is not None else AuditLog()
         self.auditor: Auditor = LoggingAuditor(self.audit)
         self._executor = executor

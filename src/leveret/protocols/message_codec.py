@@ -94,6 +94,6 @@ class MessageCodec:
         except WireError:
             return {}, message.body
 
-    def is_selected(self, entry: Entry, selector: Filter) -> bool:
-        """Return whether an entry matches a selector."""
-        return passes([selector], entry.message, entry, self._broker)
+    def is_selected(self, message: Message, entry: Entry | None, selector: Filter) -> bool:
+        """Return whether a message in its place, or without one, matches a selector."""
+        return passes([selector], message, entry, self._broker)

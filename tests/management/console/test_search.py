@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leveret import sync
-from tests.management.console.test_console import declare, delete, publish
+from tests.management.console.test_console import IMAGE, declare, delete, publish
 from tests.management.http.client import HttpBroker
 
 if TYPE_CHECKING:
@@ -76,3 +76,25 @@ def test_a_selector_and_a_value_in_json(console: Console, orders: str, axe: str)
     console.click("Search")
     console.see("invalid selector: position 8: expected")
     assert len(console.problems()) == 1  # the refusal
+
+
+def test_messages_are_followed_live(console: Console, api: HttpBroker, orders: str, axe: str) -> None:
+    console.enter("queues", "/", orders, tab="live")
+    console.fill("Selector", "weight > 1")
+    console.click("Follow")
+    console.see("No message has arrived so far.")
+    for number in range(3):
+        publish(api, orders, f'{{"live": {number}}}', headers={"weight": number})
+    console.see('"live": 2')
+    console.see("Following: looked at 3 messages")
+    assert console.findings(axe) == []
+    console.click("Stop")
+    console.see("Stopped: looked at 3 messages")
+    console.open("exchanges", "/", "amq.fanout", tab="live")
+    console.click("Follow")
+    console.see("No message has arrived so far.")
+    publish(api, "somewhere", IMAGE, "amq.fanout")
+    console.see(IMAGE)
+    assert console.script("return window.attacked") is None
+    console.use_phone()
+    console.see_fit()

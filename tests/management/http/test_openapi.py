@@ -149,7 +149,13 @@ def validate(document: dict[str, Any], operation: dict[str, Any], status: int, a
 
 
 # A page, the document itself, and a stream that does not end.
-OTHER_PATHS = ("/docs", "/openapi.json", "/leveret/events")
+OTHER_PATHS = (
+    "/docs",
+    "/openapi.json",
+    "/leveret/events",
+    "/leveret/queues/{vhost}/{name}/messages/tail",
+    "/leveret/exchanges/{vhost}/{name}/messages/tail",
+)
 JSON_PATHS = [path for path, methods in ROUTES.items() if "GET" in methods and path not in OTHER_PATHS]
 
 

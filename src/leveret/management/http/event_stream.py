@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from leveret.management.http.events import Events, Subscriber
 from leveret.management.http.request import Answer, Request
@@ -18,27 +18,56 @@ _SEND_TIMEOUT: Final = 30.0
 _RETRY: Final = b"retry: 2000\n\n"
 
 
-class EventStream:
-    """The body of an answer with events."""
+class Source(Protocol):
+    """The origin of the events of a stream."""
+
+    async def next(self) -> bytes:
+        """Return what is to be sent next; nothing at the end."""
+
+    def end(self, reason: str) -> None:
+        """Send the reason, then end the stream."""
+
+    async def close(self) -> None:
+        """Release what the stream uses."""
+
+
+class Subscription:
+    """Live events for one subscriber."""
 
     def __init__(self, events: Events, subscriber: Subscriber) -> None:
         self._events = events
         self._subscriber = subscriber
 
+    async def next(self) -> bytes:
+        return await self._subscriber.next()
+
+    def end(self, reason: str) -> None:
+        self._subscriber.end(reason)
+
+    async def close(self) -> None:
+        self._events.unsubscribe(self._subscriber)
+
+
+class EventStream:
+    """The body of an answer with events."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
     async def respond(self, method: str, headers: Iterable[tuple[str, str]], receive: Receive, send: Send) -> None:
         """Send events until the client disconnects or takes none for too long, or the stream ends."""
         if method == "HEAD":
-            self._subscriber.end("")
+            self._source.end("")
         sending = asyncio.ensure_future(self._send(headers, send))
         disconnected = asyncio.ensure_future(_disconnected(receive))
         try:
             await asyncio.wait((sending, disconnected), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._events.unsubscribe(self._subscriber)
             for task in (sending, disconnected):
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError, TimeoutError):
                     await task
+            await self._source.close()
 
     async def _send(self, headers: Iterable[tuple[str, str]], send: Send) -> None:
         encoded = [(name.encode(), value.encode()) for name, value in headers]
@@ -47,7 +76,7 @@ class EventStream:
         while content:
             async with asyncio.timeout(_SEND_TIMEOUT):
                 await send({"type": "http.response.body", "body": content, "more_body": True})
-            content = await self._subscriber.next()
+            content = await self._source.next()
         await send({"type": "http.response.body", "body": b""})
 
 
@@ -60,4 +89,5 @@ async def subscribe(request: Request) -> Answer:
     """Stream events. `kinds` of the query selects some; the header `Last-Event-ID` continues an earlier stream."""
     kinds = [kind for kind in request.query.get("kinds", "").split(",") if kind]
     last_id = request.headers.get("last-event-id", request.query.get("last_event_id", ""))
-    return Answer(body=EventStream(request.events, request.events.subscribe(request.identity, kinds, last_id)))
+    subscriber = request.events.subscribe(request.identity, kinds, last_id)
+    return Answer(body=EventStream(Subscription(request.events, subscriber)))

@@ -73,7 +73,8 @@ class Event:
         return identity.is_administrator()
 
 
-def _encode(name: str, data: Row, number: str = "") -> bytes:
+def encode_event(name: str, data: Row, number: str = "") -> bytes:
+    """Return an event as it is sent; `number` is its id."""
     head = f"event: {name}\n" + (f"id: {number}\n" if number else "")
     return head.encode() + b"data: " + msgspec.json.encode(data) + b"\n\n"
 
@@ -110,7 +111,7 @@ class Subscriber:
     def end(self, reason: str) -> None:
         """Send the reason, then end the stream."""
         if not self._ended:
-            self._pending.append(_encode("dropped", {"reason": reason}))
+            self._pending.append(encode_event("dropped", {"reason": reason}))
             self._ended = True
             self._ready.set()
 
@@ -145,7 +146,7 @@ class Events:
     def publish(self, kind: str, action: str, data: Row, vhost: str = "", owner: str = "") -> None:
         """Publish an event `KIND.ACTION`."""
         self._last += 1
-        encoded = _encode(f"{kind}.{action}", data, f"{self._epoch}-{self._last}")
+        encoded = encode_event(f"{kind}.{action}", data, f"{self._epoch}-{self._last}")
         event = Event(self._last, kind, vhost, owner, encoded)
         self._kept.append(event)
         self._send(event)
@@ -186,7 +187,7 @@ class Events:
         if self._statistics:
             if self._subscribers:
                 data = {"kinds": sorted(self._statistics)}
-                self._send(Event(0, "statistics", "", "", _encode("statistics", data)))
+                self._send(Event(0, "statistics", "", "", encode_event("statistics", data)))
             self._statistics = set()
 
     def reset(self) -> None:
@@ -197,7 +198,7 @@ class Events:
             subscriber.put(self._reset_event())
 
     def _reset_event(self) -> bytes:
-        return _encode("reset", {}, f"{self._epoch}-{self._last}")
+        return encode_event("reset", {}, f"{self._epoch}-{self._last}")
 
     def subscribe(self, identity: Identity, kinds: Iterable[str], last_id: str) -> Subscriber:
         """Add a subscriber. One that reconnects with the id of its last event gets those since.
@@ -216,7 +217,7 @@ class Events:
     def _missed(self, subscriber: Subscriber, last_id: str) -> Iterator[bytes]:
         if not last_id:
             # An id from which the client can continue.
-            yield _encode("hello", {}, f"{self._epoch}-{self._last}")
+            yield encode_event("hello", {}, f"{self._epoch}-{self._last}")
             return
         epoch, _, number = last_id.partition("-")
         if not number.isdecimal() or len(number) > 18:

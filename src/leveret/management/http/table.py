@@ -30,6 +30,7 @@ from leveret.management.http import (
     queues,
     session,
     streams,
+    tails,
     users,
     vhosts,
 )
@@ -151,6 +152,8 @@ ROUTES: Final[dict[str, dict[str, Route]]] = {
     "/leveret/queues/{vhost}/{name}/messages/copy": {"POST": Route(in_place.copy)},
     "/leveret/queues/{vhost}/{name}/messages/delete": {"POST": Route(in_place.delete)},
     "/leveret/queues/{vhost}/{name}/messages/resend": {"POST": Route(in_place.resend)},
+    "/leveret/queues/{vhost}/{name}/messages/tail": {"GET": Route(tails.follow_queue, payloads=True)},
+    "/leveret/exchanges/{vhost}/{name}/messages/tail": {"GET": Route(tails.follow_exchange, payloads=True)},
     "/leveret/queues/{vhost}/{name}/messages/{id}/payload": {"GET": Route(in_place.read_payload, payloads=True)},
     "/leveret/performance": {"GET": Route(performance.show, MONITOR)},
     "/leveret/streams/{vhost}/{name}": {"GET": Route(streams.show, MONITOR, "visible")},

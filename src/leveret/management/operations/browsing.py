@@ -9,8 +9,8 @@ import asyncio
 import base64
 import heapq
 import time
-from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Final, Literal
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Final, Generic, Literal, TypeVar
 
 from msgspec import field
 
@@ -173,17 +173,30 @@ class Counted(Reply, kw_only=True):
     cursor: str | None = None
 
 
-class Found:
-    """An entry with its decoded properties."""
+class Decoded:
+    """A message with its decoded properties. `place` is its entry; None for a message that is in no queue."""
 
-    __slots__ = ("body", "entry", "exchange", "properties", "routing_key")
+    __slots__ = ("body", "exchange", "message", "place", "properties", "routing_key")
 
-    def __init__(self, entry: Entry, exchange: str, routing_key: str, properties: FieldTable, body: Body) -> None:
-        self.entry = entry
-        self.exchange = exchange
-        self.routing_key = routing_key
+    def __init__(self, message: Message, place: Entry | None, address: bytes, properties: FieldTable, body: Body) -> None:
+        self.message = message
+        self.place = place
+        self.exchange, self.routing_key = split_address(address)
         self.properties = properties
         self.body = body
+
+
+class Found(Decoded):
+    """An entry with its decoded properties."""
+
+    __slots__ = ("entry",)
+
+    def __init__(self, entry: Entry, properties: FieldTable, body: Body) -> None:
+        super().__init__(entry.message, entry, address_of(entry), properties, body)
+        self.entry = entry
+
+
+D = TypeVar("D", bound=Decoded)
 
 
 class Turns:
@@ -210,28 +223,27 @@ class Turns:
         self._until = time.monotonic() + TURN
 
 
-class Matching:
+class Matching(Generic[D]):
     """Finds the messages that meet the conditions of a request. Raises `PreconditionFailed` if one is invalid.
 
     Attributes:
-        skipped: Those of the last entries that do not match because their JSON is too large to be decoded.
+        skipped: Those of the last messages that do not match because their JSON is too large to be decoded.
     """
 
-    def __init__(self, context: Context, where: list[Condition], selector: str, since: int) -> None:
+    def __init__(self, context: Context, where: list[Condition], selector: str, since: int = 0) -> None:
         self._context = context
         self._search = Search(where, selector, since)
-        self.skipped: list[Entry] = []
+        self.skipped: list[D] = []
 
-    async def matching(self, entries: list[Entry], turns: Turns) -> list[Found]:
-        """Return the decoded entries that meet the conditions."""
+    async def matching(self, messages: Iterable[D], turns: Turns) -> list[D]:
+        """Return the messages that meet the conditions. They may be decoded while they are iterated over."""
         search = self._search
-        found: list[Found] = []
+        found: list[D] = []
         self.skipped = []
-        for entry in entries:
-            item = describe_entry(self._context, entry)
-            if search.accepts(item.exchange, item.routing_key, item.properties) and self._is_selected(entry):
+        for item in messages:
+            if search.accepts(item.exchange, item.routing_key, item.properties) and self._is_selected(item):
                 if search.skips(item.body):
-                    self.skipped.append(entry)
+                    self.skipped.append(item)
                 else:
                     found.append(item)
             await turns.pause()
@@ -241,9 +253,9 @@ class Matching:
             lambda: [item for item in found if search.accepts_body(item.body)]
         )
 
-    def _is_selected(self, entry: Entry) -> bool:
+    def _is_selected(self, item: D) -> bool:
         selector = self._search.selector
-        return selector is None or self._context.managed.codec.is_selected(entry, selector)
+        return selector is None or self._context.managed.codec.is_selected(item.message, item.place, selector)
 
 
 class Selection:
@@ -260,10 +272,11 @@ class Selection:
         """Begin. Raises `PreconditionFailed` if the request is invalid."""
         if request.examine < 1 or request.examine_bytes < 1 or request.seconds <= 0:
             raise PreconditionFailed("invalid examine, examine_bytes or seconds; expected more than 0")
+        self._context = context
         stream = queue.vhost.streams.get(queue.id)
         since = since_of(request.since, context.broker.timers.unix())
         # The chunks of a stream have times.
-        self.matching = Matching(context, request.where, request.selector, since if stream is None else 0)
+        self.matching: Matching[Found] = Matching(context, request.where, request.selector, since if stream is None else 0)
         self._left = min(request.examine, MAX_EXAMINED)
         self._bytes_left = min(request.examine_bytes, MAX_EXAMINED_BYTES)
         self._until = time.monotonic() + min(request.seconds, MAX_SECONDS)
@@ -292,7 +305,7 @@ class Selection:
         walk = self.walk
         rest = self._step[self._step.index(entry) + 1 :]
         self.examined -= len(rest)
-        self.skipped -= sum(1 for skipped in self.matching.skipped if skipped in rest)
+        self.skipped -= sum(1 for skipped in self.matching.skipped if skipped.entry in rest)
         walk.start_after(walk.level, entry.seq, walk.until)
         walk.ended = False
 
@@ -308,7 +321,7 @@ class Selection:
             self._left -= len(entries)
             self._bytes_left -= sum(entry.message.size for entry in entries)
             self.examined += len(entries)
-            found = await self.matching.matching(entries, self.turns)
+            found = await self.matching.matching(describe_entries(self._context, entries), self.turns)
             self.skipped += len(self.matching.skipped)
             if found:
                 yield found
@@ -317,9 +330,12 @@ class Selection:
 
 def describe_entry(context: Context, entry: Entry) -> Found:
     """Decode an entry."""
-    exchange, routing_key = split_address(address_of(entry))
-    properties, body = context.managed.codec.decode(entry)
-    return Found(entry, exchange, routing_key, properties, body)
+    return Found(entry, *context.managed.codec.decode(entry))
+
+
+def describe_entries(context: Context, entries: list[Entry]) -> Iterator[Found]:
+    """Decode entries while they are iterated over."""
+    return (describe_entry(context, entry) for entry in entries)
 
 
 async def next_entries(walk: Walk, count: int) -> list[Entry]:
@@ -397,7 +413,7 @@ async def browse(context: Context, request: Browse) -> Browsed:
     )
 
 
-async def count(context: Context, request: Limited) -> Counted:
+async def count_messages(context: Context, request: Limited) -> Counted:
     """Count the ready messages of a queue that meet conditions."""
     queue = find_queue(context, request.vhost, request.queue)
     selection = Selection(context, queue, request)
@@ -485,7 +501,7 @@ async def _browse_unacked(context: Context, queue: Queue, request: Browse) -> Br
             break
         after = entry.seq
         examined += 1
-        for found in await matching.matching([entry], selection.turns):
+        for found in await matching.matching(describe_entries(context, [entry]), selection.turns):
             messages.append(_describe(found, request, _holder(entry.holder)))
             without_age[entry] = messages[-1]
             size += _returned_size(entry.message, request)
@@ -575,5 +591,5 @@ def _holder(consumer: Consumer | None) -> Holder | None:
 
 OPERATIONS: Operations = {
     "messages.browse": Operation(browse, Browse, Browsed, EACH),
-    "messages.count": Operation(count, Limited, Counted, EACH),
+    "messages.count": Operation(count_messages, Limited, Counted, EACH),
 }

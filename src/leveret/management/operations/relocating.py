@@ -433,7 +433,7 @@ def _edited(context: Context, vhost: Vhost, request: Resend, found: Found) -> tu
         del properties["user_id"]  # that of the original publisher
     message = context.managed.codec.encode(_address(exchange, key), body, properties, context.principal.user)
     headers = properties.get("headers")
-    changed = Found(Entry(found.entry.queue, message, 0), exchange, key, {"headers": headers or {}}, body)
+    changed = Found(Entry(found.entry.queue, message, 0), {"headers": headers or {}}, body)
     _, queues = route(context, vhost, exchange, key, changed)
     return message, queues
 

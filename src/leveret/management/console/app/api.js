@@ -114,6 +114,28 @@ export async function call(method, target, body, options = {}) {
 
 export const get = (target, options) => call("GET", target, undefined, options);
 
+/** Yields the events of a stream of server-sent events with their decoded data. */
+export async function* serverEvents(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  let name = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) {
+      return;
+    }
+    const lines = (rest + value).split("\n");
+    rest = lines.pop();
+    for (const line of lines) {
+      if (line.startsWith("event: ")) {
+        name = line.slice(7);
+      } else if (line.startsWith("data: ")) {
+        yield { name, data: JSON.parse(line.slice(6)) };
+      }
+    }
+  }
+}
+
 // Page size that `all` asks for: the largest that the API takes.
 const LARGE_PAGE = 500;
 

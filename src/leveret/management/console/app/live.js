@@ -3,7 +3,7 @@
 // With server-sent events, one tab of the browser (the holder of a lock) receives them and passes them to the others. Without
 // them, or while they are interrupted, a tab reads every five seconds while it is visible.
 
-import { has, send } from "./api.js";
+import { has, send, serverEvents } from "./api.js";
 import { signal } from "./html.js";
 
 const POLL_INTERVAL = 5000;
@@ -163,25 +163,10 @@ async function receiveEvents(signal) {
 
 /** Reads a stream of server-sent events. Any event with data means that something changed; comments keep it alive. */
 async function readEvents(body) {
-  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "";
-  let name = "";
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done) {
-      return;
-    }
-    const lines = (rest + value).split("\n");
-    rest = lines.pop();
-    if (lines.some((line) => line.startsWith("data:"))) {
-      publish({ kind: "event" });
-    }
-    for (const line of lines) {
-      if (line.startsWith("event: ")) {
-        name = line.slice(7);
-      } else if (line.startsWith("data: ") && (name === "hello" || name.startsWith("alert."))) {
-        publish({ kind: "alert", name, data: JSON.parse(line.slice(6)) });
-      }
+  for await (const { name, data } of serverEvents(body)) {
+    publish({ kind: "event" });
+    if (name === "hello" || name.startsWith("alert.")) {
+      publish({ kind: "alert", name, data });
     }
   }
 }

@@ -11,6 +11,7 @@ import { GetMessages, Message } from "./messages.js";
 import { Failure, Note, Panel } from "./parts.js";
 import { fromBase64, PART } from "./payload.js";
 import { conditionsIn, conditionText, placePath, Relocate, relocate, summary } from "./relocate.js";
+import { conditions, SearchFields, searchIn, searchQuery } from "./search.js";
 
 const PAGE = 50;
 // The limits of one request of a search: short enough for a timely progress, and for a search that is cancelled to end.
@@ -22,33 +23,6 @@ const STATES = [
   ["ready", "Ready"],
   ["unacked", "Unacked"],
 ];
-// Fields of a search; those that end with a dot need a name.
-const FIELDS = [
-  ["", "everything"],
-  ["body", "the body"],
-  ["body.", "a value in a JSON body"],
-  ["headers.", "a header"],
-  ["routing_key", "the routing key"],
-  ["exchange", "the exchange"],
-  ["correlation_id", "the correlation id"],
-  ["message_id", "the message id"],
-  ["type", "the type"],
-  ["content_type", "the content type"],
-  ["reply_to", "the reply-to"],
-  ["user_id", "the user id"],
-  ["app_id", "the app id"],
-];
-const MATCHES = [
-  ["contains", "contains"],
-  ["equals", "is"],
-  ["not_equals", "is not"],
-  ["less", "is less than"],
-  ["less_or_equal", "is at most"],
-  ["greater", "is greater than"],
-  ["greater_or_equal", "is at least"],
-  ["regex", "matches (RE2)"],
-  ["exists", "exists"],
-];
 
 const SINCE_STREAM = "A time (UTC), or an interval ago: from the chunk of the stream that contains it";
 const SINCE_QUEUE = "A time (UTC), or an interval ago: only messages whose property timestamp is not earlier";
@@ -57,16 +31,8 @@ const SINCE_QUEUE = "A time (UTC), or an interval ago: only messages whose prope
 export const reader = (queue, { id }, queueId) => async (first, length) =>
   fromBase64((await get(withQuery(placePath(queue, "messages", id, "payload"), { first, length, queue_id: queueId }))).payload);
 
-// Conditions that compare a number with numbers, and another text with texts.
-const ORDERS = new Set(["less", "less_or_equal", "greater", "greater_or_equal"]);
-
-/** Returns the conditions of a search, as requests have them. A path in a JSON body may begin with a bracket. */
-function conditions({ group, field, name, match, value, selector, since }) {
-  const whole = field === "body." && name.startsWith("[") ? `body${name}` : field.endsWith(".") ? `${field}${name}` : field;
-  const compared = ORDERS.has(match) && value.trim() && Number.isFinite(Number(value)) ? Number(value) : value;
-  const own = match === "exists" ? { field: whole, match } : { field: whole, match, value: compared };
-  return { where: field ? [...group, own] : group, selector, since };
-}
+/** Returns the conditions of a request. */
+const selection = (wanted) => ({ ...conditions(wanted), since: wanted.since });
 
 const isSearchFor = (wanted) => Boolean(wanted?.field || wanted?.selector || wanted?.since || wanted?.group.length);
 
@@ -89,11 +55,7 @@ export function MessageBrowser({ queue }) {
     state: query.state ?? "ready",
     offset: query.offset ?? "0",
     since: query.since ?? "",
-    field: query.field ?? "",
-    name: query.key ?? "",
-    match: query.match ?? "contains",
-    value: query.value ?? "",
-    selector: query.selector ?? "",
+    ...searchIn(query),
   });
   // Conditions of the location, such as those of a group of dead letters, beside those of the form.
   const group = conditionsIn(query.where);
@@ -147,7 +109,7 @@ export function MessageBrowser({ queue }) {
           count: until - page.messages.length,
           truncate: PART,
           encoded: true,
-          ...conditions(wanted),
+          ...selection(wanted),
           cursor: page.cursor,
           ...LIMITS,
         };
@@ -167,7 +129,7 @@ export function MessageBrowser({ queue }) {
     run(async (signal) => {
       let rest = { messages: 0, examined: 0, skipped: 0, cursor: found.cursor };
       do {
-        const answer = await call("POST", placePath(queue, "messages", "count"), { ...conditions(read), cursor: rest.cursor, ...LIMITS }, { signal });
+        const answer = await call("POST", placePath(queue, "messages", "count"), { ...selection(read), cursor: rest.cursor, ...LIMITS }, { signal });
         rest = {
           messages: rest.messages + answer.messages,
           examined: rest.examined + answer.examined,
@@ -184,8 +146,8 @@ export function MessageBrowser({ queue }) {
 
   function submit(event) {
     event.preventDefault();
-    const { state: kind, offset, since, field, name, match, value, selector } = values;
-    setQuery({ state: kind === "ready" ? "" : kind, offset: offset === "0" ? "" : offset, since, field, key: field.endsWith(".") ? name : "", match: field ? match : "", value: field ? value : "", selector });
+    const { state: kind, offset, since } = values;
+    setQuery({ state: kind === "ready" ? "" : kind, offset: offset === "0" ? "" : offset, since, ...searchQuery(values) });
     load(values);
   }
   const again = () => {
@@ -201,7 +163,7 @@ export function MessageBrowser({ queue }) {
   const isSearch = isSearchFor(read);
   const canChange = read?.state === "ready" && (selected.size > 0 || (isSearch && messages.length > 0));
   const what = selected.size > 0 ? plural(selected.size, "selected message") : "all messages that match";
-  const body = selected.size > 0 ? { ids: [...selected], queue_id: found?.queue_id } : conditions(read ?? values);
+  const body = selected.size > 0 ? { ids: [...selected], queue_id: found?.queue_id } : selection(read ?? values);
   const change = { queue, what, body, done: again };
   const message = messages[chosen];
 
@@ -216,13 +178,7 @@ export function MessageBrowser({ queue }) {
           <${Text} label=${isStream ? "From offset" : "Skip"} name="offset" type="number" min="0" required state=${state} />
           <${Text} label="Since" name="since" maxlength="60" placeholder="1h, 7D, 2026-11-25T12:00" hint=${isStream ? SINCE_STREAM : SINCE_QUEUE} state=${state} />
         </div>
-        <div class="pair">
-          <${Choice} label="Search in" name="field" state=${state} options=${FIELDS} />
-          ${values.field.endsWith(".") && html`<${Text} label=${values.field === "headers." ? "Header" : "Path"} name="name" state=${state} required maxlength="255" placeholder=${values.field === "body." ? "items[0].id" : undefined} />`}
-          ${values.field && html`<${Choice} label="Condition" name="match" state=${state} options=${MATCHES} />`}
-          ${values.field && values.match !== "exists" && html`<${Text} label="Text" name="value" state=${state} required />`}
-        </div>
-        <${Text} label="Selector" name="selector" state=${state} maxlength="4096" placeholder="color = 'red' AND weight > 2500" hint="A JMS message selector, as consumers use it" />
+        <${SearchFields} state=${state} />
         <div class="row">
           <button class="primary" disabled=${busy}>${values.field || values.selector ? "Search" : "Browse"}</button>
           <span class="muted small">Messages stay where they are, and do not count as redelivered.</span>

@@ -12,6 +12,7 @@ import { copyAs } from "../ui/copy.js";
 import { ListView } from "../ui/list.js";
 import { Badge, Entries, ExchangeLink, Failure, Features, Note, Panel, QueueLink, Stats, Tabs, Title } from "../ui/parts.js";
 import { PublishForm } from "../ui/publish.js";
+import { LiveTail } from "../ui/tail.js";
 
 const stats = (row, key) => row.message_stats?.[`${key}_details`]?.rate;
 
@@ -40,6 +41,7 @@ export const ExchangesView = () => html`
 const TABS = [
   ["bindings", "Bindings"],
   ["publish", "Publish"],
+  ["live", "Live"],
 ];
 
 export function ExchangeView({ parts }) {
@@ -65,7 +67,11 @@ export function ExchangeView({ parts }) {
     />
     <${Failure} error=${error} />
     <${Tabs} label="Parts of the exchange" parts=${parts} items=${TABS} current=${tab} />
-    ${tab === "publish" ? html`<${Publish} exchange=${exchange} />` : html`<${Bindings} exchange=${exchange} target=${target} />`}
+    ${tab === "publish"
+      ? html`<${Publish} exchange=${exchange} />`
+      : tab === "live"
+        ? html`<${LiveTail} key=${target} queue=${exchange} target=${path("leveret", "exchanges", vhost, name, "messages", "tail")} />`
+        : html`<${Bindings} exchange=${exchange} target=${target} />`}
   `;
 }
 

@@ -16,8 +16,10 @@ import { AddMarkButton, EventsPanel, useEvents } from "../ui/marks.js";
 import { share } from "../ui/share.js";
 import { Badge, Entries, Facts, Failure, Features, Findings, Panel, Stats, Tabs, Title } from "../ui/parts.js";
 import { PublishForm } from "../ui/publish.js";
+import { placePath } from "../ui/relocate.js";
 import { isAdministrator, isMonitor } from "../session.js";
 import { SmallTable } from "../ui/table.js";
+import { LiveTail } from "../ui/tail.js";
 import { CONSUMER_COLUMNS, consumerKey } from "./consumers.js";
 import { Playground } from "./playground.js";
 import { State } from "./queues.js";
@@ -26,6 +28,7 @@ import { Segments } from "./segments.js";
 const TABS = [
   ["state", "State"],
   ["messages", "Messages"],
+  ["live", "Live"],
   ["dead-letters", "Dead letters"],
   ["publish", "Publish"],
   ["playground", "Playground"],
@@ -44,7 +47,7 @@ export function QueueView({ parts }) {
   }
   const streamTabs = [...TABS.filter(([id]) => id !== "dead-letters"), ...(isMonitor() ? [["segments", "Segments"]] : [])];
   const Tab =
-    { messages: Messages, "dead-letters": DeadLetters, publish: Publish, playground: Playground, bindings: Bindings, consumers: Consumers, segments: Segments }[tab] ?? StateTab;
+    { messages: Messages, live: Live, "dead-letters": DeadLetters, publish: Publish, playground: Playground, bindings: Bindings, consumers: Consumers, segments: Segments }[tab] ?? StateTab;
   return html`
     <${Title}
       crumb=${crumb}
@@ -195,5 +198,7 @@ const Publish = ({ queue }) => html`
     <${PublishForm} vhost=${queue.vhost} exchange="" routingKey=${queue.name} />
   <//>
 `;
+
+const Live = ({ queue }) => html`<${LiveTail} key=${idOf(queue)} queue=${queue} target=${placePath(queue, "messages", "tail")} />`;
 
 const Messages = ({ queue }) => html`<${MessageBrowser} queue=${queue} />`;
