@@ -57,6 +57,7 @@ COMMANDS = {
     "global-parameters": ("leveret.cli.parameters:global_parameters", "List, set and delete global parameters."),
     "definitions": ("leveret.cli.definitions:definitions", "Export, import and compare definitions."),
     "permissions": ("leveret.cli.permissions:permissions", "List, set and delete permissions."),
+    "roles": ("leveret.cli.roles:roles", "List, grant and revoke roles in management."),
     "topic-permissions": (
         "leveret.cli.topic_permissions:topic_permissions",
         "List, set and clear topic permissions.",

@@ -7,8 +7,8 @@ The mode of the socket file grants access to its owner only. Requests and replie
     {"v": 1, "result": [{...}, ...]}      the rest of the list, or the result
     {"v": 1, "error": {"condition": "not-found", "text": "vhost 'x' does not exist"}}
 
-With `"as": "USER"`, and `"vhost"` for an operation inside a vhost, the broker checks the permissions of that user. With
-`"token"` too, the token has the permissions:
+With `"as": "USER"`, and `"vhost"` for an operation inside a vhost, the broker checks the roles of that user, or the
+permissions of a user without roles. With `"token"` too, the token has the permissions:
 
     {"v": 1, "call": "queue.declare", "as": "alice", "vhost": "/", "arguments": {"name": "orders"}}
 
@@ -38,7 +38,8 @@ import msgspec
 from leveret.broker.errors import BrokerError
 from leveret.management.admin import Admin
 from leveret.management.json_values import ReplyValue, encode_json
-from leveret.management.operations.operation import Operator, User
+from leveret.management.operations.operation import Operator, Principal, User
+from leveret.management.roles import RoleHolder
 from leveret.management.socket_path import short_path
 from leveret.management.structs import Reply
 
@@ -107,7 +108,9 @@ class ControlServer:
         user, vhost = request.get("as"), request.get("vhost")
         if user is None:
             return await self._admin.call(name, arguments, Operator(actor, source))
-        principal = User(await self._admin.managed.account(str(user), request.get("token")), source=source)
+        account = await self._admin.managed.account(str(user), request.get("token"))
+        grants = self._admin.managed.roles.of(account.name)
+        principal: Principal = RoleHolder(account.name, grants, name, source) if grants else User(account, source=source)
         if vhost is None:
             return await self._admin.call(name, arguments, principal)
         return await self._admin.call_in_vhost(name, arguments, str(vhost), principal)

@@ -17,6 +17,7 @@ from leveret.management.descriptions import ConnectedSession, LinkRegistry, Mess
 from leveret.management.feed import Feeds
 from leveret.management.operations.operation import Auditor
 from leveret.management.operations.tails import Tails
+from leveret.management.roles import Roles
 from leveret.management.unacked_ages import UnackedAges
 from leveret.security.accounts import Account, UserAccount
 from leveret.security.users import UserStore
@@ -70,6 +71,7 @@ class ManagedBroker:
     ) -> None:
         self.broker = broker
         self.users = users
+        self.roles = Roles(broker)
         self.sessions = sessions
         self.config = config
         self.config_name = config_name

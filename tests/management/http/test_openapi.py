@@ -264,6 +264,7 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("PUT", "/permissions/{vhost}/{user}"): _REGEXES,
     ("PUT", "/topic-permissions/{vhost}/{user}"): {"exchange": NAME, "write": "^x", "read": "^x"},
     ("PUT", "/topic-permissions/{vhost}/{user}/{exchange}"): {"exchange": NAME, "write": "^x", "read": "^x"},
+    ("PUT", "/leveret/roles/{user}"): {"grants": [{"role": "viewer", "vhosts": "^none$", "names": ".*"}]},
     ("PUT", "/vhost-limits/{vhost}/{name}"): {"value": 5000},
     ("PUT", "/user-limits/{user}/{name}"): {"value": 5},
     ("PUT", "/policies/{vhost}/{name}"): _POLICY,

@@ -182,7 +182,8 @@ def with_cookie(api: HttpBroker, cookie: str, method: str, path: str, body: Any 
 
 def test_a_session_stands_for_its_user(api: HttpBroker) -> None:
     reply = sign_in(api, {"username": "manager", "password": "manager"})
-    assert (reply.status, reply.json) == (201, {"user": {"name": "manager", "tags": ["management"]}})
+    user = {"name": "manager", "tags": ["management"], "grants": []}
+    assert (reply.status, reply.json) == (201, {"user": user})
     cookie = cookie_of(reply)
     assert with_cookie(api, cookie, "GET", "/whoami").json == {"name": "manager", "tags": ["management"]}
     assert with_cookie(api, cookie, "GET", "/users").json["reason"] == "Not administrator user"
@@ -190,7 +191,7 @@ def test_a_session_stands_for_its_user(api: HttpBroker) -> None:
     assert with_cookie(api, cookie, "PUT", "/queues/%2F/other", {}, **CONSOLE).status == 401
     assert with_cookie(api, cookie, "DELETE", "/queues/%2F/mine-s", **CONSOLE).status == 204
     found = with_cookie(api, cookie, "GET", "/leveret/session").json
-    assert found == {"user": {"name": "manager", "tags": ["management"]}}
+    assert found == {"user": user}
 
 
 def test_the_cookie_is_for_this_site_and_not_for_scripts(api: HttpBroker) -> None:

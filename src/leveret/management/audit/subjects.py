@@ -325,6 +325,10 @@ def _topic_permissions(context: Context, request: _AboutUserInVhost) -> object:
     return {name: msgspec.structs.asdict(permission) for name, permission in found.items()} if found else None
 
 
+def _roles(context: Context, request: _AboutUser) -> object:
+    return msgspec.to_builtins(context.managed.roles.of(request.user).listed) or None
+
+
 def _vhost_state(context: Context, request: _Named) -> object:
     vhost = context.broker.vhosts.get(request.name)
     if vhost is None:
@@ -383,6 +387,7 @@ _PERMISSION: Final[Subject[Context, _AboutUserInVhost]] = Subject("permission", 
 _TOPIC: Final[Subject[Context, _AboutUserInVhost]] = Subject(
     "topic_permission", _user_name, _topic_permissions, _vhost_name
 )
+_ROLES: Final[Subject[Context, _AboutUser]] = Subject("role", _user_name, _roles, _no_vhost)
 _VHOST: Final[Subject[Context, _Named]] = Subject("vhost", _name, _vhost_state, _is_vhost)
 _POLICY: Final[Subject[Context, _NamedInVhost]] = Subject("policy", _name, _policy("user"), _vhost_name)
 _OPERATOR_POLICY: Final[Subject[Context, _NamedInVhost]] = Subject(
@@ -421,6 +426,7 @@ _BY_NAME: Final[dict[str, Subject[Context, Any]]] = {
     **dict.fromkeys(("bindings.add", "bindings.delete"), _BINDING),
     **dict.fromkeys(("users.add", "users.set", "users.change", "users.delete"), _USER),
     **dict.fromkeys(("permissions.set", "permissions.delete"), _PERMISSION),
+    **dict.fromkeys(("roles.set", "roles.grant", "roles.revoke"), _ROLES),
     **dict.fromkeys(("topic_permissions.set", "topic_permissions.clear"), _TOPIC),
     **dict.fromkeys(("vhosts.add", "vhosts.change", "vhosts.trace", "vhosts.delete"), _VHOST),
     **dict.fromkeys(("policies.set", "policies.delete"), _POLICY),

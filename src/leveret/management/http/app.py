@@ -39,7 +39,7 @@ from leveret.management.http.sign_in import SignIn
 from leveret.management.http.snapshot import Snapshot
 from leveret.management.http.table import Route, find
 from leveret.management.http.webhooks import Webhooks
-from leveret.security.tags import NO_PAYLOADS, READ_ONLY
+from leveret.security.tags import READ_ONLY
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -161,7 +161,7 @@ class Application:
         address = client[0] if client else ""
         identity = ANONYMOUS if route.public else await self._sign_in.identify(headers, address, method not in _SAFE)
         _check_access(route, identity, path)
-        _check_restrictions(route, identity, method)
+        _check_restrictions(route, identity, method, path)
         if "vhost" in path and route.scope != "all":
             await self._check_vhost(path["vhost"])
         query = _query(scope["query_string"])
@@ -310,20 +310,20 @@ class _Disconnected(Exception):
 
 def _check_access(route: Route, identity: Identity, path: Mapping[str, str]) -> None:
     """Raise `HttpError` unless the user may use the route: 401 without the tag, 404 for a vhost that is not visible."""
-    route.access.check(identity)
     vhost = path.get("vhost")
+    route.access.check(identity, vhost)
     if vhost is None or route.scope == "all" or identity.is_administrator() or vhost in identity.vhosts:
         return
     if route.scope == "own" or not identity.sees(vhost):
         raise not_found()
 
 
-def _check_restrictions(route: Route, identity: Identity, method: str) -> None:
-    """Raise `HttpError` (401) if a tag of the user forbids to change objects or to read payloads."""
+def _check_restrictions(route: Route, identity: Identity, method: str, path: Mapping[str, str]) -> None:
+    """Raise `HttpError` (401) if a tag or the roles of the user forbid to change objects or to read payloads."""
     if method not in _SAFE and not route.reads and identity.is_read_only():
         raise not_authorised(f"the user has the tag '{READ_ONLY}' and may change nothing")
-    if route.payloads and not identity.may_read_payloads():
-        raise not_authorised(f"the user has the tag '{NO_PAYLOADS}' and may not read payloads")
+    if route.payloads:
+        identity.check_payloads(path.get("vhost", ""), path["name"])
 
 
 def _address(client: tuple[str, int] | None) -> str:

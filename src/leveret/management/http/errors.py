@@ -10,6 +10,7 @@ NOT_AUTHORISED: Final = "not_authorised"
 _CONDITIONS: Final = {
     "not-found": (404, "not_found"),
     "access-refused": (401, NOT_AUTHORISED),
+    "role-required": (401, NOT_AUTHORISED),
     "not-allowed": (400, "bad_request"),
     "internal-error": (500, "internal_server_error"),
 }
@@ -67,4 +68,4 @@ def not_authorised(reason: str) -> HttpError:
 def as_http_error(refused: BrokerRefused) -> HttpError:
     """Return the answer to a request whose operation the broker refused."""
     status, error = _CONDITIONS.get(refused.condition, (400, "bad_request"))
-    return HttpError(status, error, _REFUSED if error == NOT_AUTHORISED else str(refused))
+    return HttpError(status, error, _REFUSED if refused.condition == "access-refused" else str(refused))

@@ -39,7 +39,7 @@ _FOR_ALL: Final = frozenset(("alarm", "statistics"))
 # Kinds of the audit log that the copies of objects report, too.
 _COPIED: Final = frozenset(("queue", "exchange", "connection"))
 # Kinds after whose changes a user may see other objects than before.
-_RIGHTS: Final = frozenset(("user", "permission", "topic_permission"))
+_RIGHTS: Final = frozenset(("user", "permission", "topic_permission", "role"))
 
 
 class Event:

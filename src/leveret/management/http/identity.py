@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from leveret.management.http.errors import not_authorised
+from leveret.management.http.errors import HttpError, not_authorised
+from leveret.security.roles import POLICYMAKER as POLICYMAKER_ROLE
+from leveret.security.roles import VIEWER, Grants
 from leveret.security.tags import ADMINISTRATOR, MANAGEMENT, MONITORING, NO_PAYLOADS, POLICYMAKER, READ_ONLY
 
 # Tags of users who may set policies, parameters and rules.
 POLICYMAKERS: Final = (ADMINISTRATOR, POLICYMAKER)
 MANAGEMENT_TAGS: Final = frozenset((ADMINISTRATOR, MONITORING, POLICYMAKER, MANAGEMENT))
+_NO_GRANTS: Final = Grants([])
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +25,14 @@ class Identity:
         tags: The tags.
         vhosts: The vhosts that the user may use.
         token: The token that has the user's permissions; "" for a user of the broker.
+        grants: The roles, which have the place of permissions if there are any.
     """
 
     name: str
     tags: frozenset[str]
     vhosts: frozenset[str]
     token: str = ""
+    grants: Grants = _NO_GRANTS
 
     def is_administrator(self) -> bool:
         return ADMINISTRATOR in self.tags
@@ -40,9 +45,20 @@ class Identity:
         """Return whether the user may change nothing over HTTP, whatever the other tags are."""
         return READ_ONLY in self.tags
 
-    def may_read_payloads(self) -> bool:
-        """Return whether answers to the user may have payloads of messages."""
-        return NO_PAYLOADS not in self.tags
+    def check_payloads(self, vhost: str, queue: str) -> None:
+        """Raise `HttpError` (401) unless answers to the user may have payloads of messages of a queue."""
+        if NO_PAYLOADS in self.tags:
+            raise not_authorised(f"the user has the tag '{NO_PAYLOADS}' and may not read payloads")
+        if self.grants and not self.grants.allows(VIEWER, vhost, queue):
+            raise not_authorised(f"the user may not read payloads of queue '{queue}' without the role '{VIEWER}'")
+
+    def may_read_payloads(self, vhost: str, queue: str) -> bool:
+        """Return whether answers to the user may have payloads of messages of a queue."""
+        try:
+            self.check_payloads(vhost, queue)
+        except HttpError:
+            return False
+        return True
 
     def sees(self, vhost: str) -> bool:
         """Return whether lists show the objects of a vhost."""
@@ -56,8 +72,8 @@ ANONYMOUS: Final = Identity("", frozenset(), frozenset())
 class Access:
     """The access rule of a route."""
 
-    def check(self, identity: Identity) -> None:
-        """Raise `HttpError` unless the user may use the route."""
+    def check(self, identity: Identity, vhost: str | None) -> None:
+        """Raise `HttpError` unless the user may use the route for a vhost, or for none."""
 
 
 class _Tagged(Access):
@@ -65,12 +81,20 @@ class _Tagged(Access):
         self._reason = reason
         self._tags = tags
 
-    def check(self, identity: Identity) -> None:
+    def check(self, identity: Identity, vhost: str | None) -> None:
         if identity.tags.isdisjoint(self._tags):
             raise not_authorised(self._reason)
+
+
+class _Policies(_Tagged):
+    """The rule for policies and parameters, which a role for all names of a vhost allows there."""
+
+    def check(self, identity: Identity, vhost: str | None) -> None:
+        if vhost is None or not identity.grants.allows_all_of(POLICYMAKER_ROLE, vhost):
+            super().check(identity, vhost)
 
 
 ANY: Final = Access()
 ADMIN: Final = _Tagged("Not administrator user", ADMINISTRATOR)
 MONITOR: Final = _Tagged("Not monitor user", ADMINISTRATOR, MONITORING)
-POLICY: Final = _Tagged("User not authorised to access object", *POLICYMAKERS)
+POLICY: Final = _Policies("User not authorised to access object", *POLICYMAKERS)

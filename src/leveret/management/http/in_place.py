@@ -7,10 +7,9 @@ from typing import Final
 
 from leveret.management.http.connections import connections_by_number
 from leveret.management.http.control import Row
-from leveret.management.http.errors import bad_request, not_authorised, not_found
+from leveret.management.http.errors import bad_request, not_found
 from leveret.management.http.identity import ADMIN, ANY, POLICY, Access
 from leveret.management.http.request import NO_CONTENT, Answer, Request
-from leveret.security.tags import NO_PAYLOADS
 
 _NUMBERS: Final = ("offset", "count", "truncate", "examine", "examine_bytes")
 _TEXTS: Final = ("state", "encoding", "cursor", "since")
@@ -32,12 +31,12 @@ async def _check_queue(request: Request) -> None:
 def _check_conditions(request: Request) -> None:
     """Raise `HttpError` (401) for conditions on bodies by a user who may not read payloads, since they disclose them."""
     where = request.body().get("where")
-    if request.identity.may_read_payloads() or not isinstance(where, list):
+    if not isinstance(where, list):
         return
     for condition in where:
         field = condition.get("field") if isinstance(condition, dict) else ""
         if isinstance(field, str) and field.startswith("body"):
-            raise not_authorised(f"the user has the tag '{NO_PAYLOADS}' and may not search bodies")
+            request.identity.check_payloads(request.vhost, request.name)
 
 
 def _with_body(request: Request, *keys: str) -> Row:
@@ -83,7 +82,7 @@ async def search(request: Request) -> Answer:
 
 async def _browse(request: Request, wanted: Row) -> Row:
     """Return messages. Without the right to read payloads, these are empty."""
-    if not request.identity.may_read_payloads():
+    if not request.identity.may_read_payloads(request.vhost, request.name):
         wanted["truncate"] = 0
     found: Row = await request.control.call(
         "messages.browse", {"vhost": request.vhost, "queue": request.name, **wanted}, user=request.identity.name
@@ -182,7 +181,7 @@ async def delete_matching(request: Request) -> Answer:
     access = _DELETABLE.get(kind) if isinstance(kind, str) else None
     if access is None:
         raise bad_request(f"unknown kind '{kind}'; expected one of {', '.join(_DELETABLE)}")
-    access.check(request.identity)
+    access.check(request.identity, request.text("vhost", "/"))
     wanted = _with_body(request, "kind", "pattern", "vhost", "dry_run", "if_unused", "if_empty")
     if kind not in ("users", "vhosts"):
         _check_vhost(request)

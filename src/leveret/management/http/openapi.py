@@ -37,6 +37,7 @@ from leveret.management.http import (
     parameters,
     performance,
     queues,
+    roles,
     schemas,
     session,
     streams,
@@ -61,7 +62,7 @@ _RIGHTS: Final = {
     ANY: "any tag for management",
     ADMIN: "the tag administrator",
     MONITOR: "the tag monitoring or administrator",
-    POLICY: "the tag policymaker or administrator",
+    POLICY: "the tag policymaker or administrator, or the role policymaker for the vhost",
 }
 
 
@@ -179,6 +180,10 @@ OPERATIONS: Final[Mapping[Handler, Operation]] = {
     overview.show_node: Operation(schemas.Node, text="Return the node."),
     overview.show_relative_memory: Operation(schemas.RelativeMemory),
     overview.show_node_memory: Operation(schemas.NodeMemory, text="Return the memory of the node."),
+    **_lists(schemas.RoleOfUser, roles.list_all, roles.list_of_user, text="List roles of users."),
+    roles.put: Operation(body=schemas.RolesToSet, status=204),
+    roles.delete: Operation(status=204),
+    roles.show_own: Operation(schemas.OwnRole),
     session.login: Operation(body=schemas.SignIn, status=204),
     session.show: Operation(schemas.Session),
     session.open_session: Operation(schemas.Session, schemas.SignIn, status=201),

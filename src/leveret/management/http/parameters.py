@@ -9,6 +9,7 @@ from leveret.management.http.errors import not_authorised
 from leveret.management.http.lists import columns_of, select
 from leveret.management.http.request import CREATED, NO_CONTENT, Answer, Request
 from leveret.management.json_values import Json
+from leveret.security import roles
 
 # Components that restrict the users of a vhost: only administrators change them.
 _RESTRICTIONS: Final = ("operator_policy", "vhost-limits")
@@ -20,6 +21,11 @@ def _address(request: Request) -> Row:
 
 def _check_change(request: Request) -> None:
     if request.path["component"] in _RESTRICTIONS and not request.identity.is_administrator():
+        raise not_authorised("Not administrator user")
+
+
+def _check_global_change(request: Request) -> None:
+    if request.name == roles.PARAMETER and not request.identity.is_administrator():
         raise not_authorised("Not administrator user")
 
 
@@ -74,11 +80,13 @@ async def show_global(request: Request) -> Answer:
 
 async def put_global(request: Request) -> Answer:
     """Add or replace a global parameter: `value` is required."""
+    _check_global_change(request)
     stored = await request.change("global_parameters.set", {"name": request.name, "value": _value(request)})
     return CREATED if stored["created"] else NO_CONTENT
 
 
 async def delete_global(request: Request) -> Answer:
+    _check_global_change(request)
     await request.get("global_parameters.show", {"name": request.name})
     await request.change("global_parameters.delete", {"name": request.name})
     return NO_CONTENT

@@ -125,10 +125,51 @@ class Whoami(Answer):
     tags: list[str]
 
 
+class Role(Answer):
+    """A role for the queues and exchanges whose names match, in the vhosts whose names match."""
+
+    role: str
+    vhosts: str
+    names: str
+
+
+class RoleOfUser(Role):
+    """A role of a user."""
+
+    user: str
+
+
+class RoleToGrant(Body):
+    """A role to grant. `vhosts` and `names` are regular expressions, by default `.*`."""
+
+    role: str
+    vhosts: str | UnsetType = UNSET
+    names: str | UnsetType = UNSET
+
+
+class RolesToSet(Body):
+    """All roles of a user."""
+
+    grants: list[RoleToGrant]
+
+
+class OwnRole(Answer):
+    """The highest role of the user for a queue or exchange. `restricted` is false for a user without roles."""
+
+    restricted: bool
+    role: str | None
+
+
+class SessionUser(Whoami):
+    """The user of a session, with the roles."""
+
+    grants: list[Role]
+
+
 class Session(Answer):
     """The user of a session, or null."""
 
-    user: Whoami | None
+    user: SessionUser | None
 
 
 class OwnSession(Answer):

@@ -6,6 +6,8 @@ import logging
 from typing import Final
 from urllib.parse import parse_qsl
 
+import msgspec
+
 from leveret.management.http.control import Row
 from leveret.management.http.errors import bad_request, not_found
 from leveret.management.http.identity import Identity
@@ -98,4 +100,5 @@ async def end_any_session(request: Request) -> Answer:
 
 
 def _described(identity: Identity) -> dict[str, object]:
-    return {"name": identity.name, "tags": sorted(identity.tags)}
+    grants = [msgspec.structs.asdict(grant) for grant in identity.grants.listed]
+    return {"name": identity.name, "tags": sorted(identity.tags), "grants": grants}

@@ -16,12 +16,15 @@ from http.cookies import CookieError, SimpleCookie
 from math import inf
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from leveret.management.http.attempts import Attempts
 from leveret.management.http.control import Control, Row
 from leveret.management.http.errors import NOT_AUTHORISED, BrokerRefused, HttpError, not_authorised
 from leveret.management.http.identity import MANAGEMENT_TAGS, Identity
 from leveret.management.http.sessions import Session, Sessions
 from leveret.management.http.settings import HttpSettings
+from leveret.security.roles import Grant, Grants
 
 if TYPE_CHECKING:
     from leveret.security.oauth.refreshing import Refresher
@@ -291,11 +294,12 @@ class SignIn:
 
 
 def identity_of(user: Row, password: str) -> Identity:
-    """Return the identity of a user who has logged in. Raises `HttpError` (401) if the user has no tag for management."""
+    """Return the identity of a user who has logged in. Raises `HttpError` (401) without a tag or role for management."""
     tags = frozenset(user["tags"])
-    if tags.isdisjoint(MANAGEMENT_TAGS):
+    grants = Grants(msgspec.convert(user["grants"], list[Grant]))
+    if tags.isdisjoint(MANAGEMENT_TAGS) and not grants:
         raise not_authorised("Not management user")
-    return Identity(user["name"], tags, frozenset(user["vhosts"]), password if user["is_token"] else "")
+    return Identity(user["name"], tags, frozenset(user["vhosts"]), password if user["is_token"] else "", grants)
 
 
 def _refused(reason: str) -> HttpError:

@@ -37,6 +37,7 @@ class Principal(Protocol):
         user: The name of the user.
         actor: The user to name in the audit log.
         source: Where the request came from.
+        required_role: The role that the caller needs, if roles decide what it may do; otherwise "".
     """
 
     @property
@@ -47,6 +48,9 @@ class Principal(Protocol):
 
     @property
     def source(self) -> str: ...
+
+    @property
+    def required_role(self) -> str: ...
 
     def is_operator(self) -> bool:
         """Return whether the caller may execute every operation."""
@@ -62,6 +66,7 @@ class Operator:
     """Principal of the control socket: a process of the user that runs the broker. It may act for a user, `actor`."""
 
     user = ""
+    required_role = ""
 
     def __init__(self, actor: str = "", source: str = "control socket") -> None:
         self.actor = actor
@@ -79,6 +84,8 @@ class Operator:
 
 class User:
     """Principal with the permissions of an account. `client_id` is the value of that variable in topic permissions."""
+
+    required_role = ""
 
     def __init__(self, account: Account, client_id: str = "", source: str = "") -> None:
         self.user = self.actor = account.name
@@ -101,6 +108,12 @@ class Change:
 
     def done(self, result: object = None) -> None:
         """Record the change."""
+
+
+class RoleRequired(AccessRefused):
+    """The roles of the user do not allow the operation."""
+
+    condition = "role-required"
 
 
 class Auditor:
@@ -157,6 +170,11 @@ def check_topics(context: Context, vhost: str, exchange: str, routing_keys: list
 
 def _check(principal: Principal, vhost: str, permission: str, resource: str) -> None:
     if not principal.may(vhost, permission, resource):
+        if principal.required_role:
+            raise RoleRequired(
+                f"user '{principal.user}' does not have the role '{principal.required_role}' for"
+                f" '{resource or 'amq.default'}' in vhost '{vhost}'; administrators grant it with 'leveret roles grant'"
+            )
         raise AccessRefused(
             f"{permission} access to '{resource or 'amq.default'}' in vhost '{vhost}' refused for user '{principal.user}'"
         )

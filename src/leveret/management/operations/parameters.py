@@ -8,7 +8,9 @@ from leveret.broker.parameters import Value
 from leveret.management.json_values import ClientTable, ReplyValue
 from leveret.management.operations.operation import Applied, Context, Operation, Operations
 from leveret.management.operations.policies import Stored
+from leveret.management.roles import check_parameter
 from leveret.management.structs import InVhost, Named, NamedInVhost, Reply, Request, check_value
+from leveret.security import roles
 
 
 class Parameters(InVhost, kw_only=True):
@@ -106,8 +108,10 @@ def show_global_parameter(context: Context, request: Named) -> GlobalParameterIn
     return GlobalParameterInfo(name=request.name, value=_json(context.broker.global_parameters.get(request.name)))
 
 
-def set_global_parameter(context: Context, request: SetGlobalParameter) -> Stored:
-    """Add or replace a global parameter."""
+async def set_global_parameter(context: Context, request: SetGlobalParameter) -> Stored:
+    """Add or replace a global parameter. That of roles is checked."""
+    if request.name == roles.PARAMETER:
+        await context.managed.in_thread(lambda: check_parameter(request.value))
     return Stored(created=context.broker.global_parameters.set(request.name, request.value))
 
 

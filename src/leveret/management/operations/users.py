@@ -12,6 +12,7 @@ from leveret.management.operations.operation import Context, Operation, Operatio
 from leveret.management.structs import Named, Reply, Request
 from leveret.security.accounts import Account, UserAccount
 from leveret.security.passwords import RABBITMQ_ALGORITHMS, RABBITMQ_SHA256, rabbitmq_hash
+from leveret.security.roles import Grant
 from leveret.security.tags import parse_tags, roles_of
 from leveret.security.users import (
     DEFAULT_PASSWORD,
@@ -110,7 +111,7 @@ class Authenticated(Reply, kw_only=True):
     """A user who has logged in: tags, the roles that they grant, and the vhosts that the user may access.
 
     `is_token` tells whether the user has logged in by token, and `expires_at` when it expires, in seconds of Unix time.
-    `credential` identifies the password while the broker runs; it changes with the password.
+    `credential` identifies the password while the broker runs; it changes with the password. `grants` are the user's roles.
     """
 
     name: str
@@ -120,6 +121,7 @@ class Authenticated(Reply, kw_only=True):
     is_token: bool = False
     expires_at: float = 0.0
     credential: str = ""
+    grants: list[Grant] = []
 
 
 class UserInfo(Reply, kw_only=True):
@@ -252,14 +254,17 @@ def resume(context: Context, request: Resume) -> Authenticated:
 
 
 def _authenticated(context: Context, account: Account) -> Authenticated:
+    grants = context.managed.roles.of(account.name)
+    may_open = grants.has_vhost if grants else account.may_open
     return Authenticated(
         name=account.name,
         tags=list(account.tags),
         roles=sorted(roles_of(account.tags)),
-        vhosts=[name for name in sorted(context.broker.vhosts) if account.may_open(name)],
+        vhosts=[name for name in sorted(context.broker.vhosts) if may_open(name)],
         is_token=account.is_token,
         expires_at=account.expires_at,
         credential="" if account.is_token else context.users.credential(account.name),
+        grants=grants.listed,
     )
 
 
@@ -277,8 +282,9 @@ async def change(context: Context, request: Change) -> None:
 
 
 def delete(context: Context, request: Named) -> Closed:
-    """Delete a user, close its connections and return their number."""
+    """Delete a user with its roles, close its connections and return their number."""
     context.users.delete(request.name)
+    context.managed.roles.set(request.name, [])
     return Closed(connections=close_all(context, request.name, f"user '{request.name}' was deleted"))
 
 

@@ -570,6 +570,49 @@ export function clearPermission({ user, vhost }) {
   });
 }
 
+/** Grants a role to a user, in addition to the others. */
+export function grantRole(user, grants) {
+  openDialog("Grant role", () => html`<${GrantRole} user=${user} grants=${grants} />`);
+}
+
+const ROLES = [
+  ["observer", "observer: sees messages without their payloads"],
+  ["viewer", "viewer: also reads payloads"],
+  ["operator", "operator: also purges, pauses, publishes, moves and deletes messages"],
+  ["policymaker", "policymaker: also sets policies and parameters"],
+  ["administrator", "administrator: also declares, binds and deletes"],
+];
+
+function GrantRole({ user, grants }) {
+  const state = useFields({ role: "viewer", vhosts: ".*", names: ".*" });
+  const [added] = state;
+  async function submit() {
+    await call("PUT", path("leveret", "roles", user), { grants: [...grants, added] });
+    return `Granted a role to '${user}'`;
+  }
+  return html`
+    <${ChangeForm} label="Grant role" submit=${submit}>
+      <${Choice} label="Role" name="role" state=${state} options=${ROLES} />
+      <${Text} label="Vhosts" name="vhosts" state=${state} required maxlength="1024" />
+      <${Text} label="Names of queues and exchanges" name="names" state=${state} required maxlength="1024" />
+      <p class="small muted">
+        RE2 expressions; <code>.*</code> matches all. ${grants.length === 0 && "With the first role, permissions no longer decide what the user may do here. Over AMQP they still do."}
+      </p>
+    <//>
+  `;
+}
+
+export function revokeRole(user, revoked, grants) {
+  const kept = grants.filter((grant) => grant !== revoked);
+  confirmChange({
+    title: "Revoke role",
+    text: html`Revokes the role ${revoked.role} of <b>${user}</b>. ${kept.length === 0 && "Without roles, permissions decide what the user may do here."}`,
+    label: "Revoke role",
+    change: () => call("PUT", path("leveret", "roles", user), { grants: kept }),
+    done: `Revoked a role of '${user}'`,
+  });
+}
+
 /** Sets the topic permissions of a user for an exchange; `known` has the current ones or a part of the address. */
 export function editTopicPermission(known = {}) {
   openDialog("Set topic permissions", () => html`<${EditTopicPermission} known=${known} />`);

@@ -6,7 +6,7 @@ import { PROVIDER, beginSignIn, endSignIn, finishSignIn } from "./provider.js";
 
 const SESSION = "/leveret/session";
 
-/** The user: `{name, tags}`; null while the sign-in form is shown, undefined until the first check ends. */
+/** The user: `{name, tags, grants}`; null while the sign-in form is shown, undefined until the first check ends. */
 export const user = signal(undefined);
 /** Why the sign-in form is shown; "" if there is nothing to say. */
 export const notice = signal("");
@@ -20,6 +20,19 @@ export const mayReadPayloads = () => !(user.value?.tags.includes("no-payloads") 
 export const isAdministrator = () => user.value?.tags.includes("administrator") ?? false;
 export const isMonitor = () => isAdministrator() || (user.value?.tags.includes("monitoring") ?? false);
 export const isPolicymaker = () => isAdministrator() || (user.value?.tags.includes("policymaker") ?? false);
+
+// The roles, each of which includes those before it.
+const ROLES = ["observer", "viewer", "operator", "policymaker", "administrator"];
+const grants = () => user.value?.grants ?? [];
+
+/** Whether the user has roles, which have the place of permissions. */
+export const hasRoles = () => grants().length > 0;
+/** Whether a role is another one or includes it. */
+export const includesRole = (role, wanted) => ROLES.indexOf(role) >= ROLES.indexOf(wanted);
+/** Whether the user may have a role for some queue or exchange. */
+export const mayHaveRole = (wanted) => !hasRoles() || grants().some(({ role }) => includesRole(role, wanted));
+/** Whether the user may set policies in some vhost. */
+export const maySetPolicies = () => isPolicymaker() || grants().some(({ role, names }) => includesRole(role, "policymaker") && names === ".*");
 
 function opened(found) {
   allowRequests();

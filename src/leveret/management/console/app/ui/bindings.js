@@ -3,6 +3,7 @@
 import { removeBinding } from "../actions.js";
 import { plain } from "../format.js";
 import { html } from "../html.js";
+import { mayHaveRole } from "../session.js";
 import { copyAs } from "./copy.js";
 import { ExchangeLink, QueueLink } from "./parts.js";
 import { SmallTable } from "./table.js";
@@ -33,7 +34,7 @@ export function BindingTable({ bindings, from }) {
     sortable: false,
     cell: (row) => row.source !== "" && html`
         <button class="link" onClick=${() => copyAs("binding", row)}>Copy as…</button>${" "}
-        <button class="link" onClick=${() => removeBinding(row)}>Remove…</button>
+        <button class="link" onClick=${() => removeBinding(row)} disabled=${!mayHaveRole("administrator")}>Remove…</button>
       `,
   };
   return html`

@@ -12,6 +12,7 @@ import { Failure, Note, Panel } from "./parts.js";
 import { fromBase64, PART } from "./payload.js";
 import { conditionsIn, conditionText, placePath, Relocate, relocate, summary } from "./relocate.js";
 import { conditions, SearchFields, searchIn, searchQuery } from "./search.js";
+import { useRole } from "./roles.js";
 
 const PAGE = 50;
 // The limits of one request of a search: short enough for a timely progress, and for a search that is cancelled to end.
@@ -161,7 +162,8 @@ export function MessageBrowser({ queue }) {
   const skipped = (found?.skipped ?? 0) + rest.skipped;
   const matching = messages.length + rest.messages;
   const isSearch = isSearchFor(read);
-  const canChange = read?.state === "ready" && (selected.size > 0 || (isSearch && messages.length > 0));
+  const mayOperate = useRole(queue)("operator");
+  const canChange = mayOperate && read?.state === "ready" && (selected.size > 0 || (isSearch && messages.length > 0));
   const what = selected.size > 0 ? plural(selected.size, "selected message") : "all messages that match";
   const body = selected.size > 0 ? { ids: [...selected], queue_id: found?.queue_id } : selection(read ?? values);
   const change = { queue, what, body, done: again };
@@ -170,7 +172,7 @@ export function MessageBrowser({ queue }) {
   return html`
     <${Panel}
       title="Messages in the queue"
-      actions=${html`<button onClick=${() => openDialog("Take messages", () => html`<${GetMessages} queue=${queue} done=${again} />`)} disabled=${isStream}>Take messages…</button>`}
+      actions=${html`<button onClick=${() => openDialog("Take messages", () => html`<${GetMessages} queue=${queue} done=${again} />`)} disabled=${isStream || !mayOperate}>Take messages…</button>`}
     >
       <form class="form" onSubmit=${submit} role="search">
         <div class="pair">
@@ -225,7 +227,7 @@ export function MessageBrowser({ queue }) {
                 ["Unacked for", message.unacked_age !== null && `at least ${duration(1000 * message.unacked_age)}`],
                 ["Held by", message.holder && `consumer ${message.holder.consumer_tag} of connection ${message.holder.connection}, channel ${message.holder.channel}`],
               ]}
-              actions=${!isStream && read?.state === "ready" && html`<button onClick=${() => openDialog("Edit and resend", () => html`<${Resend} queue=${queue} id=${message.id} queueId=${found.queue_id} message=${message} done=${again} />`)}>Edit and resend…</button>`}
+              actions=${!isStream && mayOperate && read?.state === "ready" && html`<button onClick=${() => openDialog("Edit and resend", () => html`<${Resend} queue=${queue} id=${message.id} queueId=${found.queue_id} message=${message} done=${again} />`)}>Edit and resend…</button>`}
             />
           `}
         </div>

@@ -9,6 +9,7 @@ import { openDialog } from "./dialog.js";
 import { Text, useFields } from "./form.js";
 import { changeColumn, Failure, Note, Panel, QueueLink } from "./parts.js";
 import { conditionText, placePath, Relocate } from "./relocate.js";
+import { useRole } from "./roles.js";
 import { SmallTable } from "./table.js";
 
 // Messages that are counted before the user must ask for more.
@@ -76,6 +77,7 @@ export function DeadLetters({ queue }) {
     setQuery({ header: header === HEADERS[0] ? "" : header });
     load();
   }
+  const may = useRole(queue);
   const replay = (group) => {
     const what = `all messages with ${group.where.map(conditionText).join(", ")}`;
     openDialog("Replay dead letters", () => html`<${Relocate} queue=${queue} what=${what} body=${{ where: group.where }} done=${again} verb="Replay" />`);
@@ -90,7 +92,7 @@ export function DeadLetters({ queue }) {
     changeColumn(
       (group) => html`
         <a href=${link(["queues", queue.vhost, queue.name], { tab: "messages", where: keyOf(group) })}>Browse</a>
-        <button class="quiet" onClick=${() => replay(group)}>Replay…</button>
+        <button class="quiet" onClick=${() => replay(group)} disabled=${!may("operator")}>Replay…</button>
       `,
     ),
   ];

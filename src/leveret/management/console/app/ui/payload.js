@@ -4,7 +4,7 @@ import { save } from "../csv.js";
 import { decode } from "../decoding.js";
 import { bytes, count } from "../format.js";
 import { html, useEffect, useMemo, useState } from "../html.js";
-import { mayReadPayloads } from "../session.js";
+import { hasRoles, mayReadPayloads } from "../session.js";
 import { typedRows } from "../typed.js";
 import { Badge, Note, toast } from "./parts.js";
 import { Table } from "./table.js";
@@ -65,8 +65,9 @@ export function Payload({ message, properties, read }) {
   const whole = async (limit) => (isWhole ? part.data : readAll(read, Math.min(total, limit), (done) => setBusy(`Read ${bytes(done)} of ${bytes(total)}`)));
   const go = (first) => run("Reading…", async () => setPart({ first, data: await read(first, PART) }));
 
-  if (total > 0 && raw.length === 0 && !mayReadPayloads()) {
-    return html`<h3>Payload</h3><${Note}>Your user has the tag no-payloads and may not read payloads.<//>`;
+  if (total > 0 && raw.length === 0 && (!mayReadPayloads() || hasRoles())) {
+    const reason = mayReadPayloads() ? "Your roles do not include viewer for this queue: you" : "Your user has the tag no-payloads and";
+    return html`<h3>Payload</h3><${Note}>${reason} may not read payloads.<//>`;
   }
   return html`
     <div class="toolbar">

@@ -7,12 +7,14 @@ import { useDestinations } from "../destinations.js";
 import { exchangeName, exchangePath, plain, plural, rate } from "../format.js";
 import { html, useState } from "../html.js";
 import { link, route } from "../route.js";
+import { mayHaveRole } from "../session.js";
 import { BindingTable } from "../ui/bindings.js";
 import { copyAs } from "../ui/copy.js";
 import { ListView } from "../ui/list.js";
 import { Badge, Entries, ExchangeLink, Failure, Features, Note, Panel, QueueLink, Stats, Tabs, Title } from "../ui/parts.js";
 import { PublishForm } from "../ui/publish.js";
 import { LiveTail } from "../ui/tail.js";
+import { useRole } from "../ui/roles.js";
 
 const stats = (row, key) => row.message_stats?.[`${key}_details`]?.rate;
 
@@ -34,7 +36,7 @@ export const ExchangesView = () => html`
     columns=${COLUMNS}
     keyOf=${(row) => `${row.vhost}\n${row.name}`}
     empty="No exchange matches."
-    actions=${html`<button class="primary" onClick=${declareExchange}>Declare exchange</button>`}
+    actions=${mayHaveRole("administrator") && html`<button class="primary" onClick=${declareExchange}>Declare exchange</button>`}
   />
 `;
 
@@ -47,6 +49,7 @@ const TABS = [
 export function ExchangeView({ parts }) {
   const [, vhost, name] = parts;
   const { tab = "bindings" } = route.value.query;
+  const may = useRole({ vhost, name });
   const target = path("exchanges", vhost, name);
   const { value: exchange, error } = useResource(target);
   const crumb = html`<a href=${link(["exchanges"])}>Exchanges</a> › <a href=${link(["exchanges"], { vhost })}>${vhost}</a>`;
@@ -62,7 +65,7 @@ export function ExchangeView({ parts }) {
       actions=${html`
         <a class="button" href=${link(["map"], { vhost, name: exchange.name })}>Topology</a>
         ${exchange.name !== "" && html`<button onClick=${() => copyAs("exchange", exchange)}>Copy as…</button>`}
-        ${own && html`<button class="danger" onClick=${() => deleteExchange(exchange)}>Delete…</button>`}
+        ${own && html`<button class="danger" onClick=${() => deleteExchange(exchange)} disabled=${!may("administrator")}>Delete…</button>`}
       `}
     />
     <${Failure} error=${error} />
@@ -79,12 +82,13 @@ function Bindings({ exchange, target }) {
   const { value: outgoing, error } = useResource(`${target}/bindings/source`, { slow: true });
   const { value: incoming } = useResource(`${target}/bindings/destination`, { slow: true });
   const { vhost, name } = exchange;
+  const may = useRole(exchange);
   return html`
     <${Stats} items=${[["Messages in", rate(stats(exchange, "publish_in"))], ["Messages out", rate(stats(exchange, "publish_out"))]]} />
     <${Failure} error=${error} />
     <${Panel}
       title="Bindings from this exchange"
-      actions=${name !== "" && html`<button onClick=${() => addBinding({ vhost, source: exchangePath(name) })}>Add binding</button>`}
+      actions=${name !== "" && html`<button onClick=${() => addBinding({ vhost, source: exchangePath(name) })} disabled=${!may("administrator")}>Add binding</button>`}
       flush
     >
       <${BindingTable} bindings=${outgoing} />

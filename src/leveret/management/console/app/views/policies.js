@@ -5,7 +5,7 @@ import { has } from "../api.js";
 import { plain } from "../format.js";
 import { html } from "../html.js";
 import { link, route } from "../route.js";
-import { isAdministrator, isPolicymaker } from "../session.js";
+import { isAdministrator, maySetPolicies } from "../session.js";
 import { copyAs } from "../ui/copy.js";
 import { ListView } from "../ui/list.js";
 import { changeColumn } from "../ui/parts.js";
@@ -36,7 +36,7 @@ const changePolicy = (collection, mayChange) => ({
 export function PoliciesView() {
   const operator = route.value.query.kind === "operator" && has("/operator-policies");
   const collection = operator ? "operator-policies" : "policies";
-  const mayChange = operator ? isAdministrator() : isPolicymaker();
+  const mayChange = operator ? isAdministrator() : maySetPolicies();
   return html`
     <${ListView}
       title=${operator ? "Operator policies" : "Policies"}

@@ -17,6 +17,7 @@ import { share } from "../ui/share.js";
 import { Badge, Entries, Facts, Failure, Features, Findings, Panel, Stats, Tabs, Title } from "../ui/parts.js";
 import { PublishForm } from "../ui/publish.js";
 import { placePath } from "../ui/relocate.js";
+import { useRole } from "../ui/roles.js";
 import { isAdministrator, isMonitor } from "../session.js";
 import { SmallTable } from "../ui/table.js";
 import { LiveTail } from "../ui/tail.js";
@@ -35,17 +36,21 @@ const TABS = [
   ["bindings", "Bindings"],
   ["consumers", "Consumers"],
 ];
+// Tabs for users who may publish.
+const PUBLISHING = ["publish", "playground"];
 
 export function QueueView({ parts }) {
   const [, vhost, name] = parts;
   const { tab = "state" } = route.value.query;
   const range = useRange();
+  const may = useRole({ vhost, name });
   const { value: queue, error } = useResource(withQuery(queuePath({ vhost, name }), historyParameters(range)));
   const crumb = html`<a href=${link(["queues"])}>Queues</a> › <a href=${link(["queues"], { vhost })}>${vhost}</a>`;
   if (!queue) {
     return html`<${Title} crumb=${crumb} title=${name} /><${Failure} error=${error} />`;
   }
-  const streamTabs = [...TABS.filter(([id]) => id !== "dead-letters"), ...(isMonitor() ? [["segments", "Segments"]] : [])];
+  const tabs = TABS.filter(([id]) => may("operator") || !PUBLISHING.includes(id));
+  const streamTabs = [...tabs.filter(([id]) => id !== "dead-letters"), ...(isMonitor() ? [["segments", "Segments"]] : [])];
   const Tab =
     { messages: Messages, live: Live, "dead-letters": DeadLetters, publish: Publish, playground: Playground, bindings: Bindings, consumers: Consumers, segments: Segments }[tab] ?? StateTab;
   return html`
@@ -59,15 +64,15 @@ export function QueueView({ parts }) {
         ${queue.policy && html`<${Badge}>policy ${queue.policy}<//>`}
       `}
       actions=${html`
-        <button onClick=${() => pauseQueue(queue)}>${queue.state === "paused" ? "Resume" : "Pause…"}</button>
-        <button onClick=${() => purgeQueue(queue)} disabled=${queue.type === "stream"}>Purge…</button>
+        <button onClick=${() => pauseQueue(queue)} disabled=${!may("operator")}>${queue.state === "paused" ? "Resume" : "Pause…"}</button>
+        <button onClick=${() => purgeQueue(queue)} disabled=${queue.type === "stream" || !may("operator")}>Purge…</button>
         <button onClick=${() => copyAs("queue", queue)}>Copy as…</button>
         <button onClick=${() => share(queue)}>Share…</button>
-        <button class="danger" onClick=${() => deleteQueue(queue)}>Delete…</button>
+        <button class="danger" onClick=${() => deleteQueue(queue)} disabled=${!may("administrator")}>Delete…</button>
       `}
     />
     <${Failure} error=${error} />
-    <${Tabs} label="Parts of the queue" parts=${parts} items=${queue.type === "stream" ? streamTabs : TABS} current=${tab} />
+    <${Tabs} label="Parts of the queue" parts=${parts} items=${queue.type === "stream" ? streamTabs : tabs} current=${tab} />
     <${Tab} queue=${queue} />
   `;
 }
@@ -148,7 +153,8 @@ function StateTab({ queue }) {
 
 function Bindings({ queue }) {
   const { value, error } = useResource(`${queuePath(queue)}/bindings`);
-  const add = html`<button onClick=${() => addBinding({ vhost: queue.vhost, destination: queue.name })}>Add binding</button>`;
+  const may = useRole(queue);
+  const add = html`<button onClick=${() => addBinding({ vhost: queue.vhost, destination: queue.name })} disabled=${!may("administrator")}>Add binding</button>`;
   return html`
     <${Failure} error=${error} />
     <${Panel} title="Bindings to this queue" actions=${add} flush>

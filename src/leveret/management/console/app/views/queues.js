@@ -4,6 +4,7 @@ import { BULK_COLUMNS, changeQueues, declareQueue, deleteQueues } from "../actio
 import { all } from "../api.js";
 import { bytes, count, growth, rate } from "../format.js";
 import { html } from "../html.js";
+import { mayHaveRole } from "../session.js";
 import { Badge, Features, QueueLink } from "../ui/parts.js";
 import { ListView } from "../ui/list.js";
 
@@ -51,12 +52,12 @@ export const QueuesView = () => html`
     keyOf=${keyOf}
     query=${{ columns: LIST }}
     empty="No queue matches."
-    actions=${html`<button class="primary" onClick=${() => declareQueue("classic")}>Declare queue</button>`}
+    actions=${mayHaveRole("administrator") && html`<button class="primary" onClick=${() => declareQueue("classic")}>Declare queue</button>`}
     tools=${({ target, wanted, total }) => {
       const read = () => all(target, { ...wanted, columns: BULK_COLUMNS });
       return html`
-        <button disabled=${total === 0} onClick=${() => changeQueues(read)}>Change listed…</button>
-        <button disabled=${total === 0} onClick=${() => deleteQueues(read)}>Delete listed…</button>
+        <button disabled=${total === 0 || !mayHaveRole("operator")} onClick=${() => changeQueues(read)}>Change listed…</button>
+        <button disabled=${total === 0 || !mayHaveRole("administrator")} onClick=${() => deleteQueues(read)}>Delete listed…</button>
       `;
     }}
   />
@@ -84,6 +85,6 @@ export const StreamsView = () => html`
     keyOf=${keyOf}
     query=${{ columns: "name,vhost,type,messages,consumers,message_bytes,arguments,message_stats.publish_details.rate" }}
     empty="No streams. Declare a queue of the type 'stream' to get one."
-    actions=${html`<button class="primary" onClick=${() => declareQueue("stream")}>Declare stream</button>`}
+    actions=${mayHaveRole("administrator") && html`<button class="primary" onClick=${() => declareQueue("stream")}>Declare stream</button>`}
   />
 `;

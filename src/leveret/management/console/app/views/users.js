@@ -2,6 +2,7 @@
 
 import {
   clearPermission, clearTopicPermission, deleteUser, editLimit, editPermission, editTopicPermission, editUser,
+  grantRole, revokeRole,
 } from "../actions.js";
 import { has, path } from "../api.js";
 import { useResource } from "../data.js";
@@ -57,6 +58,8 @@ const CHANGE_TOPIC = changeColumn(
 );
 const TOPIC_COLUMNS = [VHOST, EXCHANGE, ...PATTERNS.slice(1), CHANGE_TOPIC];
 const topicKey = (row) => `${permissionKey(row)}\n${row.exchange}`;
+const ROLE_COLUMNS = [{ id: "role", title: "Role" }, pattern("vhosts", "Vhosts"), pattern("names", "Names")];
+const roleKey = ({ role, vhosts, names }) => `${role}\n${vhosts}\n${names}`;
 const USER = { id: "user", title: "User", cell: (row) => html`<${UserLink} name=${row.user} />` };
 
 export function PermissionsView() {
@@ -77,6 +80,20 @@ export function PermissionsView() {
         <button class="primary" onClick=${() => (topics ? editTopicPermission() : editPermission())}>${topics ? "Set topic permissions" : "Set permissions"}</button>
       `}
     />
+  `;
+}
+
+/** The roles of a user, which have the place of permissions in the console and the HTTP API. */
+function Roles({ name }) {
+  const target = path("leveret", "roles", name);
+  const { value, error } = useResource(target);
+  const grants = (value ?? []).map(({ role, vhosts, names }) => ({ role, vhosts, names }));
+  const revoke = changeColumn((row) => html`<button class="link" onClick=${() => revokeRole(name, row, grants)}>Revoke…</button>`);
+  return html`
+    <${Failure} error=${error} />
+    <${Panel} title="Roles" actions=${html`<button onClick=${() => grantRole(name, grants)} disabled=${!value}>Grant role</button>`} flush>
+      <${SmallTable} label="Roles" rows=${grants} columns=${[...ROLE_COLUMNS, revoke]} keyOf=${roleKey} initial="role" empty="No roles: tags and permissions decide what the user may do." />
+    <//>
   `;
 }
 
@@ -106,6 +123,7 @@ export function UserView({ parts }) {
     <${Panel} title="Permissions" actions=${html`<button onClick=${() => editPermission({ user: name })}>Set permissions</button>`} flush>
       <${SmallTable} label="Permissions" rows=${permissions ?? []} columns=${[VHOST, ...PATTERNS, CHANGE]} keyOf=${permissionKey} initial="vhost" empty="No permissions: the user cannot connect to any vhost." />
     <//>
+    ${has("/leveret/roles/{user}") && html`<${Roles} name=${name} />`}
     <${Panel} title="Topic permissions" actions=${html`<button onClick=${() => editTopicPermission({ user: name })}>Set topic permissions</button>`} flush>
       <${SmallTable} label="Topic permissions" rows=${topics ?? []} columns=${TOPIC_COLUMNS} keyOf=${topicKey} initial="vhost" empty="No topic permissions: routing keys are not restricted." />
     <//>
