@@ -680,6 +680,16 @@ class ManagementConfig(Section, frozen=True, kw_only=True):
         list[Name],
         about("Origins that the console sends requests to for the sign-in. Default: the origin of `auth.oauth.issuer`."),
     ] = field(default_factory=list)
+    mask: Annotated[
+        list[Name],
+        about(
+            "Fields of messages to [hide](roles.md#masks): a property such as `user_id`, `headers.NAME`, `body`, or "
+            "`body.PATH` for a value in JSON bodies."
+        ),
+    ] = field(default_factory=list)
+    mask_exempt_tags: Annotated[
+        list[Name], about("Tags of users from whom the fields of `mask` are not hidden; any tags.")
+    ] = field(default_factory=lambda: ["administrator"])
     alert_webhooks: Annotated[
         list[str],
         about(

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from leveret._build import __version__
 from leveret.config import Config
+from leveret.management.http.masks import Masks
 from leveret.management.http.settings import HttpSettings, node_name
 from leveret.management.socket_path import CONTROL_SOCKET
 from leveret.node.errors import StartFailed
@@ -42,13 +43,17 @@ class HttpEndpoint:
         self.metrics_listeners: list[str] = []
 
     def listen(self) -> None:
-        """Open the sockets, if the API is enabled. Raises `StartFailed` if any of them cannot be opened."""
+        """Open the sockets, if the API is enabled. Raises `StartFailed` if that fails, or if a setting is invalid."""
         management = self._config.management
         if not management.enabled:
             return
         missing = [name for name in _REQUIRED if importlib.util.find_spec(name) is None]
         if missing:
             raise StartFailed(f"no HTTP API: {', '.join(missing)} not installed; install leveret[management]")
+        try:
+            Masks(management.mask)
+        except ValueError as error:
+            raise StartFailed(f"no HTTP API: 'management.mask' has an {error}") from None
         self._sockets = self._open("HTTP API", "port", management.port)
         self.listeners = self._urls(self._sockets, f"{management.path_prefix}/")
         if management.metrics_enabled:
@@ -103,6 +108,8 @@ class HttpEndpoint:
             oauth_ca=config.auth.oauth.ca,
             oauth_scopes=" ".join(management.oauth_scopes),
             oauth_origins=management.oauth_origins or [_origin_of(config.auth.oauth.issuer)],
+            mask=management.mask,
+            mask_exempt_tags=management.mask_exempt_tags,
             alert_webhooks=management.alert_webhooks,
             tls_cert=management.tls_cert,
             tls_key=management.tls_key,

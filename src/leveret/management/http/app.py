@@ -33,6 +33,7 @@ from leveret.management.http.events import Events
 from leveret.management.http.history_thread import History
 from leveret.management.http.identity import ANONYMOUS, Identity
 from leveret.management.http.lists import RowStream
+from leveret.management.http.masks import NO_MASKS, Masks
 from leveret.management.http.request import Answer, Request
 from leveret.management.http.settings import HttpSettings
 from leveret.management.http.sign_in import SignIn
@@ -92,6 +93,7 @@ class Application:
         self._history = History(Path(settings.history))
         self._webhooks = Webhooks(settings.alert_webhooks)
         self._alerts = Alerts(control, self._cache, self._events, self._webhooks)
+        self._masks = Masks(settings.mask)
         self._sign_in = SignIn(settings, control, logins)
         self._base = f"{settings.path_prefix}/api"
         self._files = asyncio.Semaphore(_MAX_FILES)
@@ -184,6 +186,7 @@ class Application:
                     self._sign_in,
                     address,
                     self._alerts,
+                    self._masks if identity.tags.isdisjoint(self._settings.mask_exempt_tags) else NO_MASKS,
                 )
             )
 

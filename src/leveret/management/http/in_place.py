@@ -29,13 +29,21 @@ async def _check_queue(request: Request) -> None:
 
 
 def _check_conditions(request: Request) -> None:
-    """Raise `HttpError` (401) for conditions on bodies by a user who may not read payloads, since they disclose them."""
-    where = request.body().get("where")
+    """Raise `HttpError` (401) for conditions on what the user may not read, since they disclose it."""
+    body = request.body()
+    if body.get("selector") is not None:
+        request.masks.check_selector()
+    if isinstance(body.get("header"), str):
+        request.masks.check_field(f"headers.{body['header']}")
+    where = body.get("where")
     if not isinstance(where, list):
         return
     for condition in where:
         field = condition.get("field") if isinstance(condition, dict) else ""
-        if isinstance(field, str) and field.startswith("body"):
+        if not isinstance(field, str):
+            continue
+        request.masks.check_field(field)
+        if field.startswith("body"):
             request.identity.check_payloads(request.vhost, request.name)
 
 
@@ -87,6 +95,7 @@ async def _browse(request: Request, wanted: Row) -> Row:
     found: Row = await request.control.call(
         "messages.browse", {"vhost": request.vhost, "queue": request.name, **wanted}, user=request.identity.name
     )
+    await request.masks.apply(found["messages"])
     return found
 
 
@@ -104,6 +113,7 @@ def _look(call: str, *keys: str) -> Callable[[Request], Awaitable[Answer]]:
 
 async def read_payload(request: Request) -> Answer:
     """Return a range of the payload of a message; the parameters of the query are those of the operation."""
+    request.masks.check_body()
     await _check_queue(request)
     wanted: Row = {"vhost": request.vhost, "queue": request.name, "id": _number("id", request.path["id"])}
     wanted |= _numbers(request, "queue_id", "first", "length")
@@ -127,7 +137,13 @@ preview: Final = _look("messages.preview", *_TARGET)
 move: Final = _change("messages.move", *_TARGET)
 copy: Final = _change("messages.copy", *_TARGET)
 delete: Final = _change("messages.delete", *_SELECT)
-resend: Final = _change("messages.resend", *_RESEND)
+_resend: Final = _change("messages.resend", *_RESEND)
+
+
+async def resend(request: Request) -> Answer:
+    """Publish a changed copy of a message, and delete the message."""
+    request.masks.check_content(request.body())
+    return await _resend(request)
 
 
 async def pause(request: Request) -> Answer:

@@ -32,6 +32,7 @@ async def get(request: Request) -> Answer:
     if truncate is not None:
         wanted["truncate"] = _number(truncate, "truncate")
     found = (await request.change_as_user("messages.get", wanted))["messages"]
+    await request.masks.apply(found)
     for message in found:
         # An empty table is a list in RabbitMQ's answers.
         message["properties"] = message["properties"] or []

@@ -12,6 +12,7 @@ logger = logging.getLogger("leveret.http")
 
 # Operations of this process: logins, and statistics for a reader.
 _INTERNAL: Final = ("statistics.", "users.authenticate", "users.resume")
+_MESSAGES: Final = "messages."
 # Status by the condition of the broker's error; 400 for others. Unlike in RabbitMQ's paths, the reason is the broker's.
 _STATUSES: Final = {"not-found": 404, "internal-error": 500}
 
@@ -21,6 +22,8 @@ async def execute(request: Request) -> Answer:
     name = request.name
     if name.startswith(_INTERNAL):
         raise HttpError(400, "bad_request", f"operation '{name}' is not available over HTTP")
+    if name.startswith(_MESSAGES):
+        request.masks.check_all()
     logger.info("operation '%s' by user '%s'", name, request.identity.name)
     try:
         result = await request.control.call(name, request.body())

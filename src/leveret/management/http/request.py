@@ -16,6 +16,7 @@ from leveret.management.http.events import Events
 from leveret.management.http.history_thread import History
 from leveret.management.http.identity import Identity
 from leveret.management.http.lists import MAX_PAGE_SIZE
+from leveret.management.http.masks import Masks
 from leveret.management.http.measured import MAX_LISTED_SAMPLES, MAX_STREAMED_SAMPLES, Window, windows_of
 from leveret.management.http.settings import HttpSettings
 from leveret.management.http.sign_in import SignIn
@@ -69,6 +70,7 @@ class Request:
         sign_in: The sessions of users.
         address: The IP address of the client.
         alerts: The alerts that are raised.
+        masks: The fields of messages that are hidden from the user.
     """
 
     settings: HttpSettings
@@ -85,6 +87,7 @@ class Request:
     sign_in: SignIn
     address: str
     alerts: Alerts
+    masks: Masks
     _body: Row | None = field(default=None)
     _windows: dict[str, Window] | None = field(default=None)
 

@@ -28,6 +28,8 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
         oauth_ca: The CA certificates that verify the provider; None for those of the system.
         oauth_scopes: The scopes that the console asks for, with spaces.
         oauth_origins: The origins that the console sends requests to.
+        mask: The fields of messages that are hidden.
+        mask_exempt_tags: The tags of users from whom they are not hidden.
         alert_webhooks: The URLs that rules of alerts may send alerts to.
         tls_cert: The certificate chain, or None for plain HTTP.
         tls_key: The private key; None for the key in the file of `tls_cert`.
@@ -59,6 +61,8 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
     oauth_ca: str | None
     oauth_scopes: str
     oauth_origins: list[str]
+    mask: list[str]
+    mask_exempt_tags: list[str]
     alert_webhooks: list[str]
     tls_cert: str | None
     tls_key: str | None
