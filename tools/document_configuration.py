@@ -98,6 +98,7 @@ _PLACEHOLDERS = {
     "vhosts": "VHOST",
     "realms": "REALM",
     "providers": "NAME",
+    "oauth_providers": "NAME",
     "scope_aliases": "SCOPE",
 }
 

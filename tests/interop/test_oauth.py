@@ -441,6 +441,20 @@ scope_aliases.reader.scopes = ["partner.tag:monitoring", "partner.read:%2F/share
             '[auth.oauth.providers.b]\nissuer = "https://b"\nalgorithms = []\n',
             "'auth.oauth.providers.b.algorithms' is empty",
         ),
+        (
+            '[management.oauth_providers.b]\nclient_id = "console"\n',
+            "'management.oauth_providers.b' is no provider; expected a name of 'auth.oauth.providers'",
+        ),
+        (
+            '[auth.oauth]\nresource_server_id = "x"\nissuer = "https://a"\n'
+            '[auth.oauth.providers.b]\nissuer = "https://b"\n[management.oauth_providers.b]\n',
+            "'management.oauth_providers.b' has no 'client_id'",
+        ),
+        (
+            '[auth.oauth]\nresource_server_id = "x"\nissuer = "https://a"\n[auth.oauth.providers.b]\nissuer = "https://b"\n'
+            '[management.oauth_providers.b]\nclient_id = "c"\norigins = ["https://b/x"]\n',
+            "'management.oauth_providers.b.origins' has 'https://b/x'; expected an origin",
+        ),
     ],
 )
 def test_contradictions_between_providers_are_refused(settings: str, expected: str, tmp_path: Path) -> None:

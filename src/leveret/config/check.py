@@ -103,6 +103,14 @@ def _check_users(config: Config, source: Source) -> None:
         _check_name(f"{source(('vhosts', name))}: 'vhosts.{name}'", name)
 
 
+def _check_origins(origins: list[str], path: tuple[str, ...], source: Source) -> None:
+    for origin in origins:
+        if not _ORIGIN.fullmatch(origin):
+            raise ConfigError(
+                f"{source(path)}: '{'.'.join(path)}' has '{origin}'; expected an origin such as https://id.example.com"
+            )
+
+
 def _check_management(config: Config, source: Source) -> None:
     management = config.management
     if management.tls_key is not None and management.tls_cert is None:
@@ -120,12 +128,16 @@ def _check_management(config: Config, source: Source) -> None:
             f"{source(('management', 'basic_auth'))}: 'management.basic_auth' is false, which leaves no way to log in; "
             "expected 'auth.oauth.resource_server_id'"
         )
-    for origin in management.oauth_origins:
-        if not _ORIGIN.fullmatch(origin):
+    _check_origins(management.oauth_origins, ("management", "oauth_origins"), source)
+    for name, provider in management.oauth_providers.items():
+        path = ("management", "oauth_providers", name)
+        if name not in config.auth.oauth.providers:
             raise ConfigError(
-                f"{source(('management', 'oauth_origins'))}: 'management.oauth_origins' has '{origin}'; expected an origin "
-                "such as https://id.example.com"
+                f"{source(path)}: '{'.'.join(path)}' is no provider; expected a name of 'auth.oauth.providers'"
             )
+        if not provider.client_id:
+            raise ConfigError(f"{source(path)}: '{'.'.join(path)}' has no 'client_id', the console's at the provider")
+        _check_origins(provider.origins, (*path, "origins"), source)
     for url in management.alert_webhooks:
         if not _is_webhook(url):
             raise ConfigError(

@@ -628,6 +628,20 @@ class EventsConfig(Section, frozen=True, kw_only=True):
     ] = 1
 
 
+class ConsoleProviderConfig(Section, frozen=True, kw_only=True):
+    """One more provider on the sign-in page of the console. `NAME` is that of `auth.oauth.providers.NAME`."""
+
+    client_id: Annotated[str, about("Client id of the console at the provider; required.")] = ""
+    label: Annotated[str, about("What the button says after 'Sign in with'. Default: the name.")] = ""
+    scopes: Annotated[list[Name], about("Scopes that the console asks for.")] = field(default_factory=lambda: ["openid"])
+    origins: Annotated[
+        list[Name],
+        about(
+            "Origins that the console sends requests to for the sign-in. Default: the origin of the provider's `issuer`."
+        ),
+    ] = field(default_factory=list)
+
+
 class ManagementConfig(Section, frozen=True, kw_only=True):
     """The HTTP API, which `leveret serve` runs in a process of its own. Requires the extra `leveret[management]`.
 
@@ -680,6 +694,13 @@ class ManagementConfig(Section, frozen=True, kw_only=True):
         list[Name],
         about("Origins that the console sends requests to for the sign-in. Default: the origin of `auth.oauth.issuer`."),
     ] = field(default_factory=list)
+    oauth_label: Annotated[
+        Name, about("What the button for this provider says after 'Sign in with', on the sign-in page.")
+    ] = "your organisation"
+    oauth_providers: Annotated[
+        dict[str, ConsoleProviderConfig],
+        about("More [providers](oauth.md#several-providers) on the sign-in page, by their name in `auth.oauth.providers`."),
+    ] = field(default_factory=dict)
     mask: Annotated[
         list[Name],
         about(

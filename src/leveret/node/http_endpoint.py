@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from leveret._build import __version__
 from leveret.config import Config
 from leveret.management.http.masks import Masks
-from leveret.management.http.settings import HttpSettings, node_name
+from leveret.management.http.settings import HttpSettings, OAuthClient, node_name
 from leveret.management.socket_path import CONTROL_SOCKET
 from leveret.node.errors import StartFailed
 from leveret.node.listening import addresses_of, bracketed
@@ -103,11 +103,7 @@ class HttpEndpoint:
             refused_logins=management.refused_logins,
             session_timeout=management.session_timeout,
             session_idle_timeout=management.session_idle_timeout,
-            oauth_client_id=management.oauth_client_id,
-            oauth_issuer=config.auth.oauth.issuer,
-            oauth_ca=config.auth.oauth.ca,
-            oauth_scopes=" ".join(management.oauth_scopes),
-            oauth_origins=management.oauth_origins or [_origin_of(config.auth.oauth.issuer)],
+            oauth_clients=_oauth_clients(config),
             mask=management.mask,
             mask_exempt_tags=management.mask_exempt_tags,
             alert_webhooks=management.alert_webhooks,
@@ -121,6 +117,36 @@ class HttpEndpoint:
             log_level=config.server.log_level,
             log_format=config.server.log_format,
         )
+
+
+def _oauth_clients(config: Config) -> list[OAuthClient]:
+    """Return the clients of the console at all providers of the sign-in page."""
+    management, oauth = config.management, config.auth.oauth
+    found = []
+    if management.oauth_client_id:
+        found.append(
+            OAuthClient(
+                label=management.oauth_label,
+                issuer=oauth.issuer,
+                client_id=management.oauth_client_id,
+                ca=oauth.ca,
+                scopes=" ".join(management.oauth_scopes),
+                origins=management.oauth_origins or [_origin_of(oauth.issuer)],
+            )
+        )
+    for name, client in management.oauth_providers.items():
+        provider = oauth.providers[name]
+        found.append(
+            OAuthClient(
+                label=client.label or name,
+                issuer=provider.issuer,
+                client_id=client.client_id,
+                ca=provider.ca,
+                scopes=" ".join(client.scopes),
+                origins=client.origins or [_origin_of(provider.issuer)],
+            )
+        )
+    return found
 
 
 def _origin_of(url: str) -> str:

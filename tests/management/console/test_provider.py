@@ -35,11 +35,23 @@ def provider(port: int) -> Iterator[OidcProvider]:
 
 
 @pytest.fixture(scope="module")
-def api(provider: OidcProvider, port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpBroker]:
-    management = f'[management]\nport = {port}\noauth_client_id = "console"\noauth_scopes = {SCOPES}\n'
+def partner(port: int) -> Iterator[OidcProvider]:
+    """One more provider."""
+    with run_provider([f"http://127.0.0.1:{port}/"]) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def api(
+    provider: OidcProvider, partner: OidcProvider, port: int, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[HttpBroker]:
+    management = (
+        f'[management]\nport = {port}\noauth_client_id = "console"\noauth_scopes = {SCOPES}\n'
+        f'[management.oauth_providers.partner]\nclient_id = "console"\nlabel = "the partner"\nscopes = {SCOPES}\n'
+    )
     process = LeveretProcess(
         tmp_path_factory.mktemp("provider"),
-        config=basic_config() + provider.config() + management,
+        config=basic_config() + provider.config() + partner.config(section="auth.oauth.providers.partner") + management,
         environment={"LEVERET_MANAGEMENT__ENABLED": "true"},
     )
     with process.start():
@@ -80,6 +92,23 @@ def test_the_page_of_the_provider_signs_in(console: Console, api: HttpBroker, pr
     console.forget_problems()
 
 
+def test_each_provider_has_a_button(console: Console, api: HttpBroker, partner: OidcProvider) -> None:
+    console.open("queues")
+    console.find("button", BUTTON)
+    console.click("Sign in with the partner")
+    wait_until(lambda: partner.issuer in console.driver.current_url, lambda: console.driver.current_url)
+    sign_in_at_provider(console, "carol")
+    console.see_heading("Queues")
+    console.see("carol")
+    console.problems()
+    console.click("Sign out")
+    wait_until(lambda: partner.issuer in console.driver.current_url, lambda: console.driver.current_url)
+    api.process.wait_for_log("revoked the refresh token of user 'carol'")
+    console.open()
+    console.find("button", BUTTON)
+    console.problems()  # of the provider's pages
+
+
 def test_a_code_that_was_not_asked_for_is_not_used(console: Console, api: HttpBroker) -> None:
     """A link of an attacker must not sign the user in as the attacker."""
     console.driver.get(f"{console.url}?code=stolen&state=forged")
@@ -88,9 +117,10 @@ def test_a_code_that_was_not_asked_for_is_not_used(console: Console, api: HttpBr
     console.find("button", BUTTON)
 
 
-def test_a_refused_sign_in_shows_the_reason(console: Console, api: HttpBroker) -> None:
+def test_a_refused_sign_in_shows_the_reason(console: Console, api: HttpBroker, provider: OidcProvider) -> None:
     console.open()
-    console.script("sessionStorage.setItem('leveret.signin', JSON.stringify({state: 's', verifier: 'v', hash: ''}))")
+    begun = {"issuer": provider.issuer, "state": "s", "verifier": "v", "hash": ""}
+    console.script("sessionStorage.setItem('leveret.signin', JSON.stringify(arguments[0]))", begun)
     console.driver.get(f"{console.url}?error=access_denied&error_description=not+you&state=s")
     console.see("not you")
 
@@ -101,12 +131,14 @@ def test_passwords_work_beside_the_provider(console: Console, api: HttpBroker) -
     console.see_heading("Overview")
 
 
-def test_the_policy_allows_requests_to_the_provider_only(api: HttpBroker, provider: OidcProvider) -> None:
+def test_the_policy_allows_requests_to_the_providers_only(
+    api: HttpBroker, provider: OidcProvider, partner: OidcProvider
+) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=30)
     connection.request("GET", "/")
     policy = connection.getresponse().getheader("content-security-policy") or ""
     connection.close()
-    assert f"connect-src 'self' {provider.issuer}" in policy.split("; ")
+    assert f"connect-src 'self' {provider.issuer} {partner.issuer}" in policy.split("; ")
     assert "script-src 'self'" in policy.split("; ")
 
 

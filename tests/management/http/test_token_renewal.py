@@ -27,11 +27,25 @@ def provider() -> Iterator[OidcProvider]:
 
 
 @pytest.fixture(scope="module")
-def running(provider: OidcProvider, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpBroker]:
-    settings = '[management]\nport = 0\nrefused_logins = 0\noauth_client_id = "console"\n'
+def partner() -> Iterator[OidcProvider]:
+    """One more provider on the sign-in page."""
+    with run_provider([REDIRECT]) as running:
+        running.set_lifetime(2)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def running(
+    provider: OidcProvider, partner: OidcProvider, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[HttpBroker]:
+    settings = (
+        '[management]\nport = 0\nrefused_logins = 0\noauth_client_id = "console"\n'
+        '[management.oauth_providers.partner]\nclient_id = "console"\nlabel = "the partner"\nscopes = ["openid", "x"]\n'
+    )
+    more = partner.config("clock_skew = 0", section="auth.oauth.providers.partner")
     process = LeveretProcess(
         tmp_path_factory.mktemp("renewal"),
-        config=basic_config() + provider.config("clock_skew = 0") + settings,
+        config=basic_config() + provider.config("clock_skew = 0") + more + settings,
         environment={"LEVERET_MANAGEMENT__ENABLED": "true"},
     )
     with process.start():
@@ -56,8 +70,9 @@ class Session:
         self.credentials = credentials
         self._cookie = cookie
 
-    def __call__(self, path: str = "/whoami") -> Reply:
-        return self._api("GET", path, user=None, headers={"Cookie": self._cookie})
+    def __call__(self, path: str = "/whoami", method: str = "GET") -> Reply:
+        headers = {"Cookie": self._cookie, "X-Leveret-Console": "1"}
+        return self._api(method, path, user=None, headers=headers)
 
 
 def credentials_of(provider: OidcProvider, name: str = "alice") -> dict[str, Any]:
@@ -138,3 +153,49 @@ def test_the_session_ends_if_the_provider_does_not_answer(api: HttpBroker, provi
     finally:
         provider.answer_tokens(True)
     api.process.wait_for_log("cannot renew the token of user 'alice'")
+
+
+def test_the_sign_in_page_lists_all_providers(api: HttpBroker, provider: OidcProvider, partner: OidcProvider) -> None:
+    assert api("GET", "/leveret/providers", user=None).json == [
+        {"label": "your organisation", "issuer": provider.issuer, "client_id": "console", "scopes": "openid"},
+        {"label": "the partner", "issuer": partner.issuer, "client_id": "console", "scopes": "openid x"},
+    ]
+
+
+def test_a_token_is_renewed_at_the_provider_that_issued_it(
+    api: HttpBroker, provider: OidcProvider, partner: OidcProvider
+) -> None:
+    session = sign_in(api, partner)
+    provider.answer_tokens(False)
+    try:
+        expire(api, session.credentials)
+        assert session().json == {"name": "alice", "tags": ["administrator"]}
+    finally:
+        provider.answer_tokens(True)
+
+
+@pytest.mark.parametrize("end", ["sign-out", "other session", "administrator"])
+def test_the_end_of_a_session_revokes_its_refresh_token(api: HttpBroker, partner: OidcProvider, end: str) -> None:
+    partner.set_lifetime(60)
+    try:
+        session, other = sign_in(api, partner), sign_in(api, partner)
+    finally:
+        partner.set_lifetime(2)
+    before = len(api.process.log())
+    (current,) = [row["id"] for row in session("/leveret/sessions").json if row["current"]]
+    path = {"sign-out": "session", "other session": "sessions", "administrator": f"all-sessions/{current}"}[end]
+    assert (session if end == "sign-out" else other)(f"/leveret/{path}", "DELETE").status == 204
+    api.process.wait_for_log("revoked the refresh token of user 'alice'", before)
+    assert session().status == 401
+    assert not partner.accepts(session.credentials["refresh_token"])
+    assert partner.accepts(other.credentials["refresh_token"])
+
+
+def test_signing_out_does_not_wait_for_a_provider_that_does_not_answer(api: HttpBroker, partner: OidcProvider) -> None:
+    session = sign_in(api, partner)
+    partner.answer_tokens(False)
+    try:
+        assert session("/leveret/session", "DELETE").status == 204
+        api.process.wait_for_log("cannot revoke the refresh token of user 'alice'")
+    finally:
+        partner.answer_tokens(True)

@@ -27,10 +27,10 @@ class OidcProvider:
     def __init__(self, issuer: str) -> None:
         self.issuer = issuer
 
-    def config(self, *lines: str) -> str:
+    def config(self, *lines: str, section: str = "auth.oauth") -> str:
         """Return the section of a broker that accepts the provider's tokens, with more settings."""
         settings = ['resource_server_id = "leveret"', f"issuer = {json.dumps(self.issuer)}", *lines]
-        return "\n[auth.oauth]\n" + "\n".join(settings) + "\n"
+        return f"\n[{section}]\n" + "\n".join(settings) + "\n"
 
     def token(
         self,
@@ -95,6 +95,11 @@ class OidcProvider:
             }
             found: dict[str, Any] = browser.post(f"{self.issuer}/token", data=form).json()
         return found
+
+    def accepts(self, refresh_token: str) -> bool:
+        """Return whether a refresh token of the client `console` is valid. If so, it is used up."""
+        form = {"grant_type": "refresh_token", "refresh_token": refresh_token, "client_id": "console"}
+        return httpx.post(f"{self.issuer}/token", data=form, trust_env=False, timeout=20).status_code == 200
 
     def serve_keys(self, mode: str) -> None:
         """Change how the keys are served: see `provider.mjs`."""

@@ -59,6 +59,7 @@ function make(issuer) {
     features: {
       clientCredentials: { enabled: true },
       devInteractions: { enabled: true },
+      revocation: { enabled: true },
       resourceIndicators: {
         enabled: true,
         defaultResource: () => 'urn:leveret',
@@ -135,7 +136,7 @@ const server = createServer(async (request, response) => {
     answers = JSON.parse(await body(request)).answers;
     return response.end();
   }
-  if (request.url === '/token' && !answers) return response.writeHead(503).end();
+  if (request.url.startsWith('/token') && !answers) return response.writeHead(503).end();
   if (request.url === '/test/jwks') {
     if (request.method === 'POST') mode = JSON.parse(await body(request)).mode;
     return response.end(JSON.stringify({ fetches }));

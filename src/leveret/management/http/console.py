@@ -112,8 +112,8 @@ class Console:
 
 
 def _policy(settings: HttpSettings) -> str:
-    """Return the content security policy. The console talks to the broker, and to the provider that users sign in at."""
-    origins = settings.oauth_origins if settings.oauth_client_id else []
+    """Return the content security policy. The console talks to the broker, and to the providers that users sign in at."""
+    origins = dict.fromkeys(origin for client in settings.oauth_clients for origin in client.origins)
     return "; ".join((*_POLICY, " ".join(("connect-src 'self'", *origins))))
 
 

@@ -184,6 +184,7 @@ OPERATIONS: Final[Mapping[Handler, Operation]] = {
     roles.put: Operation(body=schemas.RolesToSet, status=204),
     roles.delete: Operation(status=204),
     roles.show_own: Operation(schemas.OwnRole),
+    overview.list_providers: Operation(list[schemas.Provider]),
     session.login: Operation(body=schemas.SignIn, status=204),
     session.show: Operation(schemas.Session),
     session.open_session: Operation(schemas.Session, schemas.SignIn, status=201),

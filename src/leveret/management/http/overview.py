@@ -333,18 +333,29 @@ async def empty(request: Request) -> Answer:
 
 
 async def auth(request: Request) -> Answer:
-    """Return how users of the console may sign in."""
+    """Return how users of the console may sign in, with the first provider."""
     settings = request.settings
-    if not settings.oauth_client_id:
+    if not settings.oauth_clients:
         return Answer(body={"oauth_enabled": False})
+    client = settings.oauth_clients[0]
     return Answer(
         body={
             "oauth_enabled": True,
-            "oauth_client_id": settings.oauth_client_id,
+            "oauth_client_id": client.client_id,
             "oauth_disable_basic_auth": not settings.basic_auth,
-            "oauth_provider_url": settings.oauth_issuer,
-            "oauth_scopes": settings.oauth_scopes,
+            "oauth_provider_url": client.issuer,
+            "oauth_scopes": client.scopes,
         }
+    )
+
+
+async def list_providers(request: Request) -> Answer:
+    """List the OpenID providers at which users of the console may sign in."""
+    return Answer(
+        body=[
+            {"label": client.label, "issuer": client.issuer, "client_id": client.client_id, "scopes": client.scopes}
+            for client in request.settings.oauth_clients
+        ]
     )
 
 

@@ -172,6 +172,15 @@ class Session(Answer):
     user: SessionUser | None
 
 
+class Provider(Answer):
+    """An OpenID provider of the sign-in page, with the scopes that the console asks for."""
+
+    label: str
+    issuer: str
+    client_id: str
+    scopes: str
+
+
 class OwnSession(Answer):
     """A session of the user of the request. Times are in milliseconds of Unix time."""
 

@@ -57,7 +57,7 @@ async def _open(request: Request) -> tuple[Identity, tuple[str, str]]:
     agent = request.headers.get("user-agent", "")
     if not token:
         return await request.sign_in.open(name, password, request.address, agent=agent)
-    if refresh_token and not request.settings.oauth_client_id:
+    if refresh_token and not request.settings.oauth_clients:
         raise bad_request("'refresh_token' without a provider; the setting is management.oauth_client_id")
     if len(refresh_token) > _MAX_REFRESH_TOKEN:
         raise bad_request(f"'refresh_token' has {len(refresh_token)} characters; expected at most {_MAX_REFRESH_TOKEN}")

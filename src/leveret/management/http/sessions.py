@@ -31,6 +31,7 @@ class Session:
         credential: The identifier of the user's password, or "".
         token: The token of the user, or "".
         refresh_token: What renews the token, or "".
+        issuer: The provider that renews it, or "".
         address: The IP address of the client that opened it.
         agent: The name of this client.
         opened_at: The time of its beginning.
@@ -46,6 +47,7 @@ class Session:
         "credential",
         "expires_at",
         "id",
+        "issuer",
         "name",
         "opened_at",
         "refresh_token",
@@ -63,7 +65,7 @@ class Session:
         self.agent = agent[:_MAX_AGENT]
         self.opened_at = self.used_at = now
         self.expires_at = expires_at
-        self.token = self.refresh_token = ""
+        self.token = self.refresh_token = self.issuer = ""
         self.token_expires_at = self.renew_at = inf
 
     def set_token(self, token: str, lifetime: float, refresh_token: str, now: float) -> None:
@@ -106,6 +108,7 @@ class Sessions:
         token: str = "",
         lifetime: float = inf,
         refresh_token: str = "",
+        issuer: str = "",
         address: str = "",
         agent: str = "",
     ) -> str:
@@ -117,6 +120,7 @@ class Sessions:
             token: The token of the user.
             lifetime: The seconds for which the token is valid.
             refresh_token: What renews the token. Without it, the session ends with the token.
+            issuer: The provider that renews the token.
             address: The IP address of the client.
             agent: The name of the client.
         """
@@ -131,6 +135,7 @@ class Sessions:
         session = Session(name, credential, now + self._lifetime, now, address, agent)
         if token:
             session.set_token(token, lifetime, refresh_token, now)
+            session.issuer = issuer
         self._sessions[_digest(value)] = session
         return value
 
@@ -148,9 +153,9 @@ class Sessions:
         self._sessions.move_to_end(key)
         return session
 
-    def close(self, value: str) -> None:
-        """End the session of a cookie, if there is one."""
-        self._sessions.pop(_digest(value), None)
+    def close(self, value: str) -> Session | None:
+        """End the session of a cookie and return it; None if there is none."""
+        return self._sessions.pop(_digest(value), None)
 
     def is_due(self, session: Session) -> bool:
         """Return whether the token of a session must be renewed."""
@@ -177,12 +182,10 @@ class Sessions:
             if name in (None, session.name)
         ]
 
-    def end(self, name: str, ids: Collection[str]) -> int:
-        """End sessions of a user, and return their number."""
+    def end(self, name: str, ids: Collection[str]) -> list[Session]:
+        """End sessions of a user, and return them."""
         found = [key for key, session in self._sessions.items() if session.name == name and session.id in ids]
-        for key in found:
-            del self._sessions[key]
-        return len(found)
+        return [self._sessions.pop(key) for key in found]
 
     def _has_expired(self, session: Session, now: float) -> bool:
         return now >= session.ends_at or now - session.used_at >= self._idle_timeout

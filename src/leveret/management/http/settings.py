@@ -7,6 +7,26 @@ import socket
 import msgspec
 
 
+class OAuthClient(msgspec.Struct, frozen=True, kw_only=True):
+    """The console as a client of an OpenID provider.
+
+    Attributes:
+        label: What the button of the sign-in page says after 'Sign in with'.
+        issuer: The issuer of the provider.
+        client_id: The client id of the console.
+        ca: The CA certificates that verify the provider; None for those of the system.
+        scopes: The scopes that the console asks for, with spaces.
+        origins: The origins that the console sends requests to.
+    """
+
+    label: str
+    issuer: str
+    client_id: str
+    ca: str | None
+    scopes: str
+    origins: list[str]
+
+
 class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of the HTTP process.
 
@@ -23,11 +43,7 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
         refused_logins: Maximum number of refused logins of one address per minute; 0 for no limit.
         session_timeout: Seconds after which a session ends.
         session_idle_timeout: Seconds without a request after which a session ends.
-        oauth_client_id: The client id of the console at the OpenID provider; "" for none.
-        oauth_issuer: The issuer of the provider.
-        oauth_ca: The CA certificates that verify the provider; None for those of the system.
-        oauth_scopes: The scopes that the console asks for, with spaces.
-        oauth_origins: The origins that the console sends requests to.
+        oauth_clients: The OpenID providers at which users of the console sign in, that of `auth.oauth` first.
         mask: The fields of messages that are hidden.
         mask_exempt_tags: The tags of users from whom they are not hidden.
         alert_webhooks: The URLs that rules of alerts may send alerts to.
@@ -56,11 +72,7 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
     refused_logins: int
     session_timeout: float
     session_idle_timeout: float
-    oauth_client_id: str
-    oauth_issuer: str
-    oauth_ca: str | None
-    oauth_scopes: str
-    oauth_origins: list[str]
+    oauth_clients: list[OAuthClient]
     mask: list[str]
     mask_exempt_tags: list[str]
     alert_webhooks: list[str]

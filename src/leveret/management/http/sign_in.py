@@ -20,7 +20,7 @@ import msgspec
 
 from leveret.management.http.attempts import Attempts
 from leveret.management.http.control import Control, Row
-from leveret.management.http.errors import NOT_AUTHORISED, BrokerRefused, HttpError, not_authorised
+from leveret.management.http.errors import NOT_AUTHORISED, BrokerRefused, HttpError, bad_request, not_authorised
 from leveret.management.http.identity import MANAGEMENT_TAGS, Identity
 from leveret.management.http.sessions import Session, Sessions
 from leveret.management.http.settings import HttpSettings
@@ -37,9 +37,12 @@ CONSOLE_HEADER: Final = "x-leveret-console"
 # Seconds for which credentials that were accepted are exempt from the limits on logins, and their maximum number.
 _ACCEPTED_SECONDS: Final = 600.0
 _MAX_ACCEPTED: Final = 4096
-# Maximum number of concurrent renewals of tokens, and seconds until the next attempt if the provider does not answer.
+# Maximum number of concurrent renewals of tokens, and of revocations; seconds until the next attempt of a renewal if the
+# provider does not answer.
 _MAX_RENEWALS: Final = 8
 _RETRY_RENEWAL: Final = 10.0
+# Maximum number of refresh tokens that wait for their revocation. Those of further sessions are valid until they expire.
+_MAX_REVOCATIONS: Final = 1000
 
 
 class SignIn:
@@ -60,10 +63,13 @@ class SignIn:
         # Digests of credentials that were accepted, with the time until which they are exempt from limits.
         self._accepted: OrderedDict[bytes, float] = OrderedDict()
         self._key = secrets.token_bytes(32)
-        # The provider that renews tokens, None before the first renewal; renewals in progress by the ids of sessions.
-        self._provider: Refresher | None = None
+        # The providers that renew tokens, by issuer; renewals in progress by the ids of sessions.
+        self._clients = {client.issuer: client for client in settings.oauth_clients}
+        self._refreshers: dict[str, Refresher] = {}
         self._renewals: dict[str, asyncio.Task[None]] = {}
         self._renewing = asyncio.Semaphore(_MAX_RENEWALS)
+        self._revocations: set[asyncio.Task[None]] = set()
+        self._revoking = asyncio.Semaphore(_MAX_RENEWALS)
         # Cookies do not depend on the port, and several brokers may run on one machine.
         port = settings.listeners[0].rstrip("/").removesuffix(settings.path_prefix).rpartition(":")[2]
         self._cookie = f"leveret_session_{port}"
@@ -115,7 +121,7 @@ class SignIn:
         try:
             return identity_of(await self._resume(session, address), session.token)
         except BrokerRefused:
-            self._sessions.close(value)
+            self._revoke_later(self._sessions.close(value))
             return None
 
     async def _resume(self, session: Session, address: str) -> Row:
@@ -143,7 +149,7 @@ class SignIn:
 
         async with self._renewing:
             try:
-                tokens = await self._refresher().refresh(session.refresh_token)
+                tokens = await self._refresher(session.issuer).refresh(session.refresh_token)
                 login = {"name": "", "password": tokens.access_token, "address": session.address}
                 user: Row = await self._control.call("users.authenticate", login)
             except ProviderUnavailable as error:
@@ -161,13 +167,36 @@ class SignIn:
                 refresh_token = tokens.refresh_token or session.refresh_token
                 self._sessions.renewed(session, tokens.access_token, lifetime, refresh_token)
 
-    def _refresher(self) -> Refresher:
-        if self._provider is None:
+    def _refresher(self, issuer: str) -> Refresher:
+        if issuer not in self._refreshers:
             from leveret.security.oauth.refreshing import Refresher  # of the extra leveret[oauth]
 
-            settings = self._settings
-            self._provider = Refresher(settings.oauth_issuer, settings.oauth_client_id, settings.oauth_ca)
-        return self._provider
+            client = self._clients[issuer]
+            self._refreshers[issuer] = Refresher(issuer, client.client_id, client.ca)
+        return self._refreshers[issuer]
+
+    def _revoke_later(self, session: Session | None) -> None:
+        """Revoke the refresh token of a session that has ended. The answer to its end does not wait for the provider."""
+        if session is None or not session.refresh_token or len(self._revocations) >= _MAX_REVOCATIONS:
+            return
+        task = asyncio.get_running_loop().create_task(self._revoke(session))
+        self._revocations.add(task)
+        task.add_done_callback(self._revocations.discard)
+
+    async def _revoke(self, session: Session) -> None:
+        from leveret.security.oauth.refreshing import ProviderUnavailable
+
+        renewal = self._renewals.get(session.id)
+        if renewal is not None:
+            await asyncio.wait([renewal])  # which replaces the refresh token
+        if not session.refresh_token:
+            return
+        async with self._revoking:
+            try:
+                if await self._refresher(session.issuer).revoke(session.refresh_token):
+                    logger.info("revoked the refresh token of user '%s'", session.name)
+            except ProviderUnavailable as error:
+                logger.warning("cannot revoke the refresh token of user '%s': %s", session.name, error)
 
     async def _authenticate(self, name: str, password: str, address: str) -> Row:
         """Check a password or token. Raises `HttpError`."""
@@ -235,12 +264,18 @@ class SignIn:
             raise _refused("sign-in by password is off; the setting is management.basic_auth")
         user = await self._authenticate(name, password, address)
         identity = identity_of(user, password)
+        issuer = _issuer_of(password) if refresh_token else ""
+        if refresh_token and issuer not in self._clients:
+            raise bad_request(
+                f"'refresh_token' of {issuer}, which is not on the sign-in page; the setting is management.oauth_providers"
+            )
         value = self._sessions.open(
             identity.name,
             credential=user["credential"],
             token=identity.token,
             lifetime=user["expires_at"] - time.time() if user["expires_at"] else inf,
             refresh_token=refresh_token,
+            issuer=issuer,
             address=address,
             agent=agent,
         )
@@ -248,7 +283,7 @@ class SignIn:
 
     def close(self, headers: Mapping[str, str]) -> tuple[str, str]:
         """End the session of a request, if there is one, and return the header that removes its cookie."""
-        self._sessions.close(self._cookie_of(headers))
+        self._revoke_later(self._sessions.close(self._cookie_of(headers)))
         return "set-cookie", f"{self._cookie}=; Max-Age=0{self._attributes}"
 
     def list_own(self, headers: Mapping[str, str], name: str) -> list[Row]:
@@ -281,16 +316,23 @@ class SignIn:
         """End a session of any user, and return the name of the user; "" if there is no such session."""
         for session, *_ in self._sessions.of_user(None):
             if session.id == id:
-                self._sessions.end(session.name, {id})
+                self._end(session.name, {id})
                 return session.name
         return ""
 
     def end_own(self, headers: Mapping[str, str], name: str, id: str = "") -> int:
         """End a session of a user, or all others than that of the request, and return their number."""
         if id:
-            return self._sessions.end(name, {id})
+            return self._end(name, {id})
         others = {row["id"] for row in self.list_own(headers, name) if not row["current"]}
-        return self._sessions.end(name, others)
+        return self._end(name, others)
+
+    def _end(self, name: str, ids: set[str]) -> int:
+        """End sessions of a user, and return their number."""
+        ended = self._sessions.end(name, ids)
+        for session in ended:
+            self._revoke_later(session)
+        return len(ended)
 
 
 def identity_of(user: Row, password: str) -> Identity:
@@ -300,6 +342,13 @@ def identity_of(user: Row, password: str) -> Identity:
     if tags.isdisjoint(MANAGEMENT_TAGS) and not grants:
         raise not_authorised("Not management user")
     return Identity(user["name"], tags, frozenset(user["vhosts"]), password if user["is_token"] else "", grants)
+
+
+def _issuer_of(token: str) -> str:
+    """Return the provider that a token names, which the broker has verified."""
+    payload = token.split(".")[1]
+    claims: Row = msgspec.json.decode(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+    return str(claims.get("iss", ""))
 
 
 def _refused(reason: str) -> HttpError:

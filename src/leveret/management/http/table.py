@@ -121,6 +121,7 @@ ROUTES: Final[dict[str, dict[str, Route]]] = {
     "/extensions": {"GET": Route(overview.empty)},
     "/auth": {"GET": Route(overview.auth, public=True)},
     "/login": {"POST": Route(session.login, public=True)},
+    "/leveret/providers": {"GET": Route(overview.list_providers, public=True)},
     "/leveret/session": {
         "GET": Route(session.show, public=True),
         "POST": Route(session.open_session, public=True),

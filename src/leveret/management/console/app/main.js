@@ -29,7 +29,7 @@ function SignIn() {
       setBusy(false);
     }
   }
-  const { password, provider } = ways.value;
+  const { password, providers } = ways.value;
   return html`
     <main class="signin">
       <form class="form" onSubmit=${(event) => attempt(event, () => signIn(state[0].name, state[0].password))}>
@@ -38,7 +38,11 @@ function SignIn() {
         ${password && html`<${Text} label="Password" name="password" type="password" state=${state} autocomplete="current-password" />`}
         ${error && html`<${Note} tone="bad">${error}<//>`}
         ${password && html`<button class="primary" disabled=${busy}>Sign in</button>`}
-        ${provider && html`<button class=${password ? "" : "primary"} type="button" disabled=${busy} onClick=${(event) => attempt(event, signInAtProvider)}>Sign in with your organisation</button>`}
+        ${providers.map(
+          (provider) => html`
+            <button key=${provider.issuer} class=${password ? "" : "primary"} type="button" disabled=${busy} onClick=${(event) => attempt(event, () => signInAtProvider(provider))}>Sign in with ${provider.label}</button>
+          `,
+        )}
       </form>
     </main>
   `;

@@ -2,7 +2,7 @@
 
 import { ApiError, abandonRequests, allowRequests, call, get, whenSignedOut } from "./api.js";
 import { signal } from "./html.js";
-import { PROVIDER, beginSignIn, endSignIn, finishSignIn } from "./provider.js";
+import { beginSignIn, endSignIn, finishSignIn } from "./provider.js";
 
 const SESSION = "/leveret/session";
 
@@ -10,8 +10,8 @@ const SESSION = "/leveret/session";
 export const user = signal(undefined);
 /** Why the sign-in form is shown; "" if there is nothing to say. */
 export const notice = signal("");
-/** The ways to sign in: `{password, provider}`. */
-export const ways = signal({ password: true, provider: false });
+/** The ways to sign in: `{password, providers}`, each with its `label`. */
+export const ways = signal({ password: true, providers: [] });
 
 const channel = new BroadcastChannel(`leveret-session ${location.pathname}`);
 
@@ -56,8 +56,8 @@ async function open(credentials) {
 /** Signs in. Throws `ApiError` if the API refuses the credentials. */
 export const signIn = (username, password) => open({ username, password });
 
-/** Goes to the provider's page, which comes back to this one. */
-export const signInAtProvider = () => beginSignIn();
+/** Goes to a provider's page, which comes back to this one. */
+export const signInAtProvider = beginSignIn;
 
 /** Signs out in all tabs, and at the provider. */
 export async function signOut() {
@@ -71,17 +71,17 @@ export async function signOut() {
   }
   channel.postMessage("closed");
   closed("");
-  await endSignIn();
+  await endSignIn(ways.value.providers);
 }
 
 /** Continues the session of the browser or the sign-in at the provider, if there is one. */
 export async function resume() {
   try {
     const found = await get("/auth");
-    ways.value = { password: !found.oauth_disable_basic_auth, provider: found.oauth_enabled };
-    if (found.oauth_enabled) {
-      Object.assign(PROVIDER, { issuer: found.oauth_provider_url, client: found.oauth_client_id, scopes: found.oauth_scopes });
-      const credentials = await finishSignIn();
+    const providers = found.oauth_enabled ? await get("/leveret/providers") : [];
+    ways.value = { password: !found.oauth_disable_basic_auth, providers };
+    if (providers.length > 0) {
+      const credentials = await finishSignIn(providers);
       if (credentials) {
         await open(credentials);
         return;
