@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from pathlib import Path
 
@@ -317,6 +318,32 @@ def test_a_later_layer_overrides_single_keys(tmp_path: Path, monkeypatch: pytest
 def test_a_webhook_that_is_no_url_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match=r"(?s)'management\.alert_webhooks' has '.*'; expected a URL such as https"):
         combine_config(("table", {"management": {"alert_webhooks": [url]}}))
+
+
+MAIL = {"host": "mail.example.com", "sender": "leveret@example.com", "recipients": ["example.com"]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"sender": ""}, "'management.mail.sender' is ''; expected an address"),
+        ({"sender": "Leveret <leveret@example.com>"}, "expected an address"),
+        ({"sender": "leveret@example.com\nBcc: x@example.com"}, "expected an address"),
+        ({"recipients": []}, "'management.mail.recipients' is empty"),
+        ({"recipients": ["example.com", "*"]}, "'management.mail.recipients' has '*'"),
+        ({"recipients": ["@example.com"]}, "expected an address such as ops@example.com, or a domain"),
+        ({"user": "leveret"}, "'management.mail.user' and 'management.mail.password_file' belong together"),
+        ({"user": "leveret", "password_file": "x", "security": "none"}, "expected 'starttls' or 'tls'"),
+    ],
+)
+def test_a_mail_server_that_cannot_be_used_is_refused(changes: dict[str, object], expected: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(expected)):
+        combine_config(("table", {"management": {"mail": MAIL | changes}}))
+
+
+def test_a_mail_server() -> None:
+    found = combine_config(("table", {"management": {"mail": MAIL}})).management.mail
+    assert (found.port, found.security, found.recipients) == (587, "starttls", ["example.com"])
 
 
 def test_urls_of_webhooks() -> None:

@@ -5,6 +5,7 @@ The structs in `model` define the settings. The loader, its errors and `docs/con
 
 from __future__ import annotations
 
+from leveret.config.check import is_address
 from leveret.config.load import ConfigError, combine_config, load_config
 from leveret.config.model import (
     Amqp09Config,
@@ -15,6 +16,7 @@ from leveret.config.model import (
     CompatConfig,
     Config,
     LimitsConfig,
+    MailConfig,
     OAuthConfig,
     OAuthProviderConfig,
     PermissionConfig,
@@ -39,6 +41,7 @@ __all__ = [
     "Config",
     "ConfigError",
     "LimitsConfig",
+    "MailConfig",
     "OAuthConfig",
     "OAuthProviderConfig",
     "PermissionConfig",
@@ -52,5 +55,6 @@ __all__ = [
     "VhostConfig",
     "VhostLimitsConfig",
     "combine_config",
+    "is_address",
     "load_config",
 ]

@@ -7,13 +7,15 @@ from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from leveret.config.errors import ConfigError
-from leveret.config.model import Config, OAuthConfig, OAuthProviderConfig
+from leveret.config.model import Config, MailConfig, OAuthConfig, OAuthProviderConfig
 from leveret.config.schema import Choices
 
 Source = Callable[[tuple[str, ...]], str]
 
 _WEBHOOK = re.compile(r'https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?(?:[/?][!"$-~]*)?')
 _ORIGIN = re.compile(r"https?://[A-Za-z0-9.:\[\]_-]+")
+_DOMAIN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*")
+_LOCAL_PART = re.compile(r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~.-]{1,64}")
 _CERT = "expected 'tls.cert' to name the server's certificate"
 
 
@@ -144,12 +146,43 @@ def _check_management(config: Config, source: Source) -> None:
                 f"{source(('management', 'alert_webhooks'))}: 'management.alert_webhooks' has '{url}'; expected a URL such "
                 "as https://hooks.example.com/alerts, without a user, a password and a fragment"
             )
+    _check_mail(management.mail, source)
     prefix = management.path_prefix
     if prefix and (not prefix.startswith("/") or prefix.endswith("/")):
         raise ConfigError(
             f"{source(('management', 'path_prefix'))}: 'management.path_prefix' is '{prefix}'; expected an empty string or "
             "a path that starts with '/' and does not end with '/'"
         )
+
+
+def _check_mail(mail: MailConfig, source: Source) -> None:
+    def where(key: str) -> str:
+        return f"{source(('management', 'mail', key))}: 'management.mail.{key}'"
+
+    if not mail.host:
+        return
+    if not is_address(mail.sender):
+        raise ConfigError(f"{where('sender')} is '{mail.sender}'; expected an address such as leveret@example.com")
+    if not mail.recipients:
+        raise ConfigError(f"{where('recipients')} is empty; expected the addresses or domains that may get mails")
+    for recipient in mail.recipients:
+        if not (is_address(recipient) or _DOMAIN.fullmatch(recipient)):
+            raise ConfigError(
+                f"{where('recipients')} has '{recipient}'; expected an address such as ops@example.com, or a domain"
+            )
+    if bool(mail.user) != (mail.password_file is not None):
+        raise ConfigError(f"{where('user')} and 'management.mail.password_file' belong together; expected both or none")
+    if mail.user and mail.security == "none":
+        raise ConfigError(
+            f"{where('security')} is 'none', which sends the password of 'management.mail.user' in plain text; expected "
+            "'starttls' or 'tls'"
+        )
+
+
+def is_address(text: str) -> bool:
+    """Return whether a text is a mail address, in ASCII and without a display name."""
+    local, at, domain = text.rpartition("@")
+    return bool(at and _LOCAL_PART.fullmatch(local) and _DOMAIN.fullmatch(domain)) and len(text) <= 254
 
 
 def _is_webhook(url: str) -> bool:

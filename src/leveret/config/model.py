@@ -642,6 +642,39 @@ class ConsoleProviderConfig(Section, frozen=True, kw_only=True):
     ] = field(default_factory=list)
 
 
+class MailConfig(Section, frozen=True, kw_only=True):
+    """Mails of [alerts](http-api.md#alerts), by SMTP."""
+
+    host: Annotated[str, about("Mail server; empty for no mails.")] = ""
+    port: Annotated[int, about("Port of the mail server.", ge=1, le=65535)] = 587
+    security: Annotated[
+        Literal["starttls", "tls", "none"],
+        about(
+            "`starttls` requires TLS after a plain greeting (port 587), `tls` speaks it from the start (port 465), `none` "
+            "sends mails in plain text."
+        ),
+    ] = "starttls"
+    ca: Annotated[
+        FilePath | None, about("CA certificates in PEM to verify the mail server. Default: those of the system.")
+    ] = None
+    user: Annotated[str, about("User name at the mail server; empty for no login.")] = ""
+    password_file: Annotated[
+        FilePath | None, about("File whose first line is the password of `user`. It is read for each mail.")
+    ] = None
+    sender: Annotated[str, about("Address that mails come from. Required with `host`.")] = ""
+    recipients: Annotated[
+        list[str],
+        about(
+            "Addresses that rules may send alerts to, or their domains: `ops@example.com` or `example.com`. The broker "
+            "sends mails to no other ones. Users with the tag `policymaker` see them."
+        ),
+    ] = field(default_factory=list)
+    timeout: Annotated[Seconds, about("Time for the mail server to accept a mail.", gt=0, le=600)] = 30.0
+    interval: Annotated[Seconds, about("Time between two mails to an address. Alerts of this time are one mail.", ge=0)] = (
+        60.0
+    )
+
+
 class ManagementConfig(Section, frozen=True, kw_only=True):
     """The HTTP API, which `leveret serve` runs in a process of its own. Requires the extra `leveret[management]`.
 
@@ -718,6 +751,7 @@ class ManagementConfig(Section, frozen=True, kw_only=True):
             "with the tag `policymaker` see them."
         ),
     ] = field(default_factory=list)
+    mail: Annotated[MailConfig, about("Mails of alerts.")] = field(default_factory=MailConfig)
     rabbitmq_version: Annotated[
         Name, about("RabbitMQ version to report to clients, which choose their requests by it.")
     ] = "4.1.0"

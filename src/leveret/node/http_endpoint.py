@@ -16,7 +16,7 @@ from leveret.management.socket_path import CONTROL_SOCKET
 from leveret.node.errors import StartFailed
 from leveret.node.listening import addresses_of, bracketed
 
-_REQUIRED: Final = ("asn1crypto", "h11", "prometheus_client", "starlette", "uvicorn")
+_REQUIRED: Final = ("aiosmtplib", "asn1crypto", "h11", "prometheus_client", "starlette", "uvicorn")
 _BACKLOG: Final = 128
 # The file of the long history.
 _HISTORY: Final = "history.sqlite"
@@ -107,6 +107,7 @@ class HttpEndpoint:
             mask=management.mask,
             mask_exempt_tags=management.mask_exempt_tags,
             alert_webhooks=management.alert_webhooks,
+            mail=management.mail,
             tls_cert=management.tls_cert,
             tls_key=management.tls_key,
             amqp_tls_cert=config.tls.cert,

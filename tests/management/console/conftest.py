@@ -14,6 +14,7 @@ import pytest
 
 from tests.management.http.client import HttpBroker
 from tests.management.http.conftest import USERS
+from tests.management.http.mail_server import MailServer
 from tests.support import npm
 from tests.support.broker import ROOT, LeveretProcess, basic_config, leveret_only
 from tests.support.polling import wait_until
@@ -51,14 +52,23 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpBroker]:
+def mail_server() -> Iterator[MailServer]:
+    """The mail server of the broker."""
+    with MailServer() as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def api(tmp_path_factory: pytest.TempPathFactory, mail_server: MailServer) -> Iterator[HttpBroker]:
     """The API of the broker whose console the tests use."""
     pytest.importorskip("uvicorn", reason="the extra leveret[management] is not installed")
     leveret_only("the web console")
     directory = tmp_path_factory.mktemp("console")
+    mail = f'[management.mail]\nhost = "127.0.0.1"\nport = {mail_server.port}\nsecurity = "none"\ninterval = 0\n'
+    mail += 'sender = "leveret@example.com"\nrecipients = ["example.com"]\n'
     process = LeveretProcess(
         directory,
-        config=basic_config() + USERS + "[management]\nport = 0\nrefused_logins = 0\n",
+        config=basic_config() + USERS + "[management]\nport = 0\nrefused_logins = 0\n" + mail,
         environment={"LEVERET_MANAGEMENT__ENABLED": "true"},
     )
     with process.start():

@@ -13,6 +13,7 @@ import pytest
 from tests.management.console.conftest import Screenshot, downloaded
 from tests.management.console.test_console import IMAGE, SCRIPT, declare, delete, publish
 from tests.management.http.client import HttpBroker
+from tests.management.http.mail_server import MailServer
 from tests.support.polling import wait_until
 
 if TYPE_CHECKING:
@@ -135,6 +136,30 @@ def test_a_change_during_a_read_is_shown(console: Console, api: HttpBroker, back
     console.wait_for_rows(lambda found: bool(found) and found[0][:2] == ["deep", backlog])
 
 
+def test_a_rule_sends_mails(console: Console, api: HttpBroker, mail_server: MailServer, backlog: str, axe: str) -> None:
+    mail_server.refused = {"gone@example.com"}
+    console.enter("alerts")
+    console.click("Add rule")
+    console.fill("Name", "mailed")
+    console.fill("Pattern of names", "^back")
+    console.fill("More than", "2")
+    console.see("Allowed: example.com")
+    console.fill("Mail to", "ops@example.net")
+    console.click("Set rule")
+    console.see("management.mail.recipients")
+    assert all("400" in message for message in console.problems())
+    console.fill("Mail to", "ops@example.com, gone@example.com")
+    console.click("Set rule")
+    console.see("Set rule 'mailed'")
+    wait_until(lambda: mail_server.received, "the mail")
+    assert mail_server.received[0]["To"] == "ops@example.com"
+    console.see("no such mailbox")  # in the panel of deliveries
+    console.see(f"127.0.0.1:{mail_server.port}")
+    assert console.findings(axe) == []
+    console.use_phone()
+    assert not console.overflows()
+
+
 def test_alerts_of_a_user_who_sets_no_rules(console: Console, api: HttpBroker, backlog: str) -> None:
     rule = {"kind": "no_consumers", "pattern": "^backlog$"}
     assert api("PUT", "/leveret/alert-rules/unattended", rule).status == 201
@@ -142,6 +167,10 @@ def test_alerts_of_a_user_who_sets_no_rules(console: Console, api: HttpBroker, b
     console.sign_in("monitor")
     console.wait_for_rows(lambda found: bool(found) and found[0][3:4] == ["3 messages and no consumer"])
     assert "Add rule" not in console.text() and "Delete…" not in console.text()
+
+    rows = console.wait_for_rows(lambda found: bool(found))
+    assert rows[0][3] == "3 messages and no consumer"
+    assert "Add rule" not in console.text() and "Deliveries" not in console.text() and "Delete…" not in console.text()
     console.click("Rule unattended ×")
     console.see_no("Rule unattended ×")
     console.see_location_without("rule=")

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+from leveret.config import MailConfig
 from leveret.management.http.alerts import MAX_ALERTS, MAX_RULES, Alerts, Rule, read_rules
 from leveret.management.http.cache import Cache
 from leveret.management.http.control import Control, Row
 from leveret.management.http.events import Events
 from leveret.management.http.identity import Identity
+from leveret.management.http.mail import Mailer
 from leveret.management.http.objects import CachedQueue, VhostTotals
 from leveret.management.http.prometheus_rules import describe
 from leveret.management.http.webhooks import Webhooks
@@ -33,7 +35,7 @@ class Broker:
     def __init__(self) -> None:
         self.events = Events()
         self.cache = Cache(Control(Path("unused")))
-        self.alerts = Alerts(Control(Path("unused")), self.cache, self.events, Webhooks(()))
+        self.alerts = Alerts(Control(Path("unused")), self.cache, self.events, Webhooks(()), Mailer(MailConfig(), "node"))
         self.now = 1000.0
         self.subscriber = self.events.subscribe(ADMIN, (), "")
 

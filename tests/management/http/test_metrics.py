@@ -377,7 +377,7 @@ def test_the_number_of_scrapes_at_a_time_is_limited() -> None:
                     await closed.wait()  # the client does not read
 
         settings = HttpEndpoint(Config(), Path("/nonexistent")).settings()
-        metrics = Metrics(Cache(Control(Path(settings.control))), settings)
+        metrics = Metrics(Cache(Control(Path(settings.control))), settings, list)
         scope: Scope = {"type": "http", "method": "GET", "path": "/none", "query_string": b"", "headers": []}
         slow = [asyncio.create_task(metrics(scope, receive, send)) for _ in range(MAX_SCRAPES)]
         while len(found) < MAX_SCRAPES:

@@ -10,6 +10,7 @@ from leveret.management.http.alerts import MAX_RULES, PREFIX, Rule
 from leveret.management.http.errors import bad_request
 from leveret.management.http.identity import POLICYMAKERS
 from leveret.management.http.lists import select
+from leveret.management.http.mail import is_allowed
 from leveret.management.http.prometheus_rules import describe
 from leveret.management.http.request import CREATED, NO_CONTENT, Answer, Request
 
@@ -25,10 +26,10 @@ async def list_raised(request: Request) -> Answer:
 
 
 async def list_rules(request: Request) -> Answer:
-    """List the rules of alerts. Only users who may set them see their webhooks."""
+    """List the rules of alerts. Only users who may set them see their webhooks and addresses."""
     found = [{"name": name, **msgspec.structs.asdict(rule)} for name, rule in (await _visible(request)).items()]
     if request.identity.tags.isdisjoint(POLICYMAKERS):
-        found = [row | {"webhook": ""} for row in found]
+        found = [row | {"webhook": "", "mail": []} for row in found]
     return Answer(body=select(found, request.query))
 
 
@@ -49,6 +50,17 @@ async def list_webhooks(request: Request) -> Answer:
     return Answer(body=list(request.settings.alert_webhooks))
 
 
+async def list_addresses(request: Request) -> Answer:
+    """List the mail addresses, and domains of addresses, that rules may send alerts to."""
+    mail = request.settings.mail
+    return Answer(body=mail.recipients if mail.host else [])
+
+
+async def list_deliveries(request: Request) -> Answer:
+    """List what was sent to the mail server and to each webhook since the start, and what failed."""
+    return Answer(body=select([msgspec.structs.asdict(found) for found in request.deliveries()], request.query))
+
+
 async def put_rule(request: Request) -> Answer:
     """Add or replace a rule: `kind` is required."""
     name = request.name
@@ -67,6 +79,15 @@ async def put_rule(request: Request) -> Answer:
             f"webhook '{rule.webhook[:200]}' is not allowed; expected one of the URLs in the setting"
             " management.alert_webhooks"
         )
+    mail = request.settings.mail
+    for address in rule.mail:
+        if not mail.host:
+            raise bad_request("the broker sends no mails; the setting is management.mail.host")
+        if not is_allowed(address, mail.recipients):
+            raise bad_request(
+                f"mail address '{address}' is not allowed; expected one of the addresses, or an address of the domains, in"
+                " the setting management.mail.recipients"
+            )
     rules = await request.alerts.rules()
     if name not in rules and len(rules) >= MAX_RULES:
         raise bad_request(f"{MAX_RULES} rules of alerts exist, the maximum; delete one first")

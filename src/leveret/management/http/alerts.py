@@ -19,6 +19,7 @@ from leveret.management.http.cache import Cache
 from leveret.management.http.control import Control, Row
 from leveret.management.http.errors import BrokerRefused, BrokerUnavailable
 from leveret.management.http.events import Events
+from leveret.management.http.mail import Mailer
 from leveret.management.http.objects import CachedQueue
 from leveret.management.http.webhooks import Webhooks
 from leveret.security.patterns import Pattern
@@ -32,6 +33,8 @@ INTERVAL: Final = 3.0
 MAX_RULES: Final = 100
 # Maximum number of subjects for which the condition of a rule holds. Further ones are ignored.
 MAX_ALERTS: Final = 500
+# Maximum number of mail addresses of a rule.
+MAX_ADDRESSES: Final = 10
 # Queues to examine before other requests are served.
 _STEP: Final = 100
 
@@ -51,6 +54,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         seconds: How long it must be exceeded.
         silenced_until: Until this time, in milliseconds of Unix time, the rule raises no alerts.
         webhook: The URL that alerts are sent to; "" for none.
+        mail: The addresses that get mails of alerts.
     """
 
     kind: Kind
@@ -60,6 +64,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     seconds: Annotated[int, Meta(ge=0, le=86_400)] = 0
     silenced_until: Annotated[int, Meta(ge=0, le=10**14)] = 0
     webhook: Annotated[str, Meta(max_length=2000)] = ""
+    mail: Annotated[tuple[Annotated[str, Meta(max_length=254)], ...], Meta(max_length=MAX_ADDRESSES)] = ()
 
     def compiled(self) -> Pattern | None:
         """Return the pattern; None for all names. Raises `ValueError`."""
@@ -142,18 +147,20 @@ class Alerts:
         cache: The copies of its objects.
         events: Receives alerts that are raised or cleared.
         webhooks: Receive those of rules with a webhook.
+        mailer: Sends those of rules with mail addresses.
 
     Attributes:
         raised: The alerts that are raised.
     """
 
-    def __init__(self, control: Control, cache: Cache, events: Events, webhooks: Webhooks) -> None:
+    def __init__(self, control: Control, cache: Cache, events: Events, webhooks: Webhooks, mailer: Mailer) -> None:
         self._control = control
         self._cache = cache
         self._events = events
         self._webhooks = webhooks
-        # The webhooks of the rules of alerts that are raised: a rule may change before its alerts are cleared.
-        self._webhook_of: dict[Subject, str] = {}
+        self._mailer = mailer
+        # The rules of alerts as they were raised: a rule may change before its alerts are cleared.
+        self._rule_of: dict[Subject, Rule] = {}
         self._measures: dict[int, _Measures] = {}
         # When the threshold of each subject was first exceeded.
         self._since: dict[Subject, float] = {}
@@ -209,16 +216,18 @@ class Alerts:
     def _set(self, raised: dict[Subject, Alert], rules: dict[str, Rule]) -> None:
         before, self.raised = self.raised, raised
         for subject in before.keys() - raised.keys():
-            self._publish("cleared", before[subject], self._webhook_of.pop(subject))
+            self._publish("cleared", before[subject], self._rule_of.pop(subject))
         for subject in raised.keys() - before.keys():
-            self._webhook_of[subject] = rules[subject.rule].webhook
-            self._publish("raised", raised[subject], self._webhook_of[subject])
+            self._rule_of[subject] = rules[subject.rule]
+            self._publish("raised", raised[subject], rules[subject.rule])
 
-    def _publish(self, action: str, alert: Alert, webhook: str) -> None:
+    def _publish(self, action: str, alert: Alert, rule: Rule) -> None:
         data: Row = msgspec.structs.asdict(alert)
         self._events.publish("alert", action, data, alert.vhost)
-        if webhook:
-            self._webhooks.put(webhook, {"action": action, **data})
+        if rule.webhook:
+            self._webhooks.put(rule.webhook, {"action": action, **data})
+        if rule.mail:
+            self._mailer.put(rule.mail, action, data)
 
 
 def _applies(rule: Rule, pattern: Pattern | None, item: Row) -> bool:

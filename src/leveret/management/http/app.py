@@ -19,6 +19,7 @@ from starlette.responses import Response, StreamingResponse
 from leveret.management.http.alerts import Alerts
 from leveret.management.http.cache import Cache
 from leveret.management.http.control import Control, Row
+from leveret.management.http.deliveries import Deliveries
 from leveret.management.http.errors import (
     BrokerRefused,
     BrokerUnavailable,
@@ -33,6 +34,7 @@ from leveret.management.http.events import Events
 from leveret.management.http.history_thread import History
 from leveret.management.http.identity import ANONYMOUS, Identity
 from leveret.management.http.lists import RowStream
+from leveret.management.http.mail import Mailer
 from leveret.management.http.masks import NO_MASKS, Masks
 from leveret.management.http.request import Answer, Request
 from leveret.management.http.settings import HttpSettings
@@ -92,8 +94,9 @@ class Application:
         self._cache = Cache(control, events=self._events)
         self._history = History(Path(settings.history))
         self._webhooks = Webhooks(settings.alert_webhooks)
-        self._alerts = Alerts(control, self._cache, self._events, self._webhooks)
         self._masks = Masks(settings.mask)
+        self._mailer = Mailer(settings.mail, settings.node)
+        self._alerts = Alerts(control, self._cache, self._events, self._webhooks, self._mailer)
         self._sign_in = SignIn(settings, control, logins)
         self._base = f"{settings.path_prefix}/api"
         self._files = asyncio.Semaphore(_MAX_FILES)
@@ -103,10 +106,15 @@ class Application:
         """The objects with their counters."""
         return self._cache
 
+    def deliveries(self) -> list[Deliveries]:
+        """Return what was sent to the mail server, if there is one, and to each webhook."""
+        return [*([self._mailer.deliveries] if self._settings.mail.host else []), *self._webhooks.deliveries()]
+
     async def keep_statistics(self) -> None:
         """Read statistics each second, keep their history, and evaluate alerts, until the task is cancelled."""
         await self._history.open()
-        alerts = [asyncio.create_task(self._alerts.run()), asyncio.create_task(self._webhooks.run())]
+        running = (self._alerts.run(), self._webhooks.run(), self._mailer.run())
+        alerts = [asyncio.create_task(task) for task in running]
         try:
             await self._cache.poll(self._ticked)
         finally:
@@ -187,6 +195,7 @@ class Application:
                     address,
                     self._alerts,
                     self._masks if identity.tags.isdisjoint(self._settings.mask_exempt_tags) else NO_MASKS,
+                    self.deliveries,
                 )
             )
 

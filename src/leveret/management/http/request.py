@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ import msgspec
 from leveret.management.http.alerts import Alerts
 from leveret.management.http.cache import Cache
 from leveret.management.http.control import Control, Row
+from leveret.management.http.deliveries import Deliveries
 from leveret.management.http.errors import BrokerRefused, HttpError, bad_request, not_found
 from leveret.management.http.events import Events
 from leveret.management.http.history_thread import History
@@ -71,6 +72,7 @@ class Request:
         address: The IP address of the client.
         alerts: The alerts that are raised.
         masks: The fields of messages that are hidden from the user.
+        deliveries: Returns what was sent of the alerts.
     """
 
     settings: HttpSettings
@@ -88,6 +90,7 @@ class Request:
     address: str
     alerts: Alerts
     masks: Masks
+    deliveries: Callable[[], list[Deliveries]]
     _body: Row | None = field(default=None)
     _windows: dict[str, Window] | None = field(default=None)
 

@@ -1219,6 +1219,7 @@ class AlertRule(Answer):
     seconds: int
     silenced_until: int
     webhook: str
+    mail: list[str]
 
 
 # The broker

@@ -84,7 +84,7 @@ async def serve(settings: HttpSettings, parent: BinaryIO) -> None:
     application = Application(settings, Control(path), Control(path, _MAX_LOGINS))
     servers = [
         (_make_server(Console(settings, application), settings), settings.sockets),
-        (_make_server(Metrics(application.cache, settings), settings), settings.metrics_sockets),
+        (_make_server(Metrics(application.cache, settings, application.deliveries), settings), settings.metrics_sockets),
     ]
     ended = asyncio.create_task(wait_for_end(parent))
     ended.add_done_callback(lambda _: _stop([server for server, _ in servers], application))

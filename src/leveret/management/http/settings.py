@@ -6,6 +6,8 @@ import socket
 
 import msgspec
 
+from leveret.config import MailConfig
+
 
 class OAuthClient(msgspec.Struct, frozen=True, kw_only=True):
     """The console as a client of an OpenID provider.
@@ -47,6 +49,7 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
         mask: The fields of messages that are hidden.
         mask_exempt_tags: The tags of users from whom they are not hidden.
         alert_webhooks: The URLs that rules of alerts may send alerts to.
+        mail: The mails of alerts.
         tls_cert: The certificate chain, or None for plain HTTP.
         tls_key: The private key; None for the key in the file of `tls_cert`.
         amqp_tls_cert: The certificate chain of the AMQP listener, or None without TLS.
@@ -76,6 +79,7 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
     mask: list[str]
     mask_exempt_tags: list[str]
     alert_webhooks: list[str]
+    mail: MailConfig
     tls_cert: str | None
     tls_key: str | None
     amqp_tls_cert: str | None

@@ -181,6 +181,8 @@ ROUTES: Final[dict[str, dict[str, Route]]] = {
         "DELETE": Route(alert_rules.delete_rule, POLICY),
     },
     "/leveret/alert-webhooks": {"GET": Route(alert_rules.list_webhooks, POLICY)},
+    "/leveret/alert-addresses": {"GET": Route(alert_rules.list_addresses, POLICY)},
+    "/leveret/alert-deliveries": {"GET": Route(alert_rules.list_deliveries, POLICY)},
     "/leveret/prometheus-rules": {"GET": Route(alert_rules.download)},
     "/leveret/marks": {"GET": Route(marks.list_marks)},
     "/leveret/marks/{name}": {"PUT": Route(marks.put, POLICY), "DELETE": Route(marks.delete, POLICY)},

@@ -14,6 +14,7 @@ import h11
 import msgspec
 
 from leveret.management.http.control import Row
+from leveret.management.http.deliveries import Deliveries
 
 logger = logging.getLogger("leveret.http")
 
@@ -53,6 +54,10 @@ class Webhooks:
         else:
             receiver.put(msgspec.json.encode(content))
 
+    def deliveries(self) -> list[Deliveries]:
+        """Return what was sent to each URL."""
+        return [receiver.deliveries for receiver in self._receivers.values()]
+
     async def run(self) -> None:
         """Deliver until the task is cancelled."""
         await asyncio.gather(*(receiver.run() for receiver in self._receivers.values()))
@@ -71,6 +76,7 @@ class _Receiver:
         # Without the path, which may have a secret.
         self._shown = f"{parts.scheme}://{parts.netloc}"
         self._retry_delay = retry_delay
+        self.deliveries = Deliveries(kind="webhook", receiver=url)
         self._pending: deque[bytes] = deque()
         self._ready = asyncio.Event()
 
@@ -78,8 +84,10 @@ class _Receiver:
         """Add a delivery."""
         if len(self._pending) >= MAX_PENDING:
             self._pending.popleft()
+            self.deliveries.dropped += 1
             logger.warning("webhook %s: %d deliveries wait, the maximum; dropped the oldest", self._shown, MAX_PENDING)
         self._pending.append(body)
+        self.deliveries.pending = len(self._pending)
         self._ready.set()
 
     async def run(self) -> None:
@@ -88,25 +96,31 @@ class _Receiver:
             await self._ready.wait()
             while self._pending:
                 await self._deliver(self._pending.popleft())
+                self.deliveries.pending = len(self._pending)
             self._ready.clear()
 
     async def _deliver(self, body: bytes) -> None:
         delay = self._retry_delay
         reason = ""
         for attempt in range(1, MAX_ATTEMPTS + 1):
+            is_permanent = False
             try:
                 status = await self._post(body)
             except (OSError, EOFError, UnicodeError, h11.ProtocolError) as error:
                 reason = str(error) or type(error).__name__
             else:
                 if 200 <= status < 300:
+                    self.deliveries.delivered += 1
                     return
                 reason = f"status {status}"
-                if status < 500 and status not in _RETRIED:
-                    break
+                is_permanent = status < 500 and status not in _RETRIED
+            self.deliveries.note_error(reason)
+            if is_permanent:
+                break
             if attempt < MAX_ATTEMPTS:
                 await asyncio.sleep(delay)
                 delay = min(2 * delay, _MAX_RETRY_DELAY)
+        self.deliveries.failed += 1
         logger.warning("webhook %s: cannot deliver an alert: %s; expected a status from 200 to 299", self._shown, reason)
 
     async def _post(self, body: bytes) -> int:

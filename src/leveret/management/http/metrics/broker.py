@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from itertools import accumulate
@@ -23,6 +24,7 @@ from leveret.broker.durations import BOUNDS
 from leveret.broker.log import FAILED, FULL, OK
 from leveret.management.http.cache import Cache, open_files
 from leveret.management.http.control import Row
+from leveret.management.http.deliveries import Deliveries
 from leveret.management.http.metrics.objects import (
     CHANNEL_METRICS,
     CONNECTION_METRICS,
@@ -224,6 +226,27 @@ def of_process(cache: Cache, settings: HttpSettings) -> Iterator[Metric]:
     yield from _numbers(cache)
     yield from _global(cache)
     yield from _own(cache)
+
+
+def of_alerts(deliveries: Iterable[Deliveries]) -> Iterator[Metric]:
+    """Yield the metrics of alerts that were sent."""
+    sent = CounterMetricFamily(
+        f"{OWN_PREFIX}alert_deliveries", "Mails and requests with alerts, by their result", labels=("kind", "result")
+    )
+    pending = GaugeMetricFamily(f"{OWN_PREFIX}alert_deliveries_pending", "Deliveries that wait", labels=("kind",))
+    counts: Counter[tuple[str, str]] = Counter()
+    for found in deliveries:
+        counts[found.kind, "delivered"] += found.delivered
+        counts[found.kind, "failed"] += found.failed
+        counts[found.kind, "dropped"] += found.dropped
+        counts[found.kind, ""] += found.pending
+    for (kind, result), count in counts.items():
+        if result:
+            sent.add_metric((kind, result), count)
+        else:
+            pending.add_metric((kind,), count)
+    yield sent
+    yield pending
 
 
 # Objects

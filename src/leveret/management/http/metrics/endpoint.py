@@ -14,6 +14,7 @@ from prometheus_client import generate_latest
 from starlette.responses import Response, StreamingResponse
 
 from leveret.management.http.cache import Cache
+from leveret.management.http.deliveries import Deliveries
 from leveret.management.http.errors import BrokerUnavailable
 from leveret.management.http.metrics.broker import (
     DETAILED_PREFIX,
@@ -22,6 +23,7 @@ from leveret.management.http.metrics.broker import (
     Scrape,
     all_metrics,
     identity,
+    of_alerts,
     of_process,
 )
 from leveret.management.http.metrics.objects import Selection
@@ -49,10 +51,12 @@ class Metrics:
     Args:
         cache: The objects with their counters.
         settings: The settings of the process.
+        deliveries: Returns what was sent of alerts.
     """
 
-    def __init__(self, cache: Cache, settings: HttpSettings) -> None:
+    def __init__(self, cache: Cache, settings: HttpSettings, deliveries: Callable[[], list[Deliveries]]) -> None:
         self._cache = cache
+        self._deliveries = deliveries
         self._settings = settings
         # Number of scrapes in progress, each of which keeps the values of all objects.
         self._scrapes = 0
@@ -100,9 +104,11 @@ class Metrics:
 
     async def _aggregated(self, _: bytes) -> AsyncIterator[bytes]:
         yield generate_latest(Scrape(all_metrics(self._cache, self._settings)))
+        yield generate_latest(Scrape(of_alerts(self._deliveries())))
 
     async def _per_object(self, _: bytes) -> AsyncIterator[bytes]:
         yield generate_latest(Scrape(of_process(self._cache, self._settings)))
+        yield generate_latest(Scrape(of_alerts(self._deliveries())))
         async for part in Selection(PREFIX, None, None).write(self._cache):
             yield part
         yield generate_latest(Scrape(identity("per-object", self._cache, self._settings)))

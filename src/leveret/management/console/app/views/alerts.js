@@ -61,6 +61,18 @@ const CHANGE = {
 
 const PROMETHEUS = "/leveret/prometheus-rules";
 const WEBHOOKS = "/leveret/alert-webhooks";
+const ADDRESSES = "/leveret/alert-addresses";
+const DELIVERIES = "/leveret/alert-deliveries";
+
+const DELIVERY_COLUMNS = [
+  { id: "receiver", title: "Receiver", cell: (row) => html`<span title=${row.receiver} data-row>${row.receiver}</span>` },
+  { id: "kind", title: "By", width: 90, rank: 3 },
+  { id: "delivered", title: "Delivered", width: 90, num: true, rank: 2, cell: (row) => count(row.delivered) },
+  { id: "failed", title: "Failed", width: 80, num: true, cell: (row) => count(row.failed) },
+  { id: "dropped", title: "Dropped", width: 80, num: true, rank: 4, cell: (row) => count(row.dropped) },
+  { id: "pending", title: "Waiting", width: 80, num: true, rank: 4, cell: (row) => count(row.pending) },
+  { id: "error", title: "Last error", value: (row) => row.error, cell: (row) => row.error_at > 0 && html`<span title=${row.error}>${time(row.error_at)}: ${row.error}</span>` },
+];
 
 const rulePath = (name) => path("leveret", "alert-rules", name);
 
@@ -120,13 +132,15 @@ function EditRule({ rule }) {
     threshold: String(rule?.threshold ?? 1000),
     seconds: String(rule?.seconds ?? 0),
     webhook: rule?.webhook ?? "",
+    mail: (rule?.mail ?? []).join(", "),
   });
+  const { value: addresses = [] } = useResource(has(ADDRESSES) ? ADDRESSES : null, { slow: true });
   const { value: webhooks = [] } = useResource(has(WEBHOOKS) ? WEBHOOKS : null, { slow: true });
   const [values, set] = state;
   const ofQueues = !OF_NODE.has(values.kind);
   async function submit() {
     const { name, kind, vhost, pattern } = values;
-    const body = { kind, vhost: ofQueues && vhost ? vhost : null, pattern: ofQueues ? pattern : "", threshold: ofQueues ? Number(values.threshold) : 0, seconds: Number(values.seconds), silenced_until: rule?.silenced_until ?? 0, webhook: values.webhook };
+    const body = { kind, vhost: ofQueues && vhost ? vhost : null, pattern: ofQueues ? pattern : "", threshold: ofQueues ? Number(values.threshold) : 0, seconds: Number(values.seconds), silenced_until: rule?.silenced_until ?? 0, webhook: values.webhook, mail: values.mail.split(/[\s,]+/).filter(Boolean) };
     await call("PUT", rulePath(name), body);
     return `Set rule '${name}'`;
   }
@@ -146,6 +160,7 @@ function EditRule({ rule }) {
         <${Text} label="For at least (seconds)" name="seconds" type="number" min="0" max="86400" required state=${state} />
       </div>
       ${webhooks.length > 0 && html`<${Choice} label="Webhook" name="webhook" state=${state} options=${[["", "none"], ...webhooks]} />`}
+      ${addresses.length > 0 && html`<${Text} label="Mail to" name="mail" state=${state} hint=${`Addresses, separated by commas. Allowed: ${addresses.join(", ")}`} />`}
     <//>
   `;
 }
@@ -158,6 +173,7 @@ export function AlertsView() {
   const { rule: wanted } = route.value.query;
   const { value: alerts, error } = useResource("/leveret/alerts");
   const { value: rules } = useResource("/leveret/alert-rules");
+  const { value: deliveries = [] } = useResource(isPolicymaker() && has(DELIVERIES) ? DELIVERIES : null);
   const ofRule = (name) => !wanted || name === wanted;
   return html`
     <${Title}
@@ -176,5 +192,11 @@ export function AlertsView() {
     <${Panel} title="Rules" flush>
       <${SmallTable} label="Rules" rows=${(rules ?? []).filter(({ name }) => ofRule(name))} columns=${isPolicymaker() ? [...RULE_COLUMNS, CHANGE] : RULE_COLUMNS} keyOf=${(row) => row.name} initial="name" loading=${!rules} empty="No rules." />
     <//>
+    ${deliveries.length > 0 &&
+    html`
+      <${Panel} title="Deliveries" flush>
+        <${SmallTable} label="Deliveries" rows=${deliveries} columns=${DELIVERY_COLUMNS} keyOf=${(row) => `${row.kind} ${row.receiver}`} initial="receiver" empty="" />
+      <//>
+    `}
   `;
 }
