@@ -100,6 +100,7 @@ _PLACEHOLDERS = {
     "providers": "NAME",
     "oauth_providers": "NAME",
     "scope_aliases": "SCOPE",
+    "webhooks": "NAME",
 }
 
 

@@ -320,6 +320,28 @@ def test_a_webhook_that_is_no_url_is_refused(url: str) -> None:
         combine_config(("table", {"management": {"alert_webhooks": [url]}}))
 
 
+@pytest.mark.parametrize(
+    ("webhook", "expected"),
+    [
+        ({}, "'management.webhooks.ops.url' is ''; expected a URL"),
+        ({"url": "ftp://hooks.example.com/"}, "expected a URL"),
+        ({"url": "https://known.example.com/"}, "configured twice"),
+        ({"url": "http://hooks.example.com/", "headers_file": "x"}, "expected a URL that begins with https://"),
+        ({"url": "https://hooks.example.com/", "networks": ["10.0.0.1/8"]}, "expected a network such as 10.1.0.0/16"),
+    ],
+)
+def test_a_webhook_that_cannot_be_used_is_refused(webhook: dict[str, object], expected: str) -> None:
+    table = {"management": {"alert_webhooks": ["https://known.example.com/"], "webhooks": {"ops": webhook}}}
+    with pytest.raises(ConfigError, match=re.escape(expected)):
+        combine_config(("table", table))
+
+
+def test_a_webhook_with_headers() -> None:
+    webhook = {"url": "http://127.0.0.1:80/", "headers_file": "x", "networks": ["127.0.0.0/8", "::1"]}
+    found = combine_config(("table", {"management": {"webhooks": {"ops": webhook}}})).management.webhooks["ops"]
+    assert found.networks == ["127.0.0.0/8", "::1"]
+
+
 MAIL = {"host": "mail.example.com", "sender": "leveret@example.com", "recipients": ["example.com"]}
 
 

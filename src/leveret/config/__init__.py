@@ -29,6 +29,7 @@ from leveret.config.model import (
     UserLimitsConfig,
     VhostConfig,
     VhostLimitsConfig,
+    WebhookConfig,
 )
 
 __all__ = [
@@ -54,6 +55,7 @@ __all__ = [
     "UserLimitsConfig",
     "VhostConfig",
     "VhostLimitsConfig",
+    "WebhookConfig",
     "combine_config",
     "is_address",
     "load_config",

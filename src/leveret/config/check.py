@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from ipaddress import ip_network
 from urllib.parse import urlsplit
 
 from leveret.config.errors import ConfigError
-from leveret.config.model import Config, MailConfig, OAuthConfig, OAuthProviderConfig
+from leveret.config.model import Config, MailConfig, ManagementConfig, OAuthConfig, OAuthProviderConfig
 from leveret.config.schema import Choices
 
 Source = Callable[[tuple[str, ...]], str]
@@ -16,6 +17,7 @@ _WEBHOOK = re.compile(r'https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]
 _ORIGIN = re.compile(r"https?://[A-Za-z0-9.:\[\]_-]+")
 _DOMAIN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*")
 _LOCAL_PART = re.compile(r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~.-]{1,64}")
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _CERT = "expected 'tls.cert' to name the server's certificate"
 
 
@@ -140,12 +142,7 @@ def _check_management(config: Config, source: Source) -> None:
         if not provider.client_id:
             raise ConfigError(f"{source(path)}: '{'.'.join(path)}' has no 'client_id', the console's at the provider")
         _check_origins(provider.origins, (*path, "origins"), source)
-    for url in management.alert_webhooks:
-        if not _is_webhook(url):
-            raise ConfigError(
-                f"{source(('management', 'alert_webhooks'))}: 'management.alert_webhooks' has '{url}'; expected a URL such "
-                "as https://hooks.example.com/alerts, without a user, a password and a fragment"
-            )
+    _check_webhooks(management, source)
     _check_mail(management.mail, source)
     prefix = management.path_prefix
     if prefix and (not prefix.startswith("/") or prefix.endswith("/")):
@@ -153,6 +150,39 @@ def _check_management(config: Config, source: Source) -> None:
             f"{source(('management', 'path_prefix'))}: 'management.path_prefix' is '{prefix}'; expected an empty string or "
             "a path that starts with '/' and does not end with '/'"
         )
+
+
+def _check_webhooks(management: ManagementConfig, source: Source) -> None:
+    expected = "expected a URL such as https://hooks.example.com/alerts, without a user, a password and a fragment"
+    for url in management.alert_webhooks:
+        if not _is_webhook(url):
+            raise ConfigError(
+                f"{source(('management', 'alert_webhooks'))}: 'management.alert_webhooks' has '{url}'; {expected}"
+            )
+    known = set(management.alert_webhooks)
+    for name, webhook in management.webhooks.items():
+
+        def where(key: str, name: str = name) -> str:
+            return f"{source(('management', 'webhooks', name, key))}: 'management.webhooks.{name}.{key}'"
+
+        if not _is_webhook(webhook.url):
+            raise ConfigError(f"{where('url')} is '{webhook.url}'; {expected}")
+        if webhook.url in known:
+            raise ConfigError(f"{where('url')} is '{webhook.url}', which is configured twice; expected it once")
+        known.add(webhook.url)
+        parts = urlsplit(webhook.url)
+        if webhook.headers_file is not None and parts.scheme == "http" and parts.hostname not in _LOOPBACK:
+            raise ConfigError(
+                f"{where('headers_file')} is set for '{webhook.url}', to which headers go in plain text; expected a URL "
+                "that begins with https://"
+            )
+        for network in webhook.networks:
+            try:
+                ip_network(network)
+            except ValueError as error:
+                raise ConfigError(
+                    f"{where('networks')} has '{network}': {error}; expected a network such as 10.1.0.0/16"
+                ) from None
 
 
 def _check_mail(mail: MailConfig, source: Source) -> None:

@@ -675,6 +675,26 @@ class MailConfig(Section, frozen=True, kw_only=True):
     )
 
 
+class WebhookConfig(Section, frozen=True, kw_only=True):
+    """A URL that rules of [alerts](http-api.md#webhooks) may send alerts to. `url` is required."""
+
+    url: Annotated[str, about("The URL. Users with the tag `policymaker` see it.")] = ""
+    ca: Annotated[
+        FilePath | None, about("CA certificates in PEM to verify the receiver. Default: those of the system.")
+    ] = None
+    headers_file: Annotated[
+        FilePath | None,
+        about(
+            "File with headers of the requests, one `NAME: VALUE` per line, such as a token. It is read for each request. "
+            "Requires `https`, or a receiver on this machine."
+        ),
+    ] = None
+    networks: Annotated[
+        list[str],
+        about("Networks, such as `10.1.0.0/16`, that the receiver's addresses must be in. Default: any address."),
+    ] = field(default_factory=list)
+
+
 class ManagementConfig(Section, frozen=True, kw_only=True):
     """The HTTP API, which `leveret serve` runs in a process of its own. Requires the extra `leveret[management]`.
 
@@ -751,6 +771,9 @@ class ManagementConfig(Section, frozen=True, kw_only=True):
             "with the tag `policymaker` see them."
         ),
     ] = field(default_factory=list)
+    webhooks: Annotated[
+        dict[str, WebhookConfig], about("More such URLs, by a name of your choice, with settings of their own.")
+    ] = field(default_factory=dict)
     mail: Annotated[MailConfig, about("Mails of alerts.")] = field(default_factory=MailConfig)
     rabbitmq_version: Annotated[
         Name, about("RabbitMQ version to report to clients, which choose their requests by it.")

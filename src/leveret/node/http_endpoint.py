@@ -9,17 +9,19 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from leveret._build import __version__
-from leveret.config import Config
+from leveret.config import Config, WebhookConfig
 from leveret.management.http.masks import Masks
 from leveret.management.http.settings import HttpSettings, OAuthClient, node_name
 from leveret.management.socket_path import CONTROL_SOCKET
 from leveret.node.errors import StartFailed
 from leveret.node.listening import addresses_of, bracketed
 
-_REQUIRED: Final = ("aiosmtplib", "asn1crypto", "h11", "prometheus_client", "starlette", "uvicorn")
+_REQUIRED: Final = ("aiosmtplib", "asn1crypto", "h11", "httpcore", "prometheus_client", "starlette", "uvicorn")
 _BACKLOG: Final = 128
 # The file of the long history.
 _HISTORY: Final = "history.sqlite"
+# The file of alerts that wait for a webhook.
+_OUTBOX: Final = "webhooks.sqlite"
 
 
 class HttpEndpoint:
@@ -106,7 +108,8 @@ class HttpEndpoint:
             oauth_clients=_oauth_clients(config),
             mask=management.mask,
             mask_exempt_tags=management.mask_exempt_tags,
-            alert_webhooks=management.alert_webhooks,
+            webhooks=[*map(_plain_webhook, management.alert_webhooks), *management.webhooks.values()],
+            outbox=str(self._directory / _OUTBOX),
             mail=management.mail,
             tls_cert=management.tls_cert,
             tls_key=management.tls_key,
@@ -118,6 +121,10 @@ class HttpEndpoint:
             log_level=config.server.log_level,
             log_format=config.server.log_format,
         )
+
+
+def _plain_webhook(url: str) -> WebhookConfig:
+    return WebhookConfig(url=url)
 
 
 def _oauth_clients(config: Config) -> list[OAuthClient]:

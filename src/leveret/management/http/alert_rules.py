@@ -47,7 +47,7 @@ async def download(request: Request) -> Answer:
 
 async def list_webhooks(request: Request) -> Answer:
     """List the URLs that rules may send alerts to."""
-    return Answer(body=list(request.settings.alert_webhooks))
+    return Answer(body=[webhook.url for webhook in request.settings.webhooks])
 
 
 async def list_addresses(request: Request) -> Answer:
@@ -74,10 +74,10 @@ async def put_rule(request: Request) -> Answer:
         rule.compiled()
     except ValueError as error:
         raise bad_request(f"regular expression '{rule.pattern[:80]}' {error}") from None
-    if rule.webhook and rule.webhook not in request.settings.alert_webhooks:
+    if rule.webhook and all(rule.webhook != webhook.url for webhook in request.settings.webhooks):
         raise bad_request(
-            f"webhook '{rule.webhook[:200]}' is not allowed; expected one of the URLs in the setting"
-            " management.alert_webhooks"
+            f"webhook '{rule.webhook[:200]}' is not allowed; expected one of the URLs in the settings"
+            " management.alert_webhooks and management.webhooks"
         )
     mail = request.settings.mail
     for address in rule.mail:

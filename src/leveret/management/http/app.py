@@ -93,8 +93,8 @@ class Application:
         self._events = Events()
         self._cache = Cache(control, events=self._events)
         self._history = History(Path(settings.history))
-        self._webhooks = Webhooks(settings.alert_webhooks)
         self._masks = Masks(settings.mask)
+        self._webhooks = Webhooks(settings.webhooks, Path(settings.outbox))
         self._mailer = Mailer(settings.mail, settings.node)
         self._alerts = Alerts(control, self._cache, self._events, self._webhooks, self._mailer)
         self._sign_in = SignIn(settings, control, logins)
@@ -113,6 +113,7 @@ class Application:
     async def keep_statistics(self) -> None:
         """Read statistics each second, keep their history, and evaluate alerts, until the task is cancelled."""
         await self._history.open()
+        await self._webhooks.open()
         running = (self._alerts.run(), self._webhooks.run(), self._mailer.run())
         alerts = [asyncio.create_task(task) for task in running]
         try:
@@ -120,6 +121,8 @@ class Application:
         finally:
             for task in alerts:
                 task.cancel()
+            await asyncio.wait(alerts)
+            await self._webhooks.close()
             await self._history.close()
 
     def _ticked(self) -> None:

@@ -6,9 +6,6 @@ per minute and per hour. Nothing depends on it: if it cannot be written, the pro
 
 from __future__ import annotations
 
-import logging
-import os
-import sqlite3
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,11 +13,10 @@ from pathlib import Path
 from typing import Final
 
 from leveret.management.http.cache import Cache
+from leveret.management.http.databases import open_database
 from leveret.management.http.measured import Measured
 from leveret.management.http.objects import QUEUE, VHOST
 from leveret.management.http.samples import Layout, OlderSamples
-
-logger = logging.getLogger("leveret.http")
 
 MINUTE: Final = 60
 HOUR: Final = 3600
@@ -79,7 +75,7 @@ class HistoryDatabase:
     """
 
     def __init__(self, path: Path) -> None:
-        self._connection = _open(path)
+        self._connection = open_database(path, _SCHEMA, _VERSION, "history of statistics")
         self._series: dict[Subject, int] = {
             Subject(vhost, queue): number
             for number, vhost, queue in self._connection.execute("SELECT id, vhost, queue FROM series")
@@ -189,31 +185,6 @@ class HistoryDatabase:
     def subjects(self) -> list[Subject]:
         """Return everything that has samples."""
         return list(self._series)
-
-
-def _open(path: Path) -> sqlite3.Connection:
-    for attempt in (1, 2):
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = NORMAL")
-            (version,) = connection.execute("PRAGMA user_version").fetchone()
-            if version == _VERSION:
-                return connection
-            if version == 0 and connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
-                connection.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
-                return connection
-            reason = f"it has version {version}, expected {_VERSION}"
-        except sqlite3.DatabaseError as error:
-            reason = str(error)
-        connection.close()
-        if attempt == 2:
-            break
-        logger.warning("replacing the history of statistics %s: %s", path, reason)
-        for suffix in ("", "-wal", "-shm"):
-            Path(f"{path}{suffix}").unlink(missing_ok=True)
-    raise sqlite3.DatabaseError(reason)
 
 
 def _pack(values: tuple[int, ...]) -> bytes:

@@ -6,7 +6,7 @@ import socket
 
 import msgspec
 
-from leveret.config import MailConfig
+from leveret.config import MailConfig, WebhookConfig
 
 
 class OAuthClient(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +48,8 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
         oauth_clients: The OpenID providers at which users of the console sign in, that of `auth.oauth` first.
         mask: The fields of messages that are hidden.
         mask_exempt_tags: The tags of users from whom they are not hidden.
-        alert_webhooks: The URLs that rules of alerts may send alerts to.
+        webhooks: The URLs that rules of alerts may send alerts to.
+        outbox: The file of deliveries to them that wait.
         mail: The mails of alerts.
         tls_cert: The certificate chain, or None for plain HTTP.
         tls_key: The private key; None for the key in the file of `tls_cert`.
@@ -78,7 +79,8 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
     oauth_clients: list[OAuthClient]
     mask: list[str]
     mask_exempt_tags: list[str]
-    alert_webhooks: list[str]
+    webhooks: list[WebhookConfig]
+    outbox: str
     mail: MailConfig
     tls_cert: str | None
     tls_key: str | None
