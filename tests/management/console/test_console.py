@@ -643,6 +643,8 @@ def test_light_and_dark(console: Console) -> None:
 VIEWS = (
     ("overview",),
     ("alerts",),
+    ("learn",),
+    ("learn", "topics"),
     ("queues",),
     ("queues", "/", "orders.new"),
     ("exchanges",),

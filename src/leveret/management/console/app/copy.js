@@ -109,6 +109,10 @@ class Target {
     return `export LEVERET_URL=${shellWord(`${protocol}//${encodeURIComponent(this.user)}:${PASSWORD}@${host}${prefix}`)}\n${command("leveret", words)}`;
   }
 
+  client(vhost, ...words) {
+    return `export LEVERET_URL=${shellWord(this.url(vhost))}\n${command("leveret", words)}`;
+  }
+
   url(vhost) {
     return `amqp://${this.amqp}/${encodeURIComponent(vhost)}`;
   }
@@ -222,7 +226,62 @@ function ofMessage(target, { vhost, exchange, routing_key: key, payload, payload
   };
 }
 
+const SETTLE = { ack: "message.ack()", reject: "message.reject()", requeue: "message.nack()" };
+
+/** Messages that are taken from a queue, and their `outcome`: "ack", "reject" or "requeue". */
+const ofGet = (target, { vhost, queue, count, outcome }) => ({
+  leveret: () => target.client(vhost, "get", `--count=${count}`, `--${outcome}`, "--", queue),
+  python: () => target.leveret(vhost, `for _ in range(${count}):`, `    message = channel.get(${pythonLiteral(queue)})`, "    print(message.text(), message.redelivered)", `    ${SETTLE[outcome]}`),
+});
+
+/** Messages of a queue that are looked at where they are; of a stream, from an offset on. */
+const ofBrowse = (target, { vhost, queue, offset, count, stream }) => ({
+  leveret: () => target.cli("messages", "browse", vhostOption(vhost), `--offset=${offset}`, `--count=${count}`, "--", queue),
+  python: () =>
+    stream
+      ? target.leveret(
+          vhost,
+          `with channel.consume(${pythonLiteral(queue)}, arguments={"x-stream-offset": ${offset}}) as messages:`,
+          `    for _, message in zip(range(${count}), messages):`,
+          '        print(message.headers["x-stream-offset"], message.text())',
+          "        message.ack()",
+        )
+      : target.leveret(vhost, `message = channel.get(${pythonLiteral(queue)})`, "print(message.text())", "message.nack()  # AMQP 0-9-1 cannot look: this marks the message as redelivered"),
+});
+
+/** A worker that takes messages until it is stopped. */
+const ofWorker = (target, { vhost, queue, prefetch }) => ({
+  leveret: () => target.client(vhost, "consume", `--prefetch=${prefetch}`, "--requeue", "--", queue),
+  python: () =>
+    target.leveret(
+      vhost,
+      `with channel.consume(${pythonLiteral(queue)}, prefetch=${prefetch}) as messages:`,
+      "    for message in messages:",
+      "        print(message.text())",
+      '        input("Enter acknowledges the message, Ctrl-C ends the worker ")',
+      "        message.ack()",
+    ),
+});
+
+/** Several objects in one program: `steps` are pairs of a kind and an object. */
+function ofProgram(target, { vhost, steps }) {
+  const inner = Object.create(target, { leveret: { value: (_, ...lines) => lines.join("\n") } });
+  const texts = (form) => steps.map(([kind, object]) => KINDS[kind](form === "python" ? inner : target, { vhost, ...object })[form]());
+  return {
+    leveret() {
+      const lines = texts("leveret").join("\n").split("\n");
+      const isRepeated = (line, index) => line.startsWith("export ") && line === lines.slice(0, index).findLast((other) => other.startsWith("export "));
+      return lines.filter((line, index) => !isRepeated(line, index)).join("\n");
+    },
+    python: () => target.leveret(vhost, ...texts("python").join("\n").split("\n")),
+  };
+}
+
 const KINDS = {
+  get: ofGet,
+  browse: ofBrowse,
+  worker: ofWorker,
+  program: ofProgram,
   queue: ofQueue,
   exchange: ofExchange,
   binding: ofBinding,
@@ -245,7 +304,8 @@ const TITLES = [
  * Returns the forms of an object: `[[id, title, text()], ...]`. `text` throws `Error` if the form cannot express the object.
  *
  * Args:
- *   kind: "queue", "exchange", "binding", "policies", "operator-policies", "user" or "message".
+ *   kind: "queue", "exchange", "binding", "policies", "operator-policies", "user" or "message"; "get", "browse" or "worker" for a
+ *     client of a queue; "program" for several of them.
  *   object: The object, with the keys of the API.
  *   address: `{api, amqpHost, amqpPort, user}`.
  */

@@ -12,6 +12,7 @@ import { ConnectionView, ConnectionsView } from "./views/connections.js";
 import { ConsumersView } from "./views/consumers.js";
 import { DefinitionsView } from "./views/definitions.js";
 import { ExchangeView, ExchangesView } from "./views/exchanges.js";
+import { LearnView, LessonView } from "./views/learn.js";
 import { LinkView, LinksView } from "./views/links.js";
 import { MapView } from "./views/map.js";
 import { OverviewView } from "./views/overview.js";
@@ -33,6 +34,7 @@ export const GROUPS = [
     views: [
       { id: "overview", name: "Overview", key: "o", list: OverviewView, shown: always },
       { id: "alerts", name: "Alerts", key: "w", list: AlertsView, shown: always },
+      { id: "learn", name: "Learn", key: "b", list: LearnView, one: LessonView, parts: 2, shown: always },
     ],
   },
   {

@@ -12,10 +12,10 @@ const AMQP_PORT = 5672;
 /** Opens a dialog with the forms of an object, as in `copies`. */
 export const copyAs = (kind, object) => openDialog("Copy as", () => html`<${CopyAs} kind=${kind} object=${object} />`);
 
-/** The choice of a form, and its text. */
-export function CopyAs({ kind, object }) {
+/** The choice of a form, which begins with `first`, and its text. */
+export function CopyAs({ kind, object, first = "curl" }) {
   const [port, setPort] = useState(AMQP_PORT);
-  const [chosen, setChosen] = useState("curl");
+  const [chosen, setChosen] = useState(first);
   const shown = useRef(null);
   useEffect(() => {
     get(withQuery("/overview", { columns: "listeners" })).then(
