@@ -369,6 +369,39 @@ def test_users_and_vhosts_of_the_configuration_are_left_alone(api: HttpBroker) -
     assert api("POST", "/definitions", document).status == 204
 
 
+def test_an_import_switches_the_tracing_of_vhosts(broker: HttpBroker) -> None:
+    """RabbitMQ does so, too, and does not export it."""
+
+    def is_traced() -> bool:
+        return bool(broker.get("/vhosts/traced")["tracing"])
+
+    document = {"vhosts": [{"name": "traced", "description": "d", "tracing": True}, {"name": "traced", "description": "d"}]}
+    assert broker("POST", "/definitions", document).status == 204
+    assert is_traced()
+    report = dry_run(broker, document)
+    assert (report["unchanged"], report["changed"]) == (2, [])
+    assert "tracing" not in by_name(broker.get("/definitions")["vhosts"], "traced")
+    assert broker("POST", "/definitions", broker.get("/definitions")).status == 204
+    assert is_traced()
+    off = {"vhosts": [{"name": "traced", "tracing": False}]}
+    [changed] = dry_run(broker, off)["changed"]
+    assert (changed["before"], changed["after"]) == ({"tracing": True}, {"tracing": False})
+    assert is_traced()
+    assert broker("POST", "/definitions", off).status == 204
+    assert not is_traced()
+    [refused] = dry_run(broker, {"vhosts": [{"name": "traced", "tracing": "on"}]})["refused"]
+    assert "tracing" in refused["reason"]
+
+
+def test_an_import_switches_the_tracing_of_a_vhost_of_the_configuration(api: HttpBroker) -> None:
+    for tracing in (True, False):
+        document = {"vhosts": [{"name": "interop", "tracing": tracing}]}
+        assert api("POST", "/definitions", document).status == 204
+        assert api.get("/vhosts/interop")["tracing"] is tracing
+    [skipped] = dry_run(api, {"vhosts": [{"name": "interop", "description": "other", "tracing": True}]})["skipped"]
+    assert skipped["reason"] == "it is declared in the configuration; change it there"
+
+
 def test_exclusive_queues_are_not_exported(broker: HttpBroker) -> None:
     connection = pika.BlockingConnection(pika.URLParameters(broker.process.url()))
     channel = connection.channel()

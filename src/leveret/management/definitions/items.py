@@ -43,6 +43,7 @@ class Vhost(VhostMetadata, kw_only=True):
 
     name: str
     metadata: VhostMetadata | None = None
+    tracing: bool | None = None
 
 
 class Permission(InVhost, kw_only=True):

@@ -29,6 +29,8 @@ _CONTROL: Final = "leveret.control"
 # Global parameters with this prefix belong to one RabbitMQ cluster.
 _INTERNAL: Final = "internal"
 _USER_LIMITS: Final = {"max-connections": "max_connections", "max-channels": "max_channels"}
+# Whether the messages of a vhost are traced.
+_TRACING: Final = "tracing"
 # Keys of users that reports do not show.
 SECRETS: Final = ("password", "password_hash", "hashing_algorithm")
 # Default queue types that stand for that of the broker.
@@ -278,6 +280,10 @@ class Vhosts(Section[items.Vhost]):
         metadata = {name: row[name] for name in ("description", "tags", "default_queue_type")}
         return {"name": row["name"], **metadata, "metadata": metadata}
 
+    def existing(self, row: Row) -> Existing:
+        """Return a vhost with its tracing, which imports switch but exports omit."""
+        return Existing({**self.entry_of(row), _TRACING: row[_TRACING]}, row["source"])
+
     def entry_of_item(self, item: items.Vhost) -> Entry:
         inner = item.metadata or items.VhostMetadata()
         entry: Entry = {"name": item.name}
@@ -290,16 +296,32 @@ class Vhosts(Section[items.Vhost]):
         queue_type = inner.default_queue_type if item.default_queue_type is None else item.default_queue_type
         if queue_type not in _UNDEFINED:
             entry["default_queue_type"] = queue_type
+        if item.tracing is not None:
+            entry[_TRACING] = item.tracing
         return entry
 
     def comparable(self, entry: Entry) -> Entry:
         return {name: value for name, value in super().comparable(entry).items() if name != "metadata"}
 
     def check_change(self, entry: Entry, existing: Existing) -> None:
-        _check_not_declared(existing)
+        if self._changes_properties(entry, existing):
+            _check_not_declared(existing)
+
+    def _changes_properties(self, entry: Entry, existing: Existing) -> bool:
+        """Return whether anything but the tracing changes, which the configuration does not have."""
+        return self.difference(entry, existing)[1].keys() != {_TRACING}
 
     def calls(self, entry: Entry, existing: Existing | None, known: Known) -> list[Call]:
-        return [Call("vhosts.add" if existing is None else "vhosts.change", entry)]
+        properties = {name: value for name, value in entry.items() if name != _TRACING}
+        calls = []
+        if existing is None:
+            calls.append(Call("vhosts.add", properties))
+        elif self._changes_properties(entry, existing):
+            calls.append(Call("vhosts.change", properties))
+        traced = existing is not None and existing.entry.get(_TRACING, False)
+        if entry.get(_TRACING, traced) != traced:
+            calls.append(Call("vhosts.trace", {"name": entry["name"], "on": entry[_TRACING]}))
+        return calls
 
 
 class _OfUser(Section[ItemT]):

@@ -133,6 +133,7 @@ CHANGES: Final[dict[str, tuple[Operation[Any, Any], Callable[[Context, Any], Non
     "user_limits.set": (limits.OPERATIONS["user_limits.set"], _check_nothing),
     "vhosts.add": (vhosts.OPERATIONS["vhosts.add"], _check_vhost),
     "vhosts.change": (vhosts.OPERATIONS["vhosts.change"], _check_vhost),
+    "vhosts.trace": (vhosts.OPERATIONS["vhosts.trace"], _check_nothing),
     "permissions.set": (permissions.OPERATIONS["permissions.set"], _check_permission),
     "topic_permissions.set": (permissions.OPERATIONS["topic_permissions.set"], _check_topic_permission),
     "exchanges.add": (exchanges.OPERATIONS["exchanges.add"], _check_exchange),
