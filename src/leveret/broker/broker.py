@@ -32,6 +32,7 @@ from leveret.broker.leases.recovery import Restoring
 from leveret.broker.log import Log, RecoveredQueue, Recovery
 from leveret.broker.message import ACQUIRED, AT_ONCE, FORMAT_AMQP0, PROTOCOLS, Message
 from leveret.broker.metadata import Record
+from leveret.broker.node_name import node_name
 from leveret.broker.parameters import GlobalParameters
 from leveret.broker.policies import Matcher, PatternCompiler
 from leveret.broker.queues.classic.backlog import PIECE
@@ -242,8 +243,8 @@ class Broker:
         self.sink_transaction_settings = SinkTransactionSettings()
         self.branch_settings = BranchSettings()
         self.uploads = Uploads(self)
-        # Name in trace messages.
-        self.node_name = ""
+        # Name of the node and the cluster for clients.
+        self.node_name = node_name()
         # Identifies this store; created at its first start.
         self.identity = ""
 

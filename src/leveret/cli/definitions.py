@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from leveret._build import __version__
+from leveret.broker.node_name import node_name
 from leveret.cli.failed import ERROR, Failed
 from leveret.cli.output import show_json, show_table, text
 from leveret.cli.remote import Remote, current, remote_options
@@ -20,7 +21,6 @@ from leveret.management.definitions.document import Document, InvalidDocument, O
 from leveret.management.definitions.exporting import NoSuchVhost, export
 from leveret.management.definitions.importing import Options, import_document
 from leveret.management.definitions.report import Difference, Report
-from leveret.management.http.settings import node_name
 
 _COLUMNS = (("change", "change"), ("object", "object"), ("before", "before"), ("after", "after"), ("reason", "reason"))
 

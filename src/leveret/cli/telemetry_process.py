@@ -10,10 +10,10 @@ from typing import Final
 
 from leveret._build import __version__
 from leveret.broker.broker import Broker
+from leveret.broker.node_name import node_name
 from leveret.broker.tracing import Tracing
 from leveret.cli.child_process import ChildProcess
 from leveret.config import Config
-from leveret.management.http.settings import node_name
 from leveret.management.telemetry.settings import TelemetrySettings
 
 log = logging.getLogger("leveret.serve")

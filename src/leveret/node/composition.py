@@ -33,7 +33,6 @@ from leveret.config import (
 from leveret.management.admin import Admin
 from leveret.management.control_exchange import Requests
 from leveret.management.descriptions import Histogram, Performance, ProcessInfo
-from leveret.management.http.settings import node_name
 from leveret.management.managed import ManagedBroker
 from leveret.management.operations.vhosts import DEFAULT_VHOST, stored_vhosts
 from leveret.node.listening import listen
@@ -197,7 +196,6 @@ class Composition:
         broker.branch_settings = BranchSettings(
             round(config.dtx.timeout * 1000), config.dtx.max_branches, config.dtx.max_bytes
         )
-        broker.node_name = node_name()
         broker.header_readers.update(header_readers())
         for format, policy in content_policies().items():
             broker.content_policies[format] = policy

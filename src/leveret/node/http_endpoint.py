@@ -9,9 +9,10 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from leveret._build import __version__
+from leveret.broker.node_name import node_name
 from leveret.config import Config, WebhookConfig
 from leveret.management.http.masks import Masks
-from leveret.management.http.settings import HttpSettings, OAuthClient, node_name
+from leveret.management.http.settings import HttpSettings, OAuthClient
 from leveret.management.socket_path import CONTROL_SOCKET
 from leveret.node.errors import StartFailed
 from leveret.node.listening import addresses_of, bracketed

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import socket
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -125,7 +124,6 @@ class Services:
         self.anonymous_user = anonymous_user
         self.external_name = external_name
         self.server_properties = server_properties or {}
-        self.node_name = f"leveret@{socket.gethostname()}"
         self.sessions: dict[Session, None] = {}
         self.numbered: dict[int, Session] = {}
         self.by_user: dict[str, int] = {}

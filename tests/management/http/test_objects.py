@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 from urllib.parse import quote
 
+import pika
 import pytest
 
 from leveret import sync
@@ -121,6 +122,10 @@ def test_names(api: HttpBroker) -> None:
     assert name == api.get("/overview")["cluster_name"]
     assert api("PUT", "/cluster-name", {"name": name}).status == 204
     assert api("PUT", "/cluster-name", {"name": "other"}).status == 400
+    assert name == api.get("/overview")["node"] == api.get("/definitions")["original_cluster_name"]
+    connection = pika.BlockingConnection(pika.URLParameters(api.process.url()))
+    assert connection._impl.server_properties["cluster_name"] in (name, name.encode())
+    connection.close()
     for path in ("/extensions", "/feature-flags", "/deprecated-features/used", "/shovels", "/federation-links/%2F"):
         assert api.get(path) == [], path
     assert api("GET", "/auth", user=None).json == {"oauth_enabled": False}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-
 import msgspec
 
 from leveret.config import MailConfig, WebhookConfig
@@ -93,8 +91,3 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
     disk_free_limit: int
     log_level: str
     log_format: str
-
-
-def node_name() -> str:
-    """Return the name of the node in answers and files, which clients expect in RabbitMQ's form."""
-    return f"rabbit@{socket.gethostname().partition('.')[0]}"

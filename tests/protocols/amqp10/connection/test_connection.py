@@ -22,6 +22,9 @@ def test_open_identifies_the_broker() -> None:
     assert answer.idle_time_out == 10000
     assert answer.properties["product"] == "RabbitMQ"
     assert "Leveret" in answer.properties["platform"]
+    name = site.broker.node_name
+    assert name.startswith("rabbit@")
+    assert (answer.container_id, answer.properties["node"], answer.properties["cluster_name"]) == (name, name, name)
 
 
 def test_plain() -> None:

@@ -80,14 +80,14 @@ def reply(services: Services, own: Amqp10Settings, failed: bool) -> Open:
         "product": own.product,
         "version": own.version,
         "platform": f"{PRODUCT} {services.server_properties.get('version', '')} (Python {platform.python_version()})",
-        "node": services.node_name,
-        "cluster_name": services.node_name,
+        "node": services.broker.node_name,
+        "cluster_name": services.broker.node_name,
     }
     if failed:
         properties[ESTABLISHMENT_FAILED] = True
     timeout = min(int(own.idle_timeout * 500), MAX_UINT)
     return Open(
-        services.node_name,
+        services.broker.node_name,
         None,
         own.max_frame_size,
         own.sessions - 1,

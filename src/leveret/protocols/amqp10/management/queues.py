@@ -75,7 +75,7 @@ def purge(connection: VhostSession, request: Request, quoted: str) -> Answer:
 
 def describe(connection: VhostSession, queue: QueueDefinition) -> Answered:
     """Return the map of a queue for responses. This broker is the only node and leads every queue."""
-    node = connection.services.node_name
+    node = connection.services.broker.node_name
     return {
         "name": text_of(queue.name),
         "vhost": queue.vhost,
