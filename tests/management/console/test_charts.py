@@ -21,9 +21,9 @@ pytestmark = pytest.mark.timeout(280)
 
 # Calls the function that selects and orders events.
 _EVENTS = """
-const [queue, records, marks, done] = arguments;
+const [queue, records, marks, deletions, done] = arguments;
 const url = document.querySelector("script[type=module]").src.replace("main.js", "ui/marks.js");
-import(url).then(({ eventsOf }) => done(eventsOf(queue, records, marks)));
+import(url).then(({ eventsOf }) => done(eventsOf(queue, records, marks, deletions)));
 """
 # The number of pixels of a chart in the colour of marks, which no axis or line has.
 _MARKED = """
@@ -65,14 +65,23 @@ def test_events_of_a_queue(console: Console) -> None:
         known | {"time": 2000, "kind": "exchange"},
         known | {"time": 1000, "kind": "policy", "action": "policies.set", "name": "limits"},
     ]
+    records.append(known | {"time": 90_000, "action": "queue.delete"})
     marks = [{"name": "deployed", "time": 2500}]
+    # The second one is in the audit log, too.
+    deletions = [50_000, 91_000]
     console.enter()
 
     def events(queue: dict[str, str] | None) -> list[tuple[float, str]]:
-        found = console.driver.execute_async_script(_EVENTS, queue, records, marks)
+        found = console.driver.execute_async_script(_EVENTS, queue, records, marks, [] if queue is None else deletions)
         return [(event["time"], event["text"]) for event in found]
 
-    expected = [(1, "policies.set limits by ann"), (2.5, "deployed"), (3, "queue.purge orders by ann")]
+    expected = [
+        (1, "policies.set limits by ann"),
+        (2.5, "deployed"),
+        (3, "queue.purge orders by ann"),
+        (50, "deleted orders"),
+        (90, "queue.delete orders by ann"),
+    ]
     assert events({"vhost": "/", "name": "orders"}) == expected
     assert events(None) == [(2.5, "deployed")]
 

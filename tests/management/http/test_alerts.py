@@ -42,7 +42,7 @@ class Broker:
     def queue(self, name: str, vhost: str = "/", kind: str = "classic") -> Row:
         item: Row = queue_item(name) | {"vhost": vhost, "type": kind}
         number = len(self.cache.queues)
-        self.cache.queues[number] = CachedQueue(item, VhostTotals())
+        self.cache.queues[number] = CachedQueue(number, item, VhostTotals())
         return item
 
     def after(self, seconds: float, **rules: Rule) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from leveret.management import control_client
 from leveret.management.http import history_store
 from leveret.management.http.cache import Cache
 from leveret.management.http.control import Control
@@ -27,6 +28,7 @@ from leveret.management.http.objects import QUEUE, VHOST
 from leveret.management.http.samples import OlderSamples
 from tests.management.http.client import HttpBroker
 from tests.support.broker import LeveretProcess, basic_config, leveret_only
+from tests.support.polling import wait_until
 
 START = 1_700_000_000 // HOUR * HOUR
 QUEUE_Q = Subject("/", "q")
@@ -100,10 +102,43 @@ def test_a_file_of_another_version_is_replaced(tmp_path: Path, monkeypatch: pyte
     database = HistoryDatabase(path)
     database.add_minute(START, [broker_sample(1)])
     database.close()
-    monkeypatch.setattr(history_store, "_VERSION", 3)
+    monkeypatch.setattr(history_store, "_VERSION", 99)
     database = HistoryDatabase(path)
     assert database.subjects() == []
     database.close()
+
+
+def test_a_queue_that_is_declared_again_has_a_history_of_its_own(tmp_path: Path) -> None:
+    first, second, third = (Subject("/", "q", id) for id in (1, 5, 9))
+    path = tmp_path / "history.sqlite"
+    database = HistoryDatabase(path)
+    assert database.of_name("/", "q", None) == (Subject("/", "q"), [])
+    database.add_minute(START, [queue_sample(first, publish=1)])
+    database.note_deleted({first: START + 90, Subject("/", "unknown", 3): START + 91})
+    database.add_minute(START + 2 * MINUTE, [queue_sample(second, publish=2)])
+    assert read(database, first, MINUTE) == [(START, 0, 1)]
+    assert read(database, second, MINUTE) == [(START + 2 * MINUTE, 0, 2)]
+    assert database.of_name("/", "q", 5) == (second, [START + 90])
+    assert list(database.older([second, third], START, START + HOUR)) == [second]
+    database.close()
+    database = HistoryDatabase(path)
+    # The second one was deleted while the process did not run: its last sample says when, at the latest.
+    assert database.of_name("/", "q", 9) == (third, [START + 90, START + 3 * MINUTE])
+    assert database.of_name("/", "q", None) == (second, [START + 90, START + 3 * MINUTE])
+    assert database.of_name("/", "unknown", None)[1] == []
+    database.close()
+
+
+def test_the_cache_notes_deletions() -> None:
+    clock = Clock()
+    cache = Cache(Control(Path("unused")), clock)
+    cache.apply([["begin", None, False], ["queue", 1, queue_item("q")], ["queue", 2, queue_item("other")]])
+    clock.now = START + 5.5
+    cache.apply([["queue", 3, queue_item("q")], ["queue.gone", 1, None]])
+    assert cache.take_deleted() == {("/", "q", 1): START + 5}
+    assert cache.take_deleted() == {}
+    found = cache.queue("/", "q")
+    assert found is not None and found.id == 3
 
 
 def test_older_samples_are_by_the_hour_and_of_the_last_day_by_the_minute(tmp_path: Path) -> None:
@@ -180,7 +215,7 @@ def test_samples_of_a_minute_come_from_the_cache() -> None:
             ]
         )
     broker, busy_queue = minute_of(cache, START + 60)
-    assert broker.subject == BROKER and busy_queue.subject == Subject("/", "q1")
+    assert broker.subject == BROKER and busy_queue.subject == Subject("/", "q1", 1)
     assert dict(zip(QUEUE.names, busy_queue.values, strict=True))["publish"] == 60
     assert busy_queue.values[0] == 119
     named = dict(zip(VHOST.names, broker.values, strict=True))
@@ -204,17 +239,23 @@ def test_answers(api: HttpBroker) -> None:
 def test_lists_and_single_queues_show_the_history_after_a_restart(tmp_path: Path) -> None:
     leveret_only("the HTTP API")
     now = int(time.time()) // MINUTE * MINUTE
-    (tmp_path / "data").mkdir(0o700)
-    database = HistoryDatabase(tmp_path / "data" / "history.sqlite")
-    for begin in range(now - 5 * HOUR, now, MINUTE):
-        database.add_minute(begin, [broker_sample(2), queue_sample(ready=3, publish=1)])
-    database.close()
     config = basic_config() + "[management]\nport = 0\n"
     process = LeveretProcess(tmp_path, config=config, environment={"LEVERET_MANAGEMENT__ENABLED": "true"})
     with process.start():
         api = HttpBroker(process)
         for name in ("q", "new"):
             api("PUT", f"/queues/%2F/{name}", {"durable": True})
+        changes = control_client.call(process.data_dir, "statistics.changes", {"reader": "test"})
+        ids = {value["name"]: key for kind, key, value in changes if kind == "queue"}
+    database = HistoryDatabase(process.data_dir / "history.sqlite")
+    known, former = Subject("/", "q", ids["q"]), Subject("/", "new", ids["new"] + 1000)
+    for begin in range(now - 5 * HOUR, now, MINUTE):
+        samples = [queue_sample(subject, ready=3, publish=1) for subject in (known, former)]
+        database.add_minute(begin, [broker_sample(2), *samples])
+    database.note_deleted({former: now - 90})
+    database.close()
+    with process.start():
+        api = HttpBroker(process)
         window = "lengths_age=14400&lengths_incr=3600"
 
         def messages(row: dict[str, Any]) -> list[int]:
@@ -227,3 +268,17 @@ def test_lists_and_single_queues_show_the_history_after_a_restart(tmp_path: Path
         assert messages(api.get(f"/queues/%2F/q?{window}")) == [0, 3, 3, 3, 3]
         assert messages(api.get(f"/overview?{window}")["queue_totals"])[1:] == [0, 0, 0, 0]
         assert messages(api.get("/queues/%2F/q?lengths_age=10&lengths_incr=5"))[0] == 0
+
+        def history(name: str) -> Any:
+            return api.get(f"/leveret/history?vhost=%2F&queue={name}")
+
+        assert len(history("q")["samples"]) == 5 * 60 and history("q")["deleted"] == []
+        assert (history("new")["samples"], history("new")["deleted"]) == ([], [1000 * (now - 90)])
+        assert api("DELETE", "/queues/%2F/q").status == 204
+        (deleted,) = wait_until(lambda: history("q")["deleted"])
+        assert 1000 * now <= deleted <= 1000 * (time.time() + 1)
+        assert len(history("q")["samples"]) == 5 * 60  # those of the last queue with the name
+        assert api("PUT", "/queues/%2F/q", {"durable": True}).status == 201
+        wait_until(lambda: history("q")["samples"] == [])
+        assert history("q")["deleted"] == [deleted]
+        assert messages(api.get(f"/queues/%2F/q?{window}")) == [0, 0, 0, 0, 0]

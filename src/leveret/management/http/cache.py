@@ -84,6 +84,8 @@ class Cache:
         self._sampling = self.tick
         self.queues: dict[int, CachedQueue] = {}
         self._queues_by_name: dict[tuple[str, str], CachedQueue] = {}
+        # Times of deletions since the last `take_deleted`, by vhost, name and id.
+        self._deleted: dict[tuple[str, str, int], int] = {}
         self.exchanges: dict[tuple[str, str], CachedExchange] = {}
         self.connections: dict[int, CachedConnection] = {}
         self.channels: dict[tuple[int, int], CachedChannel] = {}
@@ -274,7 +276,7 @@ class Cache:
             known.describe(item)
             self._publish_queue("changed", item)
             return
-        queue = self.queues[number] = CachedQueue(item, self._totals(item["vhost"]))
+        queue = self.queues[number] = CachedQueue(number, item, self._totals(item["vhost"]))
         self._queues_by_name[item["vhost"], item["name"]] = queue
         if not self._is_first:
             self._publish_queue("created", item)
@@ -312,7 +314,13 @@ class Cache:
         if self._queues_by_name.get((item["vhost"], item["name"])) is queue:
             del self._queues_by_name[item["vhost"], item["name"]]
         queue.leave()
+        self._deleted[item["vhost"], item["name"], number] = int(self._clock())
         self.node.churn["queue_deleted"] += 1
+
+    def take_deleted(self) -> dict[tuple[str, str, int], int]:
+        """Return the times at which queues were deleted since the last call, by vhost, name and id."""
+        deleted, self._deleted = self._deleted, {}
+        return deleted
 
     # Connections and channels
 

@@ -25,34 +25,38 @@ async def show(request: Request) -> Answer:
     age = request.query.get("age", str(KEPT[step]))
     if not age.isdecimal() or len(age) > 9:
         raise bad_request(f"invalid age '{age}'; expected a number of seconds")
-    subject = _subject(request)
+    subject, deleted = await _subject(request)
     now = int(time.time())
     samples = await request.history.read(subject, step, now - int(age), now + 1)
-    return Answer(body=_described(samples, subject, step))
+    return Answer(body={**_described(samples, subject, step), "deleted": [1000 * at for at in deleted]})
 
 
-def _subject(request: Request) -> Subject:
-    """Return the subject that the query names. Raises `HttpError` unless the user may see it."""
+async def _subject(request: Request) -> tuple[Subject, list[int]]:
+    """Return the subject that the query names, and the times at which earlier queues with its name were deleted.
+
+    If no queue has the name now, the subject is the last one that had it. Raises `HttpError` unless the user may see it.
+    """
     vhost, queue = request.query.get("vhost"), request.query.get("queue")
     if vhost is None and queue is None:
         if not request.identity.is_monitor():
             raise not_authorised("the history of the whole broker requires the tag monitoring; add vhost and queue")
-        return BROKER
+        return BROKER, []
     if not vhost or not queue:
         raise bad_request("expected both vhost and queue, or none of them")
     if not request.identity.sees(vhost):
         raise not_found()
-    return Subject(vhost, queue)
+    found = request.cache.queue(vhost, queue)
+    return await request.history.of_name(vhost, queue, None if found is None else found.id)
 
 
 async def list_queues(request: Request) -> Answer:
     """List the queues that have a history: those that were among the busiest ones."""
-    found = [
-        {"vhost": subject.vhost, "name": subject.queue}
+    found = {
+        (subject.vhost, subject.queue)
         for subject in await request.history.subjects()
         if subject != BROKER and request.identity.sees(subject.vhost)
-    ]
-    return Answer(body=sorted(found, key=lambda row: (row["vhost"], row["name"])))
+    }
+    return Answer(body=[{"vhost": vhost, "name": name} for vhost, name in sorted(found)])
 
 
 def _described(samples: list[tuple[int, tuple[int, ...]]], subject: Subject, step: int) -> Row:

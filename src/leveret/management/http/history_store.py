@@ -7,7 +7,7 @@ per minute and per hour. Nothing depends on it: if it cannot be written, the pro
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -25,9 +25,11 @@ KEPT: Final = {MINUTE: 24 * HOUR, HOUR: 30 * 24 * HOUR}
 # Number of queues whose samples are kept per minute and per hour: those with the most publishes and deliveries.
 MAX_QUEUES: Final = 100
 _TABLES: Final = {MINUTE: "minutes", HOUR: "hours"}
-_VERSION: Final = 2
+_VERSION: Final = 3
 _SCHEMA: Final = """
-CREATE TABLE series (id INTEGER PRIMARY KEY, vhost TEXT, queue TEXT, UNIQUE (vhost, queue));
+CREATE TABLE series (
+    id INTEGER PRIMARY KEY, vhost TEXT, queue TEXT, queue_id INTEGER, deleted INTEGER, UNIQUE (vhost, queue, queue_id)
+);
 CREATE TABLE minutes (series INTEGER, time INTEGER, sample BLOB, PRIMARY KEY (series, time)) WITHOUT ROWID;
 CREATE TABLE hours (series INTEGER, time INTEGER, sample BLOB, PRIMARY KEY (series, time)) WITHOUT ROWID;
 CREATE INDEX minutes_by_time ON minutes (time);
@@ -38,10 +40,17 @@ _MAX: Final = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The subject of samples: a queue, or the whole broker if the names are empty."""
+    """The subject of samples: a queue, or the whole broker if the names are empty.
+
+    Attributes:
+        vhost: The name of the vhost.
+        queue: The name of the queue.
+        id: The id of the queue: a queue that is declared again after its deletion has another one.
+    """
 
     vhost: str = ""
     queue: str = ""
+    id: int = 0
 
     @property
     def layout(self) -> Layout:
@@ -77,8 +86,8 @@ class HistoryDatabase:
     def __init__(self, path: Path) -> None:
         self._connection = open_database(path, _SCHEMA, _VERSION, "history of statistics")
         self._series: dict[Subject, int] = {
-            Subject(vhost, queue): number
-            for number, vhost, queue in self._connection.execute("SELECT id, vhost, queue FROM series")
+            Subject(vhost, queue, queue_id): number
+            for number, vhost, queue, queue_id in self._connection.execute("SELECT id, vhost, queue, queue_id FROM series")
         }
 
     def close(self) -> None:
@@ -102,8 +111,9 @@ class HistoryDatabase:
     def _number(self, subject: Subject) -> int:
         number = self._series.get(subject)
         if number is None:
-            names = (subject.vhost, subject.queue)
-            number = self._connection.execute("INSERT INTO series (vhost, queue) VALUES (?, ?)", names).lastrowid
+            number = self._connection.execute(
+                "INSERT INTO series (vhost, queue, queue_id) VALUES (?, ?, ?)", (subject.vhost, subject.queue, subject.id)
+            ).lastrowid
             assert number is not None
             self._series[subject] = number
         return number
@@ -174,6 +184,38 @@ class HistoryDatabase:
                     found[subject] = OlderSamples(periods, until)
         return found
 
+    def note_deleted(self, deleted: Mapping[Subject, int]) -> None:
+        """Note the times at which queues were deleted, for those that have samples."""
+        known = [(time, self._series[subject]) for subject, time in deleted.items() if subject in self._series]
+        if known:
+            with self._connection:
+                self._connection.execute("BEGIN")
+                self._connection.executemany("UPDATE series SET deleted = ? WHERE id = ?", known)
+
+    def of_name(self, vhost: str, queue: str, id: int | None) -> tuple[Subject, list[int]]:
+        """Return the last queue with a name, and the times at which queues with the name were deleted.
+
+        Args:
+            vhost: The vhost.
+            queue: The name.
+            id: The id of the queue that exists now, or None if there is none.
+        """
+        deleted: list[int] = []
+        last = 0
+        for number, queue_id, time in self._connection.execute(
+            "SELECT id, queue_id, deleted FROM series WHERE vhost = ? AND queue = ?", (vhost, queue)
+        ):
+            last = max(last, queue_id)
+            if queue_id != id:
+                deleted.append(self._end(number) if time is None else time)
+        return Subject(vhost, queue, last if id is None else id), sorted(deleted)
+
+    def _end(self, number: int) -> int:
+        """Return the end of the last sample of a queue that was deleted while the process did not run."""
+        (minute,) = self._connection.execute("SELECT max(time) FROM minutes WHERE series = ?", (number,)).fetchone()
+        (hour,) = self._connection.execute("SELECT max(time) FROM hours WHERE series = ?", (number,)).fetchone()
+        return int(hour + HOUR if minute is None else minute + MINUTE)
+
     def clear(self) -> None:
         """Delete all samples."""
         with self._connection:
@@ -212,9 +254,9 @@ def minute_of(cache: Cache, time: int) -> list[Sample]:
 
 
 def _queues(cache: Cache, number: int) -> Iterator[Sample]:
-    for queue in cache.queues.values():
+    for id, queue in cache.queues.items():
         if queue.samples is not None and not queue.samples.is_idle_in(number):
-            subject = Subject(queue.item["vhost"], queue.item["name"])
+            subject = Subject(queue.item["vhost"], queue.item["name"], id)
             sample = Sample(subject, tuple(_values(QUEUE, queue, number)))
             if sample.activity():
                 yield sample

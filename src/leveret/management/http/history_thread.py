@@ -34,6 +34,8 @@ class History:
         self._reason = ""
         self._opened = asyncio.Event()
         self._minute = -1
+        # Times of deletions that the database does not have.
+        self._deleted: dict[Subject, int] = {}
         self._writing: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -54,16 +56,24 @@ class History:
         self._thread.shutdown()
 
     def ticked(self, cache: Cache) -> None:
-        """Add the last minute if it has ended."""
+        """Add the last minute if it has ended, and the queues that were deleted."""
         minute = cache.tick // MINUTE
         known, self._minute = self._minute, minute
+        self._deleted |= {Subject(*key): time for key, time in cache.take_deleted().items()}
         database = self._database
-        # The first minute, and one after a pause, are not complete.
-        if database is None or minute != known + 1 or (self._writing is not None and not self._writing.done()):
+        if database is None:
+            self._deleted = {}
             return
-        begin = known * MINUTE
-        samples = minute_of(cache, begin)
-        self._writing = asyncio.create_task(self._write(lambda: database.add_minute(begin, samples)))
+        if self._writing is not None and not self._writing.done():
+            return
+        # The first minute, and one after a pause, are not complete.
+        if minute == known + 1:
+            begin = known * MINUTE
+            samples = minute_of(cache, begin)
+            self._writing = asyncio.create_task(self._write(lambda: database.add_minute(begin, samples)))
+        elif self._deleted:
+            deleted, self._deleted = self._deleted, {}
+            self._writing = asyncio.create_task(self._write(lambda: database.note_deleted(deleted)))
 
     async def _write(self, add: Callable[[], None]) -> None:
         try:
@@ -75,6 +85,14 @@ class History:
         """Return the samples of a subject. Raises `HttpError` (503) if there is no history."""
         database = await self._checked()
         return await self._run(lambda: database.read(subject, step, first, last))
+
+    async def of_name(self, vhost: str, queue: str, id: int | None) -> tuple[Subject, list[int]]:
+        """Return the last queue with a name, and the times at which queues with the name were deleted.
+
+        `id` is that of the queue that exists now, or None. Raises `HttpError` (503) if there is no history.
+        """
+        database = await self._checked()
+        return await self._run(lambda: database.of_name(vhost, queue, id))
 
     async def older(
         self, subjects: Sequence[Subject], windows: Mapping[str, Window], cache: Cache

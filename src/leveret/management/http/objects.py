@@ -206,16 +206,18 @@ class CachedQueue(Measured):
     """A queue.
 
     Attributes:
+        id: Its id, which no other queue has had.
         item: What `queues.list` says of it.
         flows: The messages that arrive from each exchange; None before the first one.
         unacked_since: When its oldest unacked message was delivered, in milliseconds of Unix time; 0 for less than a
             second ago.
     """
 
-    __slots__ = ("_totals", "flows", "item", "unacked_since")
+    __slots__ = ("_totals", "flows", "id", "item", "unacked_since")
 
-    def __init__(self, item: Row, totals: VhostTotals) -> None:
+    def __init__(self, id: int, item: Row, totals: VhostTotals) -> None:
         super().__init__()
+        self.id = id
         self.item = item
         self.flows: Flows | None = None
         self.unacked_since = 0

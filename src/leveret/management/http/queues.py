@@ -57,17 +57,17 @@ def _stats(item: Row) -> dict[str, int]:
     }
 
 
-def _subject(item: Row) -> Subject:
-    return Subject(item["vhost"], item["name"])
+def _subject(queue: CachedQueue) -> Subject:
+    return Subject(queue.item["vhost"], queue.item["name"], queue.id)
 
 
 def _rates(request: Request, sources: list[Measured], older: OlderSamples | None) -> Rates:
     return Rates(sources, QUEUE_STATISTICS, request.cache.tick, request.windows, older)
 
 
-async def _older(request: Request, items: Sequence[Row]) -> dict[Subject, OlderSamples]:
+async def _older(request: Request, queues: Sequence[CachedQueue]) -> dict[Subject, OlderSamples]:
     """Return the samples of queues from before those in memory, if the query asks for them."""
-    return await request.history.older([_subject(item) for item in items], request.windows, request.cache)
+    return await request.history.older([_subject(queue) for queue in queues], request.windows, request.cache)
 
 
 def queue_row(item: Row, node: str, rates: Rates | None = None) -> Row:
@@ -155,7 +155,7 @@ async def _select(request: Request, queues: list[CachedQueue]) -> RowStream | Ro
         samples = queue.samples
         if not windows and (samples is None or samples.is_idle(cache.tick)):
             return _reduced(request, queue_row(queue.item, node))
-        rates = _rates(request, [queue], older.get(_subject(queue.item)) if older else None)
+        rates = _rates(request, [queue], older.get(_subject(queue)) if older else None)
         return _reduced(request, queue_row(queue.item, node, rates))
 
     def value(queue: CachedQueue, keys: list[str]) -> ReplyValue:
@@ -182,7 +182,7 @@ async def _select(request: Request, queues: list[CachedQueue]) -> RowStream | Ro
     source = Source(queues, show, lambda queue: str(queue.item["name"]), value, order)
     chosen = choose(source, request.query)
     if windows:
-        older = await _older(request, [queue.item for queue in chosen.objects])
+        older = await _older(request, chosen.objects)
     return show_chosen(source, chosen, request.query)
 
 
@@ -198,9 +198,14 @@ async def list_in_vhost(request: Request) -> Answer:
 async def show(request: Request) -> Answer:
     """Return a queue as it is now, with its consumers."""
     item = await request.get("queues.show", {"vhost": request.vhost, "name": request.name})
+    if request.windows:
+        await request.cache.refresh()
     cached = request.cache.queue(request.vhost, request.name)
-    older = await _older(request, [item])
-    rates = _rates(request, [] if cached is None else [cached], older.get(_subject(item)))
+    if cached is None:
+        rates = _rates(request, [], None)
+    else:
+        older = await _older(request, [cached])
+        rates = _rates(request, [cached], older.get(_subject(cached)))
     row = queue_row(item, request.settings.node, rates)
     consumers = []
     if item["consumers"] or item["owner"] is not None:

@@ -1412,8 +1412,12 @@ class OperationResult(Answer):
 
 
 class History(Answer):
-    """Statistics of a day or a month: the values of gauges and the increments of counters for each step."""
+    """Statistics of a day or a month: the values of gauges and the increments of counters for each step.
 
+    `deleted` has the times at which earlier queues with the name were deleted.
+    """
+
+    deleted: list[int]
     step: int
     gauges: list[str]
     counters: list[str]

@@ -1,4 +1,4 @@
-// Events in charts: changes of a queue and of policies, from the audit log, and marks that users set.
+// Events in charts: deletions and changes of a queue, changes of policies, from the audit log, and marks that users set.
 
 import { call, has, path, withQuery } from "../api.js";
 import { useResource } from "../data.js";
@@ -11,6 +11,9 @@ import { Facts, Panel } from "./parts.js";
 
 const AUDIT = "/leveret/audit";
 const MARKS = "/leveret/marks";
+const HISTORY = "/leveret/history";
+// Milliseconds between a deletion in the audit log and in the history up to which they are the same.
+const SAME_DELETION = 5000;
 // Records of the audit log to ask for.
 const MAX_RECORDS = 100;
 const MAX_LISTED = 10;
@@ -22,13 +25,18 @@ const MAX_LISTED = 10;
  *   queue: The queue whose changes count; null for none.
  *   records: Records of the audit log.
  *   marks: Marks that users have set.
+ *   deletions: Times in milliseconds at which queues with the name were deleted.
  */
-export function eventsOf(queue, records, marks) {
+export function eventsOf(queue, records, marks, deletions) {
   const concerns = ({ kind, vhost, name }) =>
     queue?.vhost === vhost && (kind === "policy" || kind === "operator_policy" || (kind === "queue" && name === queue.name));
+  const changes = records.filter(concerns);
+  const isRecorded = (deletion) =>
+    changes.some(({ kind, action, time }) => kind === "queue" && action.endsWith(".delete") && Math.abs(time - deletion) < SAME_DELETION);
   return [
     ...marks.map((mark) => ({ time: mark.time / 1000, text: mark.name })),
-    ...records.filter(concerns).map((record) => ({ time: record.time / 1000, text: `${record.action} ${record.name} by ${record.user}` })),
+    ...deletions.filter((deletion) => !isRecorded(deletion)).map((deletion) => ({ time: deletion / 1000, text: `deleted ${queue.name}` })),
+    ...changes.map((record) => ({ time: record.time / 1000, text: `${record.action} ${record.name} by ${record.user}` })),
   ].sort((one, other) => one.time - other.time);
 }
 
@@ -38,10 +46,14 @@ export function useEvents(queue) {
   const search = (conditions) => (isAudited ? withQuery(AUDIT, { vhost: queue.vhost, page_size: MAX_RECORDS, ...conditions }) : null);
   const { value: own } = useResource(search({ kind: "queue", object: queue?.name }), { slow: true });
   const { value: policies } = useResource(search({ action: "policies" }), { slow: true });
+  const { value: kept } = useResource(
+    queue && has(HISTORY) ? withQuery(HISTORY, { vhost: queue.vhost, queue: queue.name, age: 0 }) : null,
+    { slow: true },
+  );
   const { value: marks } = useResource(has(MARKS) ? MARKS : null, { slow: true });
   return useMemo(
-    () => eventsOf(queue, [...(own?.items ?? []), ...(policies?.items ?? [])], marks ?? []),
-    [queue?.vhost, queue?.name, own, policies, marks],
+    () => eventsOf(queue, [...(own?.items ?? []), ...(policies?.items ?? [])], marks ?? [], kept?.deleted ?? []),
+    [queue?.vhost, queue?.name, own, policies, marks, kept],
   );
 }
 
