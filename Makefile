@@ -33,7 +33,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: run compiled test test-rest test-all coverage lint format docs bench bench-clients bench-staged bench-scale proof demo demo-kill build lock clean
 
-run: $(STAMPS)/core $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/oauth $(STAMPS)/otel compiled
+run: $(STAMPS)/core $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel compiled
 	@exec $(PY) -P -m leveret serve $(ARGS)
 
 $(STAMPS)/venv:
@@ -57,6 +57,11 @@ $(STAMPS)/segments: requirements/segments.txt $(STAMPS)/core
 # Optional: without it, the broker has no HTTP API.
 $(STAMPS)/management: requirements/management.txt $(STAMPS)/core
 	@$(PIP) -r requirements/management.txt || echo "cannot install the HTTP server: there is no HTTP API" >&2
+	@touch $@
+
+# Optional: without it, the console decodes no Protobuf and no Avro.
+$(STAMPS)/payloads: requirements/payloads.txt $(STAMPS)/core
+	@$(PIP) -r requirements/payloads.txt || echo "cannot install Protobuf and Avro: the console does not decode them" >&2
 	@touch $@
 
 # Optional: without it, the broker accepts no tokens.
@@ -201,7 +206,7 @@ build: $(STAMPS)/dev $(STAMPS)/build compiled
 lock: $(STAMPS)/dev
 	$(VENV)/bin/pip-compile -q --strip-extras --no-emit-find-links --no-emit-index-url --generate-hashes --allow-unsafe --pip-args='--only-binary google-re2' \
 		-o requirements/core.txt pyproject.toml
-	for group in segments management oauth otel build dev demo docs proton spark; do \
+	for group in segments management payloads oauth otel build dev demo docs proton spark; do \
 		$(VENV)/bin/pip-compile -q --strip-extras --no-emit-find-links --no-emit-index-url --generate-hashes --allow-unsafe \
 			-o requirements/$$group.txt requirements/$$group.in || exit 1; done
 

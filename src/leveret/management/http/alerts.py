@@ -168,7 +168,7 @@ class Alerts:
 
     async def rules(self) -> dict[str, Rule]:
         """Return the rules by their names. Raises `BrokerUnavailable`."""
-        return read_rules(await self._control.call("global_parameters.list"))
+        return read_rules(await self._control.call("global_parameters.list", {"prefix": PREFIX}))
 
     async def run(self) -> None:
         """Evaluate the rules until the task is cancelled."""

@@ -36,6 +36,7 @@ from leveret.management.http.identity import ANONYMOUS, Identity
 from leveret.management.http.lists import RowStream
 from leveret.management.http.mail import Mailer
 from leveret.management.http.masks import NO_MASKS, Masks
+from leveret.management.http.payload_decoder import PayloadDecoder
 from leveret.management.http.request import Answer, Request
 from leveret.management.http.settings import HttpSettings
 from leveret.management.http.sign_in import SignIn
@@ -98,6 +99,7 @@ class Application:
         self._mailer = Mailer(settings.mail, settings.node)
         self._alerts = Alerts(control, self._cache, self._events, self._webhooks, self._mailer)
         self._sign_in = SignIn(settings, control, logins)
+        self._decoder = PayloadDecoder()
         self._base = f"{settings.path_prefix}/api"
         self._files = asyncio.Semaphore(_MAX_FILES)
 
@@ -199,6 +201,7 @@ class Application:
                     self._alerts,
                     self._masks if identity.tags.isdisjoint(self._settings.mask_exempt_tags) else NO_MASKS,
                     self.deliveries,
+                    self._decoder,
                 )
             )
 

@@ -71,7 +71,7 @@ async def delete(request: Request) -> Answer:
 
 
 async def _marks(request: Request) -> dict[str, int]:
-    return read_marks(await request.control.call("global_parameters.list"))
+    return read_marks(await request.control.call("global_parameters.list", {"prefix": PREFIX}))
 
 
 async def _delete(request: Request, name: str) -> None:

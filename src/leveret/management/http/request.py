@@ -19,6 +19,7 @@ from leveret.management.http.identity import Identity
 from leveret.management.http.lists import MAX_PAGE_SIZE
 from leveret.management.http.masks import Masks
 from leveret.management.http.measured import MAX_LISTED_SAMPLES, MAX_STREAMED_SAMPLES, Window, windows_of
+from leveret.management.http.payload_decoder import PayloadDecoder
 from leveret.management.http.settings import HttpSettings
 from leveret.management.http.sign_in import SignIn
 from leveret.management.http.snapshot import Snapshot
@@ -73,6 +74,7 @@ class Request:
         alerts: The alerts that are raised.
         masks: The fields of messages that are hidden from the user.
         deliveries: Returns what was sent of the alerts.
+        decoder: Decodes payloads.
     """
 
     settings: HttpSettings
@@ -91,6 +93,7 @@ class Request:
     alerts: Alerts
     masks: Masks
     deliveries: Callable[[], list[Deliveries]]
+    decoder: PayloadDecoder
     _body: Row | None = field(default=None)
     _windows: dict[str, Window] | None = field(default=None)
 

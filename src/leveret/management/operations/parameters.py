@@ -43,6 +43,12 @@ class SetGlobalParameter(Named, kw_only=True):
         check_value("value", self.value)
 
 
+class GlobalParameters(Request, kw_only=True):
+    """Request for a list of global parameters: of those whose names have a prefix."""
+
+    prefix: str = ""
+
+
 class ParameterInfo(Reply, kw_only=True):
     """A parameter of a vhost."""
 
@@ -97,10 +103,11 @@ async def delete_parameter(context: Context, request: OneParameter) -> None:
     await applied.future
 
 
-def list_global_parameters(context: Context, request: Request) -> Iterator[GlobalParameterInfo]:
+def list_global_parameters(context: Context, request: GlobalParameters) -> Iterator[GlobalParameterInfo]:
     """List global parameters."""
-    found = sorted(context.broker.global_parameters.values.items())
-    return (GlobalParameterInfo(name=name, value=_json(value)) for name, value in found)
+    values = context.broker.global_parameters.values
+    found = sorted(name for name in values if name.startswith(request.prefix))
+    return (GlobalParameterInfo(name=name, value=_json(values[name])) for name in found if name in values)
 
 
 def show_global_parameter(context: Context, request: Named) -> GlobalParameterInfo:
@@ -125,7 +132,7 @@ OPERATIONS: Operations = {
     "parameters.show": Operation(show_parameter, OneParameter, ParameterInfo),
     "parameters.set": Operation(set_parameter, SetParameter, Stored, changes=True),
     "parameters.delete": Operation(delete_parameter, OneParameter, changes=True),
-    "global_parameters.list": Operation(list_global_parameters, Request, GlobalParameterInfo),
+    "global_parameters.list": Operation(list_global_parameters, GlobalParameters, GlobalParameterInfo),
     "global_parameters.show": Operation(show_global_parameter, Named, GlobalParameterInfo),
     "global_parameters.set": Operation(set_global_parameter, SetGlobalParameter, Stored, changes=True),
     "global_parameters.delete": Operation(delete_global_parameter, Named, changes=True),

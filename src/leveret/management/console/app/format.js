@@ -85,3 +85,12 @@ export function at(object, dotted) {
 export const exchangeName = (name) => name || "(default exchange)";
 /** The name of an exchange in paths of the API. */
 export const exchangePath = (name) => name || "amq.default";
+
+/** Returns bytes in base64. */
+export function toBase64(data) {
+  let text = "";
+  for (const byte of data) {
+    text += String.fromCharCode(byte);
+  }
+  return btoa(text);
+}

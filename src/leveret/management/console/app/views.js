@@ -20,6 +20,7 @@ import { PipelineView, PipelinesView } from "./views/pipelines.js";
 import { PoliciesView } from "./views/policies.js";
 import { QueueView } from "./views/queue.js";
 import { QueuesView, StreamsView } from "./views/queues.js";
+import { SchemasView } from "./views/schemas.js";
 import { SessionsView } from "./views/sessions.js";
 import { TransactionsView } from "./views/transactions.js";
 import { PermissionsView, UserView, UsersView } from "./views/users.js";
@@ -44,6 +45,7 @@ export const GROUPS = [
       { id: "streams", name: "Streams", key: "s", list: StreamsView, vhosts: true, shown: always },
       { id: "pipelines", name: "Pipelines", key: "i", list: PipelinesView, one: PipelineView, parts: 5, vhosts: true, shown: always },
       { id: "exchanges", name: "Exchanges", key: "e", list: ExchangesView, one: ExchangeView, parts: 3, vhosts: true, shown: always },
+      { id: "payload-schemas", name: "Payload schemas", key: "f", list: SchemasView, shown: () => has("/leveret/payload-schemas") },
       { id: "map", name: "Topology", key: "m", list: MapView, vhosts: true, shown: always },
     ],
   },

@@ -76,7 +76,7 @@ export function Message({ message, queue, facts, actions, read }) {
         <h3>Headers</h3>
         <${Entries} object=${headers} />
         <${Trail} deaths=${headers["x-death"]} queue=${queue} />
-        <${Payload} ...${{ message, properties, read }} />
+        <${Payload} ...${{ message, properties, queue, read }} />
       </div>
     <//>
   `;

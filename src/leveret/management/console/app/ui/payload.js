@@ -2,11 +2,13 @@
 
 import { save } from "../csv.js";
 import { decode } from "../decoding.js";
-import { bytes, count } from "../format.js";
+import { has } from "../api.js";
+import { bytes, count, toBase64 } from "../format.js";
 import { html, useEffect, useMemo, useState } from "../html.js";
 import { hasRoles, mayReadPayloads } from "../session.js";
 import { typedRows } from "../typed.js";
 import { Badge, Note, toast } from "./parts.js";
+import { BySchema, DECODE } from "./schema.js";
 import { Table } from "./table.js";
 import { Tree } from "./tree.js";
 
@@ -26,6 +28,7 @@ const VIEWS = [
   ["tree", "Tree"],
   ["msgpack", "MessagePack"],
   ["cbor", "CBOR"],
+  ["schema", "Schema"],
   ["hex", "Hex"],
   ["amqp", "AMQP"],
 ];
@@ -33,13 +36,15 @@ const VIEWS = [
 const TYPES = [
   [/^application\/(x-|vnd\.)?msgpack$|\+msgpack$/, "msgpack"],
   [/^application\/cbor$|\+cbor$/, "cbor"],
+  [/^application\/.*(protobuf|avro)|^avro\/binary$/, "schema"],
 ];
 
 /**
  * Args (as properties):
+ *   queue: The queue of the message.
  *   read(first, length): Reads a range of the payload; undefined for a message that is not in a queue any more.
  */
-export function Payload({ message, properties, read }) {
+export function Payload({ message, properties, queue, read }) {
   const [raw] = useState(() => toBytes(message));
   const [part, setPart] = useState({ first: 0, data: raw });
   const [busy, setBusy] = useState("");
@@ -51,7 +56,7 @@ export function Payload({ message, properties, read }) {
   const json = useMemo(() => (isWhole && text !== null ? prettyJson(text) : null), [text, isWhole]);
   const [view, setView] = useState(null);
   const shown = view ?? defaultView(properties.content_type, text, json, isWhole);
-  const unavailable = { json: json === null, tree: json === null, text: text === null, msgpack: !isWhole, cbor: !isWhole, amqp: !message.encoded };
+  const unavailable = { json: json === null, tree: json === null, text: text === null, msgpack: !isWhole, cbor: !isWhole, schema: !isWhole || !has(DECODE, "POST"), amqp: !message.encoded };
 
   async function run(what, action) {
     setBusy(what);
@@ -96,11 +101,11 @@ export function Payload({ message, properties, read }) {
       </div>
     `}
     ${busy && html`<p class="small muted" role="status">${busy}</p>`}
-    <${View} ...${{ shown, data, text, json, message }} offset=${part.first} />
+    <${View} ...${{ shown, data, text, json, message, properties, queue }} offset=${part.first} />
   `;
 }
 
-function View({ shown, data, text, json, message, offset }) {
+function View({ shown, data, text, json, message, properties, queue, offset }) {
   switch (shown) {
     case "amqp":
       return html`<${Typed} message=${message} />`;
@@ -109,6 +114,8 @@ function View({ shown, data, text, json, message, offset }) {
     case "msgpack":
     case "cbor":
       return html`<${Tree} data=${data} format=${shown} />`;
+    case "schema":
+      return html`<${BySchema} ...${{ data, message, properties, queue }} />`;
     default:
       return html`<pre class="payload ${shown}" tabindex="0" aria-label="Payload">${shown === "hex" ? hexDump(data, offset) : clip(shown === "json" ? json : text)}</pre>`;
   }
@@ -167,14 +174,6 @@ function Typed({ message }) {
 }
 
 export const fromBase64 = (text) => Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
-
-function toBase64(data) {
-  let text = "";
-  for (const byte of data) {
-    text += String.fromCharCode(byte);
-  }
-  return btoa(text);
-}
 
 const toBytes = ({ payload, payload_encoding: encoding }) => (encoding === "base64" ? fromBase64(payload) : new TextEncoder().encode(payload));
 

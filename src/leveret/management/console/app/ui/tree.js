@@ -6,18 +6,16 @@ import { html, useEffect, useState } from "../html.js";
 import { Note } from "./parts.js";
 import { Table } from "./table.js";
 
-// Bytes of a payload that is decoded.
-const MAX_DECODED = 1 << 20;
+/** Bytes of a payload that is decoded. */
+export const MAX_DECODED = 1 << 20;
 const MAX_INDENT = 12;
 const NAMES = { json: "JSON", msgpack: "MessagePack", cbor: "CBOR" };
 
 export function Tree({ data, format }) {
   const [state, setState] = useState({ rows: null, error: null });
-  const [closed, setClosed] = useState(new Set());
   const tooLarge = data.length > MAX_DECODED;
   useEffect(() => {
     setState({ rows: null, error: null });
-    setClosed(new Set());
     if (tooLarge) {
       return undefined;
     }
@@ -29,7 +27,7 @@ export function Tree({ data, format }) {
     return () => controller.abort();
   }, [data, format]);
   if (tooLarge) {
-    return html`<${Note}>The payload has ${bytes(data.length)}; payloads of up to ${bytes(MAX_DECODED)} are decoded.<//>`;
+    return html`<${TooLarge} size=${data.length} />`;
   }
   if (state.error) {
     return html`<${Note} tone="warn">The payload is not valid ${NAMES[format]}: ${state.error.message}<//>`;
@@ -37,8 +35,18 @@ export function Tree({ data, format }) {
   if (!state.rows) {
     return html`<p class="muted" role="status">Decoding…</p>`;
   }
-  const rows = visible(state.rows, closed);
-  const parents = state.rows.filter((row) => row.end > row.index + 1);
+  return html`<${Values} rows=${state.rows} label=${`Values of the payload, decoded as ${NAMES[format]}`} />`;
+}
+
+export const TooLarge = ({ size }) => html`<${Note}>The payload has ${bytes(size)}; payloads of up to ${bytes(MAX_DECODED)} are decoded.<//>`;
+
+/** The rows of a decoded payload. */
+export function Values({ rows: all, label }) {
+  const [state, setState] = useState({ all, closed: new Set() });
+  const closed = state.all === all ? state.closed : new Set();
+  const setClosed = (next) => setState({ all, closed: next });
+  const rows = visible(all, closed);
+  const parents = all.filter((row) => row.end > row.index + 1);
   const toggle = ({ index }) => {
     const next = new Set(closed);
     if (!next.delete(index)) {
@@ -51,7 +59,7 @@ export function Tree({ data, format }) {
       <button type="button" class="link" disabled=${closed.size === 0} onClick=${() => setClosed(new Set())}>Expand all</button>
       <button type="button" class="link" disabled=${parents.length === 0} onClick=${() => setClosed(new Set(parents.map(({ index }) => index)))}>Collapse all</button>
     </div>
-    <${Table} label=${`Values of the payload, decoded as ${NAMES[format]}`} columns=${columns(closed, toggle)} total=${rows.length} row=${(index) => rows[index]} keyOf=${(row) => row.index} />
+    <${Table} label=${label} columns=${columns(closed, toggle)} total=${rows.length} row=${(index) => rows[index]} keyOf=${(row) => row.index} />
   `;
 }
 

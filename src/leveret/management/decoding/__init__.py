@@ -1,0 +1,1 @@
+"""Payloads decoded by a schema, in a process of their own."""
