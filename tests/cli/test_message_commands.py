@@ -236,6 +236,71 @@ def test_dead_letters_return_to_their_queue(commands: Commands, channel: Blockin
     channel.queue_delete(f"{name}-source")
 
 
+@pytest.fixture
+def letters(channel: BlockingChannel, queue: str, other: str, name: str) -> Iterator[str]:
+    """A queue with dead letters: 4 with a timeout, 2 without stock, and 3 of a queue that was deleted."""
+    exchange, died, deleted = f"{name}-exchange", f"{name}-died", f"{name}-deleted"
+    channel.exchange_declare(exchange, "direct", durable=True)
+    for one in (died, deleted):
+        arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": other}
+        channel.queue_declare(one, durable=True, arguments=arguments)
+        channel.queue_bind(one, exchange, one)
+    for number in range(9):
+        headers = {"number": number} | ({"error": "timeout" if number < 4 else "no stock"} if number < 6 else {})
+        target = died if number < 6 else deleted
+        channel.basic_publish(exchange, target, b"x", pika.BasicProperties(headers=headers, delivery_mode=2))
+        delivery, _, _ = channel.basic_get(target)
+        assert delivery is not None
+        channel.basic_reject(delivery.delivery_tag, requeue=False)
+    wait_until(lambda: channel.queue_declare(other, passive=True).method.message_count == 9, "the dead letters")
+    channel.queue_delete(deleted)
+    yield other
+    channel.queue_delete(died)
+    channel.exchange_delete(exchange)
+
+
+def test_dead_letters_are_counted_in_groups(commands: Commands, letters: str, name: str) -> None:
+    found = commands.json("messages", "dead-letters", letters, "--header", "error")
+    assert (found["examined"], found["others"]) == (9, 0)
+    assert [[group[key] for key in ("reason", "queue", "header", "messages", "bytes")] for group in found["groups"]] == [
+        ["rejected", f"{name}-died", "timeout", 4, 4],
+        ["rejected", f"{name}-deleted", None, 3, 3],
+        ["rejected", f"{name}-died", "no stock", 2, 2],
+    ]
+    assert {group["exchange"] for group in found["groups"]} == {f"{name}-exchange"}
+    lines = commands.ok("messages", "dead-letters", letters, "--where", "death.reason=rejected").splitlines()
+    assert lines[0].split() == ["reason", "queue", "exchange", "messages", "size"]
+    assert [line.split() for line in lines[1:]] == [
+        ["rejected", f"{name}-died", f"{name}-exchange", "6", "6", "B"],
+        ["rejected", f"{name}-deleted", f"{name}-exchange", "3", "3", "B"],
+    ]
+
+
+def test_a_preview_counts_what_would_move_and_what_would_stay(commands: Commands, letters: str, other: str) -> None:
+    said = commands.ok("messages", "preview", letters, "--to-queue", other, "--where", "headers.error=timeout")
+    assert said == f"would move 4 messages of queue '{letters}'\n"
+    for command in (("preview", letters, "--to-origin"), ("replay", letters, "--dry-run")):
+        result = commands.run("messages", *command, "--all")
+        assert (result.exit_code, result.stdout) == (1, f"would move 6 messages of queue '{letters}'\n")
+        assert result.stderr == "Error: 3 messages would stay: no queue would get them\n"
+    result = commands.run("messages", "preview", letters, "--to-origin-exchange", "--all", "--json")
+    assert json.loads(result.stdout) == {"messages": 6, "unroutable": 3, "refused": 0, "missing": 0, "examined": 9}
+    assert numbers(commands, letters) == list(range(9))
+
+
+def test_dead_letters_are_replayed_by_group(commands: Commands, letters: str, name: str) -> None:
+    died = f"{name}-died"
+    chosen = ("--where", f"death.queue={died}", "--where", "headers.error=timeout")
+    assert commands.ok("messages", "replay", letters, *chosen) == f"replayed 4 messages of queue '{letters}'\n"
+    assert (numbers(commands, letters), numbers(commands, died)) == ([4, 5, 6, 7, 8], [0, 1, 2, 3])
+    result = commands.run("messages", "replay", letters, "--to-origin-exchange", "--all")
+    assert (result.exit_code, "replayed 2 messages" in result.stdout) == (1, True)
+    assert result.stderr == "Error: 3 messages were not replayed: no queue would get them\n"
+    assert (numbers(commands, letters), numbers(commands, died)) == ([6, 7, 8], [0, 1, 2, 3, 4, 5])
+    [item] = commands.json("messages", "browse", died, "--count", "1", "--offset", "4")["messages"]
+    assert (item["exchange"], item["routing_key"]) == (f"{name}-exchange", died)
+
+
 def test_a_message_is_edited_and_resent(
     commands: Commands, channel: BlockingChannel, queue: str, other: str, tmp_path: Path
 ) -> None:
@@ -291,7 +356,10 @@ def test_a_missing_queue_is_named(commands: Commands) -> None:
         (["delete", "q"], "expected --id, --all, or --where and --selector"),
         (["delete", "q", "--all", "--where", "body=x"], "expected --id, --all, or --where and --selector"),
         (["delete", "q", "--id", "1", "--dry-run"], "--dry-run requires --where, --selector or --all"),
-        (["move", "q", "--all"], "expected one of --to-queue, --to-exchange and --to-origin"),
+        (["move", "q", "--all"], "expected one of --to-queue, --to-exchange, --to-origin and --to-origin-exchange"),
+        (["move", "q", "--all", "--to-origin", "--to-origin-exchange"], "expected one of --to-queue"),
+        (["preview", "q", "--to-origin"], "expected --id, --all, or --where and --selector"),
+        (["replay", "q"], "expected --id, --all, or --where and --selector"),
         (["copy", "q", "--all", "--to-queue", "x", "--to-origin"], "expected one of --to-queue"),
         (["move", "q", "--all", "--to-queue", "x", "--routing-key", "k"], "--routing-key requires --to-exchange"),
         (["resend", "q", "1", "--properties", "[]"], "expected a JSON object"),

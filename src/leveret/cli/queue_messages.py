@@ -1,8 +1,9 @@
-"""`leveret messages`: look at the messages of a queue in their places, move, copy, delete and resend them."""
+"""`leveret messages`: look at the messages of a queue in their places, move, copy, delete, resend and replay them."""
 
 from __future__ import annotations
 
 import base64
+import json
 import re
 from contextlib import suppress
 from pathlib import Path
@@ -58,6 +59,14 @@ UNACKED: Columns = (
     ("unacked_age", "unacked for", seconds),
     READY[-1],
 )
+# Groups of dead letters.
+GROUPS: Columns = (
+    ("reason", "reason"),
+    ("queue", "queue"),
+    ("exchange", "exchange"),
+    ("messages", "messages"),
+    ("bytes", "size", size),
+)
 
 
 def _read_conditions(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> list[Item]:
@@ -84,8 +93,8 @@ _where_options = together(
         callback=_read_conditions,
         metavar="CONDITION",
         help="FIELD=VALUE, also with !=, <, <=, > and >=, FIELD*=TEXT (contains), FIELD~=REGEX or FIELD (exists);"
-        " repeatable, messages must match all conditions. FIELD is exchange, routing_key, a property, headers.NAME, body or"
-        " body.PATH for JSON.",
+        " repeatable, messages must match all conditions. FIELD is exchange, routing_key, a property, headers.NAME, body,"
+        " body.PATH for JSON, or death.reason, death.queue or death.exchange of a dead letter.",
     ),
     click.option("--selector", help="A JMS message selector that messages must match, too."),
 )
@@ -122,24 +131,31 @@ _count_option = click.option(
 _queue_id_option = click.option(
     "--queue-id", type=int, help="Refuse if the queue was declared again since `browse` has shown this id."
 )
-_selection_options = together(
+_choice_options = together(
     click.option("--id", "ids", type=int, multiple=True, help="Id of a message, as `browse` shows it; repeatable."),
     _where_options,
     click.option("--all", "everything", is_flag=True, help="All ready messages."),
     _queue_id_option,
-    click.option("--dry-run", is_flag=True, help="Count the messages that match, and change nothing."),
+)
+_dry_run_option = click.option("--dry-run", is_flag=True, help="Count the messages that match, and change nothing.")
+_selection_options = together(_choice_options, _dry_run_option)
+_origin_exchange_option = click.option(
+    "--to-origin-exchange",
+    is_flag=True,
+    help="The exchange by which each dead letter came to that queue, with its routing key.",
 )
 _target_options = together(
     click.option("--to-queue", metavar="NAME", help="The target queue."),
     click.option("--to-exchange", metavar="NAME", help="The exchange that routes the messages."),
     click.option("--routing-key", help="Their routing key for --to-exchange.  [default: that of each message]"),
     click.option("--to-origin", is_flag=True, help="The queue in which each dead letter died last."),
+    _origin_exchange_option,
 )
 
 
 @click.group()
 def messages() -> None:
-    """Browse, search, move, copy, delete and resend messages of a queue."""
+    """Browse, search, move, copy, delete and resend messages of a queue, and replay dead letters."""
 
 
 @messages.command()
@@ -196,6 +212,44 @@ def move(queue: str, vhost: str, dry_run: bool, **options: Reply) -> None:
 def copy(queue: str, vhost: str, dry_run: bool, **options: Reply) -> None:
     """Copy ready messages of QUEUE, which may be a stream, to a queue or an exchange."""
     _relocate("copy", "copied", dry_run, vhost=vhost, queue=queue, **_target(options), **_selection(options))
+
+
+@messages.command()
+@click.argument("queue")
+@_target_options
+@_choice_options
+@in_vhost_option
+@remote_options
+def preview(queue: str, vhost: str, **options: Reply) -> None:
+    """Count the messages of QUEUE that `move` would move, and those that no queue would get. Moves none."""
+    _preview(vhost=vhost, queue=queue, **_target(options), **_selection(options))
+
+
+@messages.command("dead-letters")
+@click.argument("queue")
+@_where_options
+@click.option("--header", metavar="NAME", help="A header, as of an exception; each of its values is a group of its own.")
+@in_vhost_option
+@remote_options
+def dead_letters(queue: str, where: list[Item], selector: str | None, header: str | None, vhost: str) -> None:
+    """Count the messages of QUEUE by the reason, the queue and the exchange of their last death."""
+    _show_groups(current(), vhost=vhost, queue=queue, where=where, selector=selector, header=header)
+
+
+@messages.command()
+@click.argument("queue")
+@_origin_exchange_option
+@_selection_options
+@in_vhost_option
+@remote_options
+def replay(queue: str, vhost: str, to_origin_exchange: bool, dry_run: bool, **options: Reply) -> None:
+    """Move dead letters of QUEUE to the queues in which they died last. A message that no queue takes stays."""
+    target = {"to_origin_exchange": True} if to_origin_exchange else {"to_origin": True}
+    request = {"vhost": vhost, "queue": queue, **target, **_selection(options)}
+    if dry_run:
+        _preview(**request)
+    else:
+        _relocate("move", "replayed", False, **request)
 
 
 @messages.command()
@@ -295,12 +349,12 @@ def _show(broker: Remote, count: int, truncate: int | None, **request: Reply) ->
 
 def _target(options: dict[str, Reply]) -> Item:
     """Return the target of the options. Raises `click.UsageError`."""
-    chosen = [options["to_queue"] is not None, options["to_exchange"] is not None, options["to_origin"]]
-    if sum(chosen) != 1:
-        raise click.UsageError("expected one of --to-queue, --to-exchange and --to-origin")
+    origins = [options["to_origin"], options["to_origin_exchange"]]
+    if sum([options["to_queue"] is not None, options["to_exchange"] is not None, *origins]) != 1:
+        raise click.UsageError("expected one of --to-queue, --to-exchange, --to-origin and --to-origin-exchange")
     if options["routing_key"] is not None and options["to_exchange"] is None:
         raise click.UsageError("--routing-key requires --to-exchange")
-    return {key: options[key] for key in ("to_queue", "to_exchange", "routing_key", "to_origin")}
+    return {key: options[key] for key in ("to_queue", "to_exchange", "routing_key", "to_origin", "to_origin_exchange")}
 
 
 def _selection(options: dict[str, Reply]) -> Item:
@@ -324,23 +378,64 @@ def _relocate(action: str, done: str, dry_run: bool, **request: Reply) -> None:
         _count(broker, action, request)
         return
     total: Item = dict.fromkeys(_COUNTS, 0)
-    cursor = None
-    limits = _LIMITS if request["ids"] is None else {}
     try:
-        with StatusLine(not broker.as_json) as line:
-            while True:
-                result = broker.call(f"messages.{action}", cursor=cursor, **request, **limits)
-                for key in _COUNTS:
-                    total[key] += result[key]
-                cursor = result["cursor"]
-                if cursor is None:
-                    break
-                line.show(f"{done} {total['messages']:,} of {total['examined']:,} messages")
+        _execute(broker, action, done, total, request)
     except (Failed, KeyboardInterrupt):
         if total["messages"]:
             click.echo(f"{done} {total['messages']:,} messages of queue '{queue}' before", err=True)
         raise
     _show_counts(broker, done, queue, total)
+
+
+def _preview(**request: Reply) -> None:
+    """Print what a move of the selected messages would do."""
+    broker = current()
+    total: Item = dict.fromkeys(_COUNTS, 0)
+    _execute(broker, "preview", "would move", total, request)
+    _show_counts(broker, "would move", request["queue"], total, "would stay")
+
+
+def _execute(broker: Remote, action: str, done: str, total: Item, request: Item) -> None:
+    """Execute an operation on the selected messages until no message is left, and add up its counts."""
+    cursor = None
+    limits = _LIMITS if request["ids"] is None else {}
+    with StatusLine(not broker.as_json) as line:
+        while True:
+            result = broker.call(f"messages.{action}", cursor=cursor, **request, **limits)
+            for key in _COUNTS:
+                total[key] += result[key]
+            cursor = result["cursor"]
+            if cursor is None:
+                break
+            line.show(f"{done} {total['messages']:,} of {total['examined']:,} messages")
+
+
+def _show_groups(broker: Remote, header: str | None, **request: Reply) -> None:
+    """Print the groups of dead letters."""
+    groups: dict[str, Item] = {}
+    others = examined = 0
+    cursor = None
+    with StatusLine(not broker.as_json) as line:
+        while True:
+            page = broker.call("messages.dead_letters", cursor=cursor, header=header, **request, **_LIMITS)
+            for group in page["groups"]:
+                known = groups.setdefault(json.dumps(group["where"]), group)
+                if known is not group:
+                    known["messages"] += group["messages"]
+                    known["bytes"] += group["bytes"]
+            others += page["others"]
+            examined += page["examined"]
+            cursor = page["cursor"]
+            if cursor is None:
+                break
+            line.show(f"{examined:,} messages in {len(groups):,} groups")
+    found = sorted(groups.values(), key=lambda group: -group["messages"])
+    if broker.as_json:
+        show_json({"queue_id": page["queue_id"], "groups": found, "others": others, "examined": examined})
+        return
+    show_table(found, GROUPS if header is None else (*GROUPS[:3], ("header", header), *GROUPS[3:]))
+    if others:
+        click.echo(f"{others:,} messages of more groups are not shown: use --where", err=True)
 
 
 def _count(broker: Remote, action: str, request: Item) -> None:
@@ -379,13 +474,14 @@ def _note_skipped(count: int) -> None:
         click.echo(f"{count:,} messages were skipped: their JSON is too large to be compared with a condition", err=True)
 
 
-def _show_counts(broker: Remote, done: str, queue: str, result: Item) -> None:
+def _show_counts(broker: Remote, done: str, queue: str, result: Item, outcome: str = "") -> None:
     """Print the counts of an operation. Raises `Failed` if messages were left."""
     if broker.as_json:
         show_json({key: result[key] for key in _COUNTS})
     else:
         click.echo(f"{done} {result['messages']:,} messages of queue '{queue}'")
         _note_skipped(result["skipped"])
-    left = [f"{result[key]:,} messages were not {done}: {why}" for key, why in _WHY.items() if result[key]]
+    outcome = outcome or f"were not {done}"
+    left = [f"{result[key]:,} messages {outcome}: {why}" for key, why in _WHY.items() if result[key]]
     if left:
         raise Failed("\n".join(left), INCOMPLETE)

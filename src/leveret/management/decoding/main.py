@@ -1,7 +1,7 @@
 """Entry point of the process that executes one job: JSON from standard input, JSON on standard output.
 
-Payloads and schemas come from any client. The process has limits of time and memory, and no connection to the broker. A crash
-in a library ends only this process.
+Payloads and schemas come from any client. The process has limits of time and memory, and no connection to the broker. A
+crash in a library ends only this process.
 """
 
 from __future__ import annotations
