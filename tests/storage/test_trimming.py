@@ -285,7 +285,8 @@ def test_moved_rows_are_forgotten_with_their_last_copy(harness: Harness) -> None
 
 
 def test_moved_rows_that_settled_others_are_forgotten(harness: Harness) -> None:
-    harness.log.trimmer.floor = 0
+    log: Any = harness.log
+    log.trimmer.floor = 0
     queue = FakeQueue(1)
     old = harness.publish(queue, b"a", b"b" * 5000)
     harness.commit()
@@ -302,7 +303,7 @@ def test_moved_rows_that_settled_others_are_forgotten(harness: Harness) -> None:
     harness.commit()
     settle(harness, young[1])
     harness.commit()
-    assert row.id not in harness.log.rows
+    assert row.id not in log.rows
     assert on_disk(harness)["log"] == []
 
 

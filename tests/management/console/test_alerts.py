@@ -147,7 +147,7 @@ def test_a_rule_sends_mails(console: Console, api: HttpBroker, mail_server: Mail
     console.fill("Mail to", "ops@example.net")
     console.click("Set rule")
     console.see("management.mail.recipients")
-    assert all("400" in message for message in console.problems())
+    console.see_problem(400)
     console.fill("Mail to", "ops@example.com, gone@example.com")
     console.click("Set rule")
     console.see("Set rule 'mailed'")
@@ -157,7 +157,7 @@ def test_a_rule_sends_mails(console: Console, api: HttpBroker, mail_server: Mail
     console.see(f"127.0.0.1:{mail_server.port}")
     assert console.findings(axe) == []
     console.use_phone()
-    assert not console.overflows()
+    console.see_fit()
 
 
 def test_alerts_of_a_user_who_sets_no_rules(console: Console, api: HttpBroker, backlog: str) -> None:
@@ -166,10 +166,6 @@ def test_alerts_of_a_user_who_sets_no_rules(console: Console, api: HttpBroker, b
     console.open("alerts", rule="unattended")
     console.sign_in("monitor")
     console.wait_for_rows(lambda found: bool(found) and found[0][3:4] == ["3 messages and no consumer"])
-    assert "Add rule" not in console.text() and "Delete…" not in console.text()
-
-    rows = console.wait_for_rows(lambda found: bool(found))
-    assert rows[0][3] == "3 messages and no consumer"
     assert "Add rule" not in console.text() and "Deliveries" not in console.text() and "Delete…" not in console.text()
     console.click("Rule unattended ×")
     console.see_no("Rule unattended ×")

@@ -1,4 +1,4 @@
-"""What the decoding process is asked for, and what it answers."""
+"""Requests to the decoding process, and its answers."""
 
 from __future__ import annotations
 

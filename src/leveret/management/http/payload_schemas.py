@@ -120,7 +120,7 @@ class DecodedPayload(msgspec.Struct, kw_only=True):
 
 
 class _Message:
-    """What schemas are matched with."""
+    """The attributes of a message that schemas are matched with."""
 
     def __init__(self, payload: Payload) -> None:
         self.vhost, self.queue, self.exchange = payload.vhost, payload.queue, payload.exchange

@@ -11,7 +11,7 @@ import { GetMessages, Message } from "./messages.js";
 import { Failure, Note, Panel } from "./parts.js";
 import { fromBase64, PART } from "./payload.js";
 import { conditionsIn, conditionText, placePath, Relocate, relocate, summary } from "./relocate.js";
-import { conditions, SearchFields, searchIn, searchQuery } from "./search.js";
+import { conditions, SearchFields, searchOf, searchQuery } from "./search.js";
 import { useRole } from "./roles.js";
 
 const PAGE = 50;
@@ -56,7 +56,7 @@ export function MessageBrowser({ queue }) {
     state: query.state ?? "ready",
     offset: query.offset ?? "0",
     since: query.since ?? "",
-    ...searchIn(query),
+    ...searchOf(query),
   });
   // Conditions of the location, such as those of a group of dead letters, beside those of the form.
   const group = conditionsIn(query.where);

@@ -32,7 +32,7 @@ const MATCHES = [
 ];
 
 /** Returns the values of the fields that a location holds. */
-export const searchIn = (query) => ({
+export const searchOf = (query) => ({
   field: query.field ?? "",
   name: query.key ?? "",
   match: query.match ?? "contains",

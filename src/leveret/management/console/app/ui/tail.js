@@ -8,7 +8,7 @@ import { MessageList } from "./browser.js";
 import { useFields } from "./form.js";
 import { Message } from "./messages.js";
 import { Failure, Note, Panel } from "./parts.js";
-import { conditions, SearchFields, searchIn, searchQuery } from "./search.js";
+import { conditions, SearchFields, searchOf, searchQuery } from "./search.js";
 
 // Messages that are shown, and bytes of their payloads.
 const MAX_SHOWN = 200;
@@ -21,7 +21,7 @@ const NONE = { examined: 0, skipped: 0, omitted: 0, dropped: 0 };
  *   target: The path of the live tail.
  */
 export function LiveTail({ queue, target }) {
-  const state = useFields(searchIn(route.value.query));
+  const state = useFields(searchOf(route.value.query));
   const [values] = state;
   const [following, setFollowing] = useState(false);
   const [messages, setMessages] = useState([]); // the newest first
