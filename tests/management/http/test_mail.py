@@ -8,11 +8,13 @@ import time
 from collections.abc import Callable, Iterator
 from email.message import EmailMessage
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
 
 from leveret.config import MailConfig
+from leveret.management.http.alerts import Kind
 from leveret.management.http.control import Row
 from leveret.management.http.mail import MAX_ADDRESSES, MAX_ATTEMPTS, MAX_LISTED, Mailer
 from tests.management.http.client import HttpBroker, send
@@ -78,7 +80,7 @@ def test_an_alert_is_a_mail(server: MailServer) -> None:
     assert mail["Message-ID"].endswith("@example.org>") and mail["Date"].datetime.timestamp() <= time.time() + 1
 
 
-@pytest.mark.parametrize("kind", ["growth", "no_consumers", "no_acks", "memory", "disk"])
+@pytest.mark.parametrize("kind", get_args(Kind))
 def test_each_kind_of_alert_has_a_text(server: MailServer, kind: str) -> None:
     sent = mailer(server)
     sent.put([OPS], "cleared", alert("") | {"kind": kind})

@@ -34,7 +34,7 @@ MAX_RULES: Final = 100
 # Maximum number of subjects for which the condition of a rule holds. Further ones are ignored.
 MAX_ALERTS: Final = 500
 # Maximum number of mail addresses of a rule.
-MAX_ADDRESSES: Final = 10
+MAX_RECIPIENTS: Final = 10
 # Queues to examine before other requests are served.
 _STEP: Final = 100
 
@@ -64,7 +64,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     seconds: Annotated[int, Meta(ge=0, le=86_400)] = 0
     silenced_until: Annotated[int, Meta(ge=0, le=10**14)] = 0
     webhook: Annotated[str, Meta(max_length=2000)] = ""
-    mail: Annotated[tuple[Annotated[str, Meta(max_length=254)], ...], Meta(max_length=MAX_ADDRESSES)] = ()
+    mail: Annotated[tuple[Annotated[str, Meta(max_length=254)], ...], Meta(max_length=MAX_RECIPIENTS)] = ()
 
     def compiled(self) -> Pattern | None:
         """Return the pattern; None for all names. Raises `ValueError`."""
