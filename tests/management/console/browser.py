@@ -132,6 +132,7 @@ class Console:
         self._messages: list[str] = []
         self._expected: set[str] = set()
         self.reported: list[str] = []
+        self._has_left = False
         self.resize(DESKTOP)
 
     def use_phone(self) -> None:
@@ -349,7 +350,10 @@ class Console:
         return [*unexpected, *(self.script("return window.violations") or [])]
 
     def leave(self) -> None:
-        """Leave the console, so that the end of the test changes nothing that it shows."""
+        """Leave the console, so that the end of the test changes nothing that it shows. Once it is left, do nothing."""
+        if self._has_left:
+            return  # another page reports that it has no icon
+        self._has_left = True
         self.reported += self.problems()
         self.driver.get(self.url + "console/routes.json")  # the origin, without the console
         self.forget_problems()
