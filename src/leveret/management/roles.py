@@ -40,7 +40,7 @@ _REQUIRED: Final = {
         ),
         OBSERVER,
     ),
-    "messages.payload": VIEWER,
+    **dict.fromkeys(("messages.payload", "tails.open", "tails.read", "tails.close"), VIEWER),
     **dict.fromkeys(
         (
             "messages.get",

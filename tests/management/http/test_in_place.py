@@ -213,7 +213,7 @@ def test_a_user_without_payloads_may_not_search_bodies(api: HttpBroker, queue: s
     where = [{"field": field, "match": "exists"}]
     for action in ("search", "count", "preview", "dead-letters", "delete"):
         refused = api("POST", f"{QUEUES}/{queue}/messages/{action}", {"where": where}, user="operator")
-        assert (refused.status, "may not search bodies" in refused.json["reason"]) == (401, True)
+        assert (refused.status, "may not read payloads" in refused.json["reason"]) == (401, True)
 
 
 def test_a_message_over_1_0(api: HttpBroker, queue: str) -> None:

@@ -7,12 +7,14 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
 from leveret.management.http.masks import Masks
 from tests.management.http.client import HttpBroker, Reply
 from tests.management.http.conftest import USERS
+from tests.management.http.test_tails import follow
 from tests.support.broker import LeveretProcess, basic_config, leveret_only
 
 MASKS = ["headers.Authorization", "body.card.number", "body.items.price", "user_id"]
@@ -198,6 +200,18 @@ def test_messages_of_the_firehose_hide_the_same_fields(api: HttpBroker) -> None:
     traced = reply.json["messages"][0]["properties"]["headers"]["properties"]
     assert (traced["user_id"], traced["headers"]["authorization"], traced["type"]) == ("***", "***", "order")
     assert api("DELETE", "/queues/%2F/masked-trace").status == 204
+
+
+def test_live_tails_hide_the_same_fields(api: HttpBroker) -> None:
+    with follow(api, "/queues/%2F/masked", USER) as stream:
+        publish(api, json.dumps(ORDER))
+        message = stream.until("message")
+    assert json.loads(message["payload"]) == SHOWN
+    assert message["properties"]["headers"] == {"authorization": "***", "tenant": "acme"}
+    tail = f"{MESSAGES}/tail"
+    for query in ("selector=authorization%20IS%20NULL", "where=" + quote('[{"field": "user_id", "value": "x"}]')):
+        reply = api("GET", f"{tail}?{query}", user=USER)
+        assert (reply.status, "management.mask" in reply.json["reason"]) == (401, True)
 
 
 @pytest.mark.parametrize("field", ["headers.", "routing_key", "headers", "body.", "body.a..b", 'body["x"]', "payload"])

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from leveret.cli.app import leveret
 from leveret.security.roles import Grant, Grants
 from tests.management.http.client import HttpBroker, Reply
+from tests.management.http.test_tails import follow
 
 ROLES = ("observer", "viewer", "operator", "policymaker", "administrator")
 GET = {"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto"}
@@ -120,6 +121,14 @@ def test_an_observer_sees_messages_without_payloads(api: HttpBroker, queues: Non
     assert (message["payload"], message["payload_bytes"]) == ("", 6)
     reply = api("GET", f"/leveret/queues/%2F/invoices/messages/{message['id']}/payload", user=user)
     assert (reply.status, "'viewer'" in reply.json["reason"]) == (401, True)
+
+
+def test_a_viewer_follows_messages_live(api: HttpBroker, queues: None, user: str) -> None:
+    grant(api, user, {"role": "viewer", "names": "^orders"}, {"role": "observer"})
+    with follow(api, "/queues/%2F/orders.a", user) as stream:
+        publish(api, user, "amq.default", "orders.a")
+        assert stream.until("message")["payload"] == "secret"
+    assert api("GET", "/leveret/queues/%2F/invoices/messages/tail", user=user).status == 401
 
 
 def test_roles_have_the_place_of_permissions(api: HttpBroker, queues: None, user: str) -> None:

@@ -36,8 +36,11 @@ def _check_conditions(request: Request) -> None:
     if isinstance(body.get("header"), str):
         request.masks.check_field(f"headers.{body['header']}")
     where = body.get("where")
-    if not isinstance(where, list):
-        return
+    check_fields(request, where if isinstance(where, list) else [])
+
+
+def check_fields(request: Request, where: list[object]) -> None:
+    """Raise `HttpError` (401) for conditions on fields that the user may not read."""
     for condition in where:
         field = condition.get("field") if isinstance(condition, dict) else ""
         if not isinstance(field, str):

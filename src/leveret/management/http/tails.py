@@ -8,10 +8,11 @@ from typing import Final
 
 import msgspec
 
-from leveret.management.http.control import Control, Row
+from leveret.management.http.control import Row
 from leveret.management.http.errors import BrokerRefused, BrokerUnavailable, bad_request
 from leveret.management.http.event_stream import EventStream
-from leveret.management.http.events import Events, Subscriber, encode_event
+from leveret.management.http.events import Subscriber, encode_event
+from leveret.management.http.in_place import check_fields
 from leveret.management.http.request import Answer, Request, exchange_of
 
 # Seconds between two reads.
@@ -27,11 +28,12 @@ class TailStream:
     The stream ends for the same reasons as one of events: the session or the permissions of the user, or its duration.
     """
 
-    def __init__(self, control: Control, user: str, number: str, events: Events, subscriber: Subscriber) -> None:
-        self._control = control
-        self._user = user
+    def __init__(self, request: Request, number: str, subscriber: Subscriber) -> None:
+        self._control = request.control
+        self._user = request.identity.name
+        self._masks = request.masks
         self._number = number
-        self._events = events
+        self._events = request.events
         self._subscriber = subscriber
         self._notice: asyncio.Task[bytes] | None = None
         self._counts = dict.fromkeys(_COUNTS, 0)
@@ -56,6 +58,7 @@ class TailStream:
         except (BrokerRefused, BrokerUnavailable) as error:
             self.end(str(error))
             return b""
+        await self._masks.apply(found["messages"])
         events = [encode_event("message", message) for message in found["messages"]]
         if any(found[key] for key in _COUNTS):
             for key in _COUNTS:
@@ -98,13 +101,16 @@ def _wanted(request: Request) -> Row:
 async def _follow(request: Request, source: Row) -> Answer:
     user = request.identity.name
     wanted = {"vhost": request.vhost, **source, **_wanted(request)}
+    check_fields(request, wanted.get("where", []))
+    if "selector" in wanted:
+        request.masks.check_selector()
     number = (await request.control.call("tails.open", wanted, user=user))["id"]
     try:
         subscriber = request.events.subscribe(request.identity, (_KIND,), "")
     except BaseException:
         await request.control.call("tails.close", {"id": number}, user=user)
         raise
-    return Answer(body=EventStream(TailStream(request.control, user, number, request.events, subscriber)))
+    return Answer(body=EventStream(TailStream(request, number, subscriber)))
 
 
 async def follow_queue(request: Request) -> Answer:

@@ -36,8 +36,8 @@ const TABS = [
   ["bindings", "Bindings"],
   ["consumers", "Consumers"],
 ];
-// Tabs for users who may publish.
-const PUBLISHING = ["publish", "playground"];
+// The roles that tabs need.
+const NEEDED = { live: "viewer", publish: "operator", playground: "operator" };
 
 export function QueueView({ parts }) {
   const [, vhost, name] = parts;
@@ -49,7 +49,7 @@ export function QueueView({ parts }) {
   if (!queue) {
     return html`<${Title} crumb=${crumb} title=${name} /><${Failure} error=${error} />`;
   }
-  const tabs = TABS.filter(([id]) => may("operator") || !PUBLISHING.includes(id));
+  const tabs = TABS.filter(([id]) => !NEEDED[id] || may(NEEDED[id]));
   const streamTabs = [...tabs.filter(([id]) => id !== "dead-letters"), ...(isMonitor() ? [["segments", "Segments"]] : [])];
   const Tab =
     { messages: Messages, live: Live, "dead-letters": DeadLetters, publish: Publish, playground: Playground, bindings: Bindings, consumers: Consumers, segments: Segments }[tab] ?? StateTab;
