@@ -355,8 +355,8 @@ class Console:
             return  # another page reports that it has no icon
         self._has_left = True
         self.reported += self.problems()
-        self.driver.get(self.url + "console/routes.json")  # the origin, without the console
         self.forget_problems()
+        self.driver.get("about:blank")
 
     def forget_problems(self) -> None:
         """Drop the messages in the browser's console, such as those of other pages."""

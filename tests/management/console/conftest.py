@@ -113,8 +113,8 @@ def console(driver: Chrome, api: HttpBroker) -> Iterator[Console]:
     opened.forget_problems()
     yield opened
     opened.leave()
-    driver.execute_script("localStorage.clear(); sessionStorage.clear()")
-    driver.delete_all_cookies()
+    driver.execute_cdp_cmd("Storage.clearDataForOrigin", {"origin": opened.url.rstrip("/"), "storageTypes": "all"})
+    driver.execute_cdp_cmd("Network.clearBrowserCookies", {})
     driver.close()
     driver.switch_to.window(first)
     assert opened.reported == []
