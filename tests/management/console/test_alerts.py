@@ -132,6 +132,8 @@ def test_a_change_during_a_read_is_shown(console: Console, api: HttpBroker, back
     console.find("header a", "1 alert")
     asked = console.script("return window.asked")
     wait_until(lambda: console.script("return window.asked") > asked, "the view to be refreshed")
+    console.click("Live")
+    console.see("Paused")  # no further refresh reads the alerts
     console.script("const held = window.held; window.held = null; held.forEach((go) => go())")
     console.wait_for_rows(lambda found: bool(found) and found[0][:2] == ["deep", backlog])
 
