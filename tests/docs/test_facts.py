@@ -123,7 +123,7 @@ def test_arguments_exist(page: Path) -> None:
         classes.TRANSACTION_ID,
         *(header for hidden in classes.HIDDEN.values() for _, header in hidden),
     }
-    named = {name for text in code(page) for name in re.findall(r"(?<![\w-])x-(?!opt-)[a-z-]*", text)}
+    named = {name for text in code(page) for name in re.findall(r"(?<![\w/-])x-(?!opt-)[a-z-]*", text)}
     assert named <= known
 
 

@@ -236,6 +236,7 @@ def test_authenticate(process: LeveretProcess) -> None:
         "tags": ["policymaker"],
         "roles": ["management", "policymaker"],
         "vhosts": [],
+        "grants": [],
         "is_token": False,
         "expires_at": 0.0,
     }

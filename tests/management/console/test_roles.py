@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -58,7 +59,7 @@ def test_an_administrator_grants_a_role_and_its_user_sees_what_it_allows(
     console.see("Your roles do not include viewer for this queue: you may not read payloads.")
     assert "payload of invoices" not in console.text()
     for button in ("Purge…", "Pause…", "Delete…", "Take messages…"):
-        wait_until(lambda button=button: is_disabled(console, button), button)
+        wait_until(partial(is_disabled, console, button), button)
     console.open("queues", "/", "team.orders", tab="messages")
     console.see("payload of team.orders")
     wait_until(lambda: is_disabled(console, "Purge…") is False, "the button")

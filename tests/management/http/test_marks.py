@@ -14,7 +14,12 @@ from tests.management.http.client import HttpBroker
 
 @pytest.fixture
 def marks(api: HttpBroker) -> Iterator[HttpBroker]:
+    _delete_marks(api)
     yield api
+    _delete_marks(api)
+
+
+def _delete_marks(api: HttpBroker) -> None:
     for mark in api.get("/leveret/marks"):
         api("DELETE", f"/leveret/marks/{mark['name']}")
 

@@ -117,6 +117,17 @@ def test_node(api: HttpBroker) -> None:
     assert api.get(f"/nodes/{found['name']}/memory")["memory"]["strategy"] == "rss"
 
 
+def test_connections_to_a_deleted_vhost_are_closed(api: HttpBroker) -> None:
+    assert api("PUT", "/vhosts/closing").status == 201
+    connections = [pika.BlockingConnection(pika.URLParameters(api.process.url(vhost=vhost))) for vhost in ("closing", "/")]
+    assert api("DELETE", "/vhosts/closing").status == 204
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="vhost 'closing' was deleted") as closed:
+        connections[0].process_data_events(60)
+    assert closed.value.reply_code == 320
+    assert connections[1].channel().is_open
+    connections[1].close()
+
+
 def test_names(api: HttpBroker) -> None:
     name = api.get("/cluster-name")["name"]
     assert name == api.get("/overview")["cluster_name"]
@@ -518,7 +529,7 @@ def test_lists_are_sorted_by_the_values_that_they_show(api: HttpBroker, kind: st
             for _ in range(number):
                 channel.publish(b"body", routing_key=f"sorted-{number}")
             channel.consume(f"sorted-{number}").__enter__()
-        rows = api.get(f"/{kind}")
+        rows: list[Any] = wait_until(lambda: rows if len(rows := api.get(f"/{kind}")) >= 3 else None, "rows")
         common = set.intersection(*[set(paths(row)) for row in rows])
         common = {path for path in common if not path.startswith(("client_properties", "arguments"))}
         assert len(common) > 8
