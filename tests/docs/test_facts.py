@@ -114,6 +114,8 @@ def test_arguments_exist(page: Path) -> None:
         "x-exception-message",
         "x-original-exchange",
         "x-original-routing-key",
+        # A part of a content type.
+        "x-protobuf",
         # Annotations of AMQP 1.0 for features of 0-9-1.
         origins.EXCHANGE,
         origins.ROUTING_KEY,
