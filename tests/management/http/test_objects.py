@@ -119,13 +119,19 @@ def test_node(api: HttpBroker) -> None:
 
 def test_connections_to_a_deleted_vhost_are_closed(api: HttpBroker) -> None:
     assert api("PUT", "/vhosts/closing").status == 201
-    connections = [pika.BlockingConnection(pika.URLParameters(api.process.url(vhost=vhost))) for vhost in ("closing", "/")]
+    assert api("PUT", "/users/closer", {"password": "closer", "tags": ""}).status == 201
+    for vhost in ("closing", "%2F"):
+        permissions = {"configure": "", "write": "", "read": ""}
+        assert api("PUT", f"/permissions/{vhost}/closer", permissions).status == 201
+    urls = [api.process.url(user="closer", password="closer", vhost=vhost) for vhost in ("closing", "/")]
+    closed, other = (pika.BlockingConnection(pika.URLParameters(url)) for url in urls)
     assert api("DELETE", "/vhosts/closing").status == 204
-    with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="vhost 'closing' was deleted") as closed:
-        connections[0].process_data_events(60)
-    assert closed.value.reply_code == 320
-    assert connections[1].channel().is_open
-    connections[1].close()
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="vhost 'closing' was deleted") as error:
+        closed.process_data_events(60)
+    assert error.value.reply_code == 320
+    assert other.channel().is_open
+    other.close()
+    assert api("DELETE", "/users/closer").status == 204
 
 
 def test_names(api: HttpBroker) -> None:
