@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from leveret.cli.app import COMMANDS, NOT_REMOTE, leveret
 from tests.cli.runner import Commands, http_url
-from tests.management.http.conftest import USERS
+from tests.management.http.brokers import USERS
 from tests.security.certificates import Authority
 from tests.support.broker import LeveretProcess, basic_config, leveret_only
 

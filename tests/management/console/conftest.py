@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 
+from tests.management.http.brokers import USERS
 from tests.management.http.client import HttpBroker
-from tests.management.http.conftest import USERS
 from tests.management.http.mail_server import MailServer
 from tests.support import npm
 from tests.support.broker import ROOT, LeveretProcess, basic_config, leveret_only

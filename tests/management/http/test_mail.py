@@ -17,8 +17,8 @@ from leveret.config import MailConfig
 from leveret.management.http.alerts import Kind
 from leveret.management.http.control import Row
 from leveret.management.http.mail import MAX_ADDRESSES, MAX_ATTEMPTS, MAX_LISTED, Mailer
+from tests.management.http.brokers import USERS
 from tests.management.http.client import HttpBroker, send
-from tests.management.http.conftest import USERS
 from tests.management.http.mail_server import MailServer
 from tests.management.http.scrapes import metrics_port
 from tests.security.certificates import Authority

@@ -12,8 +12,8 @@ from urllib.parse import quote
 import pytest
 
 from leveret.management.http.masks import Masks
+from tests.management.http.brokers import USERS
 from tests.management.http.client import HttpBroker, Reply
-from tests.management.http.conftest import USERS
 from tests.management.http.test_tails import follow
 from tests.support.broker import LeveretProcess, basic_config, leveret_only
 

@@ -15,11 +15,19 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from leveret import sync
 from leveret.management.http.openapi import OPERATIONS
 from leveret.management.http.table import ROUTES
+from tests.management.http.brokers import http_broker
 from tests.management.http.client import HttpBroker
 from tests.support.polling import wait_until
 
 NAME = "openapi"
 SAMPLES = "lengths_age=10&lengths_incr=1&msg_rates_age=10&msg_rates_incr=1"
+
+
+@pytest.fixture(scope="module")
+def http_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpBroker]:
+    """A broker of its own, since requests to every path leave objects."""
+    with http_broker(tmp_path_factory.mktemp("openapi")) as broker:
+        yield broker
 
 
 @pytest.fixture(scope="module")

@@ -99,7 +99,7 @@ def test_global_parameters(api: HttpBroker) -> None:
     for value in ({"a": [1]}, "text", 0, False):
         assert api("PUT", "/global-parameters/any", {"value": value}).status in (201, 204)
         assert api.get("/global-parameters/any", user="maker") == {"name": "any", "value": value}
-    assert api.get("/global-parameters") == [{"name": "any", "value": False}]
+    assert {"name": "any", "value": False} in api.get("/global-parameters")
     assert api("PUT", "/global-parameters/any", {}).json["reason"] == "[{key_missing,value}]"
     assert api("DELETE", "/global-parameters/any").status == 204
     assert api("DELETE", "/global-parameters/any").status == 404

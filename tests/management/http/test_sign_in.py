@@ -19,8 +19,8 @@ from leveret.management.control_client import call
 from leveret.management.http.attempts import MAX_ADDRESSES, MAX_PENDING, PERIOD, Attempts
 from leveret.management.http.errors import HttpError
 from leveret.management.http.sessions import MAX_PER_USER, MAX_SESSIONS, Sessions
+from tests.management.http.brokers import USERS
 from tests.management.http.client import HttpBroker, Reply
-from tests.management.http.conftest import USERS
 from tests.security.certificates import Authority
 from tests.support.broker import LeveretProcess, basic_config
 from tests.support.polling import wait_until

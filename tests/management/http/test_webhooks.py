@@ -18,8 +18,8 @@ import pytest
 
 from leveret.config import WebhookConfig
 from leveret.management.http.webhooks import MAX_ATTEMPTS, MAX_PENDING, RETRY_DELAY, Webhooks
+from tests.management.http.brokers import USERS
 from tests.management.http.client import HttpBroker
-from tests.management.http.conftest import USERS
 from tests.management.http.test_process import child_of
 from tests.security.certificates import Authority
 from tests.support.broker import LeveretProcess, basic_config
