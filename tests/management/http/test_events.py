@@ -27,6 +27,10 @@ MONITOR = Identity("monitor", frozenset({"monitoring"}), frozenset())
 USER = Identity("user", frozenset({"management"}), frozenset({"/"}))
 
 
+class Ended(AssertionError):
+    """The stream has ended."""
+
+
 class Stream:
     """A stream of server-sent events."""
 
@@ -39,7 +43,10 @@ class Stream:
         """Return the name and the data of the next event."""
         name = ""
         data: Any = None
-        while line := self.response.readline().decode().rstrip("\n"):
+        while read := self.response.readline():
+            line = read.decode().rstrip("\n")
+            if not line:
+                break
             key, _, value = line.partition(": ")
             if key == "event":
                 name = value
@@ -49,6 +56,8 @@ class Stream:
                 data = json.loads(value)
         if name:
             return name, data
+        if not read:
+            raise Ended
         assert time.monotonic() < self.deadline, "no event"  # a comment, which is sent when there are no events
         return self.next()
 
