@@ -21,6 +21,7 @@ from selenium.common.exceptions import (
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.command import Command
 from selenium.webdriver.remote.webelement import WebElement
 
@@ -244,7 +245,8 @@ class Console:
 
         def typed() -> None:
             element = self.field(label)
-            element.clear()
+            element.send_keys(Keys.CONTROL, "a")
+            element.send_keys(Keys.DELETE)
             element.send_keys(text)
 
         self.retry(typed, f"fill in '{label}'")

@@ -100,13 +100,13 @@ def test_each_provider_has_a_button(console: Console, api: HttpBroker, partner: 
     sign_in_at_provider(console, "carol")
     console.see_heading("Queues")
     console.see("carol")
-    console.problems()
+    console.forget_problems()  # of the provider's pages
     console.click("Sign out")
     wait_until(lambda: partner.issuer in console.driver.current_url, lambda: console.driver.current_url)
     api.process.wait_for_log("revoked the refresh token of user 'carol'")
     console.open()
     console.find("button", BUTTON)
-    console.problems()  # of the provider's pages
+    console.forget_problems()
 
 
 def test_a_code_that_was_not_asked_for_is_not_used(console: Console, api: HttpBroker) -> None:

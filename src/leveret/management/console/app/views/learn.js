@@ -90,7 +90,7 @@ function Lesson({ lesson }) {
     <${Permission} />
     <div class="grid">
       <${Step} key=${`${lesson.id} ${step.id}`} lesson=${lesson} step=${step} index=${index} />
-      <div>
+      <div class="column">
         <${Objects} lesson=${lesson} />
         <${Code} step=${step} />
       </div>
