@@ -22,8 +22,10 @@ PYTEST := $(PY) -m pytest -n 5 --dist loadfile --no-loadscope-reorder $(PYTEST_O
 # segments, and the conformance suite.
 PURE_TESTS := $(wildcard tests/wire tests/broker tests/selectors tests/storage tests/segments tests/protocols tests/conformance)
 
-# Tests for `make coverage`: those of `make test` except Spark, benchmarks, documentation and packaging.
-COVERAGE_TESTS := $(filter-out tests/bench tests/docs tests/packaging tests/spark tests/support,$(patsubst %/__init__.py,%,$(wildcard tests/*/__init__.py)))
+# Tests for `make coverage`: those of `make test` that are no applications of Spark, benchmarks, documentation or packages, and
+# without the suites that mostly wait for processes, which tracing slows down most.
+COVERAGE_TESTS := $(filter-out tests/bench tests/conformance tests/docs tests/faults tests/interop tests/packaging tests/spark \
+	tests/support,$(patsubst %/__init__.py,%,$(wildcard tests/*/__init__.py)))
 
 HAVE_CC := $(shell command -v $${CC:-cc} 2>/dev/null)
 
@@ -146,7 +148,7 @@ test-all:
 	$(MAKE) --no-print-directory test TESTS= && exit $$failed
 
 # Tracing slows tests down, so the timeout is longer. Print the report even if a test fails.
-coverage: $(STAMPS)/dev $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/oauth $(STAMPS)/otel
+coverage: $(STAMPS)/dev $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel
 	@rm -rf build/coverage && mkdir -p build/coverage
 	@failed=0; \
 	LEVERET_PURE=1 $(VENV)/bin/coverage run -m pytest -n 5 --dist loadfile --no-loadscope-reorder --timeout 400 $(PYTEST_OPTIONS) $(or $(TESTS),-m "not slow" $(COVERAGE_TESTS)) || failed=$$?; \
