@@ -218,6 +218,7 @@ def measure_idle(directory: Path, consoles: int, seconds: float) -> str:
             elapsed = time.monotonic() - began
             return {name: (cpu(pid) - before[name]) / elapsed for name, pid in pids.items()}
 
+        time.sleep(5)  # until the HTTP process has read all objects
         without = shares()
         for _ in range(consoles):
             events, response = open_events(broker.api)
