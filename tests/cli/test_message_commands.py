@@ -108,6 +108,9 @@ def test_messages_since_an_interval(commands: Commands, channel: BlockingChannel
     found = commands.json("messages", "search", queue, "--where", "headers.number", "--since", "3h")
     assert [item["properties"]["headers"]["number"] for item in found["messages"]] == [10, 11]
     assert "expected ISO 8601" in commands.run("messages", "browse", queue, "--since", "yesterday").stderr
+    commands.ok("messages", "delete", queue, "--since", "1h", "--dry-run")
+    assert commands.ok("messages", "delete", queue, "--since", "1h") == f"deleted 1 messages of queue '{queue}'\n"
+    assert numbers(commands, queue, "--since", "3h") == [10]
 
 
 def test_payloads_are_truncated_and_escaped(commands: Commands, channel: BlockingChannel, queue: str) -> None:
@@ -354,13 +357,13 @@ def test_a_missing_queue_is_named(commands: Commands) -> None:
     [
         (["search", "q"], "expected --where or --selector"),
         (["search", "q", "--where", "=x"], "expected FIELD=VALUE, FIELD<VALUE, FIELD*=TEXT"),
-        (["delete", "q"], "expected --id, --all, or --where and --selector"),
-        (["delete", "q", "--all", "--where", "body=x"], "expected --id, --all, or --where and --selector"),
-        (["delete", "q", "--id", "1", "--dry-run"], "--dry-run requires --where, --selector or --all"),
+        (["delete", "q"], "expected --id, --all, or --where, --selector and --since"),
+        (["delete", "q", "--all", "--where", "body=x"], "expected --id, --all, or --where, --selector and --since"),
+        (["delete", "q", "--id", "1", "--dry-run"], "--dry-run requires --where, --selector, --since or --all"),
         (["move", "q", "--all"], "expected one of --to-queue, --to-exchange, --to-origin and --to-origin-exchange"),
         (["move", "q", "--all", "--to-origin", "--to-origin-exchange"], "expected one of --to-queue"),
-        (["preview", "q", "--to-origin"], "expected --id, --all, or --where and --selector"),
-        (["replay", "q"], "expected --id, --all, or --where and --selector"),
+        (["preview", "q", "--to-origin"], "expected --id, --all, or --where, --selector and --since"),
+        (["replay", "q"], "expected --id, --all, or --where, --selector and --since"),
         (["copy", "q", "--all", "--to-queue", "x", "--to-origin"], "expected one of --to-queue"),
         (["move", "q", "--all", "--to-queue", "x", "--routing-key", "k"], "--routing-key requires --to-exchange"),
         (["resend", "q", "1", "--properties", "[]"], "expected a JSON object"),

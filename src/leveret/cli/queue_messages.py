@@ -134,6 +134,7 @@ _queue_id_option = click.option(
 _choice_options = together(
     click.option("--id", "ids", type=int, multiple=True, help="Id of a message, as `browse` shows it; repeatable."),
     _where_options,
+    _since_option,
     click.option("--all", "everything", is_flag=True, help="All ready messages."),
     _queue_id_option,
 )
@@ -359,13 +360,14 @@ def _target(options: dict[str, Reply]) -> Item:
 
 def _selection(options: dict[str, Reply]) -> Item:
     """Return the selected messages of the options. Raises `click.UsageError`."""
-    where, selector = options["where"], options["selector"]
-    if sum((bool(options["ids"]), bool(where or selector), options["everything"])) != 1:
-        raise click.UsageError("expected --id, --all, or --where and --selector")
+    where, selector, since = options["where"], options["selector"], options["since"]
+    if sum((bool(options["ids"]), bool(where or selector or since), options["everything"])) != 1:
+        raise click.UsageError("expected --id, --all, or --where, --selector and --since")
     return {
         "ids": list(options["ids"]) or None,
         "where": where or None,
         "selector": selector,
+        "since": since,
         "queue_id": options["queue_id"],
     }
 
@@ -441,7 +443,7 @@ def _show_groups(broker: Remote, header: str | None, **request: Reply) -> None:
 def _count(broker: Remote, action: str, request: Item) -> None:
     """Print how many messages an operation would change."""
     if request["ids"] is not None:
-        raise click.UsageError("--dry-run requires --where, --selector or --all")
+        raise click.UsageError("--dry-run requires --where, --selector, --since or --all")
     found = examined = skipped = 0
     cursor = None
     with StatusLine(not broker.as_json) as line:
@@ -452,6 +454,7 @@ def _count(broker: Remote, action: str, request: Item) -> None:
                 queue=request["queue"],
                 where=request["where"],
                 selector=request["selector"],
+                since=request["since"],
                 cursor=cursor,
                 **_LIMITS,
             )
