@@ -74,6 +74,7 @@ def table_rows(broker: LeveretProcess, stream: str) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: int(row["offset"]))
 
 
+@pytest.mark.slow
 def test_sealed_erased_and_read_everywhere(broker: LeveretProcess, commands: Commands) -> None:
     fill(broker, "orders", 0, 40)
     before = read(broker, "orders", 39)

@@ -102,6 +102,7 @@ def test_the_tag_names_the_platform_of_compiled_modules(wheel: Path, environment
     assert Path(file).is_relative_to(environment)
 
 
+@pytest.mark.slow
 def test_an_installed_wheel_runs_a_broker(environment: Path, tmp_path: Path) -> None:
     config, ready, output = tmp_path / "leveret.toml", tmp_path / "ready.json", tmp_path / "broker.log"
     config.write_text(basic_config())

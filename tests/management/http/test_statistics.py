@@ -225,6 +225,7 @@ def test_a_vhost_that_is_added_again_counts_from_0(api: HttpBroker) -> None:
     assert api("DELETE", "/users/again").status == 204
 
 
+@pytest.mark.slow
 def test_lists_with_too_many_samples(api: HttpBroker) -> None:
     for number in range(30):
         assert api("PUT", f"/queues/%2F/sampled{number}", {}).status == 201

@@ -183,6 +183,7 @@ def test_a_queue_is_read_once_over_several_runs(
     )
 
 
+@pytest.mark.slow
 def test_a_replayed_batch_is_the_same_one(
     spark: SparkSession, broker: LeveretProcess, queue: str, connection: sync.Connection, tmp_path: Path
 ) -> None:

@@ -39,6 +39,7 @@ def files_below(path: Path) -> list[Path]:
     return [Path(base) / name for base, _, names in os.walk(path) for name in names if name.endswith(".parquet")]
 
 
+@pytest.mark.slow
 def test_the_rows_equal_those_that_spark_writes(
     spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path
 ) -> None:

@@ -191,6 +191,7 @@ def test_an_archive_is_replayed_in_order_and_once(
         replay(spark, where, str(tmp_path / "table"), ExchangeOutput(), name="x", where="colour = 1")
 
 
+@pytest.mark.slow
 def test_a_name_belongs_to_one_replay(
     spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path
 ) -> None:
