@@ -17,7 +17,7 @@ from tests.management.http.client import HttpBroker, Reply
 from tests.management.http.test_tails import follow
 from tests.support.broker import LeveretProcess, basic_config, leveret_only
 
-MASKS = ["headers.Authorization", "body.card.number", "body.items.price", "user_id"]
+MASKS = ["headers.Authorization", "body.card.number", "body.items.price", "user_id", "timestamp"]
 MORE_USERS = """
 [users.reader]
 password = "reader"
@@ -174,6 +174,18 @@ def test_other_ways_to_hidden_values_are_refused(api: HttpBroker) -> None:
     assert api("GET", f"{MESSAGES}/{message['id']}/payload", user=USER).status == 401
     assert api("POST", f"{MESSAGES}/dead-letters", {"header": "Authorization"}, user=USER).status == 401
     assert search(api, USER, selector="authorization LIKE 'B%'").status == 401
+    # Messages since a time are those whose timestamp is not earlier.
+    assert search(api, USER, since="1h").status == 401
+    assert api("GET", f"{MESSAGES}?since=1h", user=USER).status == 401
+    assert api("GET", f"{MESSAGES}?since=1h", user="reader").json["messages"] == []
+
+
+def test_an_empty_selector_and_an_empty_time_disclose_nothing(api: HttpBroker) -> None:
+    """The console sends them with every search."""
+    publish(api, json.dumps(ORDER))
+    assert len(search(api, USER, selector="", since="").json["messages"]) == 1
+    with follow(api, "/queues/%2F/masked", USER, selector=""):
+        pass
 
 
 def test_hidden_values_are_not_overwritten_by_what_is_shown(api: HttpBroker) -> None:

@@ -13,6 +13,8 @@ from leveret.management.http.request import NO_CONTENT, Answer, Request
 
 _NUMBERS: Final = ("offset", "count", "truncate", "examine", "examine_bytes")
 _TEXTS: Final = ("state", "encoding", "cursor", "since")
+# The property that `since` compares.
+_TIME: Final = "timestamp"
 # Access by kind of the objects to delete. The broker checks the permissions for queues and exchanges.
 _DELETABLE: Final[dict[str, Access]] = {
     "queues": ANY,
@@ -31,8 +33,10 @@ async def _check_queue(request: Request) -> None:
 def _check_conditions(request: Request) -> None:
     """Raise `HttpError` (401) for conditions on what the user may not read, since they disclose it."""
     body = request.body()
-    if body.get("selector") is not None:
+    if body.get("selector"):
         request.masks.check_selector()
+    if body.get("since"):
+        request.masks.check_field(_TIME)
     if isinstance(body.get("header"), str):
         request.masks.check_field(f"headers.{body['header']}")
     where = body.get("where")
@@ -79,6 +83,8 @@ async def browse(request: Request) -> Answer:
     """Look at messages; the parameters of the query are those of the operation."""
     await _check_queue(request)
     wanted: Row = {name: request.query[name] for name in _TEXTS if name in request.query}
+    if wanted.get("since"):
+        request.masks.check_field(_TIME)
     wanted |= _numbers(request, *_NUMBERS)
     wanted["encoded"] = request.asks_for("encoded")
     return Answer(body=await _browse(request, wanted))

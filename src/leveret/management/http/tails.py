@@ -102,7 +102,7 @@ async def _follow(request: Request, source: Row) -> Answer:
     user = request.identity.name
     wanted = {"vhost": request.vhost, **source, **_wanted(request)}
     check_fields(request, wanted.get("where", []))
-    if "selector" in wanted:
+    if wanted.get("selector"):
         request.masks.check_selector()
     number = (await request.control.call("tails.open", wanted, user=user))["id"]
     try:
