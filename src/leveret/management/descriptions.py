@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -33,6 +33,20 @@ PROPERTIES: Final = (
     "user_id",
     "app_id",
 )
+# Kinds of comparison of a field of a message with a value.
+Match: TypeAlias = Literal[
+    "equals",
+    "not_equals",
+    "less",
+    "less_or_equal",
+    "greater",
+    "greater_or_equal",
+    "prefix",
+    "contains",
+    "regex",
+    "exists",
+    "missing",
+]
 
 
 class ProcessInfo(Reply, kw_only=True):

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
+from leveret.management.descriptions import Match
+
 # A statistic `X`, which has its rate and samples in `X_details`.
 Rated: TypeAlias = Annotated[int, Meta(extra_json_schema={"x-rated": True})]
 RatedTime: TypeAlias = Annotated[float, Meta(extra_json_schema={"x-rated": True})]
@@ -676,21 +678,6 @@ class Payload(Answer):
     first: int
     payload: str
     payload_bytes: int
-
-
-Match: TypeAlias = Literal[
-    "equals",
-    "not_equals",
-    "less",
-    "less_or_equal",
-    "greater",
-    "greater_or_equal",
-    "prefix",
-    "contains",
-    "regex",
-    "exists",
-    "missing",
-]
 
 
 class Condition(Body):

@@ -30,8 +30,8 @@ from leveret.management.operations.messages import (
     MAX_MESSAGES,
     Encoding,
     address_of,
+    encode,
     start_of,
-    text_of,
 )
 from leveret.management.operations.operation import EACH, Context, Operation, Operations, check
 from leveret.management.operations.times import since_of
@@ -440,11 +440,11 @@ async def _skip(selection: Selection, count: int) -> None:
 def _describe(found: Found, request: Browse, holder: Holder | None = None) -> BrowsedMessage:
     entry = found.entry
     content = start_of(found.body, request.truncate)
-    text = text_of(content) if request.encoding == "auto" else None
+    payload, payload_encoding = encode(content, request.encoding)
     # An unacked entry counts its present delivery, too.
     before = entry.acquired_count - (1 if request.state == "unacked" else 0)
     return BrowsedMessage(
-        id=entry.seq - 1 if entry.queue.replayable else entry.seq,
+        id=id_of(entry),
         exchange=found.exchange,
         routing_key=found.routing_key,
         redelivered=before > 0,
@@ -453,12 +453,17 @@ def _describe(found: Found, request: Browse, holder: Holder | None = None) -> Br
         persistent=entry.message.persistent,
         protocol=PROTOCOLS[entry.message.format],
         properties=ClientTable(found.properties),
-        payload=base64.b64encode(content).decode() if text is None else text,
+        payload=payload,
         payload_bytes=size_of(found.body),
-        payload_encoding="base64" if text is None else "string",
+        payload_encoding=payload_encoding,
         holder=holder,
         encoded=base64.b64encode(_encoded(entry.message, request.truncate)).decode() if request.encoded else None,
     )
+
+
+def id_of(entry: Entry) -> int:
+    """Return the id of a message in its queue: for a stream its offset."""
+    return entry.seq - 1 if entry.queue.replayable else entry.seq
 
 
 def _encoded(message: Message, truncate: int) -> bytes:

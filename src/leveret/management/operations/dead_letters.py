@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Final, TypeAlias
 
 from leveret.broker.errors import PreconditionFailed
+from leveret.management.descriptions import Match
 from leveret.management.operations.browsing import STEP, Limited, Selection, find_queue
-from leveret.management.operations.message_search import Condition, Match, condition_of
+from leveret.management.operations.message_search import Condition, condition_of
 from leveret.management.operations.operation import EACH, Context, Operation, Operations
 from leveret.management.structs import Reply
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 
 from leveret.broker.bodies import Body, size_of
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.values import FieldTable
-from leveret.management.descriptions import PROPERTIES
+from leveret.management.descriptions import PROPERTIES, Match
 from leveret.management.json_values import encode_json, plain
 from leveret.management.operations.messages import start_of
 from leveret.management.structs import Request
@@ -39,19 +39,6 @@ _STEP: Final = re.compile(r"""\.([^.\[\]"]+)|\[(\d{1,9})\]|\[("(?:[^"\\]|\\.)*")
 _DEATHS: Final = {f"death.{name}": name for name in ("reason", "queue", "exchange")}
 _MISSING: Final = object()
 
-Match = Literal[
-    "equals",
-    "not_equals",
-    "less",
-    "less_or_equal",
-    "greater",
-    "greater_or_equal",
-    "prefix",
-    "contains",
-    "regex",
-    "exists",
-    "missing",
-]
 _ORDERS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "less": operator.lt,
     "less_or_equal": operator.le,

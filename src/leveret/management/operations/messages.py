@@ -6,6 +6,7 @@ import asyncio
 import base64
 import binascii
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from msgspec import field
@@ -250,7 +251,7 @@ def _settle(queue: Queue, entry: Entry, mode: Mode) -> None:
 def _describe(context: Context, queue: Queue, entry: Entry, request: Get) -> GotMessage:
     properties, body = context.managed.codec.decode(entry)
     content = start_of(body, request.truncate)
-    text = text_of(content) if request.encoding == "auto" else None
+    payload, payload_encoding = encode(content, request.encoding)
     exchange, routing_key = split_address(address_of(entry))
     return GotMessage(
         exchange=exchange,
@@ -258,9 +259,9 @@ def _describe(context: Context, queue: Queue, entry: Entry, request: Get) -> Got
         redelivered=entry.acquired_count > 1,
         message_count=queue.ready_count,
         properties=ClientTable(properties),
-        payload=base64.b64encode(content).decode() if text is None else text,
+        payload=payload,
         payload_bytes=size_of(body),
-        payload_encoding="base64" if text is None else "string",
+        payload_encoding=payload_encoding,
     )
 
 
@@ -277,12 +278,12 @@ def start_of(body: Body, length: int | None) -> bytes:
     return whole(body) if length is None else whole(body)[:length]
 
 
-def text_of(content: bytes) -> str | None:
-    """Return a payload as text, or None if it is not UTF-8."""
-    try:
-        return content.decode()
-    except UnicodeDecodeError:
-        return None
+def encode(content: bytes, encoding: Encoding) -> tuple[str, Literal["string", "base64"]]:
+    """Return a payload for a reply, and its encoding: base64 if that is requested or the payload is not UTF-8."""
+    if encoding == "auto":
+        with suppress(UnicodeDecodeError):
+            return content.decode(), "string"
+    return base64.b64encode(content).decode(), "base64"
 
 
 OPERATIONS: Operations = {

@@ -7,7 +7,6 @@ second; what was left out is counted. A tail that is not read for some time is c
 from __future__ import annotations
 
 import asyncio
-import base64
 import secrets
 import time
 from typing import TYPE_CHECKING, Final, Literal
@@ -20,14 +19,14 @@ from leveret.broker.message import PROTOCOLS, address_of
 from leveret.broker.tails import Arrival, ExchangeTail, QueueTail, Tail
 from leveret.broker.values import FieldTable
 from leveret.management.json_values import ClientTable
-from leveret.management.operations.browsing import Decoded, Matching, Turns, find_queue
+from leveret.management.operations.browsing import Decoded, Matching, Turns, find_queue, id_of
 from leveret.management.operations.message_search import Condition
-from leveret.management.operations.messages import Encoding, start_of, text_of
+from leveret.management.operations.messages import Encoding, encode, start_of
 from leveret.management.operations.operation import EACH, Context, Operation, Operations, check
 from leveret.management.structs import Reply, Request
 
 if TYPE_CHECKING:
-    from leveret.broker.message import Entry
+    pass
 
 MAX_TAILS: Final = 32
 # Seconds after which a tail that is not read is closed.
@@ -190,6 +189,7 @@ class LiveTail:
         arrivals, dropped = self._tail.take()
         result = TailMessages(dropped=dropped)
         if self._tail.has_ended():
+            result.dropped += len(arrivals)
             result.ended = "the queue was deleted" if self._request.exchange is None else "the exchange was deleted"
             return result
         if self._has_topics:
@@ -227,25 +227,21 @@ class LiveTail:
         content = start_of(item.body, self._request.truncate)
         self._messages.take(1)
         self._bytes.take(len(content) + len(item.message.header))
-        text = text_of(content) if self._request.encoding == "auto" else None
+        payload, payload_encoding = encode(content, self._request.encoding)
         result.messages.append(
             TailMessage(
                 time=item.time,
-                id=None if item.place is None else _id_of(item.place),
+                id=None if item.place is None else id_of(item.place),
                 exchange=item.exchange,
                 routing_key=item.routing_key,
                 persistent=item.message.persistent,
                 protocol=PROTOCOLS[item.message.format],
                 properties=ClientTable(item.properties),
-                payload=base64.b64encode(content).decode() if text is None else text,
+                payload=payload,
                 payload_bytes=size_of(item.body),
-                payload_encoding="base64" if text is None else "string",
+                payload_encoding=payload_encoding,
             )
         )
-
-
-def _id_of(entry: Entry) -> int:
-    return entry.seq - 1 if entry.queue.replayable else entry.seq
 
 
 class Tails:
