@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -92,15 +93,14 @@ class Peer:
 
 
 @asynccontextmanager
-async def fake_server(script: Script, *, ssl: Any = None) -> AsyncIterator[str]:
+async def fake_server(script: Script) -> AsyncIterator[str]:
     """Run the script for every connection and yield the URL. An exception of the script fails the test."""
+    loop = asyncio.get_running_loop()
     tasks: set[asyncio.Task[None]] = set()
     failed: list[BaseException] = []
 
-    async def run(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        tasks.add(task)
+    async def run(accepted: socket.socket) -> None:
+        reader, writer = await asyncio.open_connection(sock=accepted)
         try:
             await script(Peer(reader, writer))
         except (EOFError, ConnectionError, asyncio.CancelledError):
@@ -108,18 +108,26 @@ async def fake_server(script: Script, *, ssl: Any = None) -> AsyncIterator[str]:
         except BaseException as error:
             failed.append(error)
         finally:
-            tasks.discard(task)
             writer.close()
 
-    server = await asyncio.start_server(run, "127.0.0.1", 0, ssl=ssl)
-    port = server.sockets[0].getsockname()[1]
-    try:
-        yield f"amqp://guest:guest@127.0.0.1:{port}/"
-    finally:
-        server.close()
-        for task in list(tasks):
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await server.wait_closed()
+    # A server of asyncio accepts in tasks of its own, which may outlast the server if a client connects at its end.
+    def accept() -> None:
+        accepted, _ = listener.accept()
+        task = asyncio.create_task(run(accepted))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        loop.add_reader(listener, accept)
+        try:
+            yield f"amqp://guest:guest@127.0.0.1:{listener.getsockname()[1]}/"
+        finally:
+            loop.remove_reader(listener)
+            # A task that is cancelled before its first step would leave its socket open.
+            await asyncio.sleep(0)
+            for task in list(tasks):
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
     if failed:
         raise failed[0]
