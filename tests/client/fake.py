@@ -93,8 +93,10 @@ class Peer:
 
 
 @asynccontextmanager
-async def fake_server(script: Script) -> AsyncIterator[str]:
-    """Run the script for every connection and yield the URL. An exception of the script fails the test."""
+async def scripted_server(
+    script: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+) -> AsyncIterator[int]:
+    """Run the script for every connection and yield the port. An exception of the script fails the test."""
     loop = asyncio.get_running_loop()
     tasks: set[asyncio.Task[None]] = set()
     failed: list[BaseException] = []
@@ -102,7 +104,7 @@ async def fake_server(script: Script) -> AsyncIterator[str]:
     async def run(accepted: socket.socket) -> None:
         reader, writer = await asyncio.open_connection(sock=accepted)
         try:
-            await script(Peer(reader, writer))
+            await script(reader, writer)
         except (EOFError, ConnectionError, asyncio.CancelledError):
             pass
         except BaseException as error:
@@ -121,7 +123,7 @@ async def fake_server(script: Script) -> AsyncIterator[str]:
         listener.setblocking(False)
         loop.add_reader(listener, accept)
         try:
-            yield f"amqp://guest:guest@127.0.0.1:{listener.getsockname()[1]}/"
+            yield listener.getsockname()[1]
         finally:
             loop.remove_reader(listener)
             # A task that is cancelled before its first step would leave its socket open.
@@ -131,3 +133,10 @@ async def fake_server(script: Script) -> AsyncIterator[str]:
             await asyncio.gather(*tasks, return_exceptions=True)
     if failed:
         raise failed[0]
+
+
+@asynccontextmanager
+async def fake_server(script: Script) -> AsyncIterator[str]:
+    """Run the script for every connection of AMQP 0-9-1 and yield the URL."""
+    async with scripted_server(lambda reader, writer: script(Peer(reader, writer))) as port:
+        yield f"amqp://guest:guest@127.0.0.1:{port}/"

@@ -17,6 +17,7 @@ from leveret.wire.amqp10.security import SaslMechanisms, SaslOutcome
 from leveret.wire.amqp10.transport import Begin, Close, End, Open
 from tests.client.amqp10.conftest import Connect1
 from tests.client.conftest import Connect
+from tests.client.fake import scripted_server
 from tests.support.broker import Broker
 from tests.support.polling import wait_until_async
 from tests.support.proxy import Proxy
@@ -59,19 +60,9 @@ Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 @asynccontextmanager
 async def fake(script: Script) -> AsyncIterator[str]:
-    """Run a server that executes the script for each connection."""
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await script(reader, writer)
-        except (OSError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        yield f"amqp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    """Run the script for every connection and yield the URL."""
+    async with scripted_server(script) as port:
+        yield f"amqp://127.0.0.1:{port}"
 
 
 class Peer:
