@@ -23,6 +23,8 @@ _BACKLOG: Final = 128
 _HISTORY: Final = "history.sqlite"
 # The file of alerts that wait for a webhook.
 _OUTBOX: Final = "webhooks.sqlite"
+# The file of alerts that wait for a mail.
+_MAILS: Final = "mails.sqlite"
 
 
 class HttpEndpoint:
@@ -112,6 +114,7 @@ class HttpEndpoint:
             webhooks=[*map(_plain_webhook, management.alert_webhooks), *management.webhooks.values()],
             outbox=str(self._directory / _OUTBOX),
             mail=management.mail,
+            mails=str(self._directory / _MAILS),
             tls_cert=management.tls_cert,
             tls_key=management.tls_key,
             amqp_tls_cert=config.tls.cert,

@@ -39,9 +39,14 @@ def server() -> Iterator[MailServer]:
 
 
 def mailer(server: MailServer, **settings: object) -> Mailer:
+    return keeper(server, None, 0.001, **settings)
+
+
+def keeper(server: MailServer, path: Path | None, retry_delay: float = 0.001, **settings: object) -> Mailer:
+    """Return a mailer that keeps alerts in a file."""
     given = {"host": "localhost", "port": server.port, "sender": "leveret@example.org", "recipients": ["Example.com"]}
     defaults = {"security": "none", "interval": 0.01, "timeout": 10.0}
-    return Mailer(msgspec.convert({**given, **defaults, **settings}, MailConfig), "rabbit@host", 0.001)
+    return Mailer(msgspec.convert({**given, **defaults, **settings}, MailConfig), "rabbit@host", path, retry_delay)
 
 
 def alert(queue: str = "orders", rule: str = "deep") -> Row:
@@ -53,12 +58,14 @@ def deliver(mailer: Mailer, is_done: Callable[[], bool]) -> None:
     """Send mails until a condition holds."""
 
     async def run() -> None:
+        await mailer.open()
         task = asyncio.create_task(mailer.run())
         async with asyncio.timeout(30):
             while not is_done():
                 await asyncio.sleep(0.005)
         task.cancel()
         await asyncio.wait([task])
+        await mailer.close()
 
     asyncio.run(run())
 
@@ -245,6 +252,73 @@ def test_the_number_of_addresses_that_wait_is_limited(server: MailServer) -> Non
     for number in range(MAX_ADDRESSES + 3):
         sent.put([f"user-{number}@example.com"], "raised", alert())
     assert (sent.deliveries.pending, sent.deliveries.dropped) == (MAX_ADDRESSES, 3)
+
+
+def test_alerts_that_wait_survive_a_restart(server: MailServer, tmp_path: Path) -> None:
+    path = tmp_path / "mails.sqlite"
+    server.replies = ["451 later"]
+    before = keeper(server, path, 3600, interval=3600.0, recipients=["example.com", "boss@example.org"])
+    both = [OPS, "boss@example.org"]
+
+    async def put() -> None:
+        await before.open()
+        task = asyncio.create_task(before.run())
+        before.put(both, "raised", alert("first"))
+        while not (before.deliveries.delivered and before.deliveries.error):
+            await asyncio.sleep(0.005)
+        before.put(both, "cleared", alert("second"))
+        task.cancel()
+        await asyncio.wait([task])
+        await before.close()
+
+    asyncio.run(put())
+    accepted = server.received.pop()["To"]
+    waiting = next(address for address in both if address != accepted)
+    assert (path.stat().st_mode & 0o777) == 0o600
+    after = keeper(server, path, recipients=["example.com", "boss@example.org"])
+    deliver(after, lambda: after.deliveries.delivered == 2)
+    mails = {mail["To"]: mail for mail in server.received}
+    assert mails[waiting]["Subject"] == "[rabbit@host] alerts: 1 raised, 1 cleared"
+    assert "queue 'first'" in text_of(mails[waiting]) and "queue 'second'" in text_of(mails[waiting])
+    assert "alert cleared: queue 'second'" in mails[accepted]["Subject"]
+    again = keeper(server, path)
+    again.put([OPS], "raised", alert("third"))
+    deliver(again, lambda: again.deliveries.delivered == 1)
+    assert len(server.received) == 3 and "third" in server.received[2]["Subject"]
+
+
+def test_alerts_to_an_address_that_is_no_longer_allowed_are_forgotten(server: MailServer, tmp_path: Path) -> None:
+    path = tmp_path / "mails.sqlite"
+    before = keeper(server, path)
+
+    async def put() -> None:
+        await before.open()
+        before.put([OPS], "raised", alert())
+        await before.close()
+
+    asyncio.run(put())
+    other = keeper(server, path, recipients=["example.org"])
+    deliver(other, lambda: other.deliveries.pending == 0)
+    after = keeper(server, path)
+    deliver(after, lambda: after.deliveries.pending == 0)
+    assert server.attempts == []
+
+
+def test_a_mail_that_waits_lists_no_more_alerts_after_a_restart(server: MailServer, tmp_path: Path) -> None:
+    path = tmp_path / "mails.sqlite"
+    before = keeper(server, path)
+
+    async def put() -> None:
+        await before.open()
+        for number in range(MAX_LISTED + 5):
+            before.put([OPS], "raised", alert(f"queue-{number}"))
+        await before.close()
+
+    asyncio.run(put())
+    after = keeper(server, path)
+    deliver(after, lambda: after.deliveries.delivered == 1)
+    [mail] = server.received
+    assert f"alerts: {MAX_LISTED} raised" in mail["Subject"] and text_of(mail).count("queue 'queue-") == MAX_LISTED
 
 
 def test_a_rule_with_mail_addresses(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ class Application:
         self._history = History(Path(settings.history))
         self._masks = Masks(settings.mask)
         self._webhooks = Webhooks(settings.webhooks, Path(settings.outbox))
-        self._mailer = Mailer(settings.mail, settings.node)
+        self._mailer = Mailer(settings.mail, settings.node, Path(settings.mails))
         self._alerts = Alerts(control, self._cache, self._events, self._webhooks, self._mailer)
         self._sign_in = SignIn(settings, control, logins)
         self._decoder = PayloadDecoder()
@@ -116,6 +116,7 @@ class Application:
         """Read statistics each second, keep their history, and evaluate alerts, until the task is cancelled."""
         await self._history.open()
         await self._webhooks.open()
+        await self._mailer.open()
         running = (self._alerts.run(), self._webhooks.run(), self._mailer.run())
         alerts = [asyncio.create_task(task) for task in running]
         try:
@@ -125,6 +126,7 @@ class Application:
                 task.cancel()
             await asyncio.wait(alerts)
             await self._webhooks.close()
+            await self._mailer.close()
             await self._history.close()
 
     def _ticked(self) -> None:

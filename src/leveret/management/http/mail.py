@@ -20,10 +20,12 @@ from pathlib import Path
 from typing import Final
 
 import aiosmtplib
+import msgspec
 
 from leveret.config import MailConfig, is_address
 from leveret.management.http.control import Row
 from leveret.management.http.deliveries import Deliveries, printable
+from leveret.management.http.outbox import Delivery, Outbox
 
 logger = logging.getLogger("leveret.http")
 
@@ -58,36 +60,57 @@ def is_allowed(address: str, allowed: Iterable[str]) -> bool:
     return is_address(address) and not {address.lower(), domain.lower()}.isdisjoint(item.lower() for item in allowed)
 
 
+class _Alert(msgspec.Struct, array_like=True):
+    """An alert as the outbox keeps it."""
+
+    action: str
+    text: str
+
+    @classmethod
+    def of(cls, delivery: Delivery) -> _Alert:
+        return msgspec.json.decode(delivery.body, type=cls)
+
+
 class _Mailbox:
     """The alerts that wait for one address."""
 
     def __init__(self) -> None:
-        self._listed: list[tuple[str, str]] = []
+        self._listed: list[Delivery] = []
         self._counts: Counter[str] = Counter()
 
     def __bool__(self) -> bool:
         return bool(self._listed)
 
-    def add(self, action: str, text: str) -> None:
-        self._counts[action] += 1
-        if len(self._listed) < MAX_LISTED:
-            self._listed.append((action, text))
+    @property
+    def is_full(self) -> bool:
+        """Whether further alerts are counted only."""
+        return len(self._listed) >= MAX_LISTED
 
-    def take(self) -> tuple[str, str]:
-        """Return the subject and the text of a mail with all alerts, which no longer wait."""
+    def count(self, action: str) -> None:
+        """Add an alert that the mail does not list."""
+        self._counts[action] += 1
+
+    def add(self, alert: Delivery) -> None:
+        """Add an alert that the mail lists."""
+        self._counts[_Alert.of(alert).action] += 1
+        self._listed.append(alert)
+
+    def take(self) -> tuple[str, str, list[Delivery]]:
+        """Return the subject and the text of a mail with all alerts, and those that it lists. They no longer wait."""
         listed, counts = self._listed, self._counts
         self._listed, self._counts = [], Counter()
+        alerts = [_Alert.of(alert) for alert in listed]
         if counts.total() == 1:
-            [(action, text)] = listed
-            subject = f"alert {action}: {text}"
+            [alert] = alerts
+            subject = f"alert {alert.action}: {alert.text}"
         else:
             subject = "alerts: " + ", ".join(f"{count} {action}" for action, count in counts.items())
         lines = []
         for action in counts:
-            lines += [f"{action.capitalize()}:", *(f"  {text}" for found, text in listed if found == action), ""]
+            lines += [f"{action.capitalize()}:", *(f"  {alert.text}" for alert in alerts if alert.action == action), ""]
         if counts.total() > len(listed):
             lines.append(f"and {counts.total() - len(listed)} more alerts, which this mail does not list")
-        return subject, "\n".join(lines) + "\n"
+        return subject, "\n".join(lines) + "\n", listed
 
 
 class Mailer:
@@ -96,52 +119,81 @@ class Mailer:
     Args:
         config: The mail server, and the addresses that may get mails.
         node: The name of the node, for the subjects.
+        path: The file of alerts that wait; None if they may be lost.
         retry_delay: Seconds before the second attempt.
 
     Attributes:
         deliveries: What was sent.
     """
 
-    def __init__(self, config: MailConfig, node: str, retry_delay: float = RETRY_DELAY) -> None:
+    def __init__(self, config: MailConfig, node: str, path: Path | None = None, retry_delay: float = RETRY_DELAY) -> None:
         self._config = config
         self._node = node
+        self._outbox = Outbox(path, "alerts to mail")
         self._retry_delay = retry_delay
         self._mailboxes: dict[str, _Mailbox] = {}
         self._new: asyncio.Queue[str] = asyncio.Queue()
         self._connections = asyncio.Semaphore(_MAX_CONNECTIONS)
         self.deliveries = Deliveries(kind="mail", receiver=f"{config.host}:{config.port}")
 
+    async def open(self) -> None:
+        """Continue with the alerts that wait since before the start, except those to addresses no longer allowed."""
+        for alert in await self._outbox.open():
+            mailbox = self._find(alert.receiver) if self._allows(alert.receiver) else None
+            if mailbox is None or mailbox.is_full:
+                self._outbox.remove(alert)
+            else:
+                mailbox.add(alert)
+
     def put(self, addresses: Iterable[str], action: str, alert: Row) -> None:
         """Send an alert in the background to those addresses that are allowed."""
-        text = _describe(alert)
+        content = msgspec.json.encode(_Alert(action, _describe(alert)))
         for address in addresses:
-            if not self._config.host or not is_allowed(address, self._config.recipients):
+            if not self._allows(address):
                 logger.warning(
                     "a rule of alerts has a mail address that the setting management.mail.recipients does not allow"
                 )
                 continue
-            mailbox = self._mailboxes.get(address)
+            mailbox = self._find(address)
             if mailbox is None:
-                if len(self._mailboxes) >= MAX_ADDRESSES:
-                    self.deliveries.dropped += 1
-                    self.deliveries.note_error(f"alerts wait for {MAX_ADDRESSES} addresses, the maximum; dropped an alert")
-                    continue
-                mailbox = self._mailboxes[address] = _Mailbox()
-                self._new.put_nowait(address)
-            mailbox.add(action, text)
-            self.deliveries.pending = len(self._mailboxes)
+                self.deliveries.dropped += 1
+                self.deliveries.note_error(f"alerts wait for {MAX_ADDRESSES} addresses, the maximum; dropped an alert")
+            elif mailbox.is_full:
+                mailbox.count(action)
+            else:
+                mailbox.add(self._outbox.add(address, content))
 
     async def run(self) -> None:
         """Send mails until the task is cancelled."""
         async with asyncio.TaskGroup() as group:
+            group.create_task(self._outbox.run())
             while True:
                 group.create_task(self._serve(await self._new.get()))
+
+    async def close(self) -> None:
+        """Keep the alerts that wait, after `run` has ended."""
+        await self._outbox.close()
+
+    def _allows(self, address: str) -> bool:
+        return bool(self._config.host) and is_allowed(address, self._config.recipients)
+
+    def _find(self, address: str) -> _Mailbox | None:
+        """Return the alerts that wait for an address; None if it would be one address too many."""
+        mailbox = self._mailboxes.get(address)
+        if mailbox is None and len(self._mailboxes) < MAX_ADDRESSES:
+            mailbox = self._mailboxes[address] = _Mailbox()
+            self._new.put_nowait(address)
+            self.deliveries.pending = len(self._mailboxes)
+        return mailbox
 
     async def _serve(self, address: str) -> None:
         """Send the mails of an address, at most one per interval, until no alerts wait."""
         mailbox = self._mailboxes[address]
         while mailbox:
-            await self._deliver(self._compose(address, *mailbox.take()))
+            subject, text, listed = mailbox.take()
+            await self._deliver(self._compose(address, subject, text))
+            for alert in listed:
+                self._outbox.remove(alert)
             await asyncio.sleep(self._config.interval)
         del self._mailboxes[address]
         self.deliveries.pending = len(self._mailboxes)

@@ -1,4 +1,4 @@
-"""Deliveries to webhooks that wait, in a database, so that they survive a restart of the process."""
+"""Deliveries of alerts that wait, in a database, so that they survive a restart of the process."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ logger = logging.getLogger("leveret.http")
 T = TypeVar("T")
 
 _VERSION: Final = 1
-_SCHEMA: Final = "CREATE TABLE deliveries (id INTEGER PRIMARY KEY, url TEXT NOT NULL, body BLOB NOT NULL);"
+_SCHEMA: Final = "CREATE TABLE deliveries (id INTEGER PRIMARY KEY, receiver TEXT NOT NULL, body BLOB NOT NULL);"
 
 
 class Delivery(NamedTuple):
     """A delivery. Those that were put later have larger numbers."""
 
     number: int
-    url: str
+    receiver: str
     body: bytes
 
 
@@ -33,10 +33,12 @@ class Outbox:
 
     Args:
         path: The file; None keeps nothing over a restart.
+        content: What it keeps, for messages.
     """
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, content: str) -> None:
         self._path = path
+        self._content = content
         self._thread = ThreadPoolExecutor(1, "outbox")
         self._connection: sqlite3.Connection | None = None
         self._last = 0
@@ -51,17 +53,17 @@ class Outbox:
         if path is None:
             return []
         try:
-            self._connection, found = await self._run(lambda: _read(path))
+            self._connection, found = await self._run(lambda: _read(path, self._content))
         except (OSError, sqlite3.Error) as error:
-            logger.warning("deliveries to webhooks do not survive a restart: cannot use %s: %s", path, error)
+            logger.warning("%s do not survive a restart: cannot use %s: %s", self._content, path, error)
             return []
         self._last = found[-1].number if found else 0
         return found
 
-    def add(self, url: str, body: bytes) -> Delivery:
+    def add(self, receiver: str, body: bytes) -> Delivery:
         """Add a delivery."""
         self._last += 1
-        delivery = Delivery(self._last, url, body)
+        delivery = Delivery(self._last, receiver, body)
         if self._connection is not None:
             self._added[delivery.number] = delivery
             self._changed.set()
@@ -95,7 +97,7 @@ class Outbox:
         try:
             await self._run(lambda: _apply(connection, added, removed))
         except sqlite3.Error as error:
-            logger.warning("cannot write deliveries to webhooks to %s: %s", self._path, error)
+            logger.warning("cannot write %s to %s: %s", self._content, self._path, error)
         # Not before: a write that is cancelled is repeated by `close`.
         for delivery in added:
             self._added.pop(delivery.number, None)
@@ -105,9 +107,9 @@ class Outbox:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function)
 
 
-def _read(path: Path) -> tuple[sqlite3.Connection, list[Delivery]]:
-    connection = open_database(path, _SCHEMA, _VERSION, "deliveries to webhooks")
-    rows = connection.execute("SELECT id, url, body FROM deliveries ORDER BY id")
+def _read(path: Path, content: str) -> tuple[sqlite3.Connection, list[Delivery]]:
+    connection = open_database(path, _SCHEMA, _VERSION, content)
+    rows = connection.execute("SELECT id, receiver, body FROM deliveries ORDER BY id")
     return connection, [Delivery(*row) for row in rows]
 
 

@@ -49,6 +49,7 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
         webhooks: The URLs that rules of alerts may send alerts to.
         outbox: The file of deliveries to them that wait.
         mail: The mails of alerts.
+        mails: The file of alerts that wait for a mail.
         tls_cert: The certificate chain, or None for plain HTTP.
         tls_key: The private key; None for the key in the file of `tls_cert`.
         amqp_tls_cert: The certificate chain of the AMQP listener, or None without TLS.
@@ -80,6 +81,7 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
     webhooks: list[WebhookConfig]
     outbox: str
     mail: MailConfig
+    mails: str
     tls_cert: str | None
     tls_key: str | None
     amqp_tls_cert: str | None

@@ -55,13 +55,13 @@ class Webhooks:
     def __init__(
         self, webhooks: Iterable[WebhookConfig], path: Path | None = None, retry_delay: float = RETRY_DELAY
     ) -> None:
-        self._outbox = Outbox(path)
+        self._outbox = Outbox(path, "deliveries to webhooks")
         self._receivers = {webhook.url: _Receiver(webhook, self._outbox, retry_delay) for webhook in webhooks}
 
     async def open(self) -> None:
         """Continue with the deliveries that wait since before the start, except to URLs that are no longer allowed."""
         for delivery in await self._outbox.open():
-            receiver = self._receivers.get(delivery.url)
+            receiver = self._receivers.get(delivery.receiver)
             if receiver is None:
                 self._outbox.remove(delivery)
             else:
