@@ -206,6 +206,32 @@ def test_conditions(harness: Harness, mixed: None, condition: dict[str, Any], ex
     assert found["examined"] == 3
 
 
+@pytest.mark.parametrize(
+    ("body", "wanted", "is_equal"),
+    [
+        ("true", True, True),
+        ("true", 1, False),
+        ("1", True, False),
+        ("0", False, False),
+        ("1.0", 1, True),
+        ("null", None, True),
+        ("null", False, False),
+        ("[1, true]", [1.0, True], True),
+        ("[1, true]", [1, 1], False),
+        ("[1]", [1, 2], False),
+        ('{"a": {"b": true}}', {"a": {"b": True}}, True),
+        ('{"a": {"b": true}}', {"a": {"b": 1}}, False),
+        ('{"a": 1}', {"b": 1}, False),
+    ],
+)
+def test_values_are_equal_as_in_json(harness: Harness, body: str, wanted: object, is_equal: bool) -> None:
+    declare(harness, "values")
+    publish(harness, "values", f'{{"value": {body}}}')
+    for match, expected in (("equals", is_equal), ("not_equals", not is_equal)):
+        where = [{"field": "body.value", "match": match, "value": wanted}]
+        assert len(browse(harness, "values", where=where)) == expected
+
+
 def test_all_conditions_must_be_met(harness: Harness, mixed: None) -> None:
     where = [{"field": "body", "match": "contains", "value": "order"}, {"field": "headers.kind", "value": "text"}]
     assert browse(harness, "mixed", where=where) == ["plain text with order-17"]

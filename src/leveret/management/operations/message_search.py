@@ -267,7 +267,18 @@ def _value_test(condition: Condition) -> Callable[[object], bool]:
 
 def _equality(wanted: object) -> Callable[[object], bool]:
     expected = plain(wanted)
-    return lambda value: value is not _MISSING and (plain(value) == expected or _as_text(value) == expected)
+    return lambda value: value is not _MISSING and (_is_same(plain(value), expected) or _as_text(value) == expected)
+
+
+def _is_same(value: object, expected: object) -> bool:
+    """Return whether two values are equal in JSON, in which `true` is not 1."""
+    if isinstance(value, bool) or isinstance(expected, bool):
+        return value is expected
+    if isinstance(value, list) and isinstance(expected, list):
+        return len(value) == len(expected) and all(map(_is_same, value, expected))
+    if isinstance(value, dict) and isinstance(expected, dict):
+        return value.keys() == expected.keys() and all(_is_same(value[key], expected[key]) for key in value)
+    return value == expected
 
 
 def _order_test(condition: Condition) -> Callable[[object], bool]:
