@@ -7,6 +7,7 @@
 #   make coverage                    line coverage of the plain Python files, including child processes
 #   make build                       the wheels: compiled for this platform, and pure
 #   make lint | format | docs | bench | demo | lock
+#   make setup                       install everything that these need
 
 PYTHON ?= python3
 VENV   := .venv
@@ -33,10 +34,12 @@ export PYTHONPATH := $(CURDIR)/src
 # Always cache bytecode, because a test run starts hundreds of processes, which would all compile the sources.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run compiled test test-rest test-all coverage lint format docs bench bench-clients bench-staged bench-scale proof demo demo-kill build lock clean
+.PHONY: run setup compiled test test-rest test-all coverage lint format docs bench bench-clients bench-staged bench-scale proof demo demo-kill build lock clean
 
 run: $(STAMPS)/core $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel compiled
 	@exec $(PY) -P -m leveret serve $(ARGS)
+
+setup: $(STAMPS)/spark $(STAMPS)/spark-classes $(STAMPS)/proton $(STAMPS)/build $(STAMPS)/docs
 
 $(STAMPS)/venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
