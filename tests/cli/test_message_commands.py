@@ -12,6 +12,8 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
+from leveret import sync
+from leveret.cli.output import moment
 from tests.cli.program import Program, on_terminal
 from tests.cli.runner import Commands, http_url
 from tests.support.broker import LeveretProcess, basic_config, leveret_only
@@ -135,6 +137,19 @@ def test_unacked_messages_have_their_consumer(commands: Commands, channel: Block
     assert numbers(commands, queue, "--state", "unacked") == [0, 1]
     channel.cancel()
     channel.basic_cancel("holder")
+
+
+def test_delayed_messages_have_the_time_at_which_they_become_ready(
+    commands: Commands, broker: LeveretProcess, queue: str
+) -> None:
+    due = 1000 * int(time.time() + 3600)
+    with sync.connect(broker.url(), protocol="1.0") as connection, connection.session().sender(queue) as sender:
+        sender.send("later", annotations={"x-opt-delivery-time": due})
+    heading, line = commands.ok("messages", "browse", queue, "--state", "delayed").splitlines()
+    assert "ready at" in heading and moment(due) in line and "later" in line
+    [item] = commands.json("messages", "search", queue, "--where", "body=later", "--state", "delayed")["messages"]
+    assert item["payload"] == "later"
+    assert numbers(commands, queue) == list(range(10))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, TypeAlias
 
@@ -33,6 +34,13 @@ def size(value: Reply) -> str:
 def seconds(value: Reply) -> str:
     """Format a number of seconds; None is empty."""
     return "" if value is None else f"{value:.0f}s"
+
+
+def moment(milliseconds: Reply) -> str:
+    """Format a time in milliseconds since 1970; None and 0 are empty."""
+    if not milliseconds:
+        return ""
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def limit(value: Reply) -> str:

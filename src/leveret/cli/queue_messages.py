@@ -13,7 +13,7 @@ import click
 
 from leveret.cli.failed import INCOMPLETE, Failed
 from leveret.cli.options import together
-from leveret.cli.output import Columns, Item, Reply, StatusLine, seconds, show_json, show_table, size
+from leveret.cli.output import Columns, Item, Reply, StatusLine, moment, seconds, show_json, show_table, size
 from leveret.cli.remote import Remote, current, in_vhost_option, remote_options
 from leveret.cli.tables import read_object
 
@@ -59,6 +59,9 @@ UNACKED: Columns = (
     ("unacked_age", "unacked for", seconds),
     READY[-1],
 )
+DELAYED: Columns = (*READY[:-1], ("ready_at", "ready at", moment), READY[-1])
+# By the state of the messages.
+COLUMNS: Final = {"ready": READY, "unacked": UNACKED, "delayed": DELAYED}
 # Groups of dead letters.
 GROUPS: Columns = (
     ("reason", "reason"),
@@ -120,10 +123,10 @@ _truncate_option = click.option(
 )
 _state_option = click.option(
     "--state",
-    type=click.Choice(["ready", "unacked"]),
+    type=click.Choice(list(COLUMNS)),
     default="ready",
     show_default=True,
-    help="unacked: messages that consumers have.",
+    help="unacked: messages that consumers have; delayed: messages that become ready later.",
 )
 _count_option = click.option(
     "--count", type=click.IntRange(1), default=100, show_default=True, help="Maximum number of messages to show."
@@ -342,7 +345,7 @@ def _show(broker: Remote, count: int, truncate: int | None, **request: Reply) ->
         holder = item.get("holder") or {}
         item["consumer"] = holder.get("consumer_tag")
         item["connection"], item["channel"] = holder.get("connection"), holder.get("channel")
-    show_table(found, UNACKED if request["state"] == "unacked" else READY)
+    show_table(found, COLUMNS[request["state"]])
     if cursor is not None:
         click.echo(f"{len(found):,} messages shown, there may be more: use --count", err=True)
     _note_skipped(skipped)

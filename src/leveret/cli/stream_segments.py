@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
 from typing import Final
 
 import click
 
 from leveret.cli.failed import Failed
-from leveret.cli.output import Item, show_json, size
+from leveret.cli.output import Item, moment, show_json, size
 from leveret.cli.remote import Remote, current, in_vhost_option, remote_options
 
 # Seconds between polls of the broker.
 POLL_INTERVAL: Final = 0.2
-
-
-def moment(milliseconds: int | None) -> str:
-    """Format a time in milliseconds since 1970."""
-    if not milliseconds:
-        return ""
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 SEGMENTS: Final = (

@@ -8,8 +8,9 @@ import click
 
 from leveret.cli.failed import Failed
 from leveret.cli.listing import listing
+from leveret.cli.output import moment
 from leveret.cli.remote import Remote, current, remote_options, vhost_option
-from leveret.cli.stream_segments import POLL_INTERVAL, moment
+from leveret.cli.stream_segments import POLL_INTERVAL
 
 TABLES = (
     ("vhost", "vhost"),

@@ -123,6 +123,53 @@ def test_many_unacked_messages_are_listed_in_their_order(api: HttpBroker, queue:
         assert found == expected
 
 
+@pytest.fixture
+def delayed(api: HttpBroker, queue: str) -> list[int]:
+    """When the messages `later-3`, `later-1` and `later-2` of the queue become ready, in this order."""
+    now = int(time.time() * 1000)
+    dues = [now + hours * 3_600_000 for hours in (3, 1, 2)]
+    with sync.connect(api.process.url(), protocol="1.0") as connection, connection.session().sender(queue) as sender:
+        for due, number in zip(dues, (3, 1, 2), strict=True):
+            sender.send(f"later-{number}", durable=True, annotations={"x-opt-delivery-time": due})
+    return dues
+
+
+def test_delayed_messages_and_when_they_become_ready(api: HttpBroker, queue: str, delayed: list[int]) -> None:
+    found = browse(api, queue, "?state=delayed&count=2")
+    assert [(item["payload"], item["ready_at"]) for item in found["messages"]] == [
+        ("later-1", delayed[1]),
+        ("later-2", delayed[2]),
+    ]
+    rest = browse(api, queue, f"?state=delayed&cursor={found['cursor']}")
+    assert [(item["payload"], item["ready_at"]) for item in rest["messages"]] == [("later-3", delayed[0])]
+    assert rest["cursor"] is None
+    assert [item["payload"] for item in browse(api, queue, "?state=delayed&offset=2")["messages"]] == ["later-3"]
+    assert [item["ready_at"] for item in browse(api, queue)["messages"]] == [None] * 3
+    assert payloads(api, queue) == ["one", "two", "three"]
+    search = {"state": "delayed", "where": [{"field": "body", "match": "contains", "value": "2"}]}
+    matching = api("POST", f"{QUEUES}/{queue}/messages/search", search).json
+    assert [item["payload"] for item in matching["messages"]] == ["later-2"] and matching["examined"] == 3
+    counted = api("POST", f"{QUEUES}/{queue}/messages/count", search).json
+    assert (counted["messages"], counted["examined"]) == (1, 3)
+    number = matching["messages"][0]["id"]
+    part = api.get(f"{QUEUES}/{queue}/messages/{number}/payload?first=6")
+    assert (base64.b64decode(part["payload"]), part["payload_bytes"]) == (b"2", 7)
+    wait_until(lambda: api.get(f"{QUEUES}/{queue}/ready") == {"ready": 3, "delayed": 3, "leased": 0}, "the numbers")
+
+
+@pytest.mark.parametrize("action", ["move", "copy", "delete", "preview"])
+def test_actions_on_messages_that_are_not_ready_are_refused(
+    api: HttpBroker, queue: str, delayed: list[int], action: str
+) -> None:
+    target = {} if action == "delete" else {"to_queue": queue}
+    for state, reason in (("delayed", "once they are due"), ("unacked", "once their consumers have requeued them")):
+        reply = api("POST", f"{QUEUES}/{queue}/messages/{action}", {"state": state, **target})
+        assert reply.status == 400 and f"{state} messages of queue '{queue}'" in reply.json["reason"]
+        assert "expected the state 'ready'" in reply.json["reason"] and reason in reply.json["reason"]
+    assert payloads(api, queue) == ["one", "two", "three"]
+    assert len(browse(api, queue, "?state=delayed")["messages"]) == 3
+
+
 def test_a_range_of_a_payload(api: HttpBroker, queue: str, channel: sync.Channel) -> None:
     whole = bytes(range(256)) * 12_000
     channel.publish(whole, queue)

@@ -1,4 +1,4 @@
-"""The ready entries of a queue for operators, who look at them and remove some: nothing is acquired."""
+"""The ready and delayed entries of a queue for operators, who look at them and remove ready ones: nothing is acquired."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ class Walk:
 
     level, seq  the place: the priority level and the sequence number of the last entry that was passed
     until       sequence number of the last entry of the walk
+    searching   `next` looks for entries in steps; the place does not change until it has found some
     """
 
     def __init__(self, queue: Queue) -> None:
@@ -30,6 +31,7 @@ class Walk:
         self.seq = 0
         self.until = NO_END
         self.must_read = False
+        self.searching = False
         self.ended = False
 
     def start_after(self, level: int, seq: int, until: int) -> None:
@@ -38,8 +40,13 @@ class Walk:
         self.seq = seq
         self.until = until
 
+    def start_behind(self, entry: Entry) -> None:
+        """Set the place to an entry that `next` has returned."""
+        self.start_after(self.level, entry.seq, self.until)
+        self.ended = False
+
     def find(self, seq: int) -> bool:
-        """Set the place before one entry, the only one of the walk. Return False if it is not ready."""
+        """Set the place before one entry, the only one of the walk. Return False if it is certainly not there."""
         return False
 
     def skip(self, count: int) -> int:
@@ -77,6 +84,10 @@ class Inspection:
 
     def walk(self) -> Walk:
         """Return a walk over the ready entries."""
+        return Walk(self.queue)
+
+    def walk_delayed(self) -> Walk:
+        """Return a walk over the delayed entries, in the order in which they become visible."""
         return Walk(self.queue)
 
     def is_arriving(self, entry: Entry) -> bool:

@@ -15,7 +15,7 @@ from leveret.management.http.connections import (
 from leveret.management.http.control import Row
 from leveret.management.http.errors import not_found
 from leveret.management.http.lists import select
-from leveret.management.http.objects import CachedChannel
+from leveret.management.http.objects import CachedChannel, CachedQueue
 from leveret.management.http.request import Answer, Request
 
 
@@ -67,12 +67,23 @@ async def show_throttling(request: Request) -> Answer:
     return Answer(body=await request.control.call("connections.throttling", {"number": item["number"]}))
 
 
-async def show_unacked(request: Request) -> Answer:
-    """Return the number of unacked messages of a queue, and the age of the oldest one."""
+async def _cached_queue(request: Request) -> CachedQueue:
     await request.cache.refresh()
     queue = request.cache.queue(request.vhost, request.name)
     if queue is None:
         raise not_found()
+    return queue
+
+
+async def show_ready(request: Request) -> Answer:
+    """Return the numbers of ready, delayed and leased messages of a queue."""
+    item = (await _cached_queue(request)).item
+    return Answer(body={name: item[name] for name in ("ready", "delayed", "leased")})
+
+
+async def show_unacked(request: Request) -> Answer:
+    """Return the number of unacked messages of a queue, and the age of the oldest one."""
+    queue = await _cached_queue(request)
     return Answer(body={"unacked": queue.item["unacked"], "oldest_unacked_age": queue.oldest_unacked_age(time.time())})
 
 

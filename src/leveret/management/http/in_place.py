@@ -62,7 +62,7 @@ def _with_body(request: Request, *keys: str) -> Row:
 
 _LIMITED: Final = ("where", "since", "selector", "cursor", "examine", "examine_bytes", "seconds")
 _BROWSE: Final = (*_LIMITED, "state", "offset", "count", "encoding", "truncate", "encoded")
-_SELECT: Final = (*_LIMITED, "ids", "queue_id")
+_SELECT: Final = (*_LIMITED, "state", "ids", "queue_id")
 _TARGET: Final = (*_SELECT, "to_queue", "to_exchange", "routing_key", "to_origin", "to_origin_exchange")
 _RESEND: Final = ("id", "queue_id", "exchange", "routing_key", "payload", "payload_encoding", "properties")
 
@@ -140,7 +140,7 @@ def _change(call: str, *keys: str) -> Callable[[Request], Awaitable[Answer]]:
     return handle
 
 
-count: Final = _look("messages.count", *_LIMITED)
+count: Final = _look("messages.count", *_LIMITED, "state")
 dead_letters: Final = _look("messages.dead_letters", *_LIMITED, "header")
 preview: Final = _look("messages.preview", *_TARGET)
 move: Final = _change("messages.move", *_TARGET)

@@ -144,6 +144,7 @@ OPERATIONS: Final[Mapping[Handler, Operation]] = {
     **_lists(schemas.ConsumerState, diagnosis.list_consumers),
     **_lists(schemas.UnackedQueue, diagnosis.list_unacked_queues),
     **_lists(schemas.UnackedChannel, diagnosis.list_unacked_channels),
+    diagnosis.show_ready: Operation(schemas.Ready),
     diagnosis.show_unacked: Operation(schemas.Unacked),
     diagnosis.show_throttling: Operation(schemas.Throttling),
     **_lists(schemas.VhostLimits, limits.list_of_vhosts, limits.list_of_vhost, text="List the limits of vhosts."),

@@ -500,6 +500,14 @@ class ConsumerState(Consumer):
     channel: ConsumerChannel | None
 
 
+class Ready(Answer):
+    """Ready messages of a queue, delayed ones, which become ready later, and those that are leased."""
+
+    ready: int
+    delayed: int
+    leased: int
+
+
 class Unacked(Answer):
     """Unacked messages, and the minimum age of the oldest one in seconds; null if nothing is unacked."""
 
@@ -659,6 +667,7 @@ class BrowsedMessage(Answer):
     payload_encoding: Literal["string", "base64"]
     holder: Holder | None
     unacked_age: int | None
+    ready_at: int | None
     encoded: str | None
 
 
@@ -703,7 +712,7 @@ class Limited(Body):
 class SearchBody(Limited):
     """A request to look for messages."""
 
-    state: Literal["ready", "unacked"] | UnsetType = UNSET
+    state: Literal["ready", "unacked", "delayed"] | UnsetType = UNSET
     offset: int | UnsetType = UNSET
     count: int | UnsetType = UNSET
     encoding: Literal["auto", "base64"] | UnsetType = UNSET
@@ -712,6 +721,8 @@ class SearchBody(Limited):
 
 class CountBody(Limited):
     """A request to count messages."""
+
+    state: Literal["ready", "delayed"] | UnsetType = UNSET
 
 
 class Counted(Answer):

@@ -169,6 +169,7 @@ ROUTES: Final[dict[str, dict[str, Route]]] = {
     "/leveret/streams/{vhost}/{name}": {"GET": Route(streams.show, MONITOR, "visible")},
     "/leveret/queues/{vhost}/{name}/pause": {"POST": Route(in_place.pause)},
     "/leveret/queues/{vhost}/{name}/resume": {"POST": Route(in_place.resume)},
+    "/leveret/queues/{vhost}/{name}/ready": {"GET": Route(diagnosis.show_ready, ANY, "visible")},
     "/leveret/queues/{vhost}/{name}/unacked": {"GET": Route(diagnosis.show_unacked, ANY, "visible")},
     "/leveret/unacked/queues": {"GET": Route(diagnosis.list_unacked_queues)},
     "/leveret/unacked/channels": {"GET": Route(diagnosis.list_unacked_channels)},

@@ -10,7 +10,7 @@ import base64
 import heapq
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Final, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Literal, TypeAlias, TypeVar
 
 from msgspec import field
 
@@ -48,6 +48,8 @@ MAX_SECONDS: Final = 10.0
 STEP: Final = 64
 STEP_BYTES: Final = 1 << 20
 TURN: Final = 0.002
+# States of messages in their places.
+State: TypeAlias = Literal["ready", "unacked", "delayed"]
 # Maximum bytes of a body of AMQP 1.0 that are returned with its sections.
 MAX_ENCODED_BODY: Final = 64 << 10
 
@@ -82,7 +84,7 @@ class Browse(Limited, kw_only=True):
     """Request to look at messages.
 
     Attributes:
-        state: `ready`, or `unacked` for messages that consumers have.
+        state: `ready`, `unacked` for messages that consumers have, or `delayed` for messages that become ready later.
         offset: Number of messages to skip; for a stream the offset of the first message.
         count: Maximum number of messages to return.
         encoding: Whether payloads that are UTF-8 are returned as text.
@@ -90,12 +92,22 @@ class Browse(Limited, kw_only=True):
         encoded: Whether to return messages as their publishers have encoded them, too.
     """
 
-    state: Literal["ready", "unacked"] = "ready"
+    state: State = "ready"
     offset: int = 0
     count: int = 100
     encoding: Encoding = "auto"
     truncate: int = 64 << 10
     encoded: bool = False
+
+
+class Count(Limited, kw_only=True):
+    """Request to count messages.
+
+    Attributes:
+        state: `ready`, or `delayed` for messages that become ready later.
+    """
+
+    state: Literal["ready", "delayed"] = "ready"
 
 
 class Holder(Reply, kw_only=True):
@@ -116,6 +128,7 @@ class BrowsedMessage(Reply, kw_only=True):
         protocol: The protocol of the publisher.
         holder: The consumer that has it.
         unacked_age: Minimum seconds since its delivery; None unless a channel or session has it unacked.
+        ready_at: When a delayed message becomes ready, in milliseconds of Unix time; None for others.
         encoded: In base64, the content header of AMQP 0-9-1 and 0-9, or the message of AMQP 1.0 up to some bytes of the
             body; None unless requested.
     """
@@ -134,6 +147,7 @@ class BrowsedMessage(Reply, kw_only=True):
     payload_encoding: Literal["string", "base64"]
     holder: Holder | None = None
     unacked_age: int | None = None
+    ready_at: int | None = None
     encoded: str | None = None
 
 
@@ -155,7 +169,7 @@ class Browsed(Reply, kw_only=True):
 
 
 class Counted(Reply, kw_only=True):
-    """The number of ready messages that meet conditions.
+    """The number of messages that meet conditions.
 
     Attributes:
         queue_id: Identifies the queue.
@@ -262,14 +276,14 @@ class Selection:
     """The messages that a request selects, and the work that is left of its limits.
 
     Attributes:
-        walk: The walk over the ready messages.
+        walk: The walk over the messages.
         matching: The conditions that messages must meet.
         examined: Number of messages that were looked at.
         skipped: Those that do not match because their JSON is too large to be decoded.
     """
 
-    def __init__(self, context: Context, queue: Queue, request: Limited) -> None:
-        """Begin. Raises `PreconditionFailed` if the request is invalid."""
+    def __init__(self, context: Context, queue: Queue, request: Limited, state: State = "ready") -> None:
+        """Begin with messages that are ready, or delayed. Raises `PreconditionFailed` if the request is invalid."""
         if request.examine < 1 or request.examine_bytes < 1 or request.seconds <= 0:
             raise PreconditionFailed("invalid examine, examine_bytes or seconds; expected more than 0")
         self._context = context
@@ -284,7 +298,8 @@ class Selection:
         self.examined = 0
         self.skipped = 0
         self._step: list[Entry] = []
-        self.walk = queue.inspect().walk()
+        inspection = queue.inspect()
+        self.walk = inspection.walk_delayed() if state == "delayed" else inspection.walk()
         self.walk.start_after(*_read_cursor(queue, request.cursor))
         if stream is not None and since and not request.cursor:
             self.walk.start_after(FIRST_LEVEL, stream.offset_at(since), self.walk.until)
@@ -302,21 +317,21 @@ class Selection:
 
     def end_behind(self, entry: Entry) -> None:
         """End behind an entry of the last step. The next request looks at those behind it."""
-        walk = self.walk
         rest = self._step[self._step.index(entry) + 1 :]
         self.examined -= len(rest)
         self.skipped -= sum(1 for skipped in self.matching.skipped if skipped.entry in rest)
-        walk.start_after(walk.level, entry.seq, walk.until)
-        walk.ended = False
+        self.walk.start_behind(entry)
 
     async def found(self, count: int) -> AsyncIterator[list[Found]]:
         """Yield the next messages that meet the conditions, until the end of the queue or of the limits.
+
+        A search for the first ones exceeds the limits if it must: the next request would begin it again.
 
         Args:
             count: Maximum number of messages to look at in one step.
         """
         walk = self.walk
-        while not walk.ended and not self.is_spent:
+        while not walk.ended and (not self.is_spent or (walk.searching and not self.examined)):
             self._step = entries = await next_entries(walk, min(count, STEP, self._left))
             self._left -= len(entries)
             self._bytes_left -= sum(entry.message.size for entry in entries)
@@ -387,7 +402,7 @@ async def browse(context: Context, request: Browse) -> Browsed:
     queue = find_queue(context, request.vhost, request.queue)
     if request.state == "unacked":
         return await _browse_unacked(context, queue, request)
-    selection = Selection(context, queue, request)
+    selection = Selection(context, queue, request, request.state)
     if not request.cursor:
         await _skip(selection, request.offset)
     messages: list[BrowsedMessage] = []
@@ -397,6 +412,8 @@ async def browse(context: Context, request: Browse) -> Browsed:
     async for found in selection.found(STEP if request.where or request.selector else count):
         for item in found:
             messages.append(_describe(item, request))
+            if request.state == "delayed":
+                messages[-1].ready_at = _ready_at(context, item.entry)
             size += _returned_size(item.entry.message, request)
             if len(messages) == count or size > MAX_BYTES:
                 selection.end_behind(item.entry)
@@ -413,10 +430,10 @@ async def browse(context: Context, request: Browse) -> Browsed:
     )
 
 
-async def count_messages(context: Context, request: Limited) -> Counted:
-    """Count the ready messages of a queue that meet conditions."""
+async def count_messages(context: Context, request: Count) -> Counted:
+    """Count the ready or delayed messages of a queue that meet conditions."""
     queue = find_queue(context, request.vhost, request.queue)
-    selection = Selection(context, queue, request)
+    selection = Selection(context, queue, request, request.state)
     counted = Counted(queue_id=queue.id)
     async for found in selection.found(STEP):
         counted.messages += len(found)
@@ -459,6 +476,11 @@ def _describe(found: Found, request: Browse, holder: Holder | None = None) -> Br
         holder=holder,
         encoded=base64.b64encode(_encoded(entry.message, request.truncate)).decode() if request.encoded else None,
     )
+
+
+def _ready_at(context: Context, entry: Entry) -> int | None:
+    """Return when a delayed entry becomes ready, in milliseconds of Unix time."""
+    return None if entry.overlay is None else entry.overlay.visible_at + context.broker.timers.step
 
 
 def id_of(entry: Entry) -> int:
@@ -596,5 +618,5 @@ def _holder(consumer: Consumer | None) -> Holder | None:
 
 OPERATIONS: Operations = {
     "messages.browse": Operation(browse, Browse, Browsed, EACH),
-    "messages.count": Operation(count_messages, Limited, Counted, EACH),
+    "messages.count": Operation(count_messages, Count, Counted, EACH),
 }

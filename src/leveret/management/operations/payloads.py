@@ -15,6 +15,7 @@ from leveret.management.operations.browsing import (
     describe_entry,
     find_queue,
     first_unacked,
+    next_entries,
 )
 from leveret.management.operations.operation import EACH, Context, Operation, Operations
 from leveret.management.operations.relocating import find_message
@@ -57,13 +58,17 @@ class Payload(Reply, kw_only=True):
 
 
 async def read_payload(context: Context, request: PayloadRange) -> Payload:
-    """Return a range of the payload of a ready or unacked message."""
+    """Return a range of the payload of a ready, unacked or delayed message."""
     if request.first < 0 or not 0 < request.length <= MAX_RANGE:
         raise PreconditionFailed(f"invalid first or length; expected at least 0, and 1 to {MAX_RANGE}")
     queue = find_queue(context, request.vhost, request.queue)
     if request.queue_id is not None:
         check_same(queue, request.queue_id)
-    found = await find_message(context, queue, request.id) or await _find_unacked(context, queue, request.id)
+    found = (
+        await find_message(context, queue, request.id)
+        or await _find_unacked(context, queue, request.id)
+        or await _find_delayed(context, queue, request.id)
+    )
     if found is None:
         raise NotFound(f"{queue} has no message {request.id} any more")
     return Payload(
@@ -76,6 +81,17 @@ async def read_payload(context: Context, request: PayloadRange) -> Payload:
 async def _find_unacked(context: Context, queue: Queue, number: int) -> Found | None:
     entries = await first_unacked(context, queue, number - 1, Turns(context), 1)
     return describe_entry(context, entries[0]) if entries and entries[0].seq == number else None
+
+
+async def _find_delayed(context: Context, queue: Queue, number: int) -> Found | None:
+    walk, turns = queue.inspect().walk_delayed(), Turns(context)
+    walk.find(number)
+    while not walk.ended:
+        entries = await next_entries(walk, 1)
+        if entries:
+            return describe_entry(context, entries[0])
+        await turns.pause()
+    return None
 
 
 def range_of(body: Body, first: int, length: int) -> bytes:

@@ -22,6 +22,7 @@ from leveret.management.operations.browsing import (
     Found,
     Limited,
     Selection,
+    State,
     Turns,
     check_same,
     describe_entry,
@@ -36,6 +37,10 @@ from leveret.management.structs import Reply, Request
 # Messages of one log commit; a batch that has lasted for `browsing.TURN` ends earlier.
 BATCH: Final = 100
 MAX_IDS: Final = 1000
+_READY_WHEN: Final = {
+    "unacked": "once their consumers have requeued them",
+    "delayed": "once they are due (a purge of the queue deletes them)",
+}
 MOVED: Final = "moved"
 DELETED: Final = "deleted"
 
@@ -46,8 +51,10 @@ class Select(Limited, kw_only=True):
     Attributes:
         ids: The ids of messages, as `messages.browse` returns them; None for all that meet the conditions.
         queue_id: The id of the queue that was browsed. If it was declared again since, the request is refused.
+        state: The state of the messages. The request is refused unless they are ready.
     """
 
+    state: State = "ready"
     ids: list[int] | None = None
     queue_id: int | None = None
 
@@ -200,6 +207,11 @@ class _Batches:
     """
 
     def __init__(self, context: Context, queue: Queue, request: Select) -> None:
+        if request.state != "ready":
+            raise PreconditionFailed(
+                f"{request.state} messages of {queue} cannot be moved, copied or deleted; expected the state 'ready', which"
+                f" messages have {_READY_WHEN[request.state]}"
+            )
         if request.ids is not None and (request.where or request.selector or request.since or request.cursor):
             raise PreconditionFailed("both ids and conditions; expected one of them")
         if request.ids is not None and len(request.ids) > MAX_IDS:

@@ -10,8 +10,8 @@ like all others, and count as ready until the queue has read them.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from leveret.broker import settlement
 from leveret.broker.log import Loaded, Log
@@ -21,6 +21,9 @@ from leveret.broker.timers import Timed
 
 if TYPE_CHECKING:
     from leveret.broker.queues.classic.queue import ClassicQueue
+
+# The due time, the sequence number and the place of the position of an entry.
+Position: TypeAlias = tuple[int, int, int]
 
 # Maximum number of entries that become visible in one step, and of those that are read at once.
 MAX_RELEASED_AT_ONCE: Final = 1000
@@ -217,6 +220,62 @@ class Delays(Timed):
                 continue
             yield self._seqs[number], self._rows[number], self._slots[number], bool(self._overflow[number])
 
+    # Inspection
+
+    @property
+    def places(self) -> int:
+        """The number of places of positions. Some are free, or have positions of entries that are due."""
+        return len(self._dues)
+
+    def due_between(self, earliest: int, latest: int, first: int, last: int) -> list[Position]:
+        """Return the positions at the places from `first` to `last` (exclusive) that are due in an interval.
+
+        It must begin in the future: a free place has the due time of an entry that is visible.
+        """
+        dues = self._dues
+        seqs = self._seqs
+        return [
+            (dues[number], seqs[number], number)
+            for number in range(first, min(last, len(dues)))
+            if earliest <= dues[number] <= latest
+        ]
+
+    def has(self, position: Position) -> bool:
+        """Return whether a position is still at its place."""
+        due, seq, number = position
+        return self.queue is not None and self._dues[number] == due and self._seqs[number] == seq
+
+    def load(self, positions: list[Position], done: Callable[[list[Entry]], None]) -> None:
+        """Read copies of entries; the entries stay where they are.
+
+        Args:
+            positions: Positions that are there, of which the first is not in memory. Others in memory or in another log
+                than the first, and those that exceed the limits of a read, are left out.
+            done: Called with the copies, or with none if the entries were removed meanwhile.
+        """
+        queue = self.queue
+        assert queue is not None
+        outside = self._overflow[positions[0][2]]
+        numbers: list[int] = []
+        n_bytes = 0
+        for _, seq, number in positions:
+            if len(numbers) >= READ_ENTRIES or n_bytes >= READ_BYTES:
+                break
+            if self._overflow[number] == outside and seq not in self.recent:
+                numbers.append(number)
+                n_bytes += self._sizes[number]
+        log: Log = queue.log
+        if outside:
+            overflow = queue.broker.overflow
+            assert overflow is not None
+            log = overflow
+        # In the order of the log, which is the fastest to read.
+        order = sorted([(self._seqs[number], number) for number in numbers])
+        rows: array[int] = array("Q", [self._rows[number] for _, number in order])
+        slots: array[int] = array("I", [self._slots[number] for _, number in order])
+        publishers: array[int] = array("Q", [self._publishers[number] for _, number in order])
+        log.load(rows, slots, _Copying(self, publishers, done).done)
+
     # Positions
 
     def _note(self, queue: ClassicQueue, entry: Entry, due: int) -> int:
@@ -292,3 +351,24 @@ class _Reading:
 
     def done(self, loaded: list[Loaded]) -> None:
         self.delays.loaded(loaded, self.epoch)
+
+
+class _Copying:
+    """Delayed entries of which copies are being read."""
+
+    __slots__ = ("delays", "done_with", "publishers")
+
+    def __init__(self, delays: Delays, publishers: array[int], done_with: Callable[[list[Entry]], None]) -> None:
+        self.delays = delays
+        self.publishers = publishers
+        self.done_with = done_with
+
+    def done(self, loaded: list[Loaded]) -> None:
+        queue = self.delays.queue
+        if queue is None:
+            self.done_with([])
+            return
+        delivered_until = queue.ready.delivered_until
+        self.done_with(
+            [make_entry(queue, item, self.publishers[index], delivered_until) for index, item in enumerate(loaded)]
+        )

@@ -1,4 +1,4 @@
-"""The ready entries of a classic queue for operators.
+"""The ready entries of a classic queue for operators; `delayed_walk` has the delayed ones.
 
 Paged-out entries are read for a walk alone and stay in their places, as for a browser.
 """
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from leveret.broker.message import Entry
 from leveret.broker.queues.classic.backlog import SEQ, Backlog, Chunk
 from leveret.broker.queues.classic.browsing import READ_BYTES, READ_ENTRIES, first_elsewhere, next_chunk
+from leveret.broker.queues.classic.delayed_walk import DelayedWalk
 from leveret.broker.queues.inspection import Inspection, Walk
 from leveret.broker.queues.loading import make_entry
 
@@ -193,6 +194,9 @@ class ClassicInspection(Inspection):
 
     def walk(self) -> ClassicWalk:
         return ClassicWalk(self._queue)
+
+    def walk_delayed(self) -> DelayedWalk:
+        return DelayedWalk(self._queue)
 
     def is_arriving(self, entry: Entry) -> bool:
         return self._queue.ready.is_arriving(entry)

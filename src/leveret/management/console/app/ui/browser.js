@@ -1,7 +1,8 @@
 // The message browser of a queue: messages in their places, a search, and changes of selected messages.
 
 import { call, get, withQuery } from "../api.js";
-import { bytes, count, duration, plural } from "../format.js";
+import { useResource } from "../data.js";
+import { bytes, count, duration, plural, time } from "../format.js";
 import { html, useEffect, useRef, useState } from "../html.js";
 import { refresh } from "../live.js";
 import { route, setQuery } from "../route.js";
@@ -23,6 +24,7 @@ const NONE = { messages: [], examined: 0, skipped: 0, cursor: "" };
 const STATES = [
   ["ready", "Ready"],
   ["unacked", "Unacked"],
+  ["delayed", "Delayed"],
 ];
 
 const SINCE_STREAM = "A time (UTC), or an interval ago: from the chunk of the stream that contains it";
@@ -37,8 +39,16 @@ const selection = (wanted) => ({ ...conditions(wanted), since: wanted.since });
 
 const isSearchFor = (wanted) => Boolean(wanted?.field || wanted?.selector || wanted?.since || wanted?.group.length);
 
-/** Returns about how many messages a search has to look at. */
-const sizeOf = (queue, { state, offset }) => (state === "unacked" ? queue.messages_unacknowledged : (queue.messages_ready ?? 0) - Number(offset));
+/** Returns about how many messages a search has to look at; `waiting` has the number of delayed ones. */
+function sizeOf(queue, { state, offset }, waiting) {
+  const size = { ready: queue.messages_ready, unacked: queue.messages_unacknowledged, delayed: waiting?.delayed }[state];
+  return Math.max((size ?? 0) - Number(offset), 0);
+}
+
+/** What is said of a message in the list, beside its size. */
+function noteOf({ unacked_age: age, ready_at: readyAt }) {
+  return readyAt ? `, ready at ${time(readyAt)}` : age > 0 ? `, unacked for ${duration(1000 * age)}` : "";
+}
 
 /** How far a search is, and a button that ends it. */
 const Progress = ({ examined, found, size, cancel }) => html`
@@ -130,7 +140,7 @@ export function MessageBrowser({ queue }) {
     run(async (signal) => {
       let rest = { messages: 0, examined: 0, skipped: 0, cursor: found.cursor };
       do {
-        const answer = await call("POST", placePath(queue, "messages", "count"), { ...selection(read), cursor: rest.cursor, ...LIMITS }, { signal });
+        const answer = await call("POST", placePath(queue, "messages", "count"), { state: read.state, ...selection(read), cursor: rest.cursor, ...LIMITS }, { signal });
         rest = {
           messages: rest.messages + answer.messages,
           examined: rest.examined + answer.examined,
@@ -168,6 +178,7 @@ export function MessageBrowser({ queue }) {
   const body = selected.size > 0 ? { ids: [...selected], queue_id: found?.queue_id } : selection(read ?? values);
   const change = { queue, what, body, done: again };
   const message = messages[chosen];
+  const { value: waiting } = useResource(read?.state === "delayed" ? placePath(queue, "ready") : null);
 
   return html`
     <${Panel}
@@ -195,7 +206,7 @@ export function MessageBrowser({ queue }) {
       </div>
     `}
     <${Failure} error=${error} />
-    ${busy && isSearch && html`<${Progress} examined=${examined} found=${matching} size=${sizeOf(queue, read)} cancel=${cancel} />`}
+    ${busy && isSearch && html`<${Progress} examined=${examined} found=${matching} size=${sizeOf(queue, read, waiting)} cancel=${cancel} />`}
     ${found &&
     html`
       <div class="toolbar" role="group" aria-label="Selected messages">
@@ -225,6 +236,7 @@ export function MessageBrowser({ queue }) {
                 ["Deliveries", message.deliveries > 0 && String(message.deliveries)],
                 ["Failed deliveries", message.failures > 0 && String(message.failures)],
                 ["Unacked for", message.unacked_age !== null && `at least ${duration(1000 * message.unacked_age)}`],
+                ["Ready at", message.ready_at && time(message.ready_at)],
                 ["Held by", message.holder && `consumer ${message.holder.consumer_tag} of connection ${message.holder.connection}, channel ${message.holder.channel}`],
               ]}
               actions=${!isStream && mayOperate && read?.state === "ready" && html`<button onClick=${() => openDialog("Edit and resend", () => html`<${Resend} queue=${queue} id=${message.id} queueId=${found.queue_id} message=${message} done=${again} />`)}>Edit and resend…</button>`}
@@ -236,7 +248,7 @@ export function MessageBrowser({ queue }) {
       html`
         <div class="row">
           <button disabled=${busy} onClick=${() => load(read, { ...found, rest: undefined })}>${isSearch && (messages.length === 0 || messages.length % PAGE) ? "Continue search" : "More"}</button>
-          ${isSearch && read.state === "ready" && found.rest?.cursor !== null && html`<button disabled=${busy} onClick=${countRest}>Count all</button>`}
+          ${isSearch && read.state !== "unacked" && found.rest?.cursor !== null && html`<button disabled=${busy} onClick=${countRest}>Count all</button>`}
         </div>
       `}
     `}
@@ -270,7 +282,7 @@ export function MessageList({ messages, chosen, setChosen, selected, setSelected
               <button aria-pressed=${index === chosen} onClick=${() => setChosen(index)}>
                 <span class="muted num">${message.id}</span>
                 <span class="clip">${message.routing_key || "(no routing key)"}</span>
-                <span class="muted small">${bytes(message.payload_bytes)}${message.unacked_age > 0 ? `, unacked for ${duration(1000 * message.unacked_age)}` : ""}</span>
+                <span class="muted small">${bytes(message.payload_bytes)}${noteOf(message)}</span>
                 <span class="preview clip">${message.payload_encoding === "string" ? message.payload.slice(0, 120) : "(binary)"}</span>
               </button>
             </li>

@@ -101,12 +101,13 @@ function StateTab({ queue }) {
   const compared = useCompared(queue, range);
   const events = useEvents(queue);
   const { value: unacked } = useResource(queue.messages_unacknowledged > 0 ? path("leveret", "queues", queue.vhost, queue.name, "unacked") : null);
+  const { value: waiting } = useResource(queue.messages_ready > 0 && queue.type !== "stream" ? placePath(queue, "ready") : null);
   const oldest = unacked?.oldest_unacked_age;
   return html`
     <${Findings} texts=${diagnose(queue)} />
     <${Stats}
       items=${[
-        ["Ready", count(queue.messages_ready)],
+        ["Ready", count(queue.messages_ready), waiting?.delayed ? `including ${count(waiting.delayed)} delayed` : ""],
         ["Unacked", count(queue.messages_unacknowledged), oldest ? `oldest ${duration(1000 * oldest)}` : ""],
         ["Messages", count(queue.messages), queue.messages_details?.rate ? growth(queue.messages_details.rate) : ""],
         ["Consumers", count(queue.consumers)],
