@@ -354,6 +354,8 @@ def test_a_store_that_failed_is_opened_again(
         with connect(broker.url) as connection:
             assert [queue["name"] for queue in get(broker.management_url, "queues")] == ["q"]
             assert connection.channel().basic_get("q", auto_ack=True)[2] == b"confirmed"
+        (record,) = get(broker.management_url, "leveret/log?level=error&text=disk+I/O+error&limit=1")["records"]
+        assert record["process"] == "broker"
     assert "the store has failed: disk I/O error" in caplog.text
 
 
@@ -635,6 +637,7 @@ def test_a_port_of_the_http_api_in_use() -> None:
         broker = leveret.Broker(config={"management": {"enabled": True, "port": port}})
         with pytest.raises(leveret.StartFailed, match=rf"cannot listen on port {port}: .* change 'management\.host'"):
             broker.__enter__()
+    assert logging.getLogger("leveret").handlers == []
 
 
 # The process

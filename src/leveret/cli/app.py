@@ -46,6 +46,7 @@ COMMANDS = {
     "consumers": ("leveret.cli.connections:consumers", "List consumers."),
     "users": ("leveret.cli.users:users", "List, add, change and delete users."),
     "audit": ("leveret.cli.audit:audit", "List administrative changes."),
+    "log": ("leveret.cli.log:log", "Print and follow the broker's log."),
     "delete-matching": (
         "leveret.cli.delete_matching:delete_matching",
         "Delete all objects of a kind whose names match a pattern.",

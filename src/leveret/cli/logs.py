@@ -6,31 +6,31 @@ import json
 import logging
 import sys
 import time
-from typing import Final
 
 from leveret.cli.output import Item
+from leveret.management.recent_log import RecentLog, escaped, fields_of, traceback_of
 
 
-def _time(created: float) -> str:
-    seconds, milliseconds = divmod(int(created * 1000), 1000)
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{milliseconds:03d}Z"
+def _time(milliseconds: int) -> str:
+    seconds, rest = divmod(milliseconds, 1000)
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{rest:03d}Z"
+
+
+def line_of(milliseconds: int, level: str, name: str, message: str) -> str:
+    """Return a record as a line, with its line breaks escaped. The time is Unix time."""
+    if not message.isprintable():
+        message = "".join(
+            char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode() for char in message
+        )
+    return f"{_time(milliseconds)} {level:<7} {name}: {message}"
 
 
 class TextFormatter(logging.Formatter):
-    """Formatter for lines such as `2026-01-31T12:00:00.000Z info  leveret.server: text`. Line breaks are escaped."""
+    """Formatter for lines such as `2026-01-31T12:00:00.000Z info  leveret.server: text`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        message = record.getMessage()
-        if not message.isprintable():
-            message = "".join(
-                char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode() for char in message
-            )
-        line = f"{_time(record.created)} {record.levelname.lower():<7} {record.name}: {message}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
-
-
-# Fields of JSON log messages that calls give as `extra`, or arguments of messages as `log_fields`.
-_FIELDS: Final = ("connection", "vhost", "user", "peer")
+        line = line_of(int(record.created * 1000), record.levelname.lower(), record.name, record.getMessage())
+        return f"{line}\n{traceback_of(record)}" if record.exc_info else line
 
 
 class JsonFormatter(logging.Formatter):
@@ -42,33 +42,29 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         event: Item = {
-            "time": _time(record.created),
+            "time": _time(int(record.created * 1000)),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
         }
-        for argument in record.args if isinstance(record.args, tuple) else ():
-            event |= getattr(argument, "log_fields", {})
-        event |= {name: getattr(record, name) for name in _FIELDS if hasattr(record, name)}
+        event |= fields_of(record)
         if record.exc_info:
-            event["exception"] = self.formatException(record.exc_info)
-        return json.dumps({name: _text(value) if isinstance(value, str) else value for name, value in event.items()})
+            event["exception"] = traceback_of(record)
+        return json.dumps({name: escaped(value) if isinstance(value, str) else value for name, value in event.items()})
 
 
-def _text(text: str) -> str:
-    """Escape bytes that are not UTF-8."""
-    try:
-        return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "backslashreplace").decode()
+def set_up_logging(level: str, format: str, recent: RecentLog | None = None) -> None:
+    """Configure logging for this process.
 
-
-def set_up_logging(level: str, format: str) -> None:
-    """Configure logging for this process. `level` and `format` are `server.log_level` and `server.log_format`."""
+    Args:
+        level: `server.log_level`.
+        format: `server.log_format`.
+        recent: The handler that keeps the latest records, if they can be read.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
     logging.captureWarnings(True)
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.basicConfig(level=level.upper(), handlers=[handler] if recent is None else [handler, recent], force=True)
     # asyncio's debug messages do not help operators.
     logging.getLogger("asyncio").setLevel(max(logging.WARNING, logging.getLogger().level))
     logging.raiseExceptions = False

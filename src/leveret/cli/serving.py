@@ -25,6 +25,7 @@ from leveret.cli.logs import set_up_logging
 from leveret.cli.telemetry_process import TelemetryProcess
 from leveret.config import Config, ConfigError, load_config
 from leveret.management.control_socket import ControlServer
+from leveret.management.recent_log import RecentLog
 from leveret.management.socket_path import CONTROL_SOCKET
 from leveret.node.choices import CHOICES
 from leveret.node.composition import Composition, make_data_directory, tls_settings
@@ -91,11 +92,12 @@ class Serving:
         self._http: HttpProcess | None = None
         self._telemetry: TelemetryProcess | None = None
         self._manager = ServiceManager()
+        self._log = RecentLog()
 
     def run(self) -> int:
         """Serve until a signal. Returns the exit code. Raises `ConfigError`, `TlsError`, `StorageFailed`, `StartFailed`."""
         config = self._config
-        set_up_logging(config.server.log_level, config.server.log_format)
+        set_up_logging(config.server.log_level, config.server.log_format, self._log)
         sys.setswitchinterval(config.broker.switch_interval)
         self._collector.tune()
         raise_file_limit()
@@ -153,6 +155,7 @@ class Serving:
         self._salvage = NOTHING_LOST
         self._composition = composition
         composition.watchdog = self._watchdog
+        composition.managed.log = self._log.records
         control = ControlServer(composition.admin, self._config.server.data_path / CONTROL_SOCKET)
         if self._http is None:
             self._http = HttpProcess(self._http_endpoint())

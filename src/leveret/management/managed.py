@@ -17,6 +17,7 @@ from leveret.management.descriptions import ConnectedSession, LinkRegistry, Mess
 from leveret.management.feed import Feeds
 from leveret.management.operations.operation import Auditor
 from leveret.management.operations.tails import Tails
+from leveret.management.recent_log import LogRecords
 from leveret.management.roles import Roles
 from leveret.management.unacked_ages import UnackedAges
 from leveret.security.accounts import Account, UserAccount
@@ -30,6 +31,9 @@ MAX_SEARCHES: Final = 2
 
 class ManagedBroker:
     """Broker that operations act on.
+
+    Attributes:
+        log: The latest log records of the process; none unless its handler's are set.
 
     Args:
         broker: The broker.
@@ -85,6 +89,7 @@ class ManagedBroker:
         self.feeds = Feeds()
         self.unacked_ages = UnackedAges()
         self.tails = Tails()
+        self.log = LogRecords()
         self.audit = audit if audit is not None else AuditLog()
         self.auditor: Auditor = LoggingAuditor(self.audit)
         self._executor = executor

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import tempfile
 import threading
@@ -12,6 +13,7 @@ from typing import Final
 from leveret.config import Config
 from leveret.management.admin import Admin
 from leveret.management.control_socket import ControlServer
+from leveret.management.recent_log import LogRecords, RecentLog
 from leveret.management.socket_path import CONTROL_SOCKET
 from leveret.node.errors import StartFailed
 from leveret.node.http_endpoint import HttpEndpoint
@@ -30,6 +32,9 @@ class NodeManagement:
         self._endpoint = HttpEndpoint(config, self._directory)
         self._control: ControlServer | None = None
         self._thread: _HttpThread | None = None
+        # The records of Leveret that the program's level lets pass.
+        self._log = RecentLog()
+        logging.getLogger("leveret").addHandler(self._log)
 
     @property
     def listeners(self) -> list[str]:
@@ -38,6 +43,7 @@ class NodeManagement:
 
     async def serve(self, admin: Admin) -> None:
         """Serve the operations of an open store. Raises `StartFailed`."""
+        admin.managed.log = self._log.records
         path = self._directory / CONTROL_SOCKET
         control = ControlServer(admin, path)
         try:
@@ -61,6 +67,7 @@ class NodeManagement:
         if self._thread is not None:
             await self._thread.stop()
         self._endpoint.close()
+        logging.getLogger("leveret").removeHandler(self._log)
         await self.suspend()
         if self._temporary is not None:
             self._temporary.cleanup()
@@ -92,4 +99,4 @@ class _HttpThread:
         from leveret.management.http.server import serve
 
         with os.fdopen(ended, "rb", buffering=0) as parent:
-            asyncio.run(serve(self.endpoint.settings(), parent))
+            asyncio.run(serve(self.endpoint.settings(), parent, LogRecords()))

@@ -34,6 +34,7 @@ from leveret.management.http.events import Events
 from leveret.management.http.history_thread import History
 from leveret.management.http.identity import ANONYMOUS, Identity
 from leveret.management.http.lists import RowStream
+from leveret.management.http.log_records import Logs
 from leveret.management.http.mail import Mailer
 from leveret.management.http.masks import NO_MASKS, Masks
 from leveret.management.http.payload_decoder import PayloadDecoder
@@ -43,6 +44,7 @@ from leveret.management.http.sign_in import SignIn
 from leveret.management.http.snapshot import Snapshot
 from leveret.management.http.table import Route, find
 from leveret.management.http.webhooks import Webhooks
+from leveret.management.recent_log import LogRecords
 from leveret.security.tags import READ_ONLY
 
 if TYPE_CHECKING:
@@ -85,9 +87,10 @@ class Application:
         settings: The settings of the process.
         control: The calls of the broker.
         logins: The same for logins, so that those with wrong passwords do not delay other calls.
+        log: The latest log records of this process.
     """
 
-    def __init__(self, settings: HttpSettings, control: Control, logins: Control) -> None:
+    def __init__(self, settings: HttpSettings, control: Control, logins: Control, log: LogRecords) -> None:
         self._settings = settings
         self._control = control
         self._snapshot = Snapshot(control)
@@ -100,6 +103,7 @@ class Application:
         self._alerts = Alerts(control, self._cache, self._events, self._webhooks, self._mailer)
         self._sign_in = SignIn(settings, control, logins)
         self._decoder = PayloadDecoder()
+        self._logs = Logs(control, log)
         self._base = f"{settings.path_prefix}/api"
         self._files = asyncio.Semaphore(_MAX_FILES)
 
@@ -204,6 +208,7 @@ class Application:
                     self._masks if identity.tags.isdisjoint(self._settings.mask_exempt_tags) else NO_MASKS,
                     self.deliveries,
                     self._decoder,
+                    self._logs,
                 )
             )
 

@@ -13,6 +13,10 @@ from leveret.management.http.request import Answer, Request
 if TYPE_CHECKING:
     from starlette.types import Receive, Send
 
+# Seconds between two reads of a source without events of its own.
+INTERVAL: Final = 0.5
+# A kind that no event has: its subscriber gets only the end of the stream.
+NO_KIND: Final = "none"
 # Seconds for which a client may take no events.
 _SEND_TIMEOUT: Final = 30.0
 _RETRY: Final = b"retry: 2000\n\n"
@@ -46,6 +50,69 @@ class Subscription:
 
     async def close(self) -> None:
         self._events.unsubscribe(self._subscriber)
+
+
+class Reader(Protocol):
+    """The origin of the events of a polled stream."""
+
+    async def read(self) -> bytes:
+        """Return the events since the last read."""
+
+    async def close(self) -> None:
+        """Release what the reader uses."""
+
+
+class PolledStream:
+    """The events that a reader finds twice a second.
+
+    The stream ends for the same reasons as one of events: the session or the permissions of the user, or its duration.
+
+    Args:
+        events: Where the subscriber is.
+        subscriber: Gets only the end of the stream.
+        reader: Finds the events. The stream closes it.
+    """
+
+    def __init__(self, events: Events, subscriber: Subscriber, reader: Reader) -> None:
+        self._events = events
+        self._subscriber = subscriber
+        self._reader = reader
+        self._notice: asyncio.Task[bytes] | None = None
+
+    async def begin(self) -> None:
+        """Have the stream begin with the events that there are."""
+        try:
+            content = await self._reader.read()
+        except BaseException:
+            await self.close()
+            raise
+        if content:
+            self._subscriber.put(content)
+
+    async def next(self) -> bytes:
+        """Return what is to be sent next; nothing at the end."""
+        while True:
+            if self._notice is None:
+                self._notice = asyncio.create_task(self._subscriber.next())
+            await asyncio.wait((self._notice,), timeout=INTERVAL)
+            if self._notice.done():
+                content = self._notice.result()
+                self._notice = None
+                return content
+            content = await self._reader.read()
+            if content:
+                return content
+
+    def end(self, reason: str) -> None:
+        """Send the reason, then end the stream."""
+        self._subscriber.end(reason)
+
+    async def close(self) -> None:
+        """Release what the stream uses."""
+        self._events.unsubscribe(self._subscriber)
+        if self._notice is not None:
+            self._notice.cancel()
+        await self._reader.close()
 
 
 class EventStream:

@@ -73,7 +73,7 @@ class Event:
         return identity.is_administrator()
 
 
-def encode_event(name: str, data: Row, number: str = "") -> bytes:
+def encode_event(name: str, data: Row | msgspec.Struct, number: str = "") -> bytes:
     """Return an event as it is sent; `number` is its id."""
     head = f"event: {name}\n" + (f"id: {number}\n" if number else "")
     return head.encode() + b"data: " + msgspec.json.encode(data) + b"\n\n"

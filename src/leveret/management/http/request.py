@@ -17,6 +17,7 @@ from leveret.management.http.events import Events
 from leveret.management.http.history_thread import History
 from leveret.management.http.identity import Identity
 from leveret.management.http.lists import MAX_PAGE_SIZE
+from leveret.management.http.log_records import Logs
 from leveret.management.http.masks import Masks
 from leveret.management.http.measured import MAX_LISTED_SAMPLES, MAX_STREAMED_SAMPLES, Window, windows_of
 from leveret.management.http.payload_decoder import PayloadDecoder
@@ -75,6 +76,7 @@ class Request:
         masks: The fields of messages that are hidden from the user.
         deliveries: Returns what was sent of the alerts.
         decoder: Decodes payloads.
+        logs: The latest log records.
     """
 
     settings: HttpSettings
@@ -94,6 +96,7 @@ class Request:
     masks: Masks
     deliveries: Callable[[], list[Deliveries]]
     decoder: PayloadDecoder
+    logs: Logs
     _body: Row | None = field(default=None)
     _windows: dict[str, Window] | None = field(default=None)
 

@@ -22,6 +22,7 @@ from leveret.management.http.metrics.endpoint import Metrics
 from leveret.management.http.settings import HttpSettings
 from leveret.management.http.slow_clients import SlowClients
 from leveret.management.parent import wait_for_end
+from leveret.management.recent_log import LogRecords
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -78,10 +79,16 @@ class _Server(uvicorn.Server):
         return await super().on_tick(counter)
 
 
-async def serve(settings: HttpSettings, parent: BinaryIO) -> None:
-    """Serve the API until the other end of `parent` is closed."""
+async def serve(settings: HttpSettings, parent: BinaryIO, log: LogRecords) -> None:
+    """Serve the API until the other end of `parent` is closed.
+
+    Args:
+        settings: The settings.
+        parent: The pipe from the broker's process.
+        log: The latest log records of this process; none if it is the broker's.
+    """
     path = Path(settings.control)
-    application = Application(settings, Control(path), Control(path, _MAX_LOGINS))
+    application = Application(settings, Control(path), Control(path, _MAX_LOGINS), log)
     servers = [
         (_make_server(Console(settings, application), settings), settings.sockets),
         (_make_server(Metrics(application.cache, settings, application.deliveries), settings), settings.metrics_sockets),

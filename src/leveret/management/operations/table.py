@@ -18,6 +18,7 @@ from leveret.management.operations import (
     leases,
     limits,
     links,
+    log,
     messages,
     parameters,
     payloads,
@@ -71,6 +72,7 @@ OPERATIONS: Final[Operations] = {
     **bulk.OPERATIONS,
     **traces.OPERATIONS,
     **audit.OPERATIONS,
+    **log.OPERATIONS,
 }
 # Client definitions of exchanges, queues and bindings, inside the principal's vhost.
 DEFINITIONS: Final[VhostOperations] = definitions.DEFINITIONS

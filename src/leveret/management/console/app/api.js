@@ -114,11 +114,12 @@ export async function call(method, target, body, options = {}) {
 
 export const get = (target, options) => call("GET", target, undefined, options);
 
-/** Yields the events of a stream of server-sent events with their decoded data. */
+/** Yields the events of a stream of server-sent events with their decoded data, and their ids if they have one. */
 export async function* serverEvents(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   let name = "";
+  let id = "";
   for (;;) {
     const { value, done } = await reader.read();
     if (done) {
@@ -129,8 +130,11 @@ export async function* serverEvents(body) {
     for (const line of lines) {
       if (line.startsWith("event: ")) {
         name = line.slice(7);
+      } else if (line.startsWith("id: ")) {
+        id = line.slice(4);
       } else if (line.startsWith("data: ")) {
-        yield { name, data: JSON.parse(line.slice(6)) };
+        yield { name, data: JSON.parse(line.slice(6)), id };
+        id = "";
       }
     }
   }

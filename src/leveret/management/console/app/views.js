@@ -14,6 +14,7 @@ import { DefinitionsView } from "./views/definitions.js";
 import { ExchangeView, ExchangesView } from "./views/exchanges.js";
 import { LearnView, LessonView } from "./views/learn.js";
 import { LinkView, LinksView } from "./views/links.js";
+import { LogView } from "./views/log.js";
 import { MapView } from "./views/map.js";
 import { OverviewView } from "./views/overview.js";
 import { PipelineView, PipelinesView } from "./views/pipelines.js";
@@ -68,6 +69,7 @@ export const GROUPS = [
       { id: "sessions", name: "Your sessions", key: "y", list: SessionsView, shown: () => has("/leveret/sessions") },
       { id: "policies", name: "Policies", key: "p", list: PoliciesView, vhosts: true, shown: () => has("/policies") },
       { id: "audit", name: "Audit log", key: "a", list: AuditView, shown: () => has("/leveret/audit") && isAdministrator() },
+      { id: "log", name: "Log", key: "j", list: LogView, shown: () => has("/leveret/log") && isAdministrator() },
       { id: "definitions", name: "Definitions", key: "d", list: DefinitionsView, shown: () => has("/definitions") && isAdministrator() },
     ],
   },
