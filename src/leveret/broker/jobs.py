@@ -103,7 +103,7 @@ def advance(broker: Broker, pieces: Iterator[int]) -> bool:
         broker.work += work
         if broker.work < begun:
             begun = 0  # a turn ended before this step
-        if broker.work - begun >= STEP_WORK:
+        if broker.work - begun >= broker.jobs.step_work:
             return False
     return True
 
@@ -136,7 +136,7 @@ class Removals(Job):
     def step(self) -> bool:
         self.busy = True
         try:
-            left = STEP_WORK
+            left = self.jobs.step_work
             while self.pending and left > 0:
                 first = self.pending[0]
                 if callable(first):
@@ -224,10 +224,12 @@ class Jobs:
 
     call_soon  runs a callback in a separate pass of the event loop; set by the server
     stepped    called after each step, except one that only delivers; set by the server
+    step_work  units of work of one step
     """
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
+        self.step_work = STEP_WORK
         self.waiting: deque[Job] = deque()
         self.scheduled = False
         # Kind of the job that took the last step.

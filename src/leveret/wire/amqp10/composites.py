@@ -36,6 +36,7 @@ from leveret.wire.amqp10.values import (
     Array,
     Checked,
     Described,
+    EncodedMap,
     Map,
     Pairs,
     Symbol,
@@ -299,6 +300,11 @@ def encode_composite(value: Composite) -> bytes:
     return head + encode_compound(codes.LIST_8, len(encoded), b"".join(encoded))
 
 
+def encode_map(pieces: list[bytes]) -> EncodedMap:
+    """Return the map whose pairs are encoded already, one per piece."""
+    return EncodedMap(encode_compound(codes.MAP_8, 2 * len(pieces), b"".join(pieces)))
+
+
 def encode_any(value: Value) -> bytes:
     """Encode a value, or an object of a composite type. Raises EncodeError."""
     return encode_composite(value) if isinstance(value, Composite) else encode_value(value)
@@ -363,6 +369,8 @@ def _encode_primitive(kind: int, value: Any) -> bytes:
 
 
 def _encode_map(field: FieldSpec, value: Any) -> bytes:
+    if isinstance(value, EncodedMap):
+        return value.data
     pairs = list(value.items()) if isinstance(value, dict) else value.pairs
     pairs = [(key, to_described(item) if isinstance(item, Composite) else item) for key, item in pairs]
     if field.symbols:

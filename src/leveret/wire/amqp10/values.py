@@ -40,6 +40,7 @@ __all__ = [
     "Decimal64",
     "Decimal128",
     "Described",
+    "EncodedMap",
     "Float",
     "Int",
     "Map",
@@ -218,3 +219,15 @@ class Map:
 
     def __repr__(self) -> str:
         return f"Map({self.pairs!r})"
+
+
+class EncodedMap:
+    """An encoded map, with its constructor. Only fields of composite types may have one; decoding returns none."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def __repr__(self) -> str:
+        return f"EncodedMap({len(self.data)} bytes)"

@@ -470,11 +470,15 @@ class Connection(VhostSession):
         self.output.send_empty()
         self.mark()
 
+    def wake_soon(self) -> None:
+        """Wake links in the next turn: one has reached the limit of this one."""
+        self.starved = True
+        self.mark()
+
     def is_full(self) -> bool:
         """Return whether deliveries must wait for the socket."""
         if self.paused or self.output.pending > QUANTUM or self.broker.converted > MAX_CONVERTED:
-            self.starved = True
-            self.mark()
+            self.wake_soon()
             return True
         return False
 

@@ -17,6 +17,7 @@ from leveret.protocols.amqp10.link.durable_source import DurableSourceConsumer
 from leveret.protocols.amqp10.link.incoming import IncomingLink
 from leveret.protocols.amqp10.link.link import Link
 from leveret.protocols.amqp10.link.outgoing import BrowsingConsumer, LinkConsumer, OutgoingLink
+from leveret.protocols.amqp10.link.pending_attach import PendingAttach
 from leveret.protocols.amqp10.management import link_pair
 from leveret.protocols.amqp10.terminus import addresses, destinations, filters, shared_subscription
 from leveret.protocols.amqp10.terminus.addresses import Node
@@ -107,20 +108,33 @@ def attach(session: SessionEndpoint, frame: Attach) -> None:
             ),
         )
         return
-    _steal(connection.shared.links.get(key), frame.name)
     known = connection.shared.termini.by_key.get(key)
+    pending = session.pending_attach
+    session.pending_attach = None
+    if pending is not None and pending.frame is frame:
+        if pending.is_superseded(known):
+            _refuse(session, frame, handle, _stolen(frame.name))
+            return
+        if pending.terminus is not known:
+            pending = None
+    else:
+        pending = None
+    _steal(connection.shared.links.get(key), frame.name)
     if known is not None:
         if known.session is not None and (known.session is not session or frame.unsettled is not None):
             known.begin_collecting()
-        if known.moving:
-            connection.defer(frame)  # retried when its unsettled deliveries are collected
+        if pending is None:
+            pending = PendingAttach(session, frame, known)
+        if known.moving or not (_is_replaced(known, frame) or pending.is_ready()):
+            session.pending_attach = pending
+            connection.defer(frame)  # retried in the next turn
             return
     link: Link
     try:
         if receives:
-            link = _attach_incoming(session, frame, handle, key)
+            link = _attach_incoming(session, frame, handle, key, pending)
         else:
-            link = _attach_outgoing(session, frame, handle, key)
+            link = _attach_outgoing(session, frame, handle, key, pending)
     except LinkRefused as refused:
         _refuse(session, frame, handle, refused.error())
         return
@@ -134,7 +148,11 @@ def _steal(link: Link | None, name: str) -> None:
     """Detach a link that is attached already: the latest attach wins (transport section 2.6.1)."""
     if link is not None and not link.closed:
         session = link.session
-        session.steal(link, make_error(constants.LINK_STOLEN, f"link '{name}' was attached elsewhere"))
+        session.steal(link, _stolen(name))
+
+
+def _stolen(name: str) -> Error:
+    return make_error(constants.LINK_STOLEN, f"link '{name}' was attached elsewhere")
 
 
 def _refuse(session: SessionEndpoint, frame: Attach, handle: int, error: Error) -> None:
@@ -163,7 +181,9 @@ def _refuse(session: SessionEndpoint, frame: Attach, handle: int, error: Error) 
 # The client is the sender
 
 
-def _attach_incoming(session: SessionEndpoint, frame: Attach, handle: int, key: Key) -> IncomingLink:
+def _attach_incoming(
+    session: SessionEndpoint, frame: Attach, handle: int, key: Key, pending: PendingAttach | None
+) -> IncomingLink:
     connection = session.connection
     termini = connection.shared.termini
     target = frame.target
@@ -221,7 +241,7 @@ def _attach_incoming(session: SessionEndpoint, frame: Attach, handle: int, key: 
         channel=session.channel,
     )
     _replace(known, terminus)
-    unsettled_map.set_for_target(link, terminus, frame, answer)
+    unsettled_map.set_for_target(link, terminus, frame, answer, pending)
     terminus.attach_sender(link, actual)
     connection.send(answer)
     return link
@@ -247,7 +267,7 @@ def _attach_coordinator(session: SessionEndpoint, frame: Attach, handle: int) ->
 # The client is the receiver
 
 
-def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: Key) -> Link:
+def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: Key, pending: PendingAttach | None) -> Link:
     connection = session.connection
     termini = connection.shared.termini
     before = terminus = termini.source(key)
@@ -363,11 +383,11 @@ def _attach_outgoing(session: SessionEndpoint, frame: Attach, handle: int, key: 
     _replace(before, terminus)
     if subscription is not None:
         subscription.replace()
-    states = unsettled_map.set_for_source(link, terminus, frame, answer)
+    local = unsettled_map.set_for_source(link, terminus, frame, answer, pending)
     terminus.attach_to(queue, link, actual)
     connection.send(answer)
-    if states is not None:
-        unsettled_map.compare(link, terminus, frame, answer, states)
+    if local is not None and pending is not None:
+        unsettled_map.compare(link, terminus, answer, pending, local)
     return link
 
 
@@ -467,14 +487,26 @@ def _is_same(terminus: Terminus, wanted: Checked) -> bool:
     known = terminus.description()
     if known is None or not isinstance(wanted, (Source, Target)):
         return False
-    if known.dynamic:
-        return bool(wanted.dynamic or wanted.address == known.address)
-    if wanted.dynamic or wanted.address != known.address:
+    if not _has_address_of(known, wanted):
         return False
-    if terminus.node is None or not isinstance(wanted, Source):
+    if known.dynamic or terminus.node is None or not isinstance(wanted, Source):
         return True
     # An existing queue cannot become durable.
     return shared_subscription.is_same(known, wanted) and (not wanted.durable or terminus.node.queue.stored)
+
+
+def _is_replaced(terminus: Terminus, frame: Attach) -> bool:
+    """Return whether an attach has another address than the known terminus, which it replaces, if it is accepted."""
+    known = terminus.description()
+    wanted = frame.source if frame.role else frame.target
+    return known is not None and isinstance(wanted, (Source, Target)) and not _has_address_of(known, wanted)
+
+
+def _has_address_of(known: Checked, wanted: Checked) -> bool:
+    """Return whether a source or target has the address of a known one, which may be dynamic."""
+    if known.dynamic:
+        return bool(wanted.dynamic or wanted.address == known.address)
+    return bool(not wanted.dynamic and wanted.address == known.address)
 
 
 def _add_queue(session: SessionEndpoint, link_name: str, durable: bool, policy: int) -> DynamicNode:

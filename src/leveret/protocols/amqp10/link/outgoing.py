@@ -374,10 +374,9 @@ class OutgoingLink(Link):
         self.resumption = None
         self.start()
 
-    def continue_from(self, before: OutgoingLink, numbers: list[int]) -> None:
+    def continue_from(self, before: OutgoingLink, tags: dict[int, bytes]) -> None:
         """Continue the deliveries of an earlier link in the same session."""
-        for number in numbers:
-            self.tags[number] = before.tag_of(number)
+        self.tags = tags
         self.heads = before.heads
 
     def attached(self) -> None:
@@ -466,6 +465,9 @@ class OutgoingLink(Link):
         if self.closed or not self.draining:
             return
         session = self.session
+        if self.resumption is not None and self.resumption.is_busy():
+            session.draining.append(self)  # more deliveries will follow
+            return
         if self.credit > 0:
             if session.remote_window <= 0 or session.sending or session.connection.paused or session.connection.starved:
                 session.draining.append(self)  # more deliveries will follow

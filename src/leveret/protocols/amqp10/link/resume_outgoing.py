@@ -6,18 +6,19 @@ States without payload are sent at once. Deliveries with payload wait for credit
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker import settlement
 from leveret.broker.log import CommitWaiter
-from leveret.broker.queues import entry_return
+from leveret.broker.queues.frozen import FrozenQueues
 from leveret.protocols.amqp10.link import resume_actions, section_offsets
 from leveret.protocols.amqp10.link.outgoing import Sending
 from leveret.protocols.amqp10.link.resume_actions import RemoteUnsettledMap
 from leveret.protocols.amqp10.messages import body_of, head_of, tail_of
 from leveret.protocols.amqp10.session import outcomes
+from leveret.wire.amqp10 import descriptors
 from leveret.wire.amqp10.composite import Composite
 from leveret.wire.amqp10.messaging import Received
 from leveret.wire.amqp10.values import Checked
@@ -30,6 +31,17 @@ if TYPE_CHECKING:
 
 # Units of work to find a position in a message.
 COUNTING: Final = 1000
+# Units of work to resume a delivery, to send a state without payload, and to requeue a delivery.
+RESUME_WORK: Final = 8
+STATE_WORK: Final = 5
+RETURN_WORK: Final = 3
+# Units of work of a turn above which deliveries are resumed in the next turn.
+MAX_RESUME_WORK: Final = 8000
+# Units of work to compare deliveries, and the number that is settled, between two checks of the budget.
+COMPARED_WORK: Final = 64
+CONFIRMED_AT_ONCE: Final = 64
+# Outcomes that requeue a delivery.
+REQUEUING: Final = (descriptors.RELEASED, descriptors.MODIFIED)
 
 
 class _SettledAfterCommit(CommitWaiter):
@@ -46,31 +58,69 @@ class _SettledAfterCommit(CommitWaiter):
             link.send_flow()
 
 
-def _release(entry: Entry) -> None:
-    entry.queue.requeue(entry, False)
-
-
 class Resumption:
     """The deliveries that a link must resume.
 
+    The broker's map and the client's are compared in steps, while deliveries are resumed that were compared already. What
+    the steps have not reached stays in the terminus, also if the link is detached meanwhile.
+
     Attributes:
         incomplete: whether one of the maps was incomplete. Then, nothing new is sent until the link is attached again.
+        comparing: whether the maps are still being compared.
         pending: tags of the deliveries, with their states at the receiver.
     """
 
-    def __init__(self, link: OutgoingLink, terminus: SourceTerminus, incomplete: bool) -> None:
+    def __init__(self, link: OutgoingLink, terminus: SourceTerminus, remote: RemoteUnsettledMap, incomplete: bool) -> None:
         self.link = link
         self.terminus = terminus
+        self.remote = remote
         self.incomplete = incomplete
+        self.comparing = True
         self.pending: deque[tuple[bytes, Checked]] = deque()
+        # Whether states were sent without payload.
+        self.stated = False
 
-    def compare(self, states: dict[bytes, Checked], remote: RemoteUnsettledMap) -> None:
-        """Compare the broker's map with the client's, and send states that need no payload."""
+    def compare(self, tags: list[bytes]) -> None:
+        """Compare the broker's map with the client's in steps, and send states that need no payload."""
+        link = self.link
+        failed = partial(link.consumer.failed, "its unsettled deliveries cannot be resumed")
+        if link.session.broker.jobs.run_steps(self._comparing(tags), self._compared, failed):
+            self._end_comparison()
+
+    def is_busy(self) -> bool:
+        """Return whether the link will send more without new credit."""
+        return self.comparing or (self.link.credit > 0 and len(self.pending) > 0)
+
+    def _compared(self) -> None:
+        if not self.link.closed:
+            self._end_comparison()
+            self.advance()
+
+    def _end_comparison(self) -> None:
+        self.comparing = False
+        if self.stated:
+            # It is unspecified whether transfers without payload count as deliveries, so send the delivery-count.
+            self.link.send_flow()
+
+    def _comparing(self, tags: list[bytes]) -> Iterator[int]:
+        link = self.link
         terminus = self.terminus
-        unsent: list[Entry] = []
+        remote = self.remote
+        returned: list[tuple[bytes, Checked]] = []
         settled: list[tuple[bytes, Checked]] = []
-        before = self.link.delivery_count
-        for tag, local in states.items():
+        work = 0
+        for tag in tags:
+            if work >= COMPARED_WORK:
+                settled = self._confirm(settled)
+                yield work
+                work = 0
+                if link.closed:
+                    return
+            work += 1
+            item = terminus.unsettled.get(tag)
+            if item is None:
+                continue
+            local = item.state
             known = tag in remote.states
             state = remote.states.get(tag)
             action = resume_actions.decide(local, known, state, remote.incomplete)
@@ -79,52 +129,100 @@ class Resumption:
             if action == resume_actions.RESUME:
                 self.pending.append((tag, state))
                 continue
-            item = terminus.settle(tag)
-            if action == resume_actions.SEND_AGAIN:
-                if item.entry is not None:
-                    unsent.append(item.entry)
-            elif action == resume_actions.SETTLE:
-                if item.entry is not None and not resume_actions.is_outcome(local):
-                    outcomes.apply_one(item.entry, state)
-                settled.append((tag, state))
-            elif action == resume_actions.RESTATE:
-                self._send_state(tag, False, local)
-            elif action == resume_actions.ABORT:
-                self._abort(self.link.take_delivery_id(), tag)
-                if item.entry is not None and not resume_actions.is_outcome(local):
-                    unsent.append(item.entry)
-        if settled and terminus.stores_unsettled():
+            returns = item.entry is not None and not resume_actions.is_outcome(local)
+            if action == resume_actions.ABORT:
+                work += STATE_WORK
+                self._abort(link.take_delivery_id(), tag)
+                self.stated = True
+            if action == resume_actions.SETTLE and returns and state is not None and state.kind in REQUEUING:
+                returned.append((tag, state))
+            elif returns and action != resume_actions.SETTLE:
+                returned.append((tag, None))
+            else:
+                work += STATE_WORK
+                terminus.settle(tag)
+                if action == resume_actions.SETTLE:
+                    if item.entry is not None and returns:
+                        outcomes.apply_one(item.entry, state)
+                    settled.append((tag, state))
+                elif action == resume_actions.RESTATE:
+                    self._send_state(tag, False, local)
+                    self.stated = True
+        yield work
+        frozen = FrozenQueues()
+        try:
+            # Youngest first, so that each is requeued in front of the previous one.
+            while returned and not link.closed:
+                tag, state = returned.pop()
+                entry = self._return(tag, state, frozen)
+                if entry and state is not None:
+                    settled.append((tag, state))
+                    if len(settled) >= CONFIRMED_AT_ONCE:
+                        settled = self._confirm(settled)
+                yield RETURN_WORK
+        finally:
+            frozen.thaw()
+        self._confirm(settled)
+
+    def _return(self, tag: bytes, state: Checked, frozen: FrozenQueues) -> bool:
+        """Requeue a delivery by the state of the receiver, or because that has not received it.
+
+        Return whether the terminus still had it.
+        """
+        terminus = self.terminus
+        if tag not in terminus.unsettled:
+            return False
+        entry = terminus.settle(tag).entry
+        if entry is not None:
+            frozen.freeze(entry.queue)
+            if state is not None:
+                outcomes.apply_one(entry, state)
+            elif self.remote.given:
+                entry.queue.requeue(entry, False)
+            else:
+                # The client lost all state, so the result of a delivery is unknown.
+                source = terminus.source
+                outcomes.settle_by(entry, None if source is None else source.default_outcome)
+        return True
+
+    def _confirm(self, settled: list[tuple[bytes, Checked]]) -> list[tuple[bytes, Checked]]:
+        """Settle deliveries at the receiver after its outcomes were applied. Return a new list."""
+        if not settled:
+            return settled
+        if self.terminus.stores_unsettled():
             # The client will forget them, so they must not be delivered again after a crash.
             self.link.session.log.wait(_SettledAfterCommit(self, settled))
         else:
+            self.stated = True
             self.send_settled(settled)
-        apply: Callable[[Entry], None] = _release
-        if not remote.given:
-            # The client lost all state, so the result of a delivery is unknown.
-            source = terminus.source
-            apply = partial(outcomes.settle_by, default=None if source is None else source.default_outcome)
-        entry_return.return_entries(self.link.session.broker, unsent, apply)
-        if self.link.delivery_count != before:
-            # It is unspecified whether transfers without payload count as deliveries, so send the delivery-count.
-            self.link.send_flow()
+        return []
 
     def advance(self) -> None:
         """Resume deliveries while there is credit, then start the link."""
         link = self.link
         session = link.session
+        broker = session.broker
+        unsettled = self.terminus.unsettled
         pending = self.pending
         while pending:
-            if link.credit <= 0 or not session.has_window():
+            if link.credit <= 0 or session.sending or not session.has_window():
                 return
+            if broker.work >= MAX_RESUME_WORK:
+                session.connection.wake_soon()
+                return
+            broker.work += RESUME_WORK
             tag, state = pending.popleft()
+            item = unsettled.get(tag)
+            if item is None:
+                continue
             number = link.use_credit()
-            entry = self.terminus.unsettled[tag].entry
+            entry = item.entry
             if entry is None or entry.queue.deleted:
                 self.terminus.settle(tag)
                 self._abort(number, tag)
             else:
                 self._resume(number, tag, entry, self.terminus.take(tag), state)
-        if not self.incomplete:
+        if not self.comparing and not self.incomplete:
             link.end_resumption()
 
     def _resume(self, number: int, tag: bytes, entry: Entry, item: Unsettled, state: Checked) -> None:

@@ -39,6 +39,7 @@ from leveret.wire.amqp10.transport import Attach, Begin, Detach, Disposition, En
 if TYPE_CHECKING:
     from leveret.broker.consumer import Consumer
     from leveret.protocols.amqp10.connection.connection import Connection
+    from leveret.protocols.amqp10.link.pending_attach import PendingAttach
     from leveret.protocols.amqp10.management.link_pair import LinkPair
     from leveret.protocols.amqp10.terminus.target import IncomingDelivery
     from leveret.protocols.amqp10.terminus.terminus import Terminus
@@ -99,6 +100,7 @@ class SessionEndpoint(UnackedOwner):
             at the terminus.
         termini: termini whose last link is or was in this session.
         suspended: suspended termini that do not outlive the session, oldest first.
+        pending_attach: the attach whose frame is processed again in the next turn; None if there is none.
         sending: deliveries in several frames, sent one after the other. Links wait until it is empty.
     """
 
@@ -134,6 +136,7 @@ class SessionEndpoint(UnackedOwner):
         self.unsettled: dict[int, IncomingDelivery | None] = {}
         self.termini: dict[Terminus, None] = {}
         self.suspended: dict[Terminus, None] = {}
+        self.pending_attach: PendingAttach | None = None
         self.sending: deque[Sending] = deque()
         self.draining: list[OutgoingLink] = []
         self.runs: deque[Run] = deque()

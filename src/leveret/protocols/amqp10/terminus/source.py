@@ -27,6 +27,7 @@ from leveret.wire.amqp10.values import Checked
 if TYPE_CHECKING:
     from leveret.protocols.amqp10.link.link import Link
     from leveret.protocols.amqp10.link.outgoing import LinkConsumer, OutgoingLink
+    from leveret.protocols.amqp10.link.pending_attach import PendingAttach
     from leveret.protocols.amqp10.terminus.recovery import TerminusRecovery
     from leveret.protocols.amqp10.terminus.registry import TerminusRegistry
     from leveret.wire.amqp10.messaging import Source
@@ -174,20 +175,40 @@ class SourceTerminus(Terminus):
     def last_consumer(self) -> LinkConsumer | None:
         return None if self.last is None else self.last.consumer
 
-    def move(self, link: OutgoingLink) -> None:
-        """Move the deliveries to a link in the same session, where they continue unchanged."""
+    def preparing(self, pending: PendingAttach) -> Iterator[int]:
+        if not self.attached:
+            return
+        if pending.continues:
+            before = self.last
+            if before is not None and before.session is pending.session:
+                tags = pending.tags
+                for number in before.session.numbers_of(before.consumer):
+                    tags[number] = before.tag_of(number)
+                    if len(tags) % COLLECTED_AT_ONCE == 0:
+                        yield COLLECTED_AT_ONCE
+            if not self.unsettled:
+                return
+        yield from pending.encode(list(self.unsettled)).encoding(self._state_of, pending.remote)
+
+    def _state_of(self, tag: bytes) -> Composite | None:
+        item = self.unsettled.get(tag)
+        return None if item is None else item.state
+
+    def move(self, link: OutgoingLink, tags: dict[int, bytes]) -> None:
+        """Move the deliveries to a link in the same session, where they continue unchanged, with these tags."""
         before = self.last
         if before is None or link.session is not before.session:
             return
         consumer = link.consumer
         self._requeue_unsent(before)
-        moved: list[int] = []
-        for number, entry in before.session.unacked.items():
-            if entry.holder is before.consumer:
-                moved.append(number)
+        known = before.consumer
+        unacked = before.session.unacked
+        for number in tags:
+            entry = unacked.get(number)
+            if entry is not None and entry.holder is known:
                 settlement.detach(entry)
                 settlement.assign(entry, consumer)
-        link.continue_from(before, moved)
+        link.continue_from(before, tags)
         self.last = None
 
     def _requeue_unsent(self, before: OutgoingLink) -> None:
@@ -244,6 +265,7 @@ class SourceTerminus(Terminus):
 
     def _return_all(self, apply: Callable[[Entry], None]) -> int:
         """Apply an outcome to all unsettled deliveries, in steps. Return their number."""
+        self.released += 1
         count = self.unsettled_count()
         unsettled = self.unsettled
         self.unsettled = {}

@@ -8,7 +8,8 @@ received part of an interrupted delivery is kept too.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
 
 from leveret.protocols.amqp10.link import section_offsets
 from leveret.protocols.amqp10.terminus import terminus_store
@@ -22,10 +23,16 @@ from leveret.wire.amqp10.values import Checked
 if TYPE_CHECKING:
     from leveret.protocols.amqp10.link.incoming import IncomingLink
     from leveret.protocols.amqp10.link.link import Link
+    from leveret.protocols.amqp10.link.pending_attach import PendingAttach
     from leveret.protocols.amqp10.session.endpoint import SessionEndpoint
     from leveret.protocols.amqp10.terminus.recovery import TerminusRecovery
     from leveret.protocols.amqp10.terminus.registry import TerminusRegistry
     from leveret.wire.amqp10.messaging import Target
+
+
+# Units of work to forget a delivery, and between two checks of the budget.
+FORGET_WORK: Final = 4
+FORGOTTEN_WORK: Final = 64
 
 
 class IncomingDelivery:
@@ -223,6 +230,27 @@ class TargetTerminus(Terminus):
                 self.forget(delivery)
             else:
                 self._unbind(delivery)
+
+    def preparing(self, pending: PendingAttach) -> Iterator[int]:
+        """Forget the deliveries that are not in the client's map: it has settled them. Encode the others."""
+        if not self.attached or pending.continues:
+            return
+        remote = pending.remote
+        work = 0
+        if not remote.incomplete:
+            for delivery in list(self.deliveries.values()):
+                if delivery.tag not in remote.states:
+                    self.forget(delivery)
+                    work += FORGET_WORK
+                    if work >= FORGOTTEN_WORK:
+                        yield work
+                        work = 0
+        yield work
+        yield from pending.encode(list(self.deliveries)).encoding(self._reported_state, remote)
+
+    def _reported_state(self, tag: bytes) -> Composite | None:
+        delivery = self.deliveries.get(tag)
+        return None if delivery is None else delivery.reported_state(self.registry.broker.log.committed)
 
     def drop(self) -> None:
         for delivery in list(self.deliveries.values()):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from leveret.protocols.amqp10.connection.connection import Connection
     from leveret.protocols.amqp10.link.link import Link
     from leveret.protocols.amqp10.link.outgoing import LinkConsumer
+    from leveret.protocols.amqp10.link.pending_attach import PendingAttach
     from leveret.protocols.amqp10.session.endpoint import SessionEndpoint
     from leveret.protocols.amqp10.terminus.dynamic_node import DynamicNode
     from leveret.protocols.amqp10.terminus.recovery import TerminusRecovery
@@ -80,6 +81,8 @@ class Terminus:
         session: last session with a link to it; None when that has ended.
         connection: last connection with a link to it; None when that has closed.
         attached: number of attaches, which is part of the delivery-tags.
+        claims: number of attaches that were begun. Only the latest of those that wait is accepted.
+        released: number of times that all its unsettled deliveries were released.
         moving: whether it is taking over its unsettled deliveries in steps. Until then, no link can be attached.
         node: its own dynamic queue; None if there is none.
         topic: its temporary topic; None if there is none.
@@ -96,6 +99,8 @@ class Terminus:
         self.session: SessionEndpoint | None = None
         self.connection: Connection | None = None
         self.attached = 0
+        self.claims = 0
+        self.released = 0
         self.moving = False
         # Whether the end of its session, which is in progress, starts the expiry timer.
         self.expires_next = False
@@ -319,6 +324,15 @@ class Terminus:
             yield from self.collecting()
         finally:
             self.end_moving()
+
+    def claim(self) -> int:
+        """Begin an attach, and return its number among all attaches of the terminus."""
+        self.claims += 1
+        return self.claims
+
+    def preparing(self, pending: PendingAttach) -> Iterator[int]:
+        """Prepare the unsettled deliveries for an attach, in steps."""
+        return iter(())
 
     def last_consumer(self) -> LinkConsumer | None:
         """Return the consumer whose unsettled deliveries are in a session; None if there is none."""
