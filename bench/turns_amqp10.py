@@ -30,6 +30,9 @@ from leveret.wire.amqp10.values import Described, Symbol
 UNSETTLED = 65_000
 SESSION_LINKS = 1024
 LINKS = 4096
+# Deliveries in the largest unsettled map of a client, and unsettled deliveries from a client.
+KNOWN = 10_000
+RECEIVED = 20_000
 SELECTOR = Symbol("apache.org:selector-filter:string")
 
 
@@ -238,7 +241,12 @@ def _suspended(lab: Lab, count: int, source: Source) -> Client10:
 @operation
 def expire_suspended(lab: Lab, count: int) -> Callable[[], None]:
     _suspended(lab, count, Source("/queues/q", expiry_policy="link-detach", timeout=2))
-    return lambda: time.sleep(3)
+
+    def act() -> None:
+        while lab.control("links.list"):
+            time.sleep(0.02)
+
+    return act
 
 
 @operation
@@ -268,6 +276,64 @@ def resume_suspended(lab: Lab, count: int) -> Callable[[], None]:
     client = lab.connect10()
     client.begin()
     return lambda: (client.attach("r", 0, receives=True, source=source, target=Target("t"), unsettled={}), None)[1]
+
+
+def _resuming(lab: Lab, count: int, state: Composite | None, known: int) -> Callable[[], None]:
+    """Resume a link on another connection with credit. The client knows this many deliveries, in this state."""
+    source = Source("/queues/q", expiry_policy="never")
+    _suspended(lab, count, source)
+    client = lab.connect10()
+    client.begin()
+    client.output.max_frame_size = 1 << 17
+    unsettled = dict.fromkeys([number.to_bytes(4, "big") for number in range(min(count, known))], state)
+
+    def act() -> None:
+        client.send(Attach("r", 0, True, source=source, target=Target("t"), unsettled=unsettled))
+        client.take(Attach)
+        client.credit(0, known)
+        client.wait_delivered(min(count, known))
+
+    return act
+
+
+@operation
+def resume_known(lab: Lab, count: int) -> Callable[[], None]:
+    return _resuming(lab, count, None, KNOWN)
+
+
+@operation
+def resume_accepted(lab: Lab, count: int) -> Callable[[], None]:
+    return _resuming(lab, count, Accepted(), KNOWN // 2)
+
+
+@operation
+def resume_released(lab: Lab, count: int) -> Callable[[], None]:
+    return _resuming(lab, count, Released(), KNOWN // 2)
+
+
+@operation
+def resume_sender(lab: Lab, count: int) -> Callable[[], None]:
+    """Resume a sending link whose client has not settled its deliveries."""
+    new_client(lab).declare("q")
+    options: dict[str, Any] = {
+        "receives": False,
+        "source": Source("s"),
+        "target": Target("/queues/q", expiry_policy="never"),
+        "rcv_settle_mode": 1,
+    }
+    client = lab.connect10()
+    client.begin()
+    client.attach("s", 0, **options)
+    for number in range(min(count, RECEIVED)):
+        client.output.send_message(Transfer(0, number, number.to_bytes(4, "big"), 0, False), sections_of.encode_data(b""))
+        client.send()
+        if number % 1000 == 999:
+            client.sync()
+    client.sync()
+    client.drop()
+    client = lab.connect10()
+    client.begin()
+    return lambda: (client.attach("s", 0, **options), None)[1]
 
 
 def attach_links(lab: Lab, count: int, source: Source) -> Client10:
