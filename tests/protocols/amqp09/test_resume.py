@@ -12,6 +12,7 @@ import pytest
 from leveret.protocols.amqp09.channel.channel import Channel as BrokersChannel
 from leveret.protocols.amqp09.realms import Realm, Realms
 from leveret.protocols.amqp09.settings import Amqp09Settings
+from leveret.protocols.amqp091.methods import basic as basic_methods
 from leveret.security.users import UserLimits
 from leveret.wire.amqp0.commands import Method
 from tests.broker.support import HeldLog
@@ -233,6 +234,35 @@ def test_an_open_channel_is_not_resumed(channel: Channel) -> None:
     id = channel.id.encode()
     channel.client.session.data_received(frame(1, 1, struct.pack(">HHI", 20, 50, len(id)) + id))
     assert channel.refused() == 503
+
+
+@pytest.mark.parametrize("count", [4, 5])
+def test_the_window_of_the_connection_counts_a_limited_number_of_deliveries(
+    site: Site, channel: Channel, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.setattr(basic_methods, "MAX_COUNTED", 4)
+    channel.declare()
+    channel.consume()
+    for _ in range(5):
+        channel.publish("q", b"xx")
+    assert len(channel.deliveries()) == 5
+    for tag in range(1, 6 - count):
+        channel.ack(tag)
+    channel.run()
+    channel.client.drop()
+    client = connect(site)
+    client.channel(9).qos(0, 9, everywhere=True)
+    if count == 4:
+        resumed = resume(channel, client, 1)
+        # The window has 8 bytes already.
+        resumed.publish("q", b"xx")
+        assert resumed.deliveries() == []
+        return
+    client.engine.send(1, "channel.resume", {"channel_id": channel.id})
+    client.run()
+    code, text = client.refusal()
+    assert code == 406 and "5 unacknowledged deliveries; expected at most 4: resume it before basic.qos" in text
+    assert resume(channel).client.session.channels[1].outstanding() == 5
 
 
 @pytest.mark.parametrize("id", ["", "unknown", b"\xff\xfe", "x" * 100_000], ids=["empty", "unknown", "octets", "long"])

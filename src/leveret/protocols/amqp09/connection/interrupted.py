@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from leveret.broker.errors import NotAllowed, NotFound, ResourceLocked
 from leveret.broker.queues.queue import Queue
 from leveret.broker.timers import Timed
+from leveret.protocols.amqp091.methods.basic import check_countable
 
 if TYPE_CHECKING:
     from leveret.broker.vhost import Vhost
@@ -95,6 +96,7 @@ class Interrupted:
                 same, so that it reveals nothing.
             ResourceLocked: the channel is open on this connection, or is still performing a command.
             NotAllowed: another consumer of the connection has a tag that a consumer of the channel has.
+            PreconditionFailed: the connection has a prefetch-size, and the channel too many deliveries to add up theirs.
         """
         channel = self._find(connection, id)
         if channel.stalled:
@@ -104,6 +106,10 @@ class Interrupted:
                 raise NotAllowed(
                     f"consumer tag '{tag}' of the channel is in use on another channel: tags are unique in the connection"
                 )
+        if connection.window.prefetch_size:
+            check_countable(
+                [channel], "cannot resume the channel on a connection with a prefetch-size", "resume it before basic.qos"
+            )
         interruption = self.kept[id]
         interruption.vhost.transfer_exclusive(interruption, connection)
         self._forget(channel, interruption)

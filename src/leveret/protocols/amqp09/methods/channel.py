@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from leveret.broker.errors import NotFound, ResourceLocked, SyntaxInvalid
+from leveret.broker.errors import NotFound, PreconditionFailed, ResourceLocked, SyntaxInvalid
 from leveret.broker.log import CommitWaiter
 from leveret.protocols.amqp09.channel.channel import Channel
 from leveret.protocols.amqp09.realms import ACTIVE, EXCLUSIVE, PASSIVE, READ, WRITE
@@ -42,7 +42,7 @@ def _resume(connection: BaseConnection, command: Method) -> None:
     engine = connection.engine
     try:
         connection.shared.interrupted.resume(connection, number, _text(command.arguments["channel_id"]))
-    except (NotFound, ResourceLocked) as error:
+    except (NotFound, PreconditionFailed, ResourceLocked) as error:
         # The channel is open on the wire only.
         code = CODES[error.condition]
         engine.send(

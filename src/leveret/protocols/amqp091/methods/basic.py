@@ -53,7 +53,8 @@ def set_qos(channel: Channel, prefetch_size: int, prefetch_count: int, everywher
     """
     connection = channel.connection
     if prefetch_size:
-        _check_countable(channel, everywhere and connection.qos_spec)
+        channels = list(connection.channels.values()) if everywhere and connection.qos_spec else [channel]
+        check_countable(channels, "cannot set prefetch-size", "set it before consuming")
     if everywhere and connection.qos_spec:
         connection.window.set(prefetch_count, prefetch_size)
         for other in connection.channels.values():
@@ -72,16 +73,14 @@ def set_qos(channel: Channel, prefetch_size: int, prefetch_count: int, everywher
         channel.wake()
 
 
-def _check_countable(channel: Channel, everywhere: bool) -> None:
+def check_countable(channels: list[Channel], refusal: str, advice: str) -> None:
     """Raise PreconditionFailed if summing the sizes of the unacknowledged deliveries takes longer than a turn."""
-    channels = channel.connection.channels.values() if everywhere else [channel]
     count = sum(len(one.unacked) + len(one.transaction.settlements) for one in channels if not one.unacked.sized)
     if count > MAX_COUNTED:
         raise PreconditionFailed(
-            f"cannot set prefetch-size with {count} unacknowledged deliveries; expected at most {MAX_COUNTED}:"
-            " set it before consuming"
+            f"{refusal} with {count} unacknowledged deliveries; expected at most {MAX_COUNTED}: {advice}"
         )
-    channel.broker.work += count >> COUNTED_SHIFT
+    channels[0].broker.work += count >> COUNTED_SHIFT
 
 
 def consume(
