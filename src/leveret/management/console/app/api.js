@@ -144,10 +144,10 @@ export async function* serverEvents(body) {
 const LARGE_PAGE = 500;
 
 /** Returns all items of a list that the API pages. */
-export async function all(target, parameters = {}, limit = Infinity) {
+export async function all(target, parameters = {}, limit = Infinity, options = {}) {
   const items = [];
   for (let page = 1; items.length < limit; page += 1) {
-    const answer = await get(withQuery(target, { ...parameters, page, page_size: LARGE_PAGE }));
+    const answer = await get(withQuery(target, { ...parameters, page, page_size: LARGE_PAGE }), options);
     items.push(...answer.items);
     if (page >= answer.page_count) {
       break;
@@ -156,11 +156,14 @@ export async function all(target, parameters = {}, limit = Infinity) {
   return items.slice(0, limit);
 }
 
+/** Returns a regular expression for a text. */
+export const pattern = (text) => text.replace(/[\\.+*?()|[\]{}^$]/g, "\\$&");
+
 /** Returns the parameters for the items of a list with one name. The API compares names without their case. */
 export const named = (name) => ({
   page: 1,
   page_size: LARGE_PAGE,
-  name: `^${name.replace(/[\\.+*?()|[\]{}^$]/g, "\\$&")}$`,
+  name: `^${pattern(name)}$`,
   use_regex: "true",
 });
 

@@ -13,9 +13,9 @@ const SLOW_INTERVAL = 30000;
  *
  * Returns `{value, error, reload}`. While a changed path is read, `value` is undefined; when a later read fails, the last
  * value stays beside the error. A null path reads nothing. `slow` is for large or rarely changing answers: they are read again
- * after a change of this user, and twice a minute.
+ * after a change of this user, and twice a minute. `readPath` reads the path, by default as an object.
  */
-export function useResource(target, { slow = false } = {}) {
+export function useResource(target, { slow = false, readPath = get } = {}) {
   const [state, setState] = useState({ target, value: undefined, error: null });
   const busy = useRef(null);
   const missed = useRef(false);
@@ -23,7 +23,7 @@ export function useResource(target, { slow = false } = {}) {
 
   function read(signal) {
     busy.current = target;
-    return get(target, { signal }).then(
+    return readPath(target, { signal }).then(
       (value) => setState({ target, value, error: null }),
       (error) => {
         if (error.name !== "AbortError") {

@@ -1,6 +1,7 @@
 // Keys: `/` to filter, `g q` to go to a view, Ctrl-K for the palette, `?` for the list of keys.
 
 import { get, withQuery } from "./api.js";
+import { favourites } from "./favourites.js";
 import { exchangeName, exchangePath } from "./format.js";
 import { html, useEffect, useMemo, useState } from "./html.js";
 import { refresh } from "./live.js";
@@ -115,6 +116,15 @@ export function openPalette() {
   openDialog("Go to", Palette, { bare: true, className: "palette" });
 }
 
+const NOUNS = { queues: "queue", exchanges: "exchange" };
+const keyOf = ({ parts }) => parts.join("\n");
+
+/** Returns the location and the name of an object to show. */
+const placeOf = ({ kind, vhost, name }) =>
+  kind === "queues"
+    ? { parts: [kind, vhost, name], name }
+    : { parts: [kind, vhost, exchangePath(name)], name: exchangeName(name) };
+
 function Palette() {
   const [text, setText] = useState("");
   const [chosen, setChosen] = useState(0);
@@ -124,7 +134,12 @@ function Palette() {
     const views = shownViews()
       .filter(({ name }) => name.toLowerCase().includes(wanted))
       .map(({ id, name, key }) => ({ parts: [id], name, kind: `g ${key}` }));
-    return [...views.slice(0, text ? 4 : VIEWS.length), ...found];
+    const starred = favourites()
+      .map((item) => ({ ...placeOf(item), kind: `favourite ${NOUNS[item.kind]} in ${item.vhost}` }))
+      .filter(({ name }) => name.toLowerCase().includes(wanted))
+      .slice(0, MAX_FOUND);
+    const known = new Set(starred.map(keyOf));
+    return [...starred, ...views.slice(0, text ? 4 : VIEWS.length), ...found.filter((entry) => !known.has(keyOf(entry)))];
   }, [text, found]);
   const current = Math.min(chosen, Math.max(0, entries.length - 1));
 
@@ -165,7 +180,7 @@ function Palette() {
     <ul id="entries" role="listbox" aria-label="Places">
       ${entries.map(
         (entry, index) => html`
-          <li id=${`entry-${index}`} key=${entry.parts.join("\n")} role="option" aria-selected=${index === current ? "true" : "false"} onClick=${() => open(entry)}>
+          <li id=${`entry-${index}`} key=${keyOf(entry)} role="option" aria-selected=${index === current ? "true" : "false"} onClick=${() => open(entry)}>
             <span>${entry.name}</span><span>${entry.kind}</span>
           </li>
         `,
@@ -191,10 +206,8 @@ function useObjects(text) {
           get(withQuery("/exchanges", query), { signal: controller.signal }),
         ]);
         setFound([
-          ...queues.items.map(({ vhost, name }) => ({ parts: ["queues", vhost, name], name, kind: `queue in ${vhost}` })),
-          ...exchanges.items.map(({ vhost, name }) => ({
-            parts: ["exchanges", vhost, exchangePath(name)], name: exchangeName(name), kind: `exchange in ${vhost}`,
-          })),
+          ...queues.items.map((item) => ({ ...placeOf({ ...item, kind: "queues" }), kind: `queue in ${item.vhost}` })),
+          ...exchanges.items.map((item) => ({ ...placeOf({ ...item, kind: "exchanges" }), kind: `exchange in ${item.vhost}` })),
         ]);
       } catch {
         // Aborted by the next key, or the API does not answer; views show that.

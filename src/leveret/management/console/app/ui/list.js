@@ -3,10 +3,11 @@
 import { all, path, withQuery } from "../api.js";
 import { csv, save } from "../csv.js";
 import { usePages, useResource } from "../data.js";
+import { favouritePaths, favourites, listAll, setFavourite } from "../favourites.js";
 import { plain, plural } from "../format.js";
 import { html, useEffect, useRef, useState } from "../html.js";
 import { route, setQuery } from "../route.js";
-import { Failure, Title, toast } from "./parts.js";
+import { Failure, Note, Title, toast } from "./parts.js";
 import { sortRows, Table, valueOf } from "./table.js";
 
 // Milliseconds between the last key and the request.
@@ -31,26 +32,27 @@ function onSort(column, { sort, descending }) {
  *   noun: The object's name in texts: "queue".
  *   paged: Whether the API filters, sorts and pages; otherwise the browser does, on the whole list.
  *   keep(row): Which rows of a whole list to show.
- *   actions, tools(context): More buttons; `tools` gets `{read, parameters, target}` of the list as it is filtered.
+ *   starred: The kind of favourites that the list can be limited to: "queues".
+ *   actions, tools(context): More buttons; `tools` gets `{read(columns), total}` of the list as it is filtered.
  */
 export function ListView({
-  title, kind, noun, columns, keyOf, vhosts = true, paged = true, keep, sort = "name", query = {}, actions, tools, intro, empty,
+  title, kind, noun, columns, keyOf, vhosts = true, paged = true, keep, sort = "name", query = {}, starred, actions, tools, intro, empty,
 }) {
   const parameters = route.value.query;
   const target = vhosts && parameters.vhost ? path(...kind.split("/"), parameters.vhost) : `/${kind}`;
   const order = orderOf(parameters, columns, sort);
-  const Body = paged ? PagedBody : WholeBody;
+  const Body = starred && parameters.favourites === "1" ? FavouriteBody : paged ? PagedBody : WholeBody;
   return html`
     <${Title} title=${title} actions=${actions} />
     ${intro}
     <${Body}
       key=${kind + title}
-      ...${{ title, noun, columns, keyOf, vhosts, target, order, parameters, keep, query, tools, empty }}
+      ...${{ title, noun, columns, keyOf, vhosts, target, order, parameters, keep, query, starred, tools, empty }}
     />
   `;
 }
 
-function PagedBody({ title, noun, columns, keyOf, vhosts, target, order, parameters, query, tools, empty }) {
+function PagedBody({ title, noun, columns, keyOf, vhosts, target, order, parameters, query, starred, tools, empty }) {
   const wanted = {
     ...query,
     name: parameters.name,
@@ -59,10 +61,10 @@ function PagedBody({ title, noun, columns, keyOf, vhosts, target, order, paramet
     sort_reverse: order.descending ? "true" : "",
   };
   const pages = usePages(target, wanted);
-  const read = () => all(target, wanted);
+  const read = (names) => all(target, names ? { ...wanted, columns: names } : wanted);
   return html`
-    <${Toolbar} ...${{ title, noun, columns, vhosts, parameters, read }} total=${pages.total} regex>
-      ${tools?.({ target, wanted, read, total: pages.total })}
+    <${Toolbar} ...${{ title, noun, columns, vhosts, parameters, starred, read }} total=${pages.total} regex>
+      ${tools?.({ read, total: pages.total })}
     <//>
     <${Failure} error=${pages.error} />
     <${Table}
@@ -80,16 +82,53 @@ function PagedBody({ title, noun, columns, keyOf, vhosts, target, order, paramet
   `;
 }
 
-function WholeBody({ title, noun, columns, keyOf, vhosts, target, order, parameters, keep, query, tools, empty }) {
+function WholeBody({ target, query, ...rest }) {
   const { value, error } = useResource(withQuery(target, query));
-  const text = (parameters.name ?? "").toLowerCase();
-  const matches = (row) => columns.some((column) => plain(valueOf(column, row)).toLowerCase().includes(text));
-  const found = (value ?? []).filter((row) => (!keep || keep(row)) && (!text || matches(row)));
-  const rows = order.column ? sortRows(found, order.column, order.descending) : found;
-  const read = async () => rows;
+  return html`<${KnownRows} ...${rest} rows=${value} error=${error} />`;
+}
+
+/** The favourites of the user, and a note about those that the API does not list any more. */
+function FavouriteBody({ target, query, starred, parameters: { regex, ...parameters }, ...rest }) {
+  const { vhost } = parameters;
+  const wanted = favourites().filter((item) => item.kind === starred && (!vhost || item.vhost === vhost));
+  const paths = favouritePaths(target, query, wanted);
+  const { value, error } = useResource(paths.length > 0 ? paths.join("\n") : null, { readPath: (joined, options) => listAll(joined.split("\n"), options) });
+  const known = new Set(wanted.map(placeOf));
+  const rows = paths.length > 0 ? value?.filter((row) => known.has(placeOf(row))) : [];
+  const listed = new Set((rows ?? []).map(placeOf));
+  const missing = rows && !error ? wanted.filter((item) => !listed.has(placeOf(item))) : [];
+  const forget = () => missing.forEach(({ vhost: place, name }) => setFavourite(starred, place, name, false));
   return html`
-    <${Toolbar} ...${{ title, noun, columns, vhosts, parameters, read }} total=${rows.length}>
-      ${tools?.({ target, read, total: rows.length })}
+    ${missing.length > 0 &&
+    html`
+      <${Note}>
+        Favourites that do not exist any more, or that you may not see: ${missing.map((item) => `${item.name} in ${item.vhost}`).join(", ")}
+        ${" "}<button onClick=${forget}>Forget them</button>
+      <//>
+    `}
+    <${KnownRows}
+      ...${rest}
+      ...${{ starred, parameters, error, rows }}
+      matches=${(row, text) => row.name.toLowerCase().includes(text)}
+      readRows=${async (names) => (await listAll(favouritePaths(target, { columns: names }, wanted))).filter((row) => known.has(placeOf(row)))}
+      empty="No favourite. Choose the star of a row to add one."
+    />
+  `;
+}
+
+const placeOf = ({ vhost, name }) => `${vhost}\n${name}`;
+
+/** A list whose rows are all known. `readRows(columns)` returns them with other columns. */
+function KnownRows({ title, noun, columns, keyOf, vhosts, order, parameters, keep, starred, tools, empty, rows: all, error, matches, readRows }) {
+  const text = (parameters.name ?? "").toLowerCase();
+  const isMatch = matches ?? ((row) => columns.some((column) => plain(valueOf(column, row)).toLowerCase().includes(text)));
+  const found = (all ?? []).filter((row) => (!keep || keep(row)) && (!text || isMatch(row, text)));
+  const rows = order.column ? sortRows(found, order.column, order.descending) : found;
+  const shown = new Set(rows.map(keyOf));
+  const read = async (names) => (names ? (await readRows(names)).filter((row) => shown.has(keyOf(row))) : rows);
+  return html`
+    <${Toolbar} ...${{ title, noun, columns, vhosts, parameters, starred, read }} total=${rows.length}>
+      ${tools?.({ read, total: rows.length })}
     <//>
     <${Failure} error=${error} />
     <${Table}
@@ -98,7 +137,7 @@ function WholeBody({ title, noun, columns, keyOf, vhosts, target, order, paramet
       ...${{ columns, keyOf, empty }}
       total=${rows.length}
       row=${(index) => rows[index]}
-      loading=${value === undefined}
+      loading=${all === undefined}
       sort=${order.sort}
       descending=${order.descending}
       onSort=${(column) => onSort(column, order)}
@@ -106,7 +145,7 @@ function WholeBody({ title, noun, columns, keyOf, vhosts, target, order, paramet
   `;
 }
 
-function Toolbar({ title, noun, columns, vhosts, parameters, regex, total, read, children }) {
+function Toolbar({ title, noun, columns, vhosts, parameters, regex, starred, total, read, children }) {
   const [busy, setBusy] = useState(false);
   async function exportCsv() {
     setBusy(true);
@@ -127,6 +166,13 @@ function Toolbar({ title, noun, columns, vhosts, parameters, regex, total, read,
         <label class="check">
           <input type="checkbox" checked=${parameters.regex === "1"} onChange=${(event) => setQuery({ regex: event.target.checked ? "1" : "" })} />
           <span>Regular expression</span>
+        </label>
+      `}
+      ${starred &&
+      html`
+        <label class="check">
+          <input type="checkbox" checked=${parameters.favourites === "1"} onChange=${(event) => setQuery({ favourites: event.target.checked ? "1" : "" })} />
+          <span>Favourites</span>
         </label>
       `}
       ${vhosts && html`<${VhostChoice} value=${parameters.vhost ?? ""} />`}

@@ -60,10 +60,11 @@ export const Findings = ({ texts }) => texts.length > 0 && html`<${Note} tone="w
 /** An error of the API as it is. A missing feature shows nothing. */
 export const Failure = ({ error }) => error && html`<${Note} tone="bad">${error.message}<//>`;
 
-/** Heading of a view, with the way to it and its actions. */
-export const Title = ({ crumb, title, badges, actions }) => html`
+/** Heading of a view, with the way to it, the star of a favourite, and its actions. */
+export const Title = ({ crumb, star, title, badges, actions }) => html`
   <div class="title">
     ${crumb && html`<nav class="crumb" aria-label="Breadcrumb">${crumb}</nav>`}
+    ${star}
     <h1>${title}</h1>
     ${badges && html`<span class="badges">${badges}</span>`}
     ${actions && html`<div class="actions">${actions}</div>`}

@@ -11,6 +11,7 @@ import { mayHaveRole } from "../session.js";
 import { BindingTable } from "../ui/bindings.js";
 import { copyAs } from "../ui/copy.js";
 import { ListView } from "../ui/list.js";
+import { Star } from "../ui/star.js";
 import { Badge, Entries, ExchangeLink, Failure, Features, Note, Panel, QueueLink, Stats, Tabs, Title } from "../ui/parts.js";
 import { PublishForm } from "../ui/publish.js";
 import { LiveTail } from "../ui/tail.js";
@@ -19,7 +20,7 @@ import { useRole } from "../ui/roles.js";
 const stats = (row, key) => row.message_stats?.[`${key}_details`]?.rate;
 
 const COLUMNS = [
-  { id: "name", title: "Name", cell: (row) => html`<${ExchangeLink} ...${row} />` },
+  { id: "name", title: "Name", cell: (row) => html`<span class="named"><${Star} kind="exchanges" vhost=${row.vhost} name=${row.name} /><${ExchangeLink} ...${row} /></span>` },
   { id: "vhost", title: "Vhost", width: 120, rank: 3 },
   { id: "type", title: "Type", width: 130 },
   { id: "features", title: "Features", width: 160, rank: 4, sortable: false, csv: false, cell: (row) => html`<span class="badges"><${Features} object=${row} /></span>` },
@@ -35,6 +36,7 @@ export const ExchangesView = () => html`
     noun="exchange"
     columns=${COLUMNS}
     keyOf=${(row) => `${row.vhost}\n${row.name}`}
+    starred="exchanges"
     empty="No exchange matches."
     actions=${mayHaveRole("administrator") && html`<button class="primary" onClick=${declareExchange}>Declare exchange</button>`}
   />
@@ -53,13 +55,15 @@ export function ExchangeView({ parts }) {
   const target = path("exchanges", vhost, name);
   const { value: exchange, error } = useResource(target);
   const crumb = html`<a href=${link(["exchanges"])}>Exchanges</a> › <a href=${link(["exchanges"], { vhost })}>${vhost}</a>`;
+  const star = html`<${Star} kind="exchanges" vhost=${vhost} name=${name === exchangePath("") ? "" : name} />`;
   if (!exchange) {
-    return html`<${Title} crumb=${crumb} title=${name} /><${Failure} error=${error} />`;
+    return html`<${Title} crumb=${crumb} title=${name} star=${star} /><${Failure} error=${error} />`;
   }
   const own = exchange.name !== "" && !exchange.name.startsWith("amq.");
   return html`
     <${Title}
       crumb=${crumb}
+      star=${star}
       title=${exchangeName(exchange.name)}
       badges=${html`<${Badge}>${exchange.type}<//><${Features} object=${exchange} />${exchange.policy && html`<${Badge}>policy ${exchange.policy}<//>`}`}
       actions=${html`

@@ -19,6 +19,7 @@ import { PublishForm } from "../ui/publish.js";
 import { placePath } from "../ui/relocate.js";
 import { useRole } from "../ui/roles.js";
 import { isAdministrator, isMonitor } from "../session.js";
+import { Star } from "../ui/star.js";
 import { SmallTable } from "../ui/table.js";
 import { LiveTail } from "../ui/tail.js";
 import { CONSUMER_COLUMNS, consumerKey } from "./consumers.js";
@@ -46,8 +47,9 @@ export function QueueView({ parts }) {
   const may = useRole({ vhost, name });
   const { value: queue, error } = useResource(withQuery(queuePath({ vhost, name }), historyParameters(range)));
   const crumb = html`<a href=${link(["queues"])}>Queues</a> › <a href=${link(["queues"], { vhost })}>${vhost}</a>`;
+  const star = html`<${Star} kind="queues" vhost=${vhost} name=${name} />`;
   if (!queue) {
-    return html`<${Title} crumb=${crumb} title=${name} /><${Failure} error=${error} />`;
+    return html`<${Title} crumb=${crumb} title=${name} star=${star} /><${Failure} error=${error} />`;
   }
   const tabs = TABS.filter(([id]) => !NEEDED[id] || may(NEEDED[id]));
   const streamTabs = [...tabs.filter(([id]) => id !== "dead-letters"), ...(isMonitor() ? [["segments", "Segments"]] : [])];
@@ -56,6 +58,7 @@ export function QueueView({ parts }) {
   return html`
     <${Title}
       crumb=${crumb}
+      star=${star}
       title=${name}
       badges=${html`
         <${State} queue=${queue} />

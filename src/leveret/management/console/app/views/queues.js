@@ -1,12 +1,12 @@
 // Lists of queues and streams.
 
 import { BULK_COLUMNS, changeQueues, declareQueue, deleteQueues } from "../actions.js";
-import { all } from "../api.js";
 import { bytes, count, growth, rate } from "../format.js";
 import { html } from "../html.js";
 import { mayHaveRole } from "../session.js";
 import { Badge, Features, QueueLink } from "../ui/parts.js";
 import { ListView } from "../ui/list.js";
+import { Star } from "../ui/star.js";
 
 const keyOf = (row) => `${row.vhost}\n${row.name}`;
 const stats = (row, key) => row.message_stats?.[`${key}_details`]?.rate;
@@ -15,7 +15,7 @@ export const State = ({ queue }) => html`
   <${Badge} tone=${{ running: "", idle: "", flow: "warn", paused: "warn" }[queue.state] ?? "bad"}>${queue.state}<//>
 `;
 
-const NAME = { id: "name", title: "Name", cell: (row) => html`<${QueueLink} ...${row} />` };
+const NAME = { id: "name", title: "Name", cell: (row) => html`<span class="named"><${Star} kind="queues" vhost=${row.vhost} name=${row.name} /><${QueueLink} ...${row} /></span>` };
 const VHOST = { id: "vhost", title: "Vhost", width: 110, rank: 4 };
 const PUBLISH = { id: "message_stats.publish_details.rate", title: "Publish", width: 90, num: true, rank: 2, value: (row) => stats(row, "publish"), cell: (row) => rate(stats(row, "publish")) };
 
@@ -53,8 +53,9 @@ export const QueuesView = () => html`
     query=${{ columns: LIST }}
     empty="No queue matches."
     actions=${mayHaveRole("administrator") && html`<button class="primary" onClick=${() => declareQueue("classic")}>Declare queue</button>`}
-    tools=${({ target, wanted, total }) => {
-      const read = () => all(target, { ...wanted, columns: BULK_COLUMNS });
+    starred="queues"
+    tools=${({ read: readColumns, total }) => {
+      const read = () => readColumns(BULK_COLUMNS);
       return html`
         <button disabled=${total === 0 || !mayHaveRole("operator")} onClick=${() => changeQueues(read)}>Change listed…</button>
         <button disabled=${total === 0 || !mayHaveRole("administrator")} onClick=${() => deleteQueues(read)}>Delete listed…</button>
@@ -81,6 +82,7 @@ export const StreamsView = () => html`
     noun="stream"
     paged=${false}
     keep=${(row) => row.type === "stream"}
+    starred="queues"
     columns=${STREAM_COLUMNS}
     keyOf=${keyOf}
     query=${{ columns: "name,vhost,type,messages,consumers,message_bytes,arguments,message_stats.publish_details.rate" }}
