@@ -133,7 +133,7 @@ class _Cursor:
             self._numbers = [min(int(part), source.last) for part, source in zip(parts, sources, strict=True)]
             self.is_new = False
         else:
-            # What was forgotten before does not count as dropped.
+            # Records that were forgotten before do not count as dropped.
             self._numbers = [source.forgotten for source in sources]
             self.is_new = True
         self.dropped = 0
