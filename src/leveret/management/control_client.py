@@ -18,7 +18,15 @@ class NoBroker(Exception):
 
 
 class CallFailed(Exception):
-    """The broker refused the call. The message says why."""
+    """The broker refused the call. The message says why.
+
+    Attributes:
+        condition: The condition of the broker's error, "" if it is unknown.
+    """
+
+    def __init__(self, text: str, condition: str = "") -> None:
+        super().__init__(text)
+        self.condition = condition
 
 
 def call(data_dir: Path, name: str, arguments: dict[str, Any] | None = None, *, timeout: float = TIMEOUT) -> Any:
@@ -62,7 +70,7 @@ def _result(answers: Iterable[bytes], data_dir: Path) -> Any:
     for line in answers:
         answer = json.loads(line)
         if "error" in answer:
-            raise CallFailed(answer["error"]["text"])
+            raise CallFailed(answer["error"]["text"], answer["error"]["condition"])
         if "part" in answer:
             parts += answer["part"]
             continue

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
@@ -33,6 +33,8 @@ PROPERTIES: Final = (
     "user_id",
     "app_id",
 )
+# Maximum number of ids in one request for complete messages.
+MAX_EXPORTED_IDS: Final = 100
 # Kinds of comparison of a field of a message with a value.
 Match: TypeAlias = Literal[
     "equals",
@@ -245,6 +247,14 @@ def number_of(owner: object) -> int | None:
     return getattr(owner, "number", None)
 
 
+class EncodedMessage(NamedTuple):
+    """A message to publish: whether it is of AMQP 1.0, its content header or its sections before the body, and its body."""
+
+    is_amqp10: bool
+    header: bytes
+    body: bytes
+
+
 class MessageCodec(Protocol):
     """Encoder and decoder of messages as management describes them."""
 
@@ -259,6 +269,15 @@ class MessageCodec(Protocol):
 
     def is_selected(self, message: Message, entry: Entry | None, selector: Filter) -> bool:
         """Return whether a message in its place, or without one, matches a selector."""
+
+    def typed(self, entry: Entry) -> Callable[[], dict[str, Any]]:
+        """Return a function that describes all but the payload of an entry as JSON with AMQP types, in any thread."""
+
+    def encode_typed(self, fields: Mapping[str, Any], body: bytes, user: str) -> EncodedMessage:
+        """Encode what `typed` describes, in any thread. Raises `ValueError` if it is invalid."""
+
+    def make(self, address: bytes, encoded: EncodedMessage) -> Message:
+        """Return a message that is published now. Raises `PreconditionFailed` if a property is invalid."""
 
 
 class ConnectedSession(Protocol):

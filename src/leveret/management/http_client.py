@@ -89,4 +89,5 @@ class HttpControl:
         reason = answer.get("reason") if isinstance(answer, dict) else None
         if status == 404 and reason == "Not Found":
             raise CallFailed(f"{self._shown} has no operations of Leveret; expected its HTTP API, of this version or later")
-        raise CallFailed(str(reason) if reason else f"{self._shown} answers with status {status}")
+        condition = answer.get("error") if isinstance(answer, dict) else None
+        raise CallFailed(str(reason) if reason else f"{self._shown} answers with status {status}", str(condition or ""))

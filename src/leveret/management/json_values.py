@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Mapping
 from math import isfinite
 from typing import Any, Final, TypeAlias, Union, overload
@@ -13,6 +15,8 @@ from leveret.broker import values
 # Range of integers that JSON parsers with 64-bit integers support.
 _MIN_INTEGER: Final = -(1 << 63)
 _MAX_INTEGER: Final = (1 << 64) - 1
+# The key of the object that stands for a text whose bytes are not UTF-8.
+_BYTES: Final = "$string"
 
 
 # A value in a reply: a struct, a value from a client's table, or a collection of these.
@@ -96,6 +100,28 @@ def _table(value: ReplyValue) -> dict[str, Json]:
     if isinstance(value, ClientTable):
         return _plain_table(value.fields)
     raise TypeError(f"'{type(value).__name__}' is not a JSON type")
+
+
+def exact(text: str) -> Json:
+    """Return a text of a client as JSON without loss: an object with its bytes in base64 if they are not UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return {_BYTES: base64.b64encode(text.encode("utf-8", "surrogateescape")).decode()}
+    return text
+
+
+def exact_text(name: str, value: object) -> str:
+    """Return the text that `exact` has encoded. Raises `ValueError`, which includes `name`, for any other value."""
+    if isinstance(value, str):
+        return value
+    encoded = value.get(_BYTES) if isinstance(value, dict) and len(value) == 1 else None
+    try:
+        if isinstance(encoded, str):
+            return base64.b64decode(encoded, validate=True).decode("utf-8", "surrogateescape")
+    except binascii.Error:
+        pass
+    raise ValueError(f"invalid value of '{name}'; expected a text, or {{\"{_BYTES}\": its bytes in base64}}")
 
 
 def encode_json(value: ReplyValue) -> bytes:

@@ -40,11 +40,12 @@ _REQUIRED: Final = {
         ),
         OBSERVER,
     ),
-    **dict.fromkeys(("messages.payload", "tails.open", "tails.read", "tails.close"), VIEWER),
+    **dict.fromkeys(("messages.payload", "messages.export", "tails.open", "tails.read", "tails.close"), VIEWER),
     **dict.fromkeys(
         (
             "messages.get",
             "messages.publish",
+            "messages.import",
             "messages.preview",
             "messages.move",
             "messages.copy",

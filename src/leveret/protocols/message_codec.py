@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from leveret.broker.bodies import Body
 from leveret.broker.broker import Broker
 from leveret.broker.errors import PreconditionFailed
-from leveret.broker.message import AT_ONCE, NOT_BASIC, Entry, Message
+from leveret.broker.message import AT_ONCE, FORMAT_AMQP1, NOT_BASIC, Entry, Message
 from leveret.broker.values import FieldTable
-from leveret.management.descriptions import PROPERTIES
+from leveret.management.descriptions import PROPERTIES, EncodedMessage
+from leveret.protocols import typed_messages
 from leveret.protocols.amqp091 import content
+from leveret.protocols.amqp10.errors import LinkRefused
+from leveret.protocols.amqp10.messages import make_message
 from leveret.protocols.convert import to_amqp0
 from leveret.protocols.message_filters import passes
 from leveret.selectors import Filter
@@ -19,6 +23,8 @@ from leveret.wire.amqp0.dialects import RABBITMQ
 from leveret.wire.amqp0.errors import EncodeError, WireError
 from leveret.wire.amqp0.properties import decode_header, encode_header, scan
 from leveret.wire.amqp0.values import ContentProperties
+from leveret.wire.amqp10.errors import DecodeError
+from leveret.wire.amqp10.sections import split
 
 BASIC: Final = 60
 _NAMES: Final = (*PROPERTIES, "headers", "cluster_id")
@@ -59,6 +65,10 @@ class MessageCodec:
             header = encode_header(BASIC, len(body), known)
         except (EncodeError, TypeError, ValueError, AttributeError) as error:
             raise PreconditionFailed(f"invalid properties: {error}") from None
+        return self._make_basic(address, header, body)
+
+    def _make_basic(self, address: bytes, header: bytes, body: bytes) -> Message:
+        """Return a message with a content header. Raises `PreconditionFailed`."""
         found = Publish(0, address, 0, header, len(body), body, 0, -1, None, None, -1)
         if not scan(found, header, RABBITMQ):
             raise PreconditionFailed("invalid properties")
@@ -79,7 +89,9 @@ class MessageCodec:
 
     def copy_keys(self, message: Message) -> list[str]:
         """Return the routing keys of the CC and BCC headers, and remove BCC."""
-        return content.copy_keys(message) if message.headers_at >= 0 and b"CC" in message.header else []
+        if message.format & NOT_BASIC or message.headers_at < 0 or b"CC" not in message.header:
+            return []
+        return content.copy_keys(message)
 
     def decode(self, entry: Entry) -> tuple[FieldTable, Body]:
         """Return the properties and the body of an entry, as a consumer of 0-9-1 receives them."""
@@ -93,6 +105,34 @@ class MessageCodec:
             return decode_header(header)[2], message.body
         except WireError:
             return {}, message.body
+
+    def typed(self, entry: Entry) -> Callable[[], ContentProperties]:
+        """Return a function that describes all but the payload of an entry as JSON with AMQP types, in any thread."""
+        message = entry.message
+        if message.format == FORMAT_AMQP1:
+            return typed_messages.Amqp10Description(entry).describe
+        header = to_amqp0.convert(entry).header if message.format & NOT_BASIC else content.header_of(entry)
+        return lambda: typed_messages.describe_basic(header)
+
+    def encode_typed(self, fields: Mapping[str, Any], body: bytes, user: str) -> EncodedMessage:
+        """Encode what `typed` describes, in any thread. A user id of another user is left out.
+
+        Raises:
+            ValueError: A field is invalid.
+        """
+        sections = fields.get("amqp10")
+        if sections is not None:
+            return EncodedMessage(True, *typed_messages.encode_sections(sections, body, user))
+        return EncodedMessage(False, typed_messages.encode_basic(fields.get("properties") or {}, len(body), user), body)
+
+    def make(self, address: bytes, encoded: EncodedMessage) -> Message:
+        """Return a message that is published now. Raises `PreconditionFailed` if a property is invalid."""
+        if not encoded.is_amqp10:
+            return self._make_basic(address, encoded.header, encoded.body)
+        try:
+            return make_message(split(encoded.header + encoded.body), address, self._broker.timers, 0)
+        except (DecodeError, LinkRefused) as error:
+            raise PreconditionFailed(f"invalid sections: {error}") from None
 
     def is_selected(self, message: Message, entry: Entry | None, selector: Filter) -> bool:
         """Return whether a message in its place, or without one, matches a selector."""

@@ -318,6 +318,8 @@ def test_the_latest_value_of_a_key_moves(api: HttpBroker) -> None:
         ("GET", "/messages", None),
         ("GET", "/messages/1/payload", None),
         ("POST", "/messages/search", {}),
+        ("GET", "/messages/export", None),
+        ("POST", "/messages/import", {"payload": "x"}),
         ("POST", "/messages/dead-letters", {}),
         ("POST", "/messages/preview", {"to_queue": "mine"}),
         ("POST", "/messages/move", {"to_queue": "mine"}),

@@ -92,6 +92,22 @@ def test_fields_are_hidden_wherever_messages_are_shown(api: HttpBroker) -> None:
         assert message.get("encoded") is None
 
 
+def test_an_export_is_masked_and_says_so(api: HttpBroker) -> None:
+    publish(api, json.dumps(ORDER))
+    publish(api, json.dumps({**ORDER, "filler": "x" * (256 << 10)}))
+    for query in ("", "?ids=1"):
+        reply = api("GET", f"{MESSAGES}/export{query}", user=USER)
+        assert reply.status == 200 and b"4111" not in reply.content and b"Bearer" not in reply.content, reply.content
+        line = json.loads(reply.content.splitlines()[0])
+        assert (line["masked"], json.loads(line["payload"]), line["properties"]["user_id"]) == (True, SHOWN, "***")
+    assert json.loads(api("GET", f"{MESSAGES}/export", user=USER).content.splitlines()[1])["payload"] == ""
+    result = api("POST", "/leveret/vhosts/%2F/messages/import", raw=reply.content).json
+    assert (result["imported"], "management.mask" in result["problems"][0]["reason"]) == (0, True)
+    where = quote('[{"field":"body.card.number","value":"4111"}]')
+    assert api("GET", f"{MESSAGES}/export?where={where}", user=USER).status == 401
+    assert "masked" not in json.loads(api("GET", f"{MESSAGES}/export", user="reader").content.splitlines()[0])
+
+
 @pytest.mark.parametrize("user", ["guest", "reader"])
 def test_exempt_users_see_everything(api: HttpBroker, user: str) -> None:
     publish(api, json.dumps(ORDER))

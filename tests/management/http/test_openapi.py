@@ -227,6 +227,15 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
     | {"state": "ready", "offset": 0, "count": 5, "encoding": "auto", "truncate": 10},
     ("POST", "/leveret/queues/{vhost}/{name}/messages/count"): _LIMITED,
     ("POST", "/leveret/queues/{vhost}/{name}/messages/dead-letters"): _LIMITED | {"header": "x-exception-message"},
+    ("POST", "/leveret/queues/{vhost}/{name}/messages/export"): {
+        "where": _SELECTION["where"],
+        "selector": "n = 1",
+        "state": "ready",
+        "offset": 0,
+        "count": 5,
+        "queue_id": None,
+        "format": "lines",
+    },
     ("POST", "/leveret/queues/{vhost}/{name}/messages/preview"): _LIMITED | {"to_origin_exchange": True},
     ("POST", "/leveret/queues/{vhost}/{name}/messages/move"): _TARGET,
     ("POST", "/leveret/queues/{vhost}/{name}/messages/copy"): _LIMITED | {"to_exchange": NAME, "routing_key": "none"},
@@ -371,7 +380,7 @@ def test_every_body_has_a_schema_of_its_keys(document: dict[str, Any]) -> None:
     # All others take no body.
     others = {(method, path) for path, methods in ROUTES.items() for method in methods if method in ("PUT", "POST")}
     assert {path.rpartition("/")[2] for _, path in others - described} == {
-        "add", "enable", "grow", "pause", "protection", "queues", "resume",
+        "add", "enable", "grow", "import", "pause", "protection", "queues", "resume",
     }  # fmt: skip
 
 

@@ -16,12 +16,13 @@ from leveret.broker.values import freeze
 from leveret.broker.vhost import Vhost
 from leveret.management.json_values import encode_json
 from leveret.management.operations.connections import Cancel, Close
+from leveret.management.operations.importing import Import
 from leveret.management.operations.operation import Context, VhostContext
 from leveret.management.operations.table import DEFINITIONS, OPERATIONS, VHOST_OPERATIONS
 from leveret.management.structs import Arguments
 
 # Fields of requests that name the object, or have the content of a message.
-_NOT_SHOWN: Final = frozenset(("vhost", "name", "queue", "payload", "properties", "password", "password_hash"))
+_NOT_SHOWN: Final = frozenset(("vhost", "name", "queue", "payload", "properties", "messages", "password", "password_hash"))
 # Maximum number of bindings in the record of a deleted queue or exchange, and their bytes as JSON.
 MAX_BINDINGS: Final = 100
 MAX_BINDINGS_SIZE: Final = 32 << 10
@@ -145,6 +146,10 @@ def _name_or_all(request: _MaybeNamed) -> str:
 
 def _queue_name(request: _AboutQueue) -> str:
     return request.queue
+
+
+def _import_target(request: Import) -> str:
+    return request.queue or request.exchange or ""
 
 
 def _user_name(request: _AboutUser) -> str:
@@ -378,6 +383,7 @@ def _global_parameter(context: Context, request: _Named) -> object:
 
 _QUEUE: Final[Subject[Context, _NamedInVhost]] = Subject("queue", _name, _queue(_named_vhost), _vhost_name)
 _PURGED_QUEUE: Final[Subject[Context, _NamedInVhost]] = Subject("queue", _name, _messages(_named_vhost), _vhost_name)
+_IMPORT: Final[Subject[Context, Import]] = Subject("messages", _import_target, None, _vhost_name)
 _MESSAGES: Final[Subject[Context, _AboutQueueInVhost]] = Subject("messages", _queue_name, None, _vhost_name)
 _BINDING: Final[Subject[Context, _AboutBindingInVhost]] = Subject(
     "binding", _binding_name, _binding(_named_vhost), _vhost_name
@@ -421,6 +427,7 @@ _BY_NAME: Final[dict[str, Subject[Context, Any]]] = {
     "queues.delete": Subject("queue", _name, _deleted_queue(_named_vhost), _vhost_name),
     "queues.purge": _PURGED_QUEUE,
     **dict.fromkeys(("messages.move", "messages.copy", "messages.delete", "messages.resend"), _MESSAGES),
+    "messages.import": _IMPORT,
     "exchanges.add": Subject("exchange", _name, _exchange(_named_vhost), _vhost_name),
     "exchanges.delete": Subject("exchange", _name, _deleted_exchange(_named_vhost), _vhost_name),
     **dict.fromkeys(("bindings.add", "bindings.delete"), _BINDING),

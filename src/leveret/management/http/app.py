@@ -38,7 +38,7 @@ from leveret.management.http.log_records import Logs
 from leveret.management.http.mail import Mailer
 from leveret.management.http.masks import NO_MASKS, Masks
 from leveret.management.http.payload_decoder import PayloadDecoder
-from leveret.management.http.request import Answer, Request
+from leveret.management.http.request import Answer, BrokenUpload, CutOff, Request
 from leveret.management.http.settings import HttpSettings
 from leveret.management.http.sign_in import SignIn
 from leveret.management.http.snapshot import Snapshot
@@ -66,6 +66,8 @@ _MAX_QUERY: Final = 16384
 _MAX_BODY: Final = 2 << 20
 # Maximum number of files that are received and processed at a time. Further ones wait.
 _MAX_FILES: Final = 4
+# Maximum number of bodies that are processed while they are received. Further ones are refused.
+_MAX_UPLOADS: Final = 8
 # Methods that change nothing.
 _SAFE: Final = ("GET", "HEAD", "OPTIONS")
 # Seconds for a client to send a body.
@@ -106,6 +108,7 @@ class Application:
         self._logs = Logs(control, log)
         self._base = f"{settings.path_prefix}/api"
         self._files = asyncio.Semaphore(_MAX_FILES)
+        self._uploads = asyncio.Semaphore(_MAX_UPLOADS)
 
     @property
     def cache(self) -> Cache:
@@ -161,7 +164,10 @@ class Application:
         if isinstance(answer.body, EventStream):
             await answer.body.respond(scope["method"], self._stream_headers(headers), receive, send)
             return
-        await self._respond(answer, scope["method"], headers)(scope, receive, send)
+        try:
+            await self._respond(answer, scope["method"], headers)(scope, receive, send)
+        except CutOff as error:  # the server closes the connection, since the answer has no end
+            logger.warning("%s %s was cut off: %s", scope["method"], scope["path"], error)
 
     async def _answer(self, scope: Scope, receive: Receive, headers: Mapping[str, str]) -> Answer:
         parts = self._parts(scope)
@@ -188,7 +194,7 @@ class Application:
         query = _query(scope["query_string"])
 
         async def handle(max_body: int) -> Answer:
-            content = await self._read(receive, headers, max_body)
+            content = b"" if route.streamed else await self._read(receive, headers, max_body)
             return await route.handler(
                 Request(
                     self._settings,
@@ -202,6 +208,7 @@ class Application:
                     query,
                     headers,
                     content,
+                    _chunks(receive, max_body),
                     self._sign_in,
                     address,
                     self._alerts,
@@ -213,6 +220,10 @@ class Application:
             )
 
         limit = self._settings.max_body_size
+        if route.streamed:
+            self._check_upload(headers, limit)
+            async with self._uploads:
+                return await handle(limit)
         if not route.large:
             return await handle(min(limit, _MAX_BODY))
         async with self._files:
@@ -238,14 +249,9 @@ class Application:
 
     async def _read(self, receive: Receive, headers: Mapping[str, str], limit: int) -> bytes:
         """Return the body of a request. Raises `HttpError` (400) if it is too large."""
-        length = headers.get("content-length", "")
-        if length and "transfer-encoding" in headers:  # a proxy may read another length
-            raise HttpError(
-                400, "bad_request", "both content-length and transfer-encoding; expected one", (("connection", "close"),)
-            )
         content = bytearray()
         deadline = asyncio.get_running_loop().time() + _BODY_TIMEOUT
-        more = not (length.isdecimal() and int(length) > limit)
+        more = _length_of(headers) <= limit
         too_large = not more
         while more:
             try:
@@ -264,9 +270,20 @@ class Application:
             raise bad_request("Exceeded HTTP request body size limit")
         return bytes(content)
 
+    def _check_upload(self, headers: Mapping[str, str], limit: int) -> None:
+        """Raise `HttpError` if a body that is processed while it is received is too large, or too many are received."""
+        length = _length_of(headers)
+        if length > limit:
+            raise bad_request(f"the body has {length} bytes; {_expected(limit)}")
+        if self._uploads.locked():
+            raise HttpError(503, "service_unavailable", f"{_MAX_UPLOADS} uploads are being received, the maximum")
+
     def _respond(self, answer: Answer, method: str, headers: Mapping[str, str]) -> Response:
         if isinstance(answer.body, RowStream):
             return self._stream(answer.body, method, headers)
+        if answer.stream is not None:
+            found = {**dict(_SECURITY), **dict(answer.headers), **dict(self._allowed_origin(headers))}
+            return StreamingResponse(answer.stream if method != "HEAD" else (), answer.status, found)
         content = answer.content if answer.body is None else encode(answer.body)
         response = Response(content, answer.status, {**dict(_SECURITY), **dict(answer.headers)})
         if answer.status == 204:
@@ -349,6 +366,40 @@ def _check_restrictions(route: Route, identity: Identity, method: str, path: Map
         raise not_authorised(f"the user has the tag '{READ_ONLY}' and may change nothing")
     if route.payloads:
         identity.check_payloads(path.get("vhost", ""), path["name"])
+
+
+def _length_of(headers: Mapping[str, str]) -> int:
+    """Return the length of a body, 0 if it is unknown. Raises `HttpError` (400)."""
+    length = headers.get("content-length", "")
+    if length and "transfer-encoding" in headers:  # a proxy may read another length
+        raise HttpError(
+            400, "bad_request", "both content-length and transfer-encoding; expected one", (("connection", "close"),)
+        )
+    return int(length) if length.isdecimal() else 0
+
+
+async def _chunks(receive: Receive, limit: int) -> AsyncIterator[bytes]:
+    """Yield the parts of a body. Raises `BrokenUpload`."""
+    size = 0
+    more = True
+    while more:
+        try:
+            async with asyncio.timeout(_BODY_TIMEOUT):
+                message = await receive()
+        except TimeoutError:
+            raise BrokenUpload(408, f"no more of the body arrived within {_BODY_TIMEOUT:g} seconds") from None
+        if message["type"] == "http.disconnect":
+            raise BrokenUpload(400, "the client closed the connection")
+        content = message.get("body", b"")
+        more = message.get("more_body", False)
+        size += len(content)
+        if size > limit:
+            raise BrokenUpload(400, f"the body has more than {limit} bytes; {_expected(limit)}")
+        yield content
+
+
+def _expected(limit: int) -> str:
+    return f"expected at most {limit} (management.max_body_size): send several files, or use the command line"
 
 
 def _address(client: tuple[str, int] | None) -> str:

@@ -26,13 +26,13 @@ _DELETABLE: Final[dict[str, Access]] = {
 }
 
 
-async def _check_queue(request: Request) -> None:
+async def check_queue(request: Request) -> None:
+    """Raise `HttpError` (404) if the queue of the path does not exist."""
     await request.get("queues.show", {"vhost": request.vhost, "name": request.name})
 
 
-def _check_conditions(request: Request) -> None:
+def check_conditions(request: Request, body: Row) -> None:
     """Raise `HttpError` (401) for conditions on what the user may not read, since they disclose it."""
-    body = request.body()
     if body.get("selector"):
         request.masks.check_selector()
     if body.get("since"):
@@ -54,7 +54,7 @@ def check_fields(request: Request, where: list[object]) -> None:
             request.identity.check_payloads(request.vhost, request.name)
 
 
-def _with_body(request: Request, *keys: str) -> Row:
+def with_body(request: Request, *keys: str) -> Row:
     """Return the keys of the body that an operation has."""
     body = request.body()
     return {key: body[key] for key in keys if body.get(key) is not None}
@@ -67,7 +67,7 @@ _TARGET: Final = (*_SELECT, "to_queue", "to_exchange", "routing_key", "to_origin
 _RESEND: Final = ("id", "queue_id", "exchange", "routing_key", "payload", "payload_encoding", "properties")
 
 
-def _numbers(request: Request, *names: str) -> Row:
+def numbers_of(request: Request, *names: str) -> Row:
     """Return the parameters of the query with these names. Raises `HttpError` (400)."""
     return {name: _number(name, request.query[name]) for name in names if name in request.query}
 
@@ -81,20 +81,20 @@ def _number(name: str, text: str) -> int:
 
 async def browse(request: Request) -> Answer:
     """Look at messages; the parameters of the query are those of the operation."""
-    await _check_queue(request)
+    await check_queue(request)
     wanted: Row = {name: request.query[name] for name in _TEXTS if name in request.query}
     if wanted.get("since"):
         request.masks.check_field(_TIME)
-    wanted |= _numbers(request, *_NUMBERS)
+    wanted |= numbers_of(request, *_NUMBERS)
     wanted["encoded"] = request.asks_for("encoded")
     return Answer(body=await _browse(request, wanted))
 
 
 async def search(request: Request) -> Answer:
     """Look for messages; the keys of the body are those of the operation."""
-    await _check_queue(request)
-    _check_conditions(request)
-    return Answer(body=await _browse(request, _with_body(request, *_BROWSE)))
+    await check_queue(request)
+    check_conditions(request, request.body())
+    return Answer(body=await _browse(request, with_body(request, *_BROWSE)))
 
 
 async def _browse(request: Request, wanted: Row) -> Row:
@@ -112,9 +112,9 @@ def _look(call: str, *keys: str) -> Callable[[Request], Awaitable[Answer]]:
     """Return the handler of an operation that counts messages of a queue."""
 
     async def handle(request: Request) -> Answer:
-        await _check_queue(request)
-        _check_conditions(request)
-        wanted = {"vhost": request.vhost, "queue": request.name, **_with_body(request, *keys)}
+        await check_queue(request)
+        check_conditions(request, request.body())
+        wanted = {"vhost": request.vhost, "queue": request.name, **with_body(request, *keys)}
         return Answer(body=await request.control.call(call, wanted, user=request.identity.name))
 
     return handle
@@ -123,9 +123,9 @@ def _look(call: str, *keys: str) -> Callable[[Request], Awaitable[Answer]]:
 async def read_payload(request: Request) -> Answer:
     """Return a range of the payload of a message; the parameters of the query are those of the operation."""
     request.masks.check_body()
-    await _check_queue(request)
+    await check_queue(request)
     wanted: Row = {"vhost": request.vhost, "queue": request.name, "id": _number("id", request.path["id"])}
-    wanted |= _numbers(request, "queue_id", "first", "length")
+    wanted |= numbers_of(request, "queue_id", "first", "length")
     return Answer(body=await request.control.call("messages.payload", wanted, user=request.identity.name))
 
 
@@ -133,9 +133,9 @@ def _change(call: str, *keys: str) -> Callable[[Request], Awaitable[Answer]]:
     """Return the handler of an operation on messages of a queue."""
 
     async def handle(request: Request) -> Answer:
-        await _check_queue(request)
-        _check_conditions(request)
-        return Answer(body=await request.change_as_user(call, {"queue": request.name, **_with_body(request, *keys)}))
+        await check_queue(request)
+        check_conditions(request, request.body())
+        return Answer(body=await request.change_as_user(call, {"queue": request.name, **with_body(request, *keys)}))
 
     return handle
 
@@ -193,7 +193,7 @@ async def change_queues(request: Request) -> Answer:
     """Purge, pause or resume queues whose names match, or list them: `action` and `pattern` are required."""
     request.required("action", "pattern")
     _check_vhost(request)
-    wanted = _with_body(request, "action", "pattern", "vhost", "dry_run", "after")
+    wanted = with_body(request, "action", "pattern", "vhost", "dry_run", "after")
     try:
         return Answer(body=await request.control.call("queues.change_matching", wanted, user=request.identity.name))
     finally:
@@ -207,7 +207,7 @@ async def delete_matching(request: Request) -> Answer:
     if access is None:
         raise bad_request(f"unknown kind '{kind}'; expected one of {', '.join(_DELETABLE)}")
     access.check(request.identity, request.text("vhost", "/"))
-    wanted = _with_body(request, "kind", "pattern", "vhost", "dry_run", "if_unused", "if_empty")
+    wanted = with_body(request, "kind", "pattern", "vhost", "dry_run", "if_unused", "if_empty")
     if kind not in ("users", "vhosts"):
         _check_vhost(request)
     user = request.identity.name if access is ANY else None

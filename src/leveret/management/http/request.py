@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -42,12 +42,26 @@ class Answer:
         body: A value to encode as JSON; None for an empty body.
         headers: More headers.
         content: The body of an answer that is not JSON, whose type is in `headers`.
+        stream: The same in parts. If it raises `CutOff`, the client gets no end of the answer.
     """
 
     status: int = 200
     body: ReplyValue = None
     headers: tuple[tuple[str, str], ...] = ()
     content: bytes = b""
+    stream: AsyncIterator[bytes] | None = None
+
+
+class CutOff(Exception):
+    """An answer that cannot be completed."""
+
+
+class BrokenUpload(Exception):
+    """A body that is not read to its end. `status` is that of the answer."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
 
 
 NO_CONTENT: Final = Answer(204)
@@ -70,6 +84,7 @@ class Request:
         query: The parameters of the query.
         headers: The headers, with names in lower case.
         content: The body.
+        chunks: The parts of a body that is read while it is processed. Raises `BrokenUpload`.
         sign_in: The sessions of users.
         address: The IP address of the client.
         alerts: The alerts that are raised.
@@ -90,6 +105,7 @@ class Request:
     query: Mapping[str, str]
     headers: Mapping[str, str]
     content: bytes
+    chunks: AsyncIterator[bytes]
     sign_in: SignIn
     address: str
     alerts: Alerts

@@ -780,6 +780,40 @@ class SelectBody(Limited):
     queue_id: int | UnsetType = UNSET
 
 
+class ExportBody(Body):
+    """A request for a file of messages: those with these ids, or all that meet the conditions, at most `count`."""
+
+    where: list[Condition] | UnsetType = UNSET
+    selector: str | UnsetType = UNSET
+    since: str | UnsetType = UNSET
+    state: Literal["ready", "unacked"] | UnsetType = UNSET
+    offset: int | UnsetType = UNSET
+    count: int | UnsetType = UNSET
+    encoding: Literal["auto", "base64"] | UnsetType = UNSET
+    ids: list[int] | UnsetType = UNSET
+    queue_id: int | UnsetType = UNSET
+    format: Literal["lines", "array"] | UnsetType = UNSET
+
+
+class ImportProblem(Answer):
+    """A line whose message no queue got."""
+
+    line: int
+    reason: str
+
+
+class ImportReport(Answer):
+    """The result of an import. `stopped` is empty if all lines were processed; `uncertain` has a first and a last line."""
+
+    lines: int
+    imported: int
+    unroutable: int
+    refused: int
+    problems: list[ImportProblem]
+    uncertain: list[int] | None
+    stopped: str
+
+
 class TargetBody(SelectBody):
     """A request about ready messages and their target, one of `to_queue`, `to_exchange` and the origins."""
 

@@ -22,6 +22,7 @@ from leveret.management.http import (
     listings,
     log,
     marks,
+    message_files,
     messages,
     openapi,
     operations,
@@ -58,6 +59,7 @@ class Route:
         payloads: Whether answers have payloads of messages.
         large: Whether a body may be larger than those of requests to the broker.
         reads: Whether the method changes nothing, although it is POST.
+        streamed: Whether the body is processed while it is received.
     """
 
     handler: Handler
@@ -67,6 +69,7 @@ class Route:
     payloads: bool = False
     large: bool = False
     reads: bool = False
+    streamed: bool = False
 
 
 @dataclass(slots=True)
@@ -163,6 +166,13 @@ ROUTES: Final[dict[str, dict[str, Route]]] = {
     "/leveret/queues/{vhost}/{name}/messages/copy": {"POST": Route(in_place.copy)},
     "/leveret/queues/{vhost}/{name}/messages/delete": {"POST": Route(in_place.delete)},
     "/leveret/queues/{vhost}/{name}/messages/resend": {"POST": Route(in_place.resend)},
+    "/leveret/queues/{vhost}/{name}/messages/export": {
+        "GET": Route(message_files.export, payloads=True),
+        "POST": Route(message_files.export_selected, payloads=True, reads=True),
+    },
+    "/leveret/queues/{vhost}/{name}/messages/import": {"POST": Route(message_files.import_to_queue, streamed=True)},
+    "/leveret/exchanges/{vhost}/{name}/messages/import": {"POST": Route(message_files.import_to_exchange, streamed=True)},
+    "/leveret/vhosts/{vhost}/messages/import": {"POST": Route(message_files.import_messages, streamed=True)},
     "/leveret/queues/{vhost}/{name}/messages/tail": {"GET": Route(tails.follow_queue, payloads=True)},
     "/leveret/exchanges/{vhost}/{name}/messages/tail": {"GET": Route(tails.follow_exchange, payloads=True)},
     "/leveret/queues/{vhost}/{name}/messages/{id}/payload": {"GET": Route(in_place.read_payload, payloads=True)},

@@ -211,6 +211,7 @@ class Found(Decoded):
 
 
 D = TypeVar("D", bound=Decoded)
+Describe: TypeAlias = Callable[[Found, Browse, Holder | None], BrowsedMessage]
 
 
 class Turns:
@@ -397,11 +398,16 @@ def check_same(queue: Queue, queue_id: int) -> None:
 
 async def browse(context: Context, request: Browse) -> Browsed:
     """Look at messages of a queue."""
+    return await browse_with(context, request, describe)
+
+
+async def browse_with(context: Context, request: Browse, describe: Describe) -> Browsed:
+    """Look at messages of a queue, which a function describes."""
     if request.count < 1 or request.offset < 0 or request.truncate < 0:
         raise PreconditionFailed("invalid count, offset or truncate; expected a count of at least 1, and at least 0")
     queue = find_queue(context, request.vhost, request.queue)
     if request.state == "unacked":
-        return await _browse_unacked(context, queue, request)
+        return await _browse_unacked(context, queue, request, describe)
     selection = Selection(context, queue, request, request.state)
     if not request.cursor:
         await _skip(selection, request.offset)
@@ -411,7 +417,7 @@ async def browse(context: Context, request: Browse) -> Browsed:
     # Without conditions, all messages of a step are returned.
     async for found in selection.found(STEP if request.where or request.selector else count):
         for item in found:
-            messages.append(_describe(item, request))
+            messages.append(describe(item, request, None))
             if request.state == "delayed":
                 messages[-1].ready_at = _ready_at(context, item.entry)
             size += _returned_size(item.entry.message, request)
@@ -454,7 +460,8 @@ async def _skip(selection: Selection, count: int) -> None:
         await selection.turns.pause()
 
 
-def _describe(found: Found, request: Browse, holder: Holder | None = None) -> BrowsedMessage:
+def describe(found: Found, request: Browse, holder: Holder | None) -> BrowsedMessage:
+    """Return a message of a reply."""
     entry = found.entry
     content = start_of(found.body, request.truncate)
     payload, payload_encoding = encode(content, request.encoding)
@@ -504,7 +511,7 @@ def _returned_size(message: Message, request: Browse) -> int:
     return size + len(message.header) + min(size, MAX_ENCODED_BODY) if request.encoded else size
 
 
-async def _browse_unacked(context: Context, queue: Queue, request: Browse) -> Browsed:
+async def _browse_unacked(context: Context, queue: Queue, request: Browse, describe: Describe) -> Browsed:
     """Look at the messages that consumers have, in the order of their arrival."""
     selection = Selection(context, queue, request)
     after = selection.walk.seq
@@ -529,7 +536,7 @@ async def _browse_unacked(context: Context, queue: Queue, request: Browse) -> Br
         after = entry.seq
         examined += 1
         for found in await matching.matching(describe_entries(context, [entry]), selection.turns):
-            messages.append(_describe(found, request, _holder(entry.holder)))
+            messages.append(describe(found, request, _holder(entry.holder)))
             without_age[entry] = messages[-1]
             size += _returned_size(entry.message, request)
         skipped += len(matching.skipped)

@@ -25,6 +25,7 @@ from leveret.management.structs import Reply, Request
 
 if TYPE_CHECKING:
     from leveret.broker.queues.queue import Queue
+    from leveret.broker.vhost import Vhost
 
 # Maximum number of messages, and bytes of their payloads, in one reply.
 MAX_MESSAGES: Final = 1000
@@ -114,14 +115,15 @@ class Loaded(Waiting):
             self.future.set_result(None)
 
 
-def _address(request: Publish) -> bytes:
+def address_to(request: Publish) -> bytes:
+    """Return the address of a message. Raises `PreconditionFailed`."""
     try:
         return make_address(request.exchange, request.routing_key)
     except ValueError as error:
         raise PreconditionFailed(str(error)) from None
 
 
-def _route(context: Context, request: Publish, address: bytes) -> Route:
+def route_to(context: Context, request: Publish, address: bytes) -> Route:
     """Return the route of a message that the principal may publish."""
     check(context, request.vhost, "write", request.exchange)
     route = context.vhost(request.vhost).route(address)
@@ -132,20 +134,24 @@ def _route(context: Context, request: Publish, address: bytes) -> Route:
 
 def _encode(context: Context, request: Publish, address: bytes, route: Route) -> tuple[Message, list[str]]:
     """Return a message and its further routing keys, all of which the principal may use."""
-    codec = context.managed.codec
-    message = codec.encode(
+    message = context.managed.codec.encode(
         address, payload_of(request.payload, request.payload_encoding), request.properties, context.principal.user
     )
-    keys = codec.copy_keys(message)
+    return message, keys_of(context, request, route, message)
+
+
+def keys_of(context: Context, request: Publish, route: Route, message: Message) -> list[str]:
+    """Return the further routing keys of a message, all of which the principal may use."""
+    keys = context.managed.codec.copy_keys(message)
     if route.exchange.has_topics:
         check_topics(context, request.vhost, request.exchange, [route.routing_key, *keys])
-    return message, keys
+    return keys
 
 
 def find_destinations(context: Context, request: Publish) -> Destinations:
     """Return the queues that a message would reach, and publish nothing."""
-    address = _address(request)
-    route = _route(context, request, address)
+    address = address_to(request)
+    route = route_to(context, request, address)
     message, more_keys = _encode(context, request, address, route)
     keys = check_keys(context.broker, [route.routing_key, *more_keys])
     headers = context.broker.decode_headers(message) if route.depends else {}
@@ -155,13 +161,22 @@ def find_destinations(context: Context, request: Publish) -> Destinations:
 
 def publish(context: Context, request: Publish) -> Published:
     """Publish a message."""
-    vhost = context.vhost(request.vhost)
-    address = _address(request)
-    route = _route(context, request, address)
+    address = address_to(request)
+    route = route_to(context, request, address)
+    check_alarm(context)
+    message, keys = _encode(context, request, address, route)
+    return Published(routed=push(context, context.vhost(request.vhost), route, message, keys))
+
+
+def check_alarm(context: Context) -> None:
+    """Raise `ResourceError` for new messages while publishers are blocked."""
     alarm = context.managed.alarm()
     if alarm:
         raise ResourceError(f"publishers are blocked: {alarm} alarm")
-    message, keys = _encode(context, request, address, route)
+
+
+def push(context: Context, vhost: Vhost, route: Route, message: Message, keys: list[str]) -> bool:
+    """Add a message to the queues of a route. Return whether there is one. Raises `ResourceError` if one refuses it."""
     queues = route.queues
     if route.dynamic or keys:
         check_keys(context.broker, [route.routing_key, *keys])
@@ -171,7 +186,7 @@ def publish(context: Context, request: Publish) -> Published:
     accepted = [queue.push(message) for queue in queues]
     if not all(accepted):
         raise ResourceError("a queue refused the message: it is full (x-overflow)")
-    return Published(routed=bool(queues))
+    return bool(queues)
 
 
 def payload_of(payload: str, encoding: str) -> bytes:

@@ -64,17 +64,22 @@ async def read_payload(context: Context, request: PayloadRange) -> Payload:
     queue = find_queue(context, request.vhost, request.queue)
     if request.queue_id is not None:
         check_same(queue, request.queue_id)
-    found = (
-        await find_message(context, queue, request.id)
-        or await _find_unacked(context, queue, request.id)
-        or await _find_delayed(context, queue, request.id)
-    )
+    found = await find_in_place(context, queue, request.id)
     if found is None:
         raise NotFound(f"{queue} has no message {request.id} any more")
     return Payload(
         first=request.first,
         payload=base64.b64encode(range_of(found.body, request.first, request.length)).decode(),
         payload_bytes=size_of(found.body),
+    )
+
+
+async def find_in_place(context: Context, queue: Queue, number: int) -> Found | None:
+    """Return the ready, unacked or delayed message with an id; None if there is none."""
+    return (
+        await find_message(context, queue, number)
+        or await _find_unacked(context, queue, number)
+        or await _find_delayed(context, queue, number)
     )
 
 

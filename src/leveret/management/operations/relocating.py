@@ -30,7 +30,7 @@ from leveret.management.operations.browsing import (
     next_entries,
 )
 from leveret.management.operations.message_search import last_death
-from leveret.management.operations.messages import MAX_BYTES, Loaded, payload_of, start_of
+from leveret.management.operations.messages import MAX_BYTES, Loaded, check_alarm, payload_of, start_of
 from leveret.management.operations.operation import EACH, Context, Operation, Operations, check, check_topics
 from leveret.management.structs import Reply, Request
 
@@ -356,13 +356,6 @@ def check_log(context: Context) -> None:
         raise ResourceError(f"no messages are moved: {log.reason}")
 
 
-def _check_alarm(context: Context) -> None:
-    """Raise `ResourceError` for new messages while publishers are blocked."""
-    alarm = context.managed.alarm()
-    if alarm:
-        raise ResourceError(f"publishers are blocked: {alarm} alarm")
-
-
 def _check_removable(queue: Queue) -> None:
     if queue.replayable:
         raise NotImplementedByBroker(f"{queue} is a stream, whose messages stay until retention removes them: copy them")
@@ -389,7 +382,7 @@ async def preview(context: Context, request: Target) -> Relocated:
 async def copy(context: Context, request: Target) -> Relocated:
     """Copy messages to a queue or an exchange."""
     queue = find_queue(context, request.vhost, request.queue)
-    _check_alarm(context)
+    check_alarm(context)
     batches = _Batches(context, queue, request)
     await batches.relocate(_Addresses(context, queue.vhost, request), True)
     return batches.result
@@ -408,7 +401,7 @@ async def resend(context: Context, request: Resend) -> Relocated:
     """Publish a changed copy of a message, and delete the message in the same log commit."""
     queue = find_queue(context, request.vhost, request.queue)
     _check_removable(queue)
-    _check_alarm(context)
+    check_alarm(context)
     check_log(context)
     if request.queue_id is not None:
         check_same(queue, request.queue_id)
