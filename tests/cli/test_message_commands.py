@@ -403,3 +403,75 @@ def test_progress_is_shown_on_a_terminal_and_cleared(broker: LeveretProcess, que
     progress, _, result = shown.rpartition("\r\x1b[K")
     assert ("found" in progress, "found" in result, '{"number": 3}' in result) == (True, False, True)
     assert "found" not in on_terminal(Program(broker), *arguments, "--json")[1]
+
+
+# Export and import
+
+
+def test_messages_are_exported_to_a_file_and_imported(
+    commands: Commands, local: Commands, channel: BlockingChannel, queue: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "messages.jsonl"
+    shown = commands.ok("messages", "export", queue, "--where", "body~=[3-5]", "--output", str(file))
+    assert shown == f"exported 3 messages of queue '{queue}' to {file}\n"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [json.loads(line["payload"]) for line in lines] == [{"number": number} for number in (3, 4, 5)]
+    assert list(tmp_path.iterdir()) == [file]
+    assert channel.queue_purge(queue).method.message_count == 10
+    shown = commands.ok("messages", "import", str(file))
+    assert shown == "3 messages imported, 0 unroutable, 0 lines refused; 3 lines processed\n"
+    assert commands.json("messages", "import", str(file), "--queue", queue)["imported"] == 3
+    assert commands.ok("messages", "import", "-", "--queue", queue, input=file.read_text()).startswith(
+        "3 messages imported"
+    )
+    found = local.json("messages", "browse", queue)["messages"]
+    assert [item["payload"] for item in found] == [line["payload"] for line in lines] * 3
+
+
+def test_messages_with_ids_are_exported_as_an_array(commands: Commands, queue: str, tmp_path: Path) -> None:
+    found = commands.json("messages", "browse", queue)["messages"]
+    file = tmp_path / "messages.json"
+    ids = ["--id", str(found[1]["id"]), "--id", "999999"]
+    result = commands.run("messages", "export", queue, *ids, "--format", "array", "--output", str(file))
+    assert (result.exit_code, "1 messages were left out" in result.output) == (1, True)
+    assert [line["payload"] for line in json.loads(file.read_text())] == [found[1]["payload"]]
+    assert "--id excludes" in commands.mistaken("messages", "export", queue, "--id", "1", "--offset", "1")
+    assert "--queue excludes" in commands.mistaken("messages", "import", str(file), "--queue", "a", "--exchange", "b")
+
+
+def test_an_export_goes_to_standard_output(broker: LeveretProcess, queue: str) -> None:
+    program = Program(broker)
+    done = program.run("messages", "export", queue, "--count", "2", "--data-dir", str(broker.data_dir))
+    assert [json.loads(line)["payload"] for line in done.lines] == ['{"number": 0}', '{"number": 1}']
+    assert (done.code, done.err) == (0, f"exported 2 messages of queue '{queue}'\n")
+
+
+def test_large_payloads_are_exported(commands: Commands, channel: BlockingChannel, name: str, tmp_path: Path) -> None:
+    channel.queue_declare(name)
+    channel.basic_publish("", name, b"\xff" * 1_500_000)
+    file = tmp_path / "messages.jsonl"
+    commands.ok("messages", "export", name, "--output", str(file))
+    line = json.loads(file.read_text())
+    assert (line["payload_bytes"], line["payload"][:4], len(line["payload"])) == (1_500_000, "////", 2_000_000)
+    result = commands.run("messages", "import", str(file))
+    assert (result.exit_code, "publish the message with a client" in result.output) == (1, True)
+    channel.queue_delete(name)
+
+
+def test_lines_that_are_not_imported_are_shown(commands: Commands, queue: str, tmp_path: Path) -> None:
+    file = tmp_path / "messages.jsonl"
+    file.write_text(f'{{"routing_key": "nowhere"}}\n{{"routing_key": "{queue}"}}\n{{"x": 1}}\n')
+
+    def failed(*arguments: str) -> str:
+        result = commands.run("messages", "import", *arguments)
+        assert result.exit_code == 1, result.output
+        return result.output
+
+    output = failed(str(file))
+    assert "1 messages imported, 1 unroutable, 1 lines refused; 3 lines processed" in output
+    assert "line 1: no queue would get the message" in output and "line 3: invalid message" in output
+    assert "2 messages were not imported" in output
+    output = failed(str(file), "--exchange", "amq.direct", "--routing-key", "nowhere")
+    assert "0 messages imported, 2 unroutable" in output
+    assert "no queue 'missing'" in failed(str(file), "--queue", "missing")
+    assert "cannot read" in failed(str(tmp_path / "none"))

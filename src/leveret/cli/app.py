@@ -31,7 +31,7 @@ COMMANDS = {
     "status": ("leveret.cli.status:status", "Show the state of the broker."),
     "health": ("leveret.cli.health:health", "Check the broker, for container probes."),
     "queues": ("leveret.cli.queues:queues", "List, add, delete and purge queues."),
-    "messages": ("leveret.cli.queue_messages:messages", "Browse, search, move, copy, delete and replay messages."),
+    "messages": ("leveret.cli.message_files:messages", "Browse, search, move, copy, delete and export messages."),
     "streams": ("leveret.cli.streams:streams", "List, inspect and change streams."),
     "leases": ("leveret.cli.leases:leases", "List and release queue leases."),
     "sink-transactions": ("leveret.cli.sink_transactions:sink_transactions", "List and abort sink transactions."),

@@ -89,7 +89,7 @@ def _read_condition(text: str) -> Item:
     return {"field": field, "match": _MATCHES[operator], "value": value}
 
 
-_where_options = together(
+where_options = together(
     click.option(
         "--where",
         multiple=True,
@@ -101,14 +101,14 @@ _where_options = together(
     ),
     click.option("--selector", help="A JMS message selector that messages must match, too."),
 )
-_since_option = click.option(
+since_option = click.option(
     "--since",
     metavar="TIME",
     default="",
     help="Only messages since a time in ISO 8601 (UTC without a time zone), or since an interval ago, such as 15m, 1h or"
     " 7D. A stream begins at the chunk that contains the time; in other queues, the property `timestamp` decides.",
 )
-_encoding_option = click.option(
+encoding_option = click.option(
     "--encoding",
     type=click.Choice(["auto", "base64"]),
     default="auto",
@@ -121,7 +121,7 @@ _truncate_option = click.option(
     metavar="BYTES",
     help=f"Bytes of a payload to show.  [default: {_TABLE_BYTES}, with --json {_JSON_BYTES}]",
 )
-_state_option = click.option(
+state_option = click.option(
     "--state",
     type=click.Choice(list(COLUMNS)),
     default="ready",
@@ -131,15 +131,15 @@ _state_option = click.option(
 _count_option = click.option(
     "--count", type=click.IntRange(1), default=100, show_default=True, help="Maximum number of messages to show."
 )
-_queue_id_option = click.option(
+queue_id_option = click.option(
     "--queue-id", type=int, help="Refuse if the queue was declared again since `browse` has shown this id."
 )
 _choice_options = together(
     click.option("--id", "ids", type=int, multiple=True, help="Id of a message, as `browse` shows it; repeatable."),
-    _where_options,
-    _since_option,
+    where_options,
+    since_option,
     click.option("--all", "everything", is_flag=True, help="All ready messages."),
-    _queue_id_option,
+    queue_id_option,
 )
 _dry_run_option = click.option("--dry-run", is_flag=True, help="Count the messages that match, and change nothing.")
 _selection_options = together(_choice_options, _dry_run_option)
@@ -164,12 +164,12 @@ def messages() -> None:
 
 @messages.command()
 @click.argument("queue")
-@_state_option
+@state_option
 @click.option("--offset", type=click.IntRange(0), default=0, help="Messages to skip; of a stream, the first offset.")
-@_since_option
+@since_option
 @_count_option
 @_truncate_option
-@_encoding_option
+@encoding_option
 @in_vhost_option
 @remote_options
 def browse(
@@ -181,12 +181,12 @@ def browse(
 
 @messages.command()
 @click.argument("queue")
-@_where_options
-@_state_option
-@_since_option
+@where_options
+@state_option
+@since_option
 @_count_option
 @_truncate_option
-@_encoding_option
+@encoding_option
 @in_vhost_option
 @remote_options
 def search(queue: str, count: int, truncate: int | None, **options: Reply) -> None:
@@ -231,7 +231,7 @@ def preview(queue: str, vhost: str, **options: Reply) -> None:
 
 @messages.command("dead-letters")
 @click.argument("queue")
-@_where_options
+@where_options
 @click.option("--header", metavar="NAME", help="A header, as of an exception; each of its values is a group of its own.")
 @in_vhost_option
 @remote_options
@@ -278,7 +278,7 @@ def delete(queue: str, vhost: str, dry_run: bool, **options: Reply) -> None:
     help="A file with the new payload.",
 )
 @click.option("--properties", metavar="JSON", help="All new properties, as `browse --json` shows them.")
-@_queue_id_option
+@queue_id_option
 @in_vhost_option
 @remote_options
 def resend(

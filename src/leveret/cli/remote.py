@@ -66,6 +66,14 @@ def read_arguments(pairs: tuple[str, ...]) -> Item:
     return read_table(pairs, "--argument")
 
 
+class Refused(Failed):
+    """The broker refuses a call. `condition` is that of its error, "" if it is unknown."""
+
+    def __init__(self, text: str, condition: str) -> None:
+        super().__init__(text)
+        self.condition = condition
+
+
 class Remote:
     """A running broker.
 
@@ -90,7 +98,16 @@ class Remote:
         except control_client.NoBroker as error:
             raise Failed(str(error), NO_BROKER) from None
         except control_client.CallFailed as error:
-            raise Failed(str(error)) from None
+            raise Refused(str(error), error.condition) from None
+
+    def find(self, call: str, /, **arguments: Reply) -> Reply:
+        """Return the result of a call; None if the object does not exist. Raises `Failed`."""
+        try:
+            return self.call(call, **arguments)
+        except Refused as refused:
+            if refused.condition == "not-found":
+                return None
+            raise
 
     def show_list(self, call: str, columns: Columns, order: Sequence[str] = (), **arguments: Reply) -> None:
         """Print the list that a call returns, as a table, or as JSON with --json. `order` names the sort keys."""
