@@ -1,6 +1,6 @@
 """Publish messages that `messages.export` has returned, or that were written in the same format.
 
-A message that is refused does not prevent the others. A batch that cannot be completed reports how many messages it has processed.
+A message that is refused does not prevent the others. A batch that ends early reports how many messages it has processed.
 """
 
 from __future__ import annotations
