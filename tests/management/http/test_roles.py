@@ -32,6 +32,18 @@ def test_a_read_only_user_changes_nothing(api: HttpBroker, method: str, path: st
     assert (reply.status, "'read-only'" in reply.json["reason"]) == (401, True)
 
 
+def test_a_read_only_user_compares_definitions(api: HttpBroker) -> None:
+    document = {"vhosts": [{"name": "read-only-dry-run"}]}
+    for path in ("/definitions", "/all-configuration"):
+        reply = api("POST", f"{path}?dry_run=true", document, user="viewer")
+        assert (reply.status, len(reply.json["added"])) == (200, 1)
+        for value in ("false", "", "True", "true&dry_run=0"):
+            assert api("POST", f"{path}?dry_run={value}", document, user="viewer").status == 401
+    assert api("POST", "/users/bulk-delete?dry_run=true", {"users": []}, user="viewer").status == 401
+    assert api("POST", "/definitions?dry_run=true", document, user="monitor").status == 401
+    assert api("GET", "/vhosts/read-only-dry-run").status == 404
+
+
 def test_a_read_only_user_sees_what_the_other_tags_allow(api: HttpBroker) -> None:
     assert api.get("/whoami", user="viewer")["tags"] == ["administrator", "read-only"]
     assert {user["name"] for user in api.get("/users", user="viewer")} >= {"viewer", "guest"}

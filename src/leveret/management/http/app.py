@@ -38,7 +38,7 @@ from leveret.management.http.log_records import Logs
 from leveret.management.http.mail import Mailer
 from leveret.management.http.masks import NO_MASKS, Masks
 from leveret.management.http.payload_decoder import PayloadDecoder
-from leveret.management.http.request import Answer, BrokenUpload, CutOff, Request
+from leveret.management.http.request import Answer, BrokenUpload, CutOff, Request, asks_for
 from leveret.management.http.settings import HttpSettings
 from leveret.management.http.sign_in import SignIn
 from leveret.management.http.snapshot import Snapshot
@@ -188,10 +188,11 @@ class Application:
         address = client[0] if client else ""
         identity = ANONYMOUS if route.public else await self._sign_in.identify(headers, address, method not in _SAFE)
         _check_access(route, identity, path)
-        _check_restrictions(route, identity, method, path)
+        query = _query(scope["query_string"])
+        is_dry_run = route.has_dry_run and asks_for(query, "dry_run")
+        _check_restrictions(route, identity, path, changes=method not in _SAFE and not route.reads and not is_dry_run)
         if "vhost" in path and route.scope != "all":
             await self._check_vhost(path["vhost"])
-        query = _query(scope["query_string"])
 
         async def handle(max_body: int) -> Answer:
             content = b"" if route.streamed else await self._read(receive, headers, max_body)
@@ -360,9 +361,9 @@ def _check_access(route: Route, identity: Identity, path: Mapping[str, str]) -> 
         raise not_found()
 
 
-def _check_restrictions(route: Route, identity: Identity, method: str, path: Mapping[str, str]) -> None:
+def _check_restrictions(route: Route, identity: Identity, path: Mapping[str, str], *, changes: bool) -> None:
     """Raise `HttpError` (401) if a tag or the roles of the user forbid to change objects or to read payloads."""
-    if method not in _SAFE and not route.reads and identity.is_read_only():
+    if changes and identity.is_read_only():
         raise not_authorised(f"the user has the tag '{READ_ONLY}' and may change nothing")
     if route.payloads:
         identity.check_payloads(path.get("vhost", ""), path["name"])

@@ -193,7 +193,7 @@ class Request:
 
     def asks_for(self, name: str) -> bool:
         """Return whether a parameter of the query is true."""
-        return self.query.get(name) in ("true", "1")
+        return asks_for(self.query, name)
 
     def changed(self) -> None:
         """Have lists that are read from now on show all changes so far."""
@@ -242,6 +242,11 @@ class Request:
         if found is None:
             raise not_found()
         return found
+
+
+def asks_for(query: Mapping[str, str], name: str) -> bool:
+    """Return whether a parameter of a query is true."""
+    return query.get(name) in ("true", "1")
 
 
 def exchange_of(name: str) -> str:

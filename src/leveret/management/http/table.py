@@ -60,6 +60,7 @@ class Route:
         large: Whether a body may be larger than those of requests to the broker.
         reads: Whether the method changes nothing, although it is POST.
         streamed: Whether the body is processed while it is received.
+        has_dry_run: Whether it changes nothing with `dry_run` in the query.
     """
 
     handler: Handler
@@ -70,6 +71,7 @@ class Route:
     large: bool = False
     reads: bool = False
     streamed: bool = False
+    has_dry_run: bool = False
 
 
 @dataclass(slots=True)
@@ -84,7 +86,7 @@ class Node:
 
 _DEFINITIONS: Final = {
     "GET": Route(definitions.download, ADMIN, "all"),
-    "POST": Route(definitions.upload, ADMIN, "all", large=True),
+    "POST": Route(definitions.upload, ADMIN, "all", large=True, has_dry_run=True),
 }
 _LOGIN_ATTEMPTS: Final = {
     "GET": Route(overview.list_login_attempts, MONITOR),

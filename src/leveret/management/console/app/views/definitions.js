@@ -1,10 +1,11 @@
 // Definitions: export, and import of a file after a look at what it would change.
 
-import { call, get, path } from "../api.js";
+import { call, get, path, withQuery } from "../api.js";
 import { save } from "../csv.js";
 import { count, plain, plural } from "../format.js";
 import { html, useState } from "../html.js";
 import { route } from "../route.js";
+import { isReadOnly } from "../session.js";
 import { confirmChange } from "../ui/dialog.js";
 import { Note, Panel, Title, toast } from "../ui/parts.js";
 import { VhostChoice } from "../ui/list.js";
@@ -12,51 +13,17 @@ import { VhostChoice } from "../ui/list.js";
 const MAX_FILE = 20 << 20;
 const MAX_SHOWN = 200;
 
-// Keys that identify an object of each section.
-const SECTIONS = {
-  users: ["name"],
-  vhosts: ["name"],
-  permissions: ["vhost", "user"],
-  topic_permissions: ["vhost", "user", "exchange"],
-  parameters: ["vhost", "component", "name"],
-  global_parameters: ["name"],
-  policies: ["vhost", "name"],
-  queues: ["vhost", "name"],
-  exchanges: ["vhost", "name"],
-  bindings: ["vhost", "source", "destination_type", "destination", "routing_key", "arguments"],
-};
-// Keys whose values differ in every export.
-const VOLATILE = new Set(["password_hash", "hashing_algorithm"]);
+/** Whether an import changes nothing. */
+const isEqual = ({ added, changed, skipped, refused }) =>
+  added.length + changed.length + refused.length === 0 && !skipped.some(({ after }) => after);
 
-function canonical(value) {
-  if (Array.isArray(value)) {
-    return value.map(canonical);
-  }
-  if (value !== null && typeof value === "object") {
-    return Object.fromEntries(Object.entries(value).filter(([key]) => !VOLATILE.has(key)).sort().map(([key, inner]) => [key, canonical(inner)]));
-  }
-  return value;
-}
-
-/** Returns what an import of `wanted` changes in `current`: `{section, identity, kind, before, after}` each. */
-function difference(current, wanted) {
-  const found = [];
-  for (const [section, keys] of Object.entries(SECTIONS)) {
-    const identity = (item) => keys.map((key) => plain(canonical(item[key]))).join(" · ");
-    const known = new Map((current[section] ?? []).map((item) => [identity(item), item]));
-    for (const item of wanted[section] ?? []) {
-      const name = identity(item);
-      const before = known.get(name);
-      const [old, now] = [JSON.stringify(canonical(before ?? null)), JSON.stringify(canonical(item))];
-      if (!before) {
-        found.push({ section, name, kind: "added", after: now });
-      } else if (old !== now) {
-        found.push({ section, name, kind: "differs", before: old, after: now });
-      }
-    }
-  }
-  return found;
-}
+/** Returns the lines about each object: `{sign, text, before, after}`. */
+const linesOf = ({ added, changed, skipped, refused }) => [
+  ...refused.map((item) => ({ sign: "!", text: `${item.label}: ${item.reason}` })),
+  ...added.map((item) => ({ sign: "+", text: item.label, after: item.after })),
+  ...changed.map((item) => ({ sign: "~", text: item.label, before: item.before, after: item.after })),
+  ...skipped.map((item) => ({ sign: "=", text: `${item.label}: ${item.reason}` })),
+];
 
 export function DefinitionsView() {
   const vhost = route.value.query.vhost ?? "";
@@ -81,7 +48,7 @@ export function DefinitionsView() {
         throw new Error(`The file has ${count(file?.size)} bytes; expected at most ${count(MAX_FILE)}`);
       }
       const wanted = JSON.parse(await file.text());
-      setPlan({ file: file.name, wanted, changes: difference(await get(target), wanted) });
+      setPlan({ file: file.name, wanted, report: await call("POST", withQuery(target, { dry_run: "true" }), wanted) });
     } catch (error) {
       toast(error.message, "bad");
     }
@@ -90,7 +57,7 @@ export function DefinitionsView() {
   const apply = () =>
     confirmChange({
       title: "Import definitions",
-      text: html`Imports <b>${plan.file}</b>: ${plural(plan.changes.length, "difference")}. Objects that are not in the file stay.`,
+      text: html`Imports <b>${plan.file}</b>: ${plural(changesOf(plan.report), "difference")}. Objects that are not in the file stay.`,
       label: "Import definitions",
       change: async () => {
         await call("POST", target, plan.wanted);
@@ -116,21 +83,28 @@ export function DefinitionsView() {
         </div>
       <//>
     </div>
-    ${plan &&
-    html`
-      <${Panel} title=${`Differences of ${plan.file}`} actions=${plan.changes.length > 0 && html`<button class="primary" onClick=${apply}>Import…</button>`}>
-        ${plan.changes.length === 0
-          ? html`<${Note}>The broker already has everything in this file.<//>`
-          : html`<pre class="payload" tabindex="0" aria-label="Differences">${plan.changes.slice(0, MAX_SHOWN).map(
-              (change) => html`
-                <div>${change.kind === "added" ? "+" : "~"} ${change.section}  ${change.name}</div>
-                ${change.before && html`<div class="removed">    - ${change.before}</div>`}
-                <div class="added">    + ${change.after}</div>
-              `,
-            )}</pre>`}
-        ${plan.changes.length > MAX_SHOWN && html`<p class="muted">and ${count(plan.changes.length - MAX_SHOWN)} more</p>`}
-      <//>
-    `}
+    ${plan && html`<${Plan} ...${plan} apply=${apply} />`}
   `;
 }
 
+const changesOf = ({ added, changed }) => added.length + changed.length;
+
+/** The differences between a file and the broker. */
+function Plan({ file, report, apply }) {
+  const lines = linesOf(report);
+  return html`
+    <${Panel} title=${`Differences of ${file}`} actions=${changesOf(report) > 0 && html`<button class="primary" disabled=${isReadOnly()} onClick=${apply}>Import…</button>`}>
+      ${isEqual(report) && html`<${Note}>The broker already has everything in this file.<//>`}
+      ${report.refused.length > 0 && html`<${Note} tone="warn">${plural(report.refused.length, "object")} of the file cannot be imported: see the reasons.<//>`}
+      ${lines.length > 0 &&
+      html`<pre class="payload" tabindex="0" aria-label="Differences">${lines.slice(0, MAX_SHOWN).map(
+        ({ sign, text, before, after }) => html`
+          <div>${sign} ${text}</div>
+          ${before && html`<div class="removed">    - ${plain(before)}</div>`}
+          ${after && html`<div class="added">    + ${plain(after)}</div>`}
+        `,
+      )}</pre>`}
+      ${lines.length > MAX_SHOWN && html`<p class="muted">and ${count(lines.length - MAX_SHOWN)} more</p>`}
+    <//>
+  `;
+}
