@@ -266,7 +266,9 @@ def letters(channel: BlockingChannel, queue: str, other: str, name: str) -> Iter
     for number in range(9):
         headers = {"number": number} | ({"error": "timeout" if number < 4 else "no stock"} if number < 6 else {})
         target = died if number < 6 else deleted
-        channel.basic_publish(exchange, target, b"x", pika.BasicProperties(headers=headers, delivery_mode=2))
+        timestamp = int(time.time()) - (7200 if number < 4 else 0)
+        properties = pika.BasicProperties(headers=headers, timestamp=timestamp, delivery_mode=2)
+        channel.basic_publish(exchange, target, b"x", properties)
         delivery, _, _ = channel.basic_get(target)
         assert delivery is not None
         channel.basic_reject(delivery.delivery_tag, requeue=False)
@@ -286,6 +288,9 @@ def test_dead_letters_are_counted_in_groups(commands: Commands, letters: str, na
         ["rejected", f"{name}-died", "no stock", 2, 2],
     ]
     assert {group["exchange"] for group in found["groups"]} == {f"{name}-exchange"}
+    groups = commands.json("messages", "dead-letters", letters, "--header", "error", "--since", "1h")["groups"]
+    assert [(group["header"], group["messages"]) for group in groups] == [(None, 3), ("no stock", 2)]
+    assert "expected ISO 8601" in commands.run("messages", "dead-letters", letters, "--since", "yesterday").stderr
     lines = commands.ok("messages", "dead-letters", letters, "--where", "death.reason=rejected").splitlines()
     assert lines[0].split() == ["reason", "queue", "exchange", "messages", "size"]
     assert [line.split() for line in lines[1:]] == [

@@ -232,12 +232,13 @@ def preview(queue: str, vhost: str, **options: Reply) -> None:
 @messages.command("dead-letters")
 @click.argument("queue")
 @where_options
+@since_option
 @click.option("--header", metavar="NAME", help="A header, as of an exception; each of its values is a group of its own.")
 @in_vhost_option
 @remote_options
-def dead_letters(queue: str, where: list[Item], selector: str | None, header: str | None, vhost: str) -> None:
+def dead_letters(queue: str, where: list[Item], selector: str | None, since: str, header: str | None, vhost: str) -> None:
     """Count the messages of QUEUE by the reason, the queue and the exchange of their last death."""
-    _show_groups(current(), vhost=vhost, queue=queue, where=where, selector=selector, header=header)
+    _show_groups(current(), vhost=vhost, queue=queue, where=where, selector=selector, since=since, header=header)
 
 
 @messages.command()

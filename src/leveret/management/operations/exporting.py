@@ -34,7 +34,7 @@ class Export(Browse, kw_only=True):
     """Request for complete messages. A payload with more bytes than `truncate` is omitted.
 
     Attributes:
-        ids: The ids of ready or unacked messages; None for those that meet the conditions.
+        ids: The ids of ready, unacked or delayed messages; None for those that meet the conditions.
         queue_id: The id of the queue that was browsed. If it was declared again since, the request is refused.
         typed: Whether values keep their types. Otherwise all messages have properties as `messages.browse` returns them.
     """
