@@ -38,11 +38,12 @@ from leveret.management.http.log_records import Logs
 from leveret.management.http.mail import Mailer
 from leveret.management.http.masks import NO_MASKS, Masks
 from leveret.management.http.payload_decoder import PayloadDecoder
-from leveret.management.http.request import Answer, BrokenUpload, CutOff, Request, asks_for
+from leveret.management.http.request import Answer, CutOff, Request, asks_for
 from leveret.management.http.settings import HttpSettings
 from leveret.management.http.sign_in import SignIn
 from leveret.management.http.snapshot import Snapshot
 from leveret.management.http.table import Route, find
+from leveret.management.http.uploads import chunks, expected_size
 from leveret.management.http.webhooks import Webhooks
 from leveret.management.recent_log import LogRecords
 from leveret.security.tags import READ_ONLY
@@ -209,7 +210,7 @@ class Application:
                     query,
                     headers,
                     content,
-                    _chunks(receive, max_body),
+                    chunks(receive, max_body),
                     self._sign_in,
                     address,
                     self._alerts,
@@ -275,7 +276,7 @@ class Application:
         """Raise `HttpError` if a body that is processed while it is received is too large, or too many are received."""
         length = _length_of(headers)
         if length > limit:
-            raise bad_request(f"the body has {length} bytes; {_expected(limit)}")
+            raise bad_request(f"the body has {length} bytes; {expected_size(limit)}")
         if self._uploads.locked():
             raise HttpError(503, "service_unavailable", f"{_MAX_UPLOADS} uploads are being received, the maximum")
 
@@ -377,30 +378,6 @@ def _length_of(headers: Mapping[str, str]) -> int:
             400, "bad_request", "both content-length and transfer-encoding; expected one", (("connection", "close"),)
         )
     return int(length) if length.isdecimal() else 0
-
-
-async def _chunks(receive: Receive, limit: int) -> AsyncIterator[bytes]:
-    """Yield the parts of a body. Raises `BrokenUpload`."""
-    size = 0
-    more = True
-    while more:
-        try:
-            async with asyncio.timeout(_BODY_TIMEOUT):
-                message = await receive()
-        except TimeoutError:
-            raise BrokenUpload(408, f"no more of the body arrived within {_BODY_TIMEOUT:g} seconds") from None
-        if message["type"] == "http.disconnect":
-            raise BrokenUpload(400, "the client closed the connection")
-        content = message.get("body", b"")
-        more = message.get("more_body", False)
-        size += len(content)
-        if size > limit:
-            raise BrokenUpload(400, f"the body has more than {limit} bytes; {_expected(limit)}")
-        yield content
-
-
-def _expected(limit: int) -> str:
-    return f"expected at most {limit} (management.max_body_size): send several files, or use the command line"
 
 
 def _address(client: tuple[str, int] | None) -> str:
