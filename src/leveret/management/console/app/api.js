@@ -62,16 +62,17 @@ export function withQuery(target, parameters) {
 }
 
 /**
- * Sends a request and returns the response if it succeeds. Throws `ApiError`.
+ * Sends a request and returns the response if it succeeds. Throws `ApiError`, whose `answer` is the decoded body.
  *
+ * The body is JSON, or the bytes of `content`.
  * A request without a session (`anonymous`) is not abandoned with it.
  */
-export async function send(method, target, { body, headers = {}, signal, anonymous = false } = {}) {
+export async function send(method, target, { body, content, headers = {}, signal, anonymous = false } = {}) {
   let response;
   try {
     response = await fetch(new URL(`.${target}`, BASE), {
       method,
-      body: body === undefined ? undefined : JSON.stringify(body),
+      body: body === undefined ? content : JSON.stringify(body),
       // The header has the API neither ask the browser for a password nor take changes of other pages for the user's.
       headers: { ...headers, "x-leveret-console": "1" },
       credentials: "same-origin",
@@ -90,14 +91,16 @@ export async function send(method, target, { body, headers = {}, signal, anonymo
   const text = await response.text();
   let reason = text;
   let kind = "";
+  let answer;
   try {
-    const answer = JSON.parse(text);
+    answer = JSON.parse(text);
     kind = answer.error;
     reason = typeof answer.reason === "string" ? answer.reason : JSON.stringify(answer.reason ?? answer.error);
   } catch {
     // Not an answer of the API: a proxy's page.
   }
   const error = new ApiError(response.status, reason || `the broker answers with status ${response.status}`);
+  error.answer = answer;
   // The spelling "not_authorised" means that the user lacks a right.
   if (response.status === 401 && kind !== "not_authorised") {
     onSignedOut(error);

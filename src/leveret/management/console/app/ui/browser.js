@@ -6,8 +6,10 @@ import { bytes, count, duration, plural, time } from "../format.js";
 import { html, useEffect, useRef, useState } from "../html.js";
 import { refresh } from "../live.js";
 import { route, setQuery } from "../route.js";
+import { mayReadPayloads } from "../session.js";
 import { ChangeForm, openDialog } from "./dialog.js";
 import { Area, Check, Choice, parseObject, Text, useFields } from "./form.js";
+import { exportMessages, ImportMessages } from "./files.js";
 import { GetMessages, Message } from "./messages.js";
 import { Failure, Note, Panel } from "./parts.js";
 import { fromBase64, PART } from "./payload.js";
@@ -172,11 +174,14 @@ export function MessageBrowser({ queue }) {
   const skipped = (found?.skipped ?? 0) + rest.skipped;
   const matching = messages.length + rest.messages;
   const isSearch = isSearchFor(read);
-  const mayOperate = useRole(queue)("operator");
+  const may = useRole(queue);
+  const mayOperate = may("operator");
+  const mayExport = may("viewer") && mayReadPayloads();
   const canChange = mayOperate && read?.state === "ready" && (selected.size > 0 || (isSearch && messages.length > 0));
   const what = selected.size > 0 ? plural(selected.size, "selected message") : "all messages that match";
   const body = selected.size > 0 ? { ids: [...selected], queue_id: found?.queue_id } : selection(read ?? values);
   const change = { queue, what, body, done: again };
+  const exported = selected.size > 0 ? body : { ...body, state: read?.state, offset: Number(read?.offset) };
   const message = messages[chosen];
   const { value: waiting } = useResource(read?.state === "delayed" ? placePath(queue, "ready") : null);
 
@@ -215,6 +220,8 @@ export function MessageBrowser({ queue }) {
         </span>
         <button disabled=${!canChange || isStream} onClick=${() => openDialog("Move messages", () => html`<${Relocate} ...${change} verb="Move" />`)}>Move messages…</button>
         <button disabled=${!canChange} onClick=${() => openDialog("Copy messages", () => html`<${Relocate} ...${change} verb="Copy" />`)}>Copy messages…</button>
+        <button disabled=${!mayExport || messages.length === 0} onClick=${() => exportMessages(queue, exported, selected.size > 0 ? what : isSearch ? "all messages that match" : `all ${read.state} messages`)}>Export</button>
+        <button disabled=${!mayOperate} onClick=${() => openDialog("Import messages", () => html`<${ImportMessages} queue=${queue} done=${again} />`)}>Import…</button>
         <button class="danger" disabled=${!canChange || isStream} onClick=${() => openDialog("Delete messages", () => html`<${Delete} ...${change} />`)}>Delete messages…</button>
         ${canChange && html`<span class="small muted">${what}</span>`}
       </div>
