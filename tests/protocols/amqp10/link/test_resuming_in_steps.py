@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from leveret.broker import metadata
 from leveret.broker.queues.queue import Queue
 from leveret.protocols.amqp10.connection.connection import Connection
 from leveret.protocols.amqp10.terminus.source import SourceTerminus
@@ -14,7 +15,9 @@ from leveret.protocols.amqp10.terminus.target import TargetTerminus
 from leveret.wire.amqp10.messaging import Accepted, Modified, Released, Source, Target
 from leveret.wire.amqp10.output import Output
 from leveret.wire.amqp10.transport import Attach, Close, Detach, Disposition, End, Flow, Transfer
+from tests.broker.support import HeldLog
 from tests.protocols.amqp10.support import Client, Session, body_of, connect, make_site, message
+from tests.protocols.amqp10.terminus.test_durable_termini import crash, kept
 from tests.protocols.support import Site
 from tests.support.queues import classic
 
@@ -401,3 +404,32 @@ def test_the_map_of_a_target_is_sent_in_steps(site: Site) -> None:
     answer = client.take(Attach)
     assert turns >= MANY // STEP and list(answer.unsettled) == list(known) == list(terminus.deliveries)
     assert {type(state) for state in answer.unsettled.values()} == {Accepted}
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 2), (1, 2), (2, 1), (2, 0)])
+@pytest.mark.parametrize("event", [None, drop, steal, delete], ids=lambda event: getattr(event, "__name__", "none"))
+def test_the_durability_of_many_deliveries_changes_in_steps(
+    before: int, after: int, event: Callable[[Site, Client], None] | None
+) -> None:
+    source = Source("q", expiry_policy="never", durable=after)
+    for count in range(6, 42, 12):
+        site = make_small_site(log=HeldLog())
+        hold(site, Source("q", expiry_policy="never", durable=before)).client.drop()
+        client = connect(site)
+        client.begin(incoming_window=1 << 31)
+        attach(client, source, unsettled={tag_of(number): None for number in range(MANY)})
+        for _ in range(count):
+            step(site)
+        if event is not None:
+            event(site, client)
+        changed = [found.durable == after for found in site.protocols.amqp10.termini.by_key.values()]
+        restarted = crash(site)
+        queue = queue_of(restarted)
+        assert queue.ready_count + queue.unacked == MANY
+        assert len(kept(restarted, metadata.LINK_STATE)) == queue.unacked
+        site.run()
+        if event is None or (event is not delete and all(changed)):
+            expected = MANY if after == 2 and event is not steal else 0
+            assert len(kept(site, metadata.LINK_STATE)) == expected
+        assert received_after_all(site) == list(range(MANY))
+        assert not kept(site, metadata.LINK_STATE)

@@ -109,6 +109,9 @@ class Resumption:
         returned: list[tuple[bytes, Checked]] = []
         settled: list[tuple[bytes, Checked]] = []
         work = 0
+        yield from terminus.storing()
+        if link.closed:
+            return
         for tag in tags:
             if work >= COMPARED_WORK:
                 settled = self._confirm(settled)

@@ -7,6 +7,7 @@ or the link is attached elsewhere, `collect` moves them here, by tag. Their entr
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
@@ -25,6 +26,7 @@ from leveret.wire.amqp10.composite import Composite
 from leveret.wire.amqp10.values import Checked
 
 if TYPE_CHECKING:
+    from leveret.broker.log import Log
     from leveret.protocols.amqp10.link.link import Link
     from leveret.protocols.amqp10.link.outgoing import LinkConsumer, OutgoingLink
     from leveret.protocols.amqp10.link.pending_attach import PendingAttach
@@ -35,6 +37,9 @@ if TYPE_CHECKING:
 
 # Deliveries that are moved from a session between two checks of the budget.
 COLLECTED_AT_ONCE: Final = 64
+# Units of work to store the state of a delivery, and to remove it.
+STORE_WORK: Final = 5
+REMOVE_WORK: Final = 3
 
 
 class Unsettled:
@@ -71,6 +76,14 @@ def _returning(entries: Iterator[Entry], apply: Callable[[Entry], None]) -> Iter
         frozen.thaw()
 
 
+def _removing_stored(log: Log, id: str, stored: list[tuple[bytes, Entry]]) -> Iterator[int]:
+    """Remove the deliveries of a terminus, which had this id, from the log in steps."""
+    for tag, entry in stored:
+        if terminus_store.is_stored(entry):
+            terminus_store.remove_delivery(log, id, tag)
+        yield REMOVE_WORK
+
+
 class SourceTerminus(Terminus):
     """A source.
 
@@ -91,6 +104,8 @@ class SourceTerminus(Terminus):
         self.last: OutgoingLink | None = None
         self.unsettled: dict[bytes, Unsettled] = {}
         self.seen: dict[int, int] = {}
+        # Tags of deliveries whose state is not yet in the log.
+        self.to_store: deque[bytes] = deque()
 
     def seen_in(self, queue: Queue) -> dict[int, int]:
         """Return what a browser of the queue has seen; nothing if the terminus had another queue before."""
@@ -106,19 +121,33 @@ class SourceTerminus(Terminus):
         link.bind(self)
 
     def attach(self, link: Link, description: Checked) -> None:
-        if self.stores_unsettled() and description.durable != UNSETTLED_STATE:
-            for tag, item in self.unsettled.items():
-                self._remove_stored(tag, item)
         before = self.stores_unsettled()
+        former = self.id
+        if before and description.durable != UNSETTLED_STATE:
+            self.to_store.clear()
+            if description.durable:
+                self.forget_id()  # the stored deliveries are of no terminus from now on
         super().attach(link, description)
         self.source = description
         if self.stores_unsettled() and not before:
-            for tag, item in self.unsettled.items():
-                self._store(tag, item)
+            self.to_store.extend(self.unsettled)
+        elif before and former != self.id:
+            stored = [(tag, item.entry) for tag, item in self.unsettled.items() if item.entry is not None]
+            self.registry.broker.jobs.run_steps(_removing_stored(self.registry.broker.log, former, stored))
 
     def stores_unsettled(self) -> bool:
         """Return whether the unsettled deliveries survive a restart."""
         return self.durable == UNSETTLED_STATE
+
+    def storing(self) -> Iterator[int]:
+        """Store the deliveries of a terminus that has become durable, in steps."""
+        to_store = self.to_store
+        while to_store:
+            tag = to_store.popleft()
+            item = self.unsettled.get(tag)
+            if item is not None:
+                self._store(tag, item)
+            yield STORE_WORK
 
     def _store(self, tag: bytes, item: Unsettled) -> None:
         entry = item.entry

@@ -349,6 +349,10 @@ class Terminus:
             self.id = secrets.token_hex(8)
         return self.id
 
+    def forget_id(self) -> None:
+        """Get another id when the terminus is next stored."""
+        self.id = ""
+
     def is_attached(self) -> bool:
         return self.link is not None
 
