@@ -15,7 +15,7 @@ import json
 import sys
 import time
 
-from bench import turns_amqp0, turns_amqp10, turns_management  # noqa: F401  (they add their operations)
+from bench import turns_amqp0, turns_amqp10, turns_links, turns_management  # noqa: F401  (they add their operations)
 from bench.turn_lab import running
 from bench.turn_operations import OPERATIONS
 
