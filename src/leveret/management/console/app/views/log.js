@@ -154,7 +154,8 @@ export function LogView() {
         `,
       )}
       <${VhostChoice} value=${vhost} />
-      <span class="muted" role="status">${state}: ${plural(records.length, "record")}${dropped > 0 && `, ${count(dropped)} dropped: too many were logged at a time`}</span>
+      <span class="muted" role="status">${state}${dropped > 0 && `; ${count(dropped)} dropped: too many were logged at a time`}</span>
+      <span class="muted">${plural(records.length, "record")}</span>
     </div>
     <${Failure} error=${error} />
     <${Table} label="Log records" fill columns=${COLUMNS} total=${records.length} row=${(index) => records[index]} keyOf=${(row) => row.number} empty="No record matches so far." />
