@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from leveret.management.operations.log import MAX_SLICE
+from leveret.management.operations.log import MAX_SLICE, MAX_TEXT
 from leveret.management.recent_log import (
     MAX_BYTES,
     MAX_EXCEPTION,
@@ -164,17 +164,16 @@ def test_slices_are_bounded(log: RecentLog) -> None:
     try:
         harness.admin.managed.log = log.records
         assert read_all(harness) == ([], [0])
-        for number in range(250):
+        for number in range(600):
             log.handle(record("%d", number))
-        assert read_all(harness) == (list(range(1, 251)), [MAX_SLICE, MAX_SLICE, 50])
-        assert read_all(harness, after=249) == ([250], [1])
-        for _ in range(20):
+        assert read_all(harness) == (list(range(1, 601)), [MAX_SLICE, MAX_SLICE, 600 - 2 * MAX_SLICE])
+        assert read_all(harness, after=599) == ([600], [1])
+        for _ in range(40):
             log.handle(record("%s", "x" * MAX_MESSAGE))
-        numbers, sizes = read_all(harness, after=250)
-        assert numbers == list(range(251, 271))
-        assert max(sizes) == (64 << 10) // MAX_MESSAGE
+        numbers, sizes = read_all(harness, after=600)
+        assert (numbers, max(sizes)) == (list(range(601, 641)), MAX_TEXT // MAX_MESSAGE)
         for _ in range(MAX_RATE):
             log.handle(record("flood"))
-        assert harness.call("log.read", after=MAX_RATE)["last"] == MAX_RATE + 270
+        assert harness.call("log.read", after=MAX_RATE)["last"] == MAX_RATE + 640
     finally:
         harness.close()

@@ -23,8 +23,8 @@ from leveret.management.recent_log import LogEntry, LogFilter, LogRecords
 # Maximum number of streams.
 MAX_STREAMS: Final = 32
 # Maximum number of records in one read of a stream, and of characters of their texts unless one record has more.
-MAX_READ: Final = 200
-MAX_TEXT: Final = 128 << 10
+MAX_READ: Final = 500
+MAX_TEXT: Final = 256 << 10
 # Seconds for which streams share what was read of the broker.
 SHARED: Final = 0.25
 # Maximum number of slices to read of the broker at a time.

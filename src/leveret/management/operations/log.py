@@ -9,8 +9,8 @@ from leveret.management.recent_log import LogEntry
 from leveret.management.structs import Reply, Request
 
 # Maximum number of records in a reply, and of characters of their texts unless one record has more.
-MAX_SLICE: Final = 100
-MAX_TEXT: Final = 64 << 10
+MAX_SLICE: Final = 250
+MAX_TEXT: Final = 128 << 10
 
 
 class ReadLog(Request, kw_only=True):
