@@ -1,4 +1,4 @@
-"""What an import of definitions would change, in the console."""
+"""The differences that an import of definitions would make, in the console."""
 
 from __future__ import annotations
 
