@@ -60,12 +60,31 @@ def test_a_new_reader_gets_everything_and_then_changes(harness: Harness) -> None
     world = World()
     queue.push(world.message("abc"))
     changed = read()
-    assert changed.keys() == {("queue.sample", queue.id)}
+    assert changed.keys() == {("queue.sample", queue.id), ("queue.head", queue.id)}
     sample = named(changed["queue.sample", queue.id])
     assert sample.pop("memory") > 0
     assert sample == {"publish": 1, "ready": 1, "ready_bytes": 3}
     harness.broker.vhost("/").remove_queue(idle)
     assert read() == {("queue.gone", idle.id): None}
+
+
+def test_the_first_ready_messages_are_sent_once_until_they_change(harness: Harness) -> None:
+    queue = declare(harness, "q")
+    read = Reader(harness)
+    read()
+    message = World().message("abc")
+    queue.push(message)
+    since, timestamp = read()["queue.head", queue.id]
+    assert harness.broker.timers.unix() - 60_000 < since <= harness.broker.timers.unix() and timestamp is None
+    queue.push(message)
+    assert read().keys() == {("queue.sample", queue.id)}
+    queue.redefined()
+    assert read()["queue.head", queue.id] == (since, None)
+    other = Reader(harness)
+    assert other()["queue.head", queue.id] == (since, None)
+    queue.purge()
+    assert read()["queue.head", queue.id] == (0, None)
+    assert read() == {}
 
 
 def test_a_changed_definition_is_sent_again(harness: Harness) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from leveret.broker.consumer import Deliveries
-from leveret.management.unacked_ages import HOUR, MAX_SAMPLES, MINUTE, ChannelSamples, SampledNumbers
+from leveret.management.unacked_ages import HOUR, MINUTE, UNACKED, ChannelSamples, SampledNumbers
 
 SECOND = 1000
 MASK = (1 << 32) - 1
@@ -40,7 +40,7 @@ def test_samples_of_days_are_few_and_never_too_old() -> None:
     seconds = 49 * HOUR // SECOND
     for second in range(1, seconds + 1):
         samples.add(second, second * SECOND)
-        assert len(samples) <= MAX_SAMPLES
+        assert len(samples) <= UNACKED.max_samples
     now = seconds * SECOND
     # The limits of the errors; samples are thinned out every few minutes.
     for age, error in ((30 * SECOND, SECOND), (10 * MINUTE, MINUTE), (5 * HOUR, HOUR), (40 * HOUR, HOUR)):

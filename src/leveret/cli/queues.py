@@ -6,7 +6,7 @@ import click
 
 from leveret.cli.failed import INCOMPLETE, Failed
 from leveret.cli.listing import listing
-from leveret.cli.output import size
+from leveret.cli.output import seconds, size
 from leveret.cli.remote import (
     argument_option,
     current,
@@ -23,6 +23,7 @@ COLUMNS = (
     ("delayed", "delayed"),
     ("unacked", "unacked"),
     ("leased", "leased"),
+    ("oldest_ready_age", "oldest ready", seconds),
     ("consumers", "consumers"),
     ("ready_bytes", "size", size),
     ("paused", "paused"),

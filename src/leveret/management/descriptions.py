@@ -267,6 +267,9 @@ class MessageCodec(Protocol):
     def decode(self, entry: Entry) -> tuple[FieldTable, Body]:
         """Return the properties and the body of an entry."""
 
+    def timestamp(self, message: Message) -> int | None:
+        """Return the property `timestamp` in seconds; None if there is none."""
+
     def is_selected(self, message: Message, entry: Entry | None, selector: Filter) -> bool:
         """Return whether a message in its place, or without one, matches a selector."""
 

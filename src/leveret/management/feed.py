@@ -17,6 +17,7 @@ from leveret.broker.exchanges.base import Exchange
 from leveret.broker.queues.queue import Queue
 from leveret.broker.queues.samples import QueueSamples
 from leveret.management.operations import exchanges, queues
+from leveret.management.ready_ages import EMPTY, Head, ReadyAges
 from leveret.management.structs import Reply
 
 if TYPE_CHECKING:
@@ -43,8 +44,8 @@ class Change(Reply, array_like=True, kw_only=True, gc=False):
     Attributes:
         kind: `begin` (the value is whether the reader gets everything), `node`, `audit` (a change in the audit log), `end`;
             for objects their kind (the value describes the object), with `.sample` (its counters), `.incoming` (messages of
-            a queue by exchange), `.unacked` (for queues and channels: the time of the oldest unacked delivery in
-            milliseconds of Unix time, 0 for none) or `.gone`.
+            a queue by exchange), `.head` (the first ready messages of a queue: `ready_ages.Head`), `.unacked` (for queues
+            and channels: the time of the oldest unacked delivery in milliseconds of Unix time, 0 for none) or `.gone`.
         key: The id of a queue, the vhost and name of an exchange, the name of a vhost, the number of a connection, or
             that and the number of a channel.
     """
@@ -131,6 +132,8 @@ class Feed:
         self._queues = QueueSamples()
         # The tags of active consumers, by queue, that were sent.
         self._active: dict[int, str] = {}
+        # The first ready messages of queues, by their ids, that were sent.
+        self._heads: dict[int, Head] = {}
         self._connections: _Sent[int] = _Sent("connection")
         self._channels: _Sent[tuple[int, int]] = _Sent("channel")
         # The times of the oldest unacked deliveries that were sent.
@@ -161,13 +164,16 @@ class Feed:
             while batch := list(islice(walk, QUEUE_BATCH)):
                 for queue, sample, before in self._queues.changed(batch):
                     yield from self._queue(queue, sample, before)
+                    yield from self._head(queue, managed.ready_ages)
                 yield None
         for session in list(managed.sessions()):
             yield from self._connection(session, number)
         yield from managed.unacked_ages.sample(managed.broker)
         if number != self._pass:
             return  # the reader has begun another pass
-        yield from self._queues_gone()
+        yield from self._queues_gone(managed.ready_ages)
+        # A new reader does not know which queues were deleted before.
+        managed.ready_ages.end_pass(managed.broker.timers.now(), set(self._queues.ids()) if number == 1 else None)
         for sent in others:
             yield from sent.gone(number)
         ages, timers = managed.unacked_ages, managed.broker.timers
@@ -234,13 +240,24 @@ class Feed:
             return
         if not is_defined:
             self._queues_unacked.pop(queue.id, None)  # if it was sent, the queue was not known yet
+            self._heads.pop(queue.id, None)
             yield Change(kind="queue", key=queue.id, value=queues.describe(queue))
         yield Change(kind="queue.sample", key=queue.id, value=sample)
         incoming = queue.counters.incoming
         if incoming is not None:
             yield Change(kind="queue.incoming", key=queue.id, value=dict(incoming))
 
-    def _queues_gone(self) -> Iterator[Change | None]:
+    def _head(self, queue: Queue, ages: ReadyAges) -> Iterator[Change]:
+        head = ages.note(queue)
+        if head == self._heads.get(queue.id, EMPTY):
+            return
+        if head == EMPTY:
+            del self._heads[queue.id]
+        else:
+            self._heads[queue.id] = head
+        yield Change(kind="queue.head", key=queue.id, value=head)
+
+    def _queues_gone(self, ages: ReadyAges) -> Iterator[Change | None]:
         """Forget the queues that a pass has not found."""
         if self._queues.is_complete():
             return
@@ -248,6 +265,8 @@ class Feed:
         for at in range(0, len(ids), GONE_BATCH):
             for queue_id in self._queues.forget_missing(ids[at : at + GONE_BATCH]):
                 self._active.pop(queue_id, None)
+                self._heads.pop(queue_id, None)
+                ages.forget(queue_id)
                 yield Change(kind="queue.gone", key=queue_id)
             yield None
 

@@ -17,6 +17,7 @@ from leveret.management.descriptions import ConnectedSession, LinkRegistry, Mess
 from leveret.management.feed import Feeds
 from leveret.management.operations.operation import Auditor
 from leveret.management.operations.tails import Tails
+from leveret.management.ready_ages import ReadyAges
 from leveret.management.recent_log import LogRecords
 from leveret.management.roles import Roles
 from leveret.management.unacked_ages import UnackedAges
@@ -88,6 +89,7 @@ class ManagedBroker:
         self.codec = codec
         self.feeds = Feeds()
         self.unacked_ages = UnackedAges()
+        self.ready_ages = ReadyAges(codec)
         self.tails = Tails()
         self.log = LogRecords()
         self.audit = audit if audit is not None else AuditLog()

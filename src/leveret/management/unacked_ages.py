@@ -10,34 +10,45 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.broker.consumer import Consumer, Deliveries, UnackedOwner
 
-# Minimum milliseconds between two samples of a channel, and between two passes.
+# Minimum milliseconds between two passes.
 MIN_INTERVAL: Final = 500
 # Milliseconds after which the oldest deliveries of the last pass may be settled: the HTTP process asks for no more passes.
 MAX_PASS_AGE: Final = 10_000
-# Number of samples, of 16 bytes each, from which on older ones are thinned out.
-MAX_SAMPLES: Final = 320
-# Milliseconds for which all samples are kept. The last one of each minute is kept for an hour, then that of each hour.
-RECENT: Final = 60_000
 MINUTE: Final = 60_000
 HOUR: Final = 3_600_000
-OLDEST: Final = 48 * HOUR
 # Maximum number of deliveries of a channel to look at in a pass, for the oldest one of each consumer and queue.
 MAX_SCANNED: Final = 1000
 
 
-class SampledNumbers:
-    """When the numbers of an ascending sequence were used, known to about the interval of the samples.
+class Sampling(NamedTuple):
+    """Samples of a sequence to keep.
 
-    It has at most `MAX_SAMPLES` samples.
+    Attributes:
+        min_interval: Minimum milliseconds between two samples.
+        max_samples: Number of samples, of 16 bytes each, from which on older ones are thinned out.
+        periods: Pairs of an age and a period, in milliseconds: up to that age, the last sample of each period is kept.
     """
 
-    def __init__(self) -> None:
+    min_interval: int
+    max_samples: int
+    periods: tuple[tuple[int, int], ...]
+
+
+# All samples of a minute are kept, then the last one of each minute for an hour, then that of each hour for two days.
+UNACKED: Final = Sampling(MIN_INTERVAL, 320, ((MINUTE, 1), (HOUR, MINUTE), (48 * HOUR, HOUR)))
+
+
+class SampledNumbers:
+    """When the numbers of an ascending sequence were used, known to about the interval of the samples."""
+
+    def __init__(self, sampling: Sampling = UNACKED) -> None:
+        self._sampling = sampling
         # Numbers that were not used yet, in ascending order, and the times of the samples.
         self._following = array("q")
         self._times = array("q")
@@ -52,9 +63,9 @@ class SampledNumbers:
             following: The first number that is not used yet.
             now: The time.
         """
-        if self._times and (following <= self._following[-1] or now - self._times[-1] < MIN_INTERVAL):
+        if self._times and (following <= self._following[-1] or now - self._times[-1] < self._sampling.min_interval):
             return
-        if len(self._times) >= MAX_SAMPLES:
+        if len(self._times) >= self._sampling.max_samples:
             self._thin_out(now)
         self._following.append(following)
         self._times.append(now)
@@ -76,13 +87,19 @@ class SampledNumbers:
         times = self._times
         kept = [0]
         for index in range(1, len(times) - 1):
-            age = now - times[index]
-            period = MINUTE if age < HOUR else HOUR
-            if age <= RECENT or (age < OLDEST and times[index] // period != times[index + 1] // period):
+            period = self._period_of(now - times[index])
+            if period and times[index] // period != times[index + 1] // period:
                 kept.append(index)
         kept.append(len(times) - 1)
         self._following = array("q", [self._following[index] for index in kept])
         self._times = array("q", [times[index] for index in kept])
+
+    def _period_of(self, age: int) -> int:
+        """Return the period of which the last sample is kept at an age; 0 if none is."""
+        for max_age, period in self._sampling.periods:
+            if age <= max_age:
+                return period
+        return 0
 
 
 class ChannelSamples:

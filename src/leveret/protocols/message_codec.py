@@ -14,22 +14,53 @@ from leveret.management.descriptions import PROPERTIES, EncodedMessage
 from leveret.protocols import typed_messages
 from leveret.protocols.amqp091 import content
 from leveret.protocols.amqp10.errors import LinkRefused
-from leveret.protocols.amqp10.messages import make_message
+from leveret.protocols.amqp10.messages import make_message, sections_of
 from leveret.protocols.convert import to_amqp0
 from leveret.protocols.message_filters import passes
 from leveret.selectors import Filter
 from leveret.wire.amqp0.commands import Publish
 from leveret.wire.amqp0.dialects import RABBITMQ
 from leveret.wire.amqp0.errors import EncodeError, WireError
-from leveret.wire.amqp0.properties import decode_header, encode_header, scan
+from leveret.wire.amqp0.properties import HEADER_MIN_SIZE, decode_header, encode_header, scan
 from leveret.wire.amqp0.values import ContentProperties
 from leveret.wire.amqp10.errors import DecodeError
+from leveret.wire.amqp10.message import properties
 from leveret.wire.amqp10.sections import split
 
 BASIC: Final = 60
 _NAMES: Final = (*PROPERTIES, "headers", "cluster_id")
 _NUMBERS: Final = ("delivery_mode", "priority", "timestamp")
 _PERSISTENT: Final = 2
+# Flags of a content header, and the sizes of the properties before the timestamp: 0 for a short string.
+_FLAGS_AT: Final = 12
+_HEADERS: Final = 0x2000
+_TIMESTAMP: Final = 0x0040
+_MORE_FLAGS: Final = 0x0001
+_BEFORE_TIMESTAMP: Final = (
+    (0x8000, 0),  # content-type
+    (0x4000, 0),  # content-encoding
+    (_HEADERS, 4),  # and the table
+    (0x1000, 1),  # delivery-mode
+    (0x0800, 1),  # priority
+    (0x0400, 0),  # correlation-id
+    (0x0200, 0),  # reply-to
+    (0x0100, 0),  # expiration
+    (0x0080, 0),  # message-id
+)
+
+
+def _timestamp_in(header: bytes) -> int | None:
+    """Return the timestamp in a content header of class basic that was checked."""
+    flags = int.from_bytes(header[_FLAGS_AT:HEADER_MIN_SIZE], "big")
+    if not flags & _TIMESTAMP or flags & _MORE_FLAGS:
+        return None
+    at = HEADER_MIN_SIZE
+    for flag, size in _BEFORE_TIMESTAMP:
+        if flags & flag:
+            at += size or 1 + header[at]
+            if flag == _HEADERS:
+                at += int.from_bytes(header[at - size : at], "big")
+    return int.from_bytes(header[at : at + 8], "big")
 
 
 def _check(name: str, value: object) -> None:
@@ -133,6 +164,19 @@ class MessageCodec:
             return make_message(split(encoded.header + encoded.body), address, self._broker.timers, 0)
         except (DecodeError, LinkRefused) as error:
             raise PreconditionFailed(f"invalid sections: {error}") from None
+
+    def timestamp(self, message: Message) -> int | None:
+        """Return the property `timestamp` in seconds, without a look at the headers; None if there is none."""
+        if not message.format & NOT_BASIC:
+            return _timestamp_in(message.header)
+        if message.format != FORMAT_AMQP1:
+            return None
+        try:
+            found = properties(split(sections_of(message, None)))
+        except DecodeError:
+            return None
+        created = None if found is None else found.creation_time
+        return None if created is None or created < 0 else int(created) // 1000
 
     def is_selected(self, message: Message, entry: Entry | None, selector: Filter) -> bool:
         """Return whether a message in its place, or without one, matches a selector."""

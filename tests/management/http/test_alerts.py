@@ -146,12 +146,13 @@ def test_rules_for_prometheus(tmp_path: Path) -> None:
         "alone": Rule(kind="no_consumers", pattern="x|y"),
         "stuck: '1'\n": Rule(kind="no_acks", threshold=300, vhost="/"),
         "old": Rule(kind="unacked_age", threshold=60, pattern="^orders"),
+        "late": Rule(kind="ready_age", threshold=60),
         "memory": Rule(kind="memory"),
         "disk": Rule(kind="disk", seconds=5),
     }
     path = tmp_path / "rules.yml"
     path.write_text(describe(rules), "utf-8")
-    assert "SUCCESS: 7 rules found" in promtool("check", "rules", str(path))
+    assert "SUCCESS: 8 rules found" in promtool("check", "rules", str(path))
     path.write_text(describe({}), "utf-8")
     assert "SUCCESS: 0 rules found" in promtool("check", "rules", str(path))
     text = describe(rules)
@@ -172,6 +173,20 @@ def test_the_age_of_the_oldest_unacked_message(broker: Broker) -> None:
     [alert] = broker.alerts.raised.values()
     assert alert.value == 31
     item["unacked"] = 0
+    assert broker.after(1, old=rule) == []
+
+
+def test_the_age_of_the_oldest_ready_message(broker: Broker) -> None:
+    rule = Rule(kind="ready_age", threshold=30)
+    broker.queue("orders")
+    queue = broker.cache.queues[0]
+    assert broker.after(1, old=rule) == []
+    queue.ready_since = 990_000
+    assert broker.after(19, old=rule) == []
+    assert broker.after(1, old=rule) == ["old /orders"]
+    [alert] = broker.alerts.raised.values()
+    assert alert.value == 31
+    queue.ready_since = 0
     assert broker.after(1, old=rule) == []
 
 

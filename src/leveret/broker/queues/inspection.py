@@ -90,6 +90,14 @@ class Inspection:
         """Return a walk over the delayed entries, in the order in which they become visible."""
         return Walk(self.queue)
 
+    def oldest(self) -> int:
+        """Return the sequence number of the oldest ready entry, 0 if there is none."""
+        return 0
+
+    def head(self) -> Entry | None:
+        """Return the first ready entry in the order of delivery; None if there is none, or if it is not in memory."""
+        return None
+
     def is_arriving(self, entry: Entry) -> bool:
         """Return whether a ready entry is being loaded: call `paging.wait_loaded` before `withdraw`."""
         return False

@@ -38,7 +38,7 @@ MAX_RECIPIENTS: Final = 10
 # Queues to examine before other requests are served.
 _STEP: Final = 100
 
-Kind: TypeAlias = Literal["depth", "growth", "no_consumers", "no_acks", "unacked_age", "memory", "disk"]
+Kind: TypeAlias = Literal["depth", "growth", "no_consumers", "no_acks", "ready_age", "unacked_age", "memory", "disk"]
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +47,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         kind: `depth`: messages of a queue. `growth`: increase of messages per second. `no_consumers`: messages of a queue
             without consumers. `no_acks`: seconds since the last acknowledgement of a queue with unacked messages.
-            `unacked_age`: age of the oldest unacked message of a queue in seconds. `memory`, `disk`: the alarm of the node.
+            `ready_age`, `unacked_age`: age of the oldest ready or unacked message of a queue in seconds. `memory`, `disk`:
+            the alarm of the node.
         vhost: The vhost of the queues; None for all.
         pattern: A regular expression over the names of queues; "" for all.
         threshold: The measure that must be exceeded. Alarms have none.
@@ -100,6 +101,7 @@ class _Measures(NamedTuple):
     unattended: int
     acked: int
     acked_at: float
+    ready_age: int
     unacked_age: int
 
     def of(self, kind: Kind) -> float:
@@ -107,6 +109,8 @@ class _Measures(NamedTuple):
             return self.depth
         if kind == "growth":
             return self.growth
+        if kind == "ready_age":
+            return self.ready_age
         if kind == "unacked_age":
             return self.unacked_age
         return self.unattended if kind == "no_consumers" else self.at - self.acked_at
@@ -119,7 +123,8 @@ def _measure(queue: CachedQueue, now: float, before: _Measures | None) -> _Measu
     idle = before is not None and item["unacked"] and item["acked"] == before.acked
     acked_at = before.acked_at if before is not None and idle else now
     unattended = 0 if item["consumers"] else depth
-    return _Measures(now, depth, growth, unattended, item["acked"], acked_at, queue.oldest_unacked_age(now) or 0)
+    ages = queue.oldest_ready_age(now) or 0, queue.oldest_unacked_age(now) or 0
+    return _Measures(now, depth, growth, unattended, item["acked"], acked_at, *ages)
 
 
 def read_rules(parameters: list[Row]) -> dict[str, Rule]:

@@ -108,6 +108,7 @@ class Cache:
             "queue": self._queue,
             "queue.sample": self._queue_sample,
             "queue.incoming": self._queue_incoming,
+            "queue.head": self._queue_head,
             "queue.unacked": self._queue_unacked,
             "queue.gone": self._queue_gone,
             "connection": self._connection,
@@ -301,6 +302,10 @@ class Cache:
             if not self._is_first:
                 queue.flows.set(self._sampling - 1, dict.fromkeys(counts, 0))  # it was unknown, and had none
         queue.flows.set(self._sampling, counts)
+
+    def _queue_head(self, number: int, head: list[Any]) -> None:
+        queue = self.queues[number]
+        queue.ready_since, queue.item["head_timestamp"] = head
 
     def _queue_unacked(self, number: int, since: int) -> None:
         queue = self.queues.get(number)

@@ -76,9 +76,30 @@ async def _cached_queue(request: Request) -> CachedQueue:
 
 
 async def show_ready(request: Request) -> Answer:
-    """Return the numbers of ready, delayed and leased messages of a queue."""
-    item = (await _cached_queue(request)).item
-    return Answer(body={name: item[name] for name in ("ready", "delayed", "leased")})
+    """Return the numbers of ready, delayed and leased messages of a queue, and the age of the oldest ready one."""
+    queue = await _cached_queue(request)
+    return Answer(body={**_numbers(queue), "oldest_ready_age": queue.oldest_ready_age(time.time())})
+
+
+def _numbers(queue: CachedQueue) -> Row:
+    return {name: queue.item[name] for name in ("ready", "delayed", "leased")}
+
+
+async def list_ready_queues(request: Request) -> Answer:
+    """List the queues with ready messages, except for streams, and the age of the oldest one of each."""
+    await request.cache.refresh()
+    now = time.time()
+    rows = [
+        {
+            "vhost": queue.item["vhost"],
+            "name": queue.item["name"],
+            **_numbers(queue),
+            "oldest_ready_age": queue.oldest_ready_age(now),
+        }
+        for queue in request.cache.queues.values()
+        if queue.ready_since and request.identity.sees(queue.item["vhost"])
+    ]
+    return Answer(body=select(rows, request.query))
 
 
 async def show_unacked(request: Request) -> Answer:

@@ -48,6 +48,7 @@ _STATES: Final = {
     "growth": "grows by {value:,.1f} messages per second; the threshold is {threshold:,.1f}",
     "no_consumers": "{value:,.0f} messages and no consumer",
     "no_acks": "no acknowledgement for {value:,.0f} seconds; the threshold is {threshold:,.0f}",
+    "ready_age": "a message ready for {value:,.0f} seconds; the threshold is {threshold:,.0f}",
     "unacked_age": "a message unacked for {value:,.0f} seconds; the threshold is {threshold:,.0f}",
     "memory": "the memory alarm blocks publishers",
     "disk": "the disk alarm blocks publishers",

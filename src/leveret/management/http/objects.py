@@ -209,17 +209,19 @@ class CachedQueue(Measured):
         id: Its id, which no other queue has had.
         item: What `queues.list` says of it.
         flows: The messages that arrive from each exchange; None before the first one.
+        ready_since: When its oldest ready message arrived at the latest, in milliseconds of Unix time; 0 if none is ready.
         unacked_since: When its oldest unacked message was delivered, in milliseconds of Unix time; 0 for less than a
             second ago.
     """
 
-    __slots__ = ("_totals", "flows", "id", "item", "unacked_since")
+    __slots__ = ("_totals", "flows", "id", "item", "ready_since", "unacked_since")
 
     def __init__(self, id: int, item: Row, totals: VhostTotals) -> None:
         super().__init__()
         self.id = id
         self.item = item
         self.flows: Flows | None = None
+        self.ready_since = 0
         self.unacked_since = 0
         # Those of the vhost when the queue was new: the vhost may be deleted before the queue.
         self._totals = totals
@@ -229,7 +231,12 @@ class CachedQueue(Measured):
         """Replace the description of the queue."""
         self._totals.count_queue(self.item, -1)
         self.item = item
+        self.ready_since = 0  # the change `queue.head` follows if messages are ready
         self._totals.count_queue(item, 1)
+
+    def oldest_ready_age(self, now: float) -> int | None:
+        """Return the age of its oldest ready message in seconds; None if none is ready, and for streams."""
+        return max(int(now - self.ready_since / 1000), 0) if self.ready_since else None
 
     def oldest_unacked_age(self, now: float) -> int | None:
         """Return the age of its oldest unacked message in seconds; None if nothing is unacked."""

@@ -145,6 +145,7 @@ OPERATIONS: Final[Mapping[Handler, Operation]] = {
     ),
     **_lists(schemas.Consumer, connections.list_consumers, connections.list_consumers_in_vhost, text="List consumers."),
     **_lists(schemas.ConsumerState, diagnosis.list_consumers),
+    **_lists(schemas.ReadyQueue, diagnosis.list_ready_queues),
     **_lists(schemas.UnackedQueue, diagnosis.list_unacked_queues),
     **_lists(schemas.UnackedChannel, diagnosis.list_unacked_channels),
     diagnosis.show_ready: Operation(schemas.Ready),

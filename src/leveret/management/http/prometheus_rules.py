@@ -18,13 +18,17 @@ groups:
 _MESSAGES: Final = "rabbitmq_detailed_queue_messages"
 _CONSUMERS: Final = "rabbitmq_detailed_queue_consumers"
 _UNACKED: Final = "rabbitmq_detailed_queue_messages_unacked"
-_OLDEST: Final = "leveret_queue_oldest_unacked_seconds"
+_OLDEST: Final[Mapping[Kind, str]] = {
+    "ready_age": "leveret_queue_oldest_ready_seconds",
+    "unacked_age": "leveret_queue_oldest_unacked_seconds",
+}
 _ACKED: Final = "rabbitmq_detailed_queue_messages_acked_total"
 _SUMMARIES: Final[Mapping[Kind, str]] = {
     "depth": "{{ $labels.queue }} in vhost {{ $labels.vhost }} has {{ $value }} messages",
     "growth": "{{ $labels.queue }} in vhost {{ $labels.vhost }} grows by {{ $value }} messages per second",
     "no_consumers": "{{ $labels.queue }} in vhost {{ $labels.vhost }} has {{ $value }} messages and no consumer",
     "no_acks": "{{ $labels.queue }} in vhost {{ $labels.vhost }} has {{ $value }} unacked messages, and no acknowledgement",
+    "ready_age": "the oldest ready message of {{ $labels.queue }} in vhost {{ $labels.vhost }} is {{ $value }} s old",
     "unacked_age": "the oldest unacked message of {{ $labels.queue }} in vhost {{ $labels.vhost }} is {{ $value }} s old",
     "memory": "{{ $labels.instance }}: the memory alarm blocks publishers",
     "disk": "{{ $labels.instance }}: the disk alarm blocks publishers",
@@ -56,8 +60,8 @@ def _expression(rule: Rule) -> str:
         return "rabbitmq_alarms_free_disk_space_watermark == 1"
     if rule.kind == "depth":
         return f"{_MESSAGES}{queues} > {threshold}"
-    if rule.kind == "unacked_age":
-        return f"{_OLDEST}{queues} > {threshold}"
+    if rule.kind in _OLDEST:
+        return f"{_OLDEST[rule.kind]}{queues} > {threshold}"
     if rule.kind == "growth":
         return f"deriv({_MESSAGES}{queues}[1m]) > {threshold}"
     if rule.kind == "no_consumers":

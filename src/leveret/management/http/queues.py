@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Final
 
@@ -33,6 +34,8 @@ _WITHOUT_STATISTICS: Final = (
     "type",
     "vhost",
 )
+# A column of lists of queues that RabbitMQ does not have: only queries that name it get it.
+OLDEST_READY_AGE: Final = "oldest_ready_age"
 _TOTALS: Final = ("messages", "messages_ready", "messages_unacknowledged")
 # Keys of rows whose values are those of the broker's answer.
 _DIRECT = ("name", "vhost", "type", "durable", "auto_delete", "exclusive", "consumers", "memory")
@@ -86,7 +89,7 @@ def queue_row(item: Row, node: str, rates: Rates | None = None) -> Row:
         "exclusive": item["exclusive"],
         "exclusive_consumer_tag": None,
         "garbage_collection": garbage_collection(),
-        "head_message_timestamp": None,
+        "head_message_timestamp": item["head_timestamp"],
         "idle_since": None,
         "leader": node,
         "members": [node],
@@ -150,13 +153,17 @@ async def _select(request: Request, queues: list[CachedQueue]) -> RowStream | Ro
     node, cache, windows = request.settings.node, request.cache, request.windows
     request.check_listed_samples(len(queues))
     older: dict[Subject, OlderSamples] = {}
+    has_age = OLDEST_READY_AGE in request.query.get("columns", "").split(",")
 
     def show(queue: CachedQueue) -> Row:
         samples = queue.samples
-        if not windows and (samples is None or samples.is_idle(cache.tick)):
-            return _reduced(request, queue_row(queue.item, node))
-        rates = _rates(request, [queue], older.get(_subject(queue)) if older else None)
-        return _reduced(request, queue_row(queue.item, node, rates))
+        rates = None
+        if windows or not (samples is None or samples.is_idle(cache.tick)):
+            rates = _rates(request, [queue], older.get(_subject(queue)) if older else None)
+        row = queue_row(queue.item, node, rates)
+        if has_age:
+            row[OLDEST_READY_AGE] = queue.oldest_ready_age(time.time())
+        return _reduced(request, row)
 
     def value(queue: CachedQueue, keys: list[str]) -> ReplyValue:
         item = queue.item
@@ -174,6 +181,8 @@ async def _select(request: Request, queues: list[CachedQueue]) -> RowStream | Ro
                 return _ready(item)
             if key == "messages_unacknowledged":
                 return item["unacked"]
+            if key == OLDEST_READY_AGE:
+                return queue.oldest_ready_age(time.time())
         return value_at(queue_row(item, node), keys)
 
     def order(queue: CachedQueue) -> tuple[str, str]:

@@ -501,11 +501,22 @@ class ConsumerState(Consumer):
 
 
 class Ready(Answer):
-    """Ready messages of a queue, delayed ones, which become ready later, and those that are leased."""
+    """Ready messages of a queue, delayed ones, which become ready later, and those that are leased.
+
+    The age of the oldest ready message is a minimum, in seconds; null if none is ready, and for streams.
+    """
 
     ready: int
     delayed: int
     leased: int
+    oldest_ready_age: int | None
+
+
+class ReadyQueue(Ready):
+    """A queue with ready messages."""
+
+    vhost: str
+    name: str
 
 
 class Unacked(Answer):
@@ -1244,7 +1255,7 @@ class AlertRule(Answer):
     """A rule of alerts."""
 
     name: str
-    kind: Literal["depth", "growth", "no_consumers", "no_acks", "unacked_age", "memory", "disk"]
+    kind: Literal["depth", "growth", "no_consumers", "no_acks", "ready_age", "unacked_age", "memory", "disk"]
     vhost: str | None
     pattern: str
     threshold: float

@@ -184,6 +184,7 @@ ROUTES: Final[dict[str, dict[str, Route]]] = {
     "/leveret/queues/{vhost}/{name}/resume": {"POST": Route(in_place.resume)},
     "/leveret/queues/{vhost}/{name}/ready": {"GET": Route(diagnosis.show_ready, ANY, "visible")},
     "/leveret/queues/{vhost}/{name}/unacked": {"GET": Route(diagnosis.show_unacked, ANY, "visible")},
+    "/leveret/ready/queues": {"GET": Route(diagnosis.list_ready_queues)},
     "/leveret/unacked/queues": {"GET": Route(diagnosis.list_unacked_queues)},
     "/leveret/unacked/channels": {"GET": Route(diagnosis.list_unacked_channels)},
     "/leveret/queues/{vhost}/{name}/consumers": {"GET": Route(diagnosis.list_consumers, ANY, "visible")},

@@ -55,6 +55,9 @@ class QueueInfo(Reply, kw_only=True):
         paused: Whether an operator has stopped deliveries.
         delivered: Deliveries, with those that need no acknowledgement and with replies to basic.get.
         settled: Entries that were acknowledged or removed otherwise.
+        oldest_ready_age: Minimum age of the oldest ready message in seconds; None if nothing is ready, and for streams. The
+            HTTP process must run.
+        head_timestamp: The property `timestamp` of the next message to be delivered, in seconds; None without one.
     """
 
     vhost: str
@@ -87,6 +90,8 @@ class QueueInfo(Reply, kw_only=True):
     got_empty: int
     acked: int
     paused: bool
+    oldest_ready_age: int | None = None
+    head_timestamp: int | None = None
 
 
 class QueueType(Reply, kw_only=True):
@@ -143,14 +148,22 @@ def _find(context: Context, request: NamedInVhost) -> Queue:
     return queue
 
 
+def _describe_all(context: Context, queue: Queue) -> QueueInfo:
+    """Return the statistics of a queue, with its first ready messages."""
+    found, ages = describe(queue), context.managed.ready_ages
+    found.oldest_ready_age = ages.age_of(queue)
+    found.head_timestamp = ages.timestamp_of(queue)
+    return found
+
+
 def list_queues(context: Context, request: InVhost) -> Iterator[QueueInfo]:
     """List queues."""
-    return (describe(queue) for vhost in context.vhosts(request.vhost) for queue in vhost.queue_list.walk())
+    return (_describe_all(context, queue) for vhost in context.vhosts(request.vhost) for queue in vhost.queue_list.walk())
 
 
 def show(context: Context, request: NamedInVhost) -> QueueInfo:
     """Return a queue."""
-    return describe(_find(context, request))
+    return _describe_all(context, _find(context, request))
 
 
 def add(context: Context, request: Add) -> QueueInfo:

@@ -162,6 +162,20 @@ class ClassicWalk(Walk):
         return self._begin < self._end
 
 
+def _first_seqs(level: Backlog) -> list[int]:
+    """Return the sequence numbers of the first entries in each part of a level, one of which is the lowest."""
+    first: list[int] = []
+    if level.head:
+        first.append(level.head[0].seq)
+    if level.chunks:
+        first.append(level.chunks[0].seqs[0])
+        if len(level.chunks) > 1:
+            first.append(level.chunks[1].seqs[0])  # the first chunk may be one for a selective consumer
+    elif level.young:
+        first.append(level.young[0].seq)
+    return first
+
+
 class _Reading:
     """Positions that are being read for a walk."""
 
@@ -197,6 +211,20 @@ class ClassicInspection(Inspection):
 
     def walk_delayed(self) -> DelayedWalk:
         return DelayedWalk(self._queue)
+
+    def oldest(self) -> int:
+        oldest = 0
+        for level in self._queue.ready.all_levels():
+            for seq in _first_seqs(level):
+                if not oldest or seq < oldest:
+                    oldest = seq
+        return oldest
+
+    def head(self) -> Entry | None:
+        for level in self._queue.ready.all_levels():
+            if len(level):
+                return level.head[0] if level.head else None
+        return None
 
     def is_arriving(self, entry: Entry) -> bool:
         return self._queue.ready.is_arriving(entry)

@@ -51,6 +51,7 @@ const MEASURES = {
   growth: ({ value, threshold }) => `grows by ${rate(value)}; the threshold is ${rate(threshold)}`,
   no_consumers: ({ value }) => `${count(value)} messages and no consumer`,
   no_acks: ({ value, threshold }) => `no acknowledgement for ${duration(1000 * value)}; the threshold is ${duration(1000 * threshold)}`,
+  ready_age: ({ value, threshold }) => `the oldest ready message is ${duration(1000 * value)} old; the threshold is ${duration(1000 * threshold)}`,
   unacked_age: ({ value, threshold }) => `the oldest unacked message is ${duration(1000 * value)} old; the threshold is ${duration(1000 * threshold)}`,
   memory: () => "the memory alarm blocks publishers",
   disk: () => "the disk alarm blocks publishers",

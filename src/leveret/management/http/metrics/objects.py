@@ -1,12 +1,13 @@
 """Metrics of objects: queues, exchanges, channels and connections.
 
-With 10,000 queues there are 190,000 samples, so they are written line by line here. `prometheus_client`, which writes the
+With 10,000 queues there are 210,000 samples, so they are written line by line here. `prometheus_client`, which writes the
 others, makes an object of each sample and encodes all of them in one call.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -185,8 +186,22 @@ QUEUE_INFO: Final[Kind[CachedQueue]] = Kind(
     lambda queue: (1,),
 )
 
-OLDEST_UNACKED: Final[Kind[CachedQueue]] = Kind(
+
+def _first_messages(queue: CachedQueue) -> Values:
+    """Return the values of `FIRST_MESSAGES`. As in RabbitMQ, a missing timestamp is not a number."""
+    now, timestamp = time.time(), queue.item["head_timestamp"]
+    return (
+        queue.oldest_ready_age(now) or 0,
+        queue.oldest_unacked_age(now) or 0,
+        math.nan if timestamp is None else timestamp,
+    )
+
+
+FIRST_MESSAGES: Final[Kind[CachedQueue]] = Kind(
     (
+        Metric(
+            "queue_oldest_ready_seconds", GAUGE, "Minimum age of the oldest ready message, 0 for none", _QUEUE, own=True
+        ),
         Metric(
             "queue_oldest_unacked_seconds",
             GAUGE,
@@ -194,11 +209,12 @@ OLDEST_UNACKED: Final[Kind[CachedQueue]] = Kind(
             _QUEUE,
             own=True,
         ),
+        Metric("queue_head_message_timestamp", GAUGE, "Property timestamp of the next message, if any", _QUEUE),
     ),
     lambda cache: cache.queues.values(),
     lambda queue: queue.item["vhost"],
     _queue_labels,
-    lambda queue: (queue.oldest_unacked_age(time.time()) or 0,),
+    _first_messages,
 )
 
 # Exchanges
@@ -322,7 +338,7 @@ class Selection:
         """Yield the text of the metrics in parts, and serve other requests between them."""
         for parts in (
             self._write(QUEUES, cache),
-            self._write(OLDEST_UNACKED, cache),
+            self._write(FIRST_MESSAGES, cache),
             self._write(QUEUE_INFO, cache),
             self._write(EXCHANGES, cache),
             self._write(CHANNELS, cache),

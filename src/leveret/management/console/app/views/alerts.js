@@ -19,6 +19,7 @@ const KINDS = [
   ["growth", "Growth of a queue"],
   ["no_consumers", "Messages without a consumer"],
   ["no_acks", "Unacked messages without an acknowledgement"],
+  ["ready_age", "Age of the oldest ready message"],
   ["unacked_age", "Age of the oldest unacked message"],
   ["memory", "Memory alarm"],
   ["disk", "Disk alarm"],
@@ -26,7 +27,7 @@ const KINDS = [
 const TITLES = Object.fromEntries(KINDS);
 const OF_NODE = new Set(["memory", "disk"]);
 // What the threshold counts.
-const UNITS = { depth: "messages", growth: "messages per second", no_consumers: "messages", no_acks: "seconds", unacked_age: "seconds" };
+const UNITS = { depth: "messages", growth: "messages per second", no_consumers: "messages", no_acks: "seconds", ready_age: "seconds", unacked_age: "seconds" };
 
 const ALERT_COLUMNS = [
   { id: "rule", title: "Rule", width: 200, cell: (row) => html`<a href=${link(["alerts"], { rule: row.rule })} title=${row.rule} data-row>${row.rule}</a>` },

@@ -97,6 +97,12 @@ const CompareField = () => html`
   <input type="search" aria-label="Compare with queue" placeholder="Compare with queue" maxlength="255" value=${route.value.query.compare ?? ""} onChange=${(event) => setQuery({ compare: event.target.value, compare_vhost: "" })} />
 `;
 
+/** What is said of the ready messages, beside their number. */
+function readyNote(waiting) {
+  const notes = [waiting?.delayed && `including ${count(waiting.delayed)} delayed`, waiting?.oldest_ready_age && `oldest ${duration(1000 * waiting.oldest_ready_age)}`];
+  return notes.filter(Boolean).join(", ");
+}
+
 function StateTab({ queue }) {
   const id = idOf(queue);
   const range = useRange();
@@ -110,7 +116,7 @@ function StateTab({ queue }) {
     <${Findings} texts=${diagnose(queue)} />
     <${Stats}
       items=${[
-        ["Ready", count(queue.messages_ready), waiting?.delayed ? `including ${count(waiting.delayed)} delayed` : ""],
+        ["Ready", count(queue.messages_ready), readyNote(waiting)],
         ["Unacked", count(queue.messages_unacknowledged), oldest ? `oldest ${duration(1000 * oldest)}` : ""],
         ["Messages", count(queue.messages), queue.messages_details?.rate ? growth(queue.messages_details.rate) : ""],
         ["Consumers", count(queue.consumers)],
@@ -137,7 +143,7 @@ function StateTab({ queue }) {
             ["Memory", bytes(queue.memory)],
             ["Message bytes", bytes(queue.message_bytes)],
             ["Idle since", queue.idle_since],
-            ["Oldest message", queue.head_message_timestamp && time(1000 * queue.head_message_timestamp)],
+            ["Timestamp of the next message", queue.head_message_timestamp && time(1000 * queue.head_message_timestamp)],
             ["Single active consumer", queue.single_active_consumer_tag],
             ["Owner", queue.owner_pid_details?.name && html`<a href=${link(["connections", queue.owner_pid_details.name])}>${queue.owner_pid_details.name}</a>`],
             ["Policy", queue.policy],

@@ -1,7 +1,7 @@
 // Lists of queues and streams.
 
 import { BULK_COLUMNS, changeQueues, declareQueue, deleteQueues } from "../actions.js";
-import { bytes, count, growth, rate } from "../format.js";
+import { bytes, count, duration, growth, rate } from "../format.js";
 import { html } from "../html.js";
 import { mayHaveRole } from "../session.js";
 import { Badge, Features, QueueLink } from "../ui/parts.js";
@@ -35,12 +35,13 @@ const COLUMNS = [
   { id: "message_stats.ack_details.rate", title: "Ack", width: 90, num: true, rank: 5, cell: (row) => rate(stats(row, "ack")) },
   { id: "consumers", title: "Consumers", width: 94, num: true, rank: 2, cell: (row) => count(row.consumers) },
   { id: "message_bytes", title: "Bytes", width: 92, num: true, rank: 7, cell: (row) => bytes(row.message_bytes) },
+  { id: "oldest_ready_age", title: "Oldest", width: 104, num: true, rank: 10, cell: (row) => (row.oldest_ready_age === null ? "" : duration(1000 * row.oldest_ready_age)) },
 ];
 
 const LIST = [
   "name", "vhost", "type", "durable", "auto_delete", "exclusive", "policy", "state", "messages", "messages_ready",
   "messages_unacknowledged", "message_bytes", "consumers", "messages_details.rate", "message_stats.publish_details.rate",
-  "message_stats.deliver_get_details.rate", "message_stats.ack_details.rate",
+  "message_stats.deliver_get_details.rate", "message_stats.ack_details.rate", "oldest_ready_age",
 ].join(",");
 
 export const QueuesView = () => html`
