@@ -10,7 +10,7 @@ from leveret.broker.message import Entry
 from leveret.broker.queues.classic import delayed_walk
 from leveret.broker.queues.classic.queue import ClassicQueue
 from leveret.broker.queues.inspection import FIRST_LEVEL, NO_END, Walk
-from tests.broker.support import World, body_of
+from tests.broker.support import Taker, World, body_of
 
 
 def delay(world: World, queue: ClassicQueue, after: int, *, persistent: bool = False) -> None:
@@ -127,6 +127,23 @@ def test_entries_that_become_ready_meanwhile_are_passed(world: World) -> None:
     assert rest(world, queue.inspect().walk_delayed()) == [300, 500]
     world.sleep(1000)
     assert rest(world, queue.inspect().walk_delayed()) == []
+
+
+def test_paged_out_entries_that_were_settled_meanwhile_are_not_read() -> None:
+    world = World(page_above=10_000, overflow=True)
+    queue = world.queue(durable=True)
+    for number in range(100):
+        delay(world, queue, 1000 + number, persistent=True)
+    world.run()
+    world.broker.page_down()
+    walk = queue.inspect().walk_delayed()
+    assert walk.skip(10) == 0
+    taker = Taker(queue)
+    world.sleep(1050)
+    world.run()
+    taker.ack(51)
+    world.run()
+    assert rest(world, walk) == [1000 + number for number in range(51, 100)]
 
 
 def test_a_purge_ends_a_walk_and_its_read() -> None:

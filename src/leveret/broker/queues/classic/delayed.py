@@ -241,7 +241,7 @@ class Delays(Timed):
         ]
 
     def has(self, position: Position) -> bool:
-        """Return whether a position is still at its place."""
+        """Return whether a position is still at its place, which is free if the entry was due."""
         due, seq, number = position
         return self.queue is not None and self._dues[number] == due and self._seqs[number] == seq
 

@@ -92,6 +92,7 @@ class DelayedWalk(Walk):
     def read(self, done: Callable[[], None]) -> None:
         delays = self._delays
         assert delays is not None
+        # None of them is due, as `next` has seen of the first one: those that were due may be settled.
         delays.load([position for position in self._found if delays.has(position)], _Reading(self, done).loaded)
 
     def accept(self, entries: list[Entry]) -> None:
