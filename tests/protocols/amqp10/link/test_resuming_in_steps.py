@@ -433,3 +433,27 @@ def test_the_durability_of_many_deliveries_changes_in_steps(
             assert len(kept(site, metadata.LINK_STATE)) == expected
         assert received_after_all(site) == list(range(MANY))
         assert not kept(site, metadata.LINK_STATE)
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_a_queue_that_is_deleted_in_the_middle_detaches_the_link(mapped: bool) -> None:
+    for count in range(0, 40, 7):
+        site = make_small_site()
+        hold(site).client.drop()
+        client = connect(site)
+        client.begin(incoming_window=1 << 31)
+        attach(client, unsettled=client_map() if mapped else {})
+        for _ in range(count):
+            step(site)
+        queue = queue_of(site)
+        attached = terminus_of(site).link is not None
+        site.vhost.delete_queue("q", None)
+        client.run()
+        grant(site, client)
+        client.run()
+        if attached:
+            assert client.error(Detach)[0] == "amqp:resource-deleted"
+        for terminus in site.protocols.amqp10.termini.all():
+            terminus.destroy()
+        site.run()
+        assert (queue.ready_count, queue.unacked) == (0, 0) and not classic(queue).dispatcher.frozen

@@ -388,6 +388,9 @@ class OutgoingLink(Link):
     def start(self) -> None:
         """Start consuming the queue, unless there are deliveries to resume."""
         if self.resumption is None:
+            if self.consumer.queue.deleted:
+                self.queue_deleted()  # while deliveries were resumed
+                return
             self.consumer.queue.add_consumer(self.consumer)
             self._announce_first()
 

@@ -222,6 +222,8 @@ class Resumption:
             entry = item.entry
             if entry is None or entry.queue.deleted:
                 self.terminus.settle(tag)
+                if entry is not None:
+                    entry.queue.requeue(entry, False)  # a deleted queue settles it
                 self._abort(number, tag)
             else:
                 self._resume(number, tag, entry, self.terminus.take(tag), state)
