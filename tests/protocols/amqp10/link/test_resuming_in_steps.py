@@ -457,3 +457,23 @@ def test_a_queue_that_is_deleted_in_the_middle_detaches_the_link(mapped: bool) -
             terminus.destroy()
         site.run()
         assert (queue.ready_count, queue.unacked) == (0, 0) and not classic(queue).dispatcher.frozen
+
+
+def test_links_that_end_with_their_connection_end_in_steps_but_are_not_resumed(site: Site) -> None:
+    source = Source("q", expiry_policy="connection-close")
+    client = connect(site)
+    session = client.begin(incoming_window=1 << 31)
+    for number in range(MANY):
+        session.receiver(name=f"r{number}", source=source).flow(1, window=WINDOW)
+    session.end()
+    termini = site.protocols.amqp10.termini
+    put(client, Close())
+    assert MANY - STEP < len(termini.by_key) < MANY
+    client = connect(site)
+    client.begin(incoming_window=1 << 31)
+    for number, name in enumerate(("r0", f"r{MANY // 2}", f"r{MANY - 1}")):
+        put(client, Attach(name, number, True, source=source, target=Target("here"), unsettled={}))
+    client.run()
+    assert [frame.unsettled for frame in client.received if isinstance(frame, Attach)] == [{}, {}, {}]
+    assert len(termini.by_key) == 3 and len(everywhere(site)) == MANY
+    assert received_after_all(site) == list(range(MANY))

@@ -66,6 +66,8 @@ MAX_WORK: Final = 20_000
 MAX_READ: Final = 10_000
 # Maximum number of values in the performative of one frame: enough for an unsettled map of 10,000 deliveries.
 MAX_FRAME_VALUES: Final = 32_768
+# Units of work to end a suspended link.
+TERMINUS_WORK: Final = 5
 # Cost of a frame by its kind, in the same units; further work is counted as it is done.
 COSTS: Final[list[int]] = [
     {
@@ -416,12 +418,18 @@ class Connection(VhostSession):
     def _release(self) -> None:
         self.sessions.release()
         self.released = True
-        for terminus in list(self.termini):
-            terminus.connection_closed()
-        self.termini.clear()
+        self.broker.jobs.run_steps(self._closing_termini())
         if self.vhost is not None:
             self.container.leave()
             self.leave_vhost()
+
+    def _closing_termini(self) -> Iterator[int]:
+        """Notify suspended termini of the end of the connection, in steps."""
+        termini = self.termini
+        while termini:
+            terminus, _ = termini.popitem()
+            terminus.connection_closed()
+            yield TERMINUS_WORK
 
     def connection_lost(self) -> None:
         if self.lost:

@@ -108,7 +108,11 @@ def attach(session: SessionEndpoint, frame: Attach) -> None:
             ),
         )
         return
-    known = connection.shared.termini.by_key.get(key)
+    by_key = connection.shared.termini.by_key
+    known = by_key.get(key)
+    if known is not None:
+        known.follow_connection()
+        known = by_key.get(key)
     pending = session.pending_attach
     session.pending_attach = None
     if pending is not None and pending.frame is frame:

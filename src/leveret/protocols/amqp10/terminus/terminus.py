@@ -231,6 +231,13 @@ class Terminus:
         if self.expiry_policy == CONNECTION_CLOSE and not self.removed:
             self.expire()
 
+    def follow_connection(self) -> None:
+        """Handle the end of its last connection now, if its turn has not come among the termini of the connection."""
+        connection = self.connection
+        if connection is not None and connection.released and self in connection.termini:
+            del connection.termini[self]
+            self.connection_closed()
+
     def survives(self) -> bool:
         """Return whether it outlives its session."""
         return self.timeout > 0 or self.expiry_policy == NEVER or self.expiry_policy == CONNECTION_CLOSE
