@@ -15,6 +15,7 @@ from leveret.protocols.amqp10.terminus.target import TargetTerminus
 from leveret.wire.amqp10.messaging import Accepted, Modified, Released, Source, Target
 from leveret.wire.amqp10.output import Output
 from leveret.wire.amqp10.transport import Attach, Close, Detach, Disposition, End, Flow, Transfer
+from leveret.wire.amqp10.values import Symbol
 from tests.broker.support import HeldLog
 from tests.protocols.amqp10.support import Client, Session, body_of, connect, make_site, message
 from tests.protocols.amqp10.terminus.test_durable_termini import crash, kept
@@ -77,7 +78,7 @@ def step(site: Site) -> None:
 
 
 def terminus_of(site: Site) -> SourceTerminus:
-    [terminus] = site.protocols.amqp10.termini.by_key.values()
+    [terminus] = [found for found in site.protocols.amqp10.termini.by_key.values() if found.key[3] == "r"]
     assert isinstance(terminus, SourceTerminus)
     return terminus
 
@@ -297,6 +298,22 @@ def test_a_drain_waits_for_the_comparison(site: Site) -> None:
     assert kinds == [Transfer] * MANY + [Flow]
     answer = client.take(Flow)
     assert (answer.link_credit, answer.delivery_count) == (0, 2 * MANY)
+
+
+def test_a_drain_is_answered_after_the_comparison_if_others_get_the_messages(site: Site) -> None:
+    hold(site).client.drop()
+    other = connect(site, container="other")
+    preferred = {Symbol("rabbitmq:priority"): 10}
+    other.begin(incoming_window=1 << 31).receiver("q", properties=preferred).flow(2 * MANY, window=WINDOW)
+    client = connect(site)
+    client.begin(incoming_window=1 << 31)
+    attach(client, unsettled={})
+    while terminus_of(site).link is None:
+        step(site)
+    put(client, Flow(WINDOW, 0, WINDOW, 0, 0, 0, 5, drain=True))
+    client.run()
+    assert len(other.all(Transfer)) == MANY
+    assert client.take(Flow).link_credit == 0
 
 
 @pytest.mark.parametrize("earlier_first", [True, False])

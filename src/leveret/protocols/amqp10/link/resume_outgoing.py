@@ -94,6 +94,7 @@ class Resumption:
     def _compared(self) -> None:
         if not self.link.closed:
             self._end_comparison()
+            self.link.session.connection.mark()  # drains wait for the end
             self.advance()
 
     def _end_comparison(self) -> None:
