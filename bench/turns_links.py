@@ -10,11 +10,14 @@ from bench.turns_amqp0.clients import deep, new_client
 from bench.turns_amqp10 import LINKS, RECEIVED, SESSION_LINKS, UNSETTLED, attach_links, receiver
 from leveret.wire.amqp10 import message as sections_of
 from leveret.wire.amqp10.composite import Composite
+from leveret.wire.amqp10.composites import encode_composite
 from leveret.wire.amqp10.messaging import Accepted, Rejected, Released, Source, Target
+from leveret.wire.amqp10.transactions import Coordinator, Declare, Declared, TransactionalState
 from leveret.wire.amqp10.transport import Attach, Close, Detach, Disposition, End, Flow, Transfer
 
 # Default limit of links of a user that outlive their sessions.
 KEPT = 10_000
+TRANSACTIONS = 250
 
 
 def kept_links(lab: Lab, count: int, policy: str) -> Client10:
@@ -136,6 +139,41 @@ def accept_scattered(lab: Lab, count: int) -> Callable[[], None]:
 @operation
 def release_scattered(lab: Lab, count: int) -> Callable[[], None]:
     return _scattered(lab, count, Released())
+
+
+@operation
+def empty_ranges(lab: Lab, count: int) -> Callable[[], None]:
+    """Settle large ranges without deliveries, many times."""
+    client = receiver(lab, count)
+
+    def act() -> None:
+        for _ in range(100):
+            client.send(Disposition(True, client.last + 1, client.last + (1 << 30), True, Accepted()))
+        client.sync()
+
+    return act
+
+
+@operation
+def close_transactions(lab: Lab, count: int) -> Callable[[], None]:
+    """Close a connection with many open transactions, each with a message."""
+    new_client(lab).declare("q")
+    client = lab.connect10()
+    client.begin()
+    client.attach("t", 1, receives=False, source=Source("t"), target=Coordinator())
+    client.attach("s", 0, receives=False, source=Source("s"), target=Target("/queues/q"), snd_settle_mode=1)
+    for number in range(min(count, TRANSACTIONS)):
+        client.output.send_message(
+            Transfer(1, 2 * number, b"%d" % number, 0, False), b"\x00\x53\x77" + encode_composite(Declare())
+        )
+        declared = client.take(Disposition).state
+        assert isinstance(declared, Declared)
+        client.output.send_message(
+            Transfer(0, 2 * number + 1, b"", 0, True, state=TransactionalState(declared.txn_id)),
+            sections_of.encode_data(b""),
+        )
+    client.sync()
+    return client.drop
 
 
 @operation
