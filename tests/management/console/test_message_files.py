@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(280)
 
 
 def test_messages_that_match_are_exported_and_imported(
-    console: Console, api: HttpBroker, downloads: Path, tmp_path: Path
+    console: Console, api: HttpBroker, downloads: Path, tmp_path: Path, axe: str
 ) -> None:
     declare(api, "filed")
     for number in range(3):
@@ -38,6 +38,7 @@ def test_messages_that_match_are_exported_and_imported(
     console.click("Import messages", "dialog button")
     console.see("Imported 2 messages of 3 lines; 1 line refused.")
     console.see("Line 3: invalid message: Object contains unknown field `<i>unknown</i>`")
+    assert console.findings(axe) == []
     wait_until(lambda: queue(api, "filed")["messages_ready"] == 5, "the messages are imported")
     console.choose("Target", "One exchange")
     console.fill("Exchange", "missing")
