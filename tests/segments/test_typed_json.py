@@ -93,6 +93,8 @@ def test_any_json_is_a_table_or_a_value_error(data: dict[str, Any]) -> None:
         ({"$timestamp": "yesterday"}, "$timestamp: 'yesterday'; expected ISO 8601"),
         ({"$decimal": "much"}, "$decimal: 'much' is not a number"),
         ({"$colour": 1}, "unknown AMQP type"),
+        ({"$map": [{"a": 1}]}, "unknown AMQP type"),
+        ({"$described": []}, "unknown AMQP type"),
     ],
 )
 def test_an_invalid_type_is_named(value: Any, words: str) -> None:

@@ -243,10 +243,10 @@ def _to_field(name: str, value: Json, depth: int) -> bytes:
         return b"T" + struct.pack(">Q", seconds)
     if key == "$array" and isinstance(inner, dict) and isinstance(inner.get("items"), list):
         return _to_array(name, inner["items"], depth)
-    if key == "$map" and isinstance(inner, list):
+    if key == "$map" and _is_map(inner):
         return b"F" + _to_table({str(item[0]): item[1] for item in inner}, depth + 1)
-    if key == "$described" and isinstance(inner, list):
-        return _to_field(name, inner[-1], depth)
+    if key == "$described" and isinstance(inner, list) and len(inner) == 2:
+        return _to_field(name, inner[1], depth)
     if key in ("$char", "$symbol", "$uuid") and isinstance(inner, str):
         return encode_value(inner, RABBITMQ)
     plain = _plain(name, key, inner)
@@ -363,7 +363,7 @@ def to_value(name: str, value: Json) -> Value:
     if key == "$array" and isinstance(inner, dict) and isinstance(inner.get("items"), list):
         descriptors = [to_value(name, item) for item in inner.get("descriptors", [])]
         return Array(str(inner.get("type")), [to_value(name, item) for item in inner["items"]], tuple(descriptors))
-    if key == "$map" and isinstance(inner, list) and all(isinstance(item, list) and len(item) == 2 for item in inner):
+    if key == "$map" and _is_map(inner):
         return Map([(to_value(name, field), to_value(name, item)) for field, item in inner])
     if key == "$described" and isinstance(inner, list) and len(inner) == 2:
         return Described(to_value(name, inner[0]), to_value(name, inner[1]))
@@ -383,6 +383,11 @@ def _tag(value: JsonObject) -> tuple[str, Document]:
     for key in value:
         return (key, value[key]) if key.startswith("$") and len(value) == 1 else ("", None)
     return "", None
+
+
+def _is_map(value: Document) -> bool:
+    """Return whether a value is a list of pairs."""
+    return isinstance(value, list) and all(isinstance(item, list) and len(item) == 2 for item in value)
 
 
 def _plain(name: str, key: str, inner: Json) -> Decimal | bytes | float:
