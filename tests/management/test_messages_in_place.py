@@ -544,3 +544,62 @@ def test_messages_of_a_stream_are_copied_and_stay(harness: Harness) -> None:
     for call, arguments in (("move", {"to_queue": "target"}), ("delete", {}), ("resend", {"id": 1})):
         with pytest.raises(NotImplementedByBroker, match="is a stream"):
             harness.call(f"messages.{call}", queue="stream", **arguments)
+
+
+# Export and import
+
+
+def test_large_tables_are_returned_in_small_pages(harness: Harness) -> None:
+    declare(harness, "source")
+    publish(harness, "source", *map(str, range(50)), headers={"large": "x" * 100_000})
+    pages = [harness.call("messages.export", queue="source")]
+    while pages[-1]["cursor"]:
+        pages.append(harness.call("messages.export", queue="source", cursor=pages[-1]["cursor"]))
+    assert max(len(page["messages"]) for page in pages) < 25
+    found = [message for page in pages for message in page["messages"]]
+    assert [message["payload"] for message in found] == [str(number) for number in range(50)]
+    assert found[0]["properties"] == {"headers": {"large": "x" * 100_000}, "delivery_mode": 2}
+
+
+def test_an_export_without_types_has_the_properties_of_a_browse(harness: Harness) -> None:
+    declare(harness, "source")
+    publish(harness, "source", "x", headers={"big": 1 << 40, "list": [1]}, timestamp=1)
+    (typed,) = harness.call("messages.export", queue="source")["messages"]
+    (plain,) = harness.call("messages.export", queue="source", typed=False)["messages"]
+    assert plain["properties"] == harness.call("messages.browse", queue="source")["messages"][0]["properties"]
+    assert typed["payload"] == plain["payload"] == "x"
+
+
+def test_payloads_over_the_limit_are_left_out(harness: Harness) -> None:
+    declare(harness, "source")
+    publish(harness, "source", "12345")
+    (message,) = harness.call("messages.export", queue="source", truncate=4)["messages"]
+    assert (message["payload"], message["payload_bytes"], message["payload_encoding"]) == ("", 5, "base64")
+    with pytest.raises(PreconditionFailed, match="101 ids; expected at most 100"):
+        harness.call("messages.export", queue="source", ids=list(range(101)))
+    with pytest.raises(PreconditionFailed, match="both ids and conditions"):
+        harness.call("messages.export", queue="source", ids=[1], selector="a = 1")
+
+
+def test_an_import_in_an_alarm_publishes_nothing_more(harness: Harness) -> None:
+    declare(harness, "target")
+    harness.admin.managed.alarm = lambda: "memory"
+    result = harness.call("messages.import", messages=[{"payload": "x"}] * 3, queue="target")
+    assert (result["processed"], result["imported"]) == (0, 0)
+    assert result["stopped"] == "publishers are blocked: memory alarm"
+    assert payloads(harness, "target") == []
+
+
+def test_invalid_imports_are_refused_as_a_whole(harness: Harness) -> None:
+    with pytest.raises(PreconditionFailed, match="1001 messages; expected at most 1000"):
+        harness.call("messages.import", messages=[{}] * 1001)
+    with pytest.raises(PreconditionFailed, match="a queue and an exchange or routing_key"):
+        harness.call("messages.import", messages=[], queue="q", exchange="e")
+
+
+def test_properties_larger_than_a_frame_are_refused(harness: Harness) -> None:
+    declare(harness, "target")
+    headers = {str(number): "x" * 20_000 for number in range(8)}
+    result = harness.call("messages.import", messages=[{"properties": {"headers": headers}}, {}], queue="target")
+    assert result["imported"] == 1
+    assert "expected at most 131072" in result["refused"][0]["reason"]

@@ -52,6 +52,8 @@ TURN: Final = 0.002
 State: TypeAlias = Literal["ready", "unacked", "delayed"]
 # Maximum bytes of a body of AMQP 1.0 that are returned with its sections.
 MAX_ENCODED_BODY: Final = 64 << 10
+# Bytes that an encoded byte of properties may take as JSON.
+TABLE_WEIGHT: Final = 4
 
 
 class Limited(Request, kw_only=True):
@@ -508,7 +510,8 @@ def _encoded(message: Message, truncate: int) -> bytes:
 def _returned_size(message: Message, request: Browse) -> int:
     """Return the approximate bytes of a message in an answer."""
     size = min(message.size, request.truncate)
-    return size + len(message.header) + min(size, MAX_ENCODED_BODY) if request.encoded else size
+    properties = TABLE_WEIGHT * len(message.header)
+    return size + properties + len(message.header) + min(size, MAX_ENCODED_BODY) if request.encoded else size + properties
 
 
 async def _browse_unacked(context: Context, queue: Queue, request: Browse, describe: Describe) -> Browsed:

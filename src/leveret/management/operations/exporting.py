@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, Literal
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Raw, UnsetType
 
 from leveret.broker.errors import PreconditionFailed
 from leveret.management.descriptions import MAX_EXPORTED_IDS
-from leveret.management.json_values import ClientTable, Json, exact
+from leveret.management.json_values import ClientTable, Json, encode_json, exact
 from leveret.management.operations.browsing import (
     Browse,
     BrowsedMessage,
@@ -67,9 +67,9 @@ class ExportedMessage(Reply, kw_only=True):
     deliveries: int
     failures: int
     protocol: str
-    properties: ClientTable | dict[str, Any] | UnsetType = UNSET
-    amqp10: dict[str, Any] | UnsetType = UNSET
-    malformed: str | UnsetType = UNSET
+    properties: Raw | UnsetType = UNSET
+    amqp10: Raw | UnsetType = UNSET
+    malformed: Raw | UnsetType = UNSET
     payload_bytes: int
     payload_encoding: Literal["string", "base64"]
     payload: str
@@ -110,17 +110,12 @@ class _Descriptions:
         return message
 
     async def complete(self) -> list[ExportedMessage]:
-        """Return the complete messages. Their tables may be large, and are decoded in a thread."""
-        if not self._request.typed:
-            return [
-                self._exported(found, message, {"properties": ClientTable(found.properties)})
-                for found, message in self._found
-            ]
+        """Return the complete messages. Tables may be large: a thread decodes them."""
         codec = self._context.managed.codec
         turns = Turns(self._context)
         waiting: list[tuple[Found, BrowsedMessage, Callable[[], dict[str, Any]]]] = []
         for found, message in self._found:
-            waiting.append((found, message, codec.typed(found.entry)))
+            waiting.append((found, message, codec.typed(found.entry) if self._request.typed else _plain(found)))
             await turns.pause()
         return await self._context.managed.in_thread(
             lambda: [self._exported(found, message, typed()) for found, message, typed in waiting]
@@ -139,8 +134,12 @@ class _Descriptions:
             payload=message.payload if is_whole else "",
             payload_bytes=message.payload_bytes,
             payload_encoding=message.payload_encoding if is_whole else "base64",
-            **typed,
+            **{name: Raw(encode_json(value)) for name, value in typed.items()},
         )
+
+
+def _plain(found: Found) -> Callable[[], dict[str, Any]]:
+    return lambda: {"properties": ClientTable(found.properties)}
 
 
 async def export(context: Context, request: Export) -> Exported:
