@@ -102,7 +102,7 @@ def encode_basic(properties: Fields, size: int, user: str) -> bytes:
             at = len(encode_header(BASIC, size, {name: known[name] for name in _BEFORE_HEADERS if name in known}))
             flagged = bytes((header[FLAGS_AT] | _HEADERS_FLAG,))
             header = header[:FLAGS_AT] + flagged + header[FLAGS_AT + 1 : at] + typed_json.to_table(headers) + header[at:]
-    except EncodeError as error:
+    except (EncodeError, TypeError, OverflowError) as error:
         raise ValueError(f"invalid properties: {error}") from None
     if len(header) > MAX_HEADER:
         raise ValueError(f"the properties have {len(header)} bytes; expected at most {MAX_HEADER}")
@@ -247,7 +247,12 @@ def _encode_properties(fields: Fields, user: str) -> bytes:
     values: dict[str, Any] = {name: typed_json.to_value(name, value) for name, value in fields.items() if value is not None}
     if values.get("user_id", user.encode()) != user.encode():
         del values["user_id"]
-    properties = Properties(**values)
+    properties = Properties()
+    for name, value in values.items():
+        try:
+            setattr(properties, name, value)
+        except TypeError as error:  # compiled modules check the type
+            raise ValueError(f"{name}: {error}") from None
     try:
         return message.encode_properties(properties)
     except (AttributeError, TypeError, OverflowError) as error:

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 from msgspec import UNSET, Raw, UnsetType
 
 from leveret.broker.errors import PreconditionFailed
+from leveret.broker.message import Entry
 from leveret.management.descriptions import MAX_EXPORTED_IDS
 from leveret.management.json_values import ClientTable, Json, encode_json, exact
 from leveret.management.operations.browsing import (
@@ -53,6 +54,8 @@ class ExportedMessage(Reply, kw_only=True):
         redelivered: Whether it was delivered before.
         deliveries: Deliveries so far.
         failures: Deliveries that failed.
+        time: About when the message of a stream was appended, in milliseconds of Unix time: when its chunk began, if the
+            chunk is not sealed. Other queues do not know when a message arrived.
         protocol: The protocol of the publisher.
         properties: The properties of AMQP 0-9-1, with typed headers.
         amqp10: The sections of a message of AMQP 1.0, in place of `properties`.
@@ -66,6 +69,7 @@ class ExportedMessage(Reply, kw_only=True):
     redelivered: bool
     deliveries: int
     failures: int
+    time: int | UnsetType = UNSET
     protocol: str
     properties: Raw | UnsetType = UNSET
     amqp10: Raw | UnsetType = UNSET
@@ -113,15 +117,18 @@ class _Descriptions:
         """Return the complete messages. Tables may be large: a thread decodes them."""
         codec = self._context.managed.codec
         turns = Turns(self._context)
-        waiting: list[tuple[Found, BrowsedMessage, Callable[[], dict[str, Any]]]] = []
+        waiting: list[tuple[Found, BrowsedMessage, int | UnsetType, Callable[[], dict[str, Any]]]] = []
         for found, message in self._found:
-            waiting.append((found, message, codec.typed(found.entry) if self._request.typed else _plain(found)))
+            typed = codec.typed(found.entry) if self._request.typed else _plain(found)
+            waiting.append((found, message, _time_of(found.entry), typed))
             await turns.pause()
         return await self._context.managed.in_thread(
-            lambda: [self._exported(found, message, typed()) for found, message, typed in waiting]
+            lambda: [self._exported(found, message, time, typed()) for found, message, time, typed in waiting]
         )
 
-    def _exported(self, found: Found, message: BrowsedMessage, typed: dict[str, Any]) -> ExportedMessage:
+    def _exported(
+        self, found: Found, message: BrowsedMessage, time: int | UnsetType, typed: dict[str, Any]
+    ) -> ExportedMessage:
         is_whole = message.payload_bytes <= min(self._request.truncate, MAX_BYTES)
         return ExportedMessage(
             id=message.id,
@@ -130,12 +137,19 @@ class _Descriptions:
             redelivered=message.redelivered,
             deliveries=message.deliveries,
             failures=message.failures,
+            time=time,
             protocol=message.protocol,
             payload=message.payload if is_whole else "",
             payload_bytes=message.payload_bytes,
             payload_encoding=message.payload_encoding if is_whole else "base64",
             **{name: Raw(encode_json(value)) for name, value in typed.items()},
         )
+
+
+def _time_of(entry: Entry) -> int | UnsetType:
+    stream = entry.queue.vhost.streams.get(entry.queue.id)
+    chunk = None if stream is None else stream.find_chunk(entry.seq)
+    return chunk.time_of(entry.seq - chunk.first) if chunk is not None and chunk.first <= entry.seq < chunk.end else UNSET
 
 
 def _plain(found: Found) -> Callable[[], dict[str, Any]]:

@@ -72,6 +72,7 @@ class ImportedMessage(Request, kw_only=True):
     redelivered: bool = False
     deliveries: int = 0
     failures: int = 0
+    time: int = 0
     protocol: str = ""
     payload_bytes: int = 0
 
