@@ -327,13 +327,13 @@ def _decode(line: bytes, size: int) -> tuple[Row | None, int]:
         return None, 0
     try:
         message = msgspec.json.decode(line)
+        encoded = len(json.dumps(message))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"invalid JSON: {error}") from None
     except RecursionError:
         raise ValueError("invalid JSON: it is nested too deep") from None
     if not isinstance(message, dict):
         raise ValueError("expected one message per line, as a JSON object")
-    encoded = len(json.dumps(message))
     if encoded > MAX_MESSAGE:
         raise ValueError(f"the message has {encoded} bytes; expected at most {MAX_MESSAGE}: publish it with a client")
     return message, encoded

@@ -507,6 +507,18 @@ def test_invalid_properties_are_refused(api: HttpBroker, queue: str, properties:
     assert expected in result["problems"][0]["reason"]
 
 
+@pytest.mark.parametrize("depth", [150, 300, 900, 5000])
+def test_deep_values_are_refused_without_the_other_lines(api: HttpBroker, queue: str, depth: int) -> None:
+    deep = b"[" * depth + b"]" * depth
+    lines = (
+        b'{"properties":{"headers":{"a":%s}}}\n{"amqp10":{"application_properties":{"a":%s}}}\n' % (deep, deep)
+        + b'{"exchange":%s}\n{"payload":"good"}\n' % deep
+    )
+    result = send(api, f"queues/%2F/{queue}/messages/import", lines).json
+    assert (result["lines"], result["refused"], result["stopped"]) == (4, 3, ""), result
+    assert [item["payload"] for item in browse(api, queue)["messages"]] == ["good"]
+
+
 def test_a_full_queue_refuses_lines(api: HttpBroker, queue: str) -> None:
     full = f"{queue}-full"
     arguments = {"x-max-length": 1, "x-overflow": "reject-publish"}

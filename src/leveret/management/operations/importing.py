@@ -134,6 +134,8 @@ def _prepared(context: Context, request: Import, number: int) -> _Prepared | str
         return _Prepared(context, request, number)
     except (BrokerError, ValueError) as error:
         return str(error)
+    except RecursionError:
+        return "values of the message are nested too deep"
     except Exception:  # the other messages must still be published
         logger.exception("internal error in message %d of an import", number + 1)
         return INTERNAL_ERROR
