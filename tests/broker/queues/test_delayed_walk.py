@@ -11,6 +11,7 @@ from leveret.broker.queues.classic import delayed_walk
 from leveret.broker.queues.classic.queue import ClassicQueue
 from leveret.broker.queues.inspection import FIRST_LEVEL, NO_END, Walk
 from tests.broker.support import Taker, World, body_of
+from tests.support.queues import classic
 
 
 def delay(world: World, queue: ClassicQueue, after: int, *, persistent: bool = False) -> None:
@@ -28,6 +29,17 @@ def rest(world: World, walk: Walk, count: int = 10) -> list[int]:
     found: list[int] = []
     while not walk.ended:
         found += bodies(walk.next(count, 1 << 20))
+        if walk.must_read:
+            walk.read(lambda: None)
+            world.run()
+    return found
+
+
+def first(world: World, walk: Walk, count: int) -> list[Entry]:
+    """Return the first entries of a walk."""
+    found: list[Entry] = []
+    while len(found) < count:
+        found += walk.next(count - len(found), 1 << 20)
         if walk.must_read:
             walk.read(lambda: None)
             world.run()
@@ -88,7 +100,7 @@ def test_entries_are_skipped(world: World, delays: list[int]) -> None:
         left = walk.skip(left)
     assert rest(world, walk) == sorted(delays)[290:]
     walk = queue.inspect().walk_delayed()
-    assert walk.skip(1000) == 700 and walk.ended
+    assert walk.skip(1000) == 700 and rest(world, walk) == []
 
 
 def test_a_step_looks_at_a_limited_number_of_entries(world: World) -> None:
@@ -144,6 +156,52 @@ def test_paged_out_entries_that_were_settled_meanwhile_are_not_read() -> None:
     taker.ack(51)
     world.run()
     assert rest(world, walk) == [1000 + number for number in range(51, 100)]
+
+
+def recovered(world: World, delays: list[int]) -> tuple[World, ClassicQueue]:
+    """Return a broker and its queue after a restart. Every other message of the queue is ready."""
+    queue = world.queue(durable=True)
+    for after in delays:
+        delay(world, queue, after, persistent=True)
+        world.push(queue, "0", persistent=True)
+    world.run()
+    log, recovery = world.held_log.recovery()
+    again = World(log=log, recovery=recovery, time=world.clock.now())
+    again.run()
+    return again, classic(again.vhost.queues["q"])
+
+
+def test_entries_that_the_queue_has_not_read_since_a_restart_come_last(world: World, delays: list[int]) -> None:
+    again, queue = recovered(world, delays)
+    assert (queue.ready_count, queue.delayed_count) == (2 * len(delays), 0)
+    for number in range(10):
+        delay(again, queue, 1000 + number)
+    expected = [*range(1000, 1010), *delays]
+    assert rest(again, queue.inspect().walk_delayed()) == expected
+    for count in (5, 10, 50):
+        walk = queue.inspect().walk_delayed()
+        entries = first(again, walk, count)
+        assert bodies(entries) == expected[:count]
+        walk.start_behind(entries[-2])
+        other = queue.inspect().walk_delayed()
+        other.start_after(walk.level, walk.seq, walk.until)
+        assert rest(again, other) == expected[count - 1 :]
+    walk = queue.inspect().walk_delayed()
+    left = 100
+    while left:
+        left = walk.skip(left)
+        if walk.must_read:
+            walk.read(lambda: None)
+            again.run()
+    assert rest(again, walk) == expected[100:]
+    for seq, found in ((2 * 7 + 1, [delays[7]]), (2 * 7 + 2, []), (2 * len(delays) + 1, [1000])):
+        walk = queue.inspect().walk_delayed()
+        walk.find(seq)
+        assert rest(again, walk) == found
+    taker = Taker(queue)
+    again.run()
+    assert queue.delayed_count == len(expected) and len(taker.taken) == len(delays)
+    assert rest(again, queue.inspect().walk_delayed()) == sorted(expected)
 
 
 def test_a_purge_ends_a_walk_and_its_read() -> None:

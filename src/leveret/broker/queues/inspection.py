@@ -50,7 +50,7 @@ class Walk:
         return False
 
     def skip(self, count: int) -> int:
-        """Pass entries without a look at them. Return how many are still to be passed: the work is limited."""
+        """Pass entries. Return how many are still to be passed: the work is limited, or `must_read` is set."""
         self.ended = True
         return 0
 

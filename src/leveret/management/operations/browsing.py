@@ -362,9 +362,14 @@ async def next_entries(walk: Walk, count: int) -> list[Entry]:
         entries = walk.next(count, STEP_BYTES)
         if entries or not walk.must_read:
             return entries
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        walk.read(_resolver(future))
-        await future
+        await _read(walk)
+
+
+async def _read(walk: Walk) -> None:
+    """Read the next entries of a walk."""
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    walk.read(_resolver(future))
+    await future
 
 
 def _resolver(future: asyncio.Future[None]) -> Callable[[], None]:
@@ -459,6 +464,8 @@ async def _skip(selection: Selection, count: int) -> None:
         return
     while count and not walk.ended:
         count = walk.skip(count)
+        if walk.must_read:
+            await _read(walk)
         await selection.turns.pause()
 
 

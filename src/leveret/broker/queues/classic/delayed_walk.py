@@ -2,6 +2,8 @@
 
 The heap of the queue is not in that order. A walk looks through the positions of all delayed entries, in steps, for those
 that follow its place, then returns them. Paged-out entries are read for the walk alone and stay in their places.
+
+After a restart, delayed entries are positions in the ready list until the queue has read them. They come last.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker.message import Entry
 from leveret.broker.queues.classic.delayed import Delays, Position
-from leveret.broker.queues.inspection import Walk
+from leveret.broker.queues.inspection import FIRST_LEVEL, Walk
 
 if TYPE_CHECKING:
     from leveret.broker.queues.classic.queue import ClassicQueue
@@ -27,13 +29,14 @@ NEVER: Final = (1 << 62) - 1
 
 
 class DelayedWalk(Walk):
-    """A walk over the delayed entries of a classic queue. `level` is the due time of the last entry that was passed.
+    """A walk over the delayed entries of a classic queue, then over those that it has not read since it was recovered.
 
-    `_found` are the next positions, the first one first, and `_copies` paged-out entries that were read, by their sequence
-    numbers.
+    `level` is the due time of the last entry that was passed; for unread entries, their level, which is less than
+    `FIRST_LEVEL`. `_found` are the next positions, the first one first, and `_copies` paged-out entries that were read, by
+    their sequence numbers.
     """
 
-    def __init__(self, queue: ClassicQueue) -> None:
+    def __init__(self, queue: ClassicQueue, unread: Walk) -> None:
         super().__init__(queue)
         self._queue = queue
         self._delays: Delays | None = queue.delays
@@ -44,36 +47,52 @@ class DelayedWalk(Walk):
         self._lowest = 0
         self._has_more = False
         self.searching = True
+        # The walk over the unread entries, and whether it has begun.
+        self._unread = unread
+        self._reads_unread = False
 
     def start_after(self, level: int, seq: int, until: int) -> None:
         super().start_after(level, seq, until)
+        self._unread.start_after(min(level, FIRST_LEVEL - 1), seq if level < FIRST_LEVEL else 0, until)
         self._search_again()
+        self._reads_unread = level < FIRST_LEVEL
+        self.searching = not self._reads_unread
 
     def start_behind(self, entry: Entry) -> None:
         overlay = entry.overlay
-        self.start_after(self.level if overlay is None else overlay.visible_at, entry.seq, self.until)
+        level = self.level if self._reads_unread or overlay is None else overlay.visible_at
+        self.start_after(level, entry.seq, self.until)
         self.ended = False
 
     def find(self, seq: int) -> bool:
-        self.start_after(0, 0, seq)
+        self.start_after(FIRST_LEVEL, 0, seq)
         self._lowest = seq
+        if not self._unread.find(seq):
+            self._unread.ended = True
         return True
 
     def skip(self, count: int) -> int:
+        self.must_read = False
+        self._continue()
         if self._searches():
             return count
+        if self._reads_unread:
+            return count - len(self._next_unread(count, NEVER))
         while self._found and count:
             self._pass()
             count -= 1
-        self._continue()
         return count
 
     def next(self, count: int, size: int) -> list[Entry]:
         self.must_read = False
         entries: list[Entry] = []
         delays = self._delays
-        if self._searches() or delays is None:
+        # Not in the call that returns the last ones that were found: `start_behind` may return to these.
+        self._continue()
+        if self._searches():
             return entries
+        if self._reads_unread or delays is None:
+            return self._next_unread(count, size)
         found = self._found
         now = self._queue.broker.timers.now()
         while found and len(entries) < count and size > 0:
@@ -86,10 +105,20 @@ class DelayedWalk(Walk):
                 entries.append(entry)
                 size -= entry.message.size
             self._pass()
-        self._continue()
+        return entries
+
+    def _next_unread(self, count: int, size: int) -> list[Entry]:
+        """Return the next unread entries, as `next` does."""
+        unread = self._unread
+        entries: list[Entry] = [] if unread.ended else unread.next(count, size)
+        self.level, self.seq = unread.level, unread.seq
+        self.must_read, self.ended = unread.must_read, unread.ended
         return entries
 
     def read(self, done: Callable[[], None]) -> None:
+        if self._reads_unread:
+            self._unread.read(done)
+            return
         delays = self._delays
         assert delays is not None
         # None of them is due, as `next` has seen of the first one: those that were due may be settled.
@@ -104,13 +133,19 @@ class DelayedWalk(Walk):
         self.level, self.seq, _ = self._found.popleft()
 
     def _continue(self) -> None:
-        """Look for more entries once those that were found were passed, or end the walk."""
-        if self._found:
+        """Look for more entries once those that were found were passed, or begin with the unread ones."""
+        if self._found or self.searching or self._reads_unread:
             return
         if self._has_more:
             self._search_again()
         else:
-            self.ended = True
+            self._begin_unread()
+
+    def _begin_unread(self) -> None:
+        self.level, self.seq = FIRST_LEVEL - 1, 0
+        self.searching = False
+        self._reads_unread = True
+        self.ended = self._unread.ended
 
     def _search_again(self) -> None:
         self._found.clear()
@@ -119,12 +154,13 @@ class DelayedWalk(Walk):
         self.searching = True
 
     def _searches(self) -> bool:
-        """Do a step of the search, if it is in progress. Return whether no entries can be returned yet, or at all."""
+        """Do a step of the search, if it is in progress. Return whether it still is."""
+        if self._reads_unread:
+            return False
         delays = self._delays
         if delays is None or delays.queue is None:
-            self.searching = False
-            self.ended = True
-            return True
+            self._begin_unread()
+            return False
         if not self.searching:
             return False
         last = self._searched + SEARCHED
@@ -146,7 +182,7 @@ class DelayedWalk(Walk):
         if last >= delays.places:
             self.searching = False
             if not self._found:
-                self.ended = True
+                self._begin_unread()
         return self.searching
 
 

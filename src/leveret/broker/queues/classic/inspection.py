@@ -176,6 +176,30 @@ def _first_seqs(level: Backlog) -> list[int]:
     return first
 
 
+class UnreadWalk(ClassicWalk):
+    """A walk over the delayed entries that a classic queue has not read since it was recovered: they are in its chunks."""
+
+    def is_visible(self, entry: Entry) -> bool:
+        """Return whether an entry is delayed."""
+        overlay = entry.overlay
+        return overlay is not None and overlay.visible_at > self.queue.broker.timers.now()
+
+    def _find_run_in(self, level: Backlog) -> bool:
+        lowest = 0
+        for chunk in level.chunks:
+            # The publishers of recovered entries are unknown. A chunk begins with these if it has some.
+            if not chunk.overflow and not chunk.publisher and chunk.seqs[-1] > self.seq:
+                seq = chunk.seqs[bisect_right(chunk.seqs, self.seq)]
+                lowest = min(lowest or seq, seq)
+        if not lowest:
+            return False
+        self.seq = lowest - 1
+        return super()._find_run_in(level)
+
+    def _find_in_memory(self, entries: deque[Entry], limit: int) -> bool:
+        return False
+
+
 class _Reading:
     """Positions that are being read for a walk."""
 
@@ -210,7 +234,8 @@ class ClassicInspection(Inspection):
         return ClassicWalk(self._queue)
 
     def walk_delayed(self) -> DelayedWalk:
-        return DelayedWalk(self._queue)
+        queue = self._queue
+        return DelayedWalk(queue, UnreadWalk(queue) if queue.has_delayed else Walk(queue))
 
     def oldest(self) -> int:
         oldest = 0
