@@ -287,6 +287,8 @@ def test_an_export_selects_messages_as_a_search_does(api: HttpBroker, queue: str
     assert numbers(f"?ids={ids[3]},{ids[0]},999999") == [3, 0]
     reply = api("POST", f"{QUEUES}/{queue}/messages/export", {"ids": ids[1:2], "format": "array"})
     assert [json.loads(line["payload"])["n"] for line in reply.json] == [1]
+    none = api("POST", f"{QUEUES}/{queue}/messages/export", {"ids": [], "format": "array"})
+    assert (none.status, none.json) == (200, [])
     assert api.get(f"/queues/%2F/{queue}")["messages_ready"] == 5
     assert [item["redelivered"] for item in browse(api, queue)["messages"]] == [False] * 5
 

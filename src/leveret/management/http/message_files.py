@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -93,18 +92,25 @@ class _Download:
         self._steps: Steps = self._export.steps()
         self._first: Any = None
         self._begun = b""
+        self._has_ended = False
 
     async def begin(self) -> None:
         """Read the first messages. Raises `HttpError` or `BrokerRefused` if the request is invalid."""
-        with suppress(StopIteration):
+        try:
             step = self._steps.send(None)
-            self._begun = step.content
-            self._first = await self._call(step.call)
+        except StopIteration as end:
+            self._begun, self._has_ended = end.value, True
+            return
+        self._begun = step.content
+        self._first = await self._call(step.call)
 
     async def content(self) -> AsyncIterator[bytes]:
         """Yield the content. Raises `CutOff`."""
         content, result = self._begun, self._first
         self._first = None
+        if self._has_ended:
+            yield content
+            return
         try:
             while True:
                 try:
