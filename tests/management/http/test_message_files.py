@@ -20,7 +20,7 @@ import pytest
 
 from leveret import sync
 from leveret.client import amqp10
-from leveret.management.message_files import BATCH, MAX_LINE, MAX_PROBLEMS, Import
+from leveret.management.message_files import BATCH, MAX_LINE, MAX_PROBLEMS, Export, Import
 from leveret.wire.amqp10.sections import split
 from tests.management.http.client import HttpBroker, Reply
 from tests.management.http.test_in_place import browse, publish
@@ -334,6 +334,38 @@ def test_large_payloads_are_complete(api: HttpBroker, queue: str, form: str) -> 
     assert texts == ["small", "ß" * 100_000]
     assert [base64.b64decode(line["payload"]) for line in found if line["payload_encoding"] == "base64"] == payloads[1::2]
     assert [line["payload_bytes"] for line in found] == [len(payload) for payload in payloads]
+
+
+def test_a_download_has_no_end_if_a_message_leaves_meanwhile(api: HttpBroker, queue: str) -> None:
+    with sync.connect(api.process.url()) as connection, connection.channel().publisher(routing_key=queue) as publisher:
+        publisher.publish(b"\xff" * 20_000_000)
+    before = len(api.process.log())
+    token = base64.b64encode(b"guest:guest").decode()
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.settimeout(30)
+        client.connect(("127.0.0.1", api.port))
+        head = f"GET /api{QUEUES}/{queue}/messages/export HTTP/1.1\r\nHost: x\r\nAuthorization: Basic {token}\r\n\r\n"
+        client.sendall(head.encode())
+        content = client.recv(4096)
+        purge(api, queue)
+        while data := client.recv(1 << 20):
+            content += data
+    assert content.startswith(b"HTTP/1.1 200") and not content.endswith(b"0\r\n\r\n")
+    assert len(content) < 25_000_000
+    wait_until(lambda: "was cut off: message 1 left the queue" in api.process.log()[before:])
+
+
+def test_a_message_that_has_left_before_its_payload_is_read_is_left_out() -> None:
+    found = Export({"vhost": "/", "queue": "q"})
+    steps = found.steps()
+    assert steps.send(None).call.name == "messages.export"
+    message = {"id": 1, "payload_bytes": 9_000_000, "payload_encoding": "base64", "payload": ""}
+    page = {"queue_id": 7, "messages": [message], "cursor": None, "examined": 1, "skipped": 0, "missing": 0}
+    assert steps.send(page).call.arguments["queue_id"] == 7
+    with pytest.raises(StopIteration) as end:
+        steps.send(None)
+    assert (end.value.value, found.missing, found.messages) == (b"", 1, 0)
 
 
 def test_an_export_of_many_messages_has_each_once(api: HttpBroker, queue: str) -> None:
