@@ -636,3 +636,13 @@ def test_an_import_is_in_the_audit_log_without_payloads(api: HttpBroker, queue: 
     (record,) = api.get(f"/leveret/audit?object={queue}&kind=messages")["items"]
     assert (record["action"], record["user"], record["after"]["result"]["imported"]) == ("messages.import", "guest", 1)
     assert "secret-payload" not in json.dumps(record)
+
+
+def test_delayed_messages_are_exported(api: HttpBroker, queue: str) -> None:
+    with sync.connect(api.process.url(), protocol="1.0") as connection, connection.session() as session:
+        later = amqp10.Message(body=b"later", annotations={"x-opt-delivery-delay": 3_600_000})
+        session.sender(queue).send(later)
+    (line,) = export(api, queue, "?state=delayed")
+    assert (line["payload"], line["amqp10"]["message_annotations"]) == ("later", {"x-opt-delivery-delay": 3_600_000})
+    assert export(api, queue, f"?ids={line['id']}")[0]["payload"] == "later"
+    assert export(api, queue) == []
