@@ -29,7 +29,7 @@ def test_delayed_messages_are_shown_with_the_time_at_which_they_become_ready(con
         sender.send("later message", annotations={"x-opt-delivery-time": 1000 * due})
         sender.send("latest message", annotations={"x-opt-delivery-time": 1000 * due + 5000})
     console.enter("queues", "/", "appointments")
-    console.see("including 2 delayed")
+    console.see("including 2 delayed, oldest")
     console.click("Messages", "nav.tabs a")
     console.see("ready message")
     console.choose("State", "Delayed")

@@ -8,6 +8,27 @@ export const PAGE_SIZE = 100;
 // Milliseconds between reads of what rarely changes.
 const SLOW_INTERVAL = 30000;
 
+// Milliseconds between two displays of an age.
+const AGE_INTERVAL = 1000;
+
+/** Returns an age in seconds as it is now, given a value that was read and the name of the age in it. */
+export function useAge(value, name) {
+  const read = useRef({ value: null, at: 0 });
+  if (read.current.value !== value) {
+    read.current = { value, at: Date.now() };
+  }
+  const age = value?.[name] ?? null;
+  const [, render] = useState(0);
+  useEffect(() => {
+    if (age === null) {
+      return undefined;
+    }
+    const timer = setInterval(() => render((count) => count + 1), AGE_INTERVAL);
+    return () => clearInterval(timer);
+  }, [age === null]);
+  return age === null ? null : age + Math.floor((Date.now() - read.current.at) / 1000);
+}
+
 /**
  * Reads an object of the API and keeps it current.
  *

@@ -2,7 +2,7 @@
 
 import { addBinding, cancelConsumer, deleteQueue, pauseQueue, purgeQueue, queuePath } from "../actions.js";
 import { path, withQuery } from "../api.js";
-import { useResource } from "../data.js";
+import { useAge, useResource } from "../data.js";
 import { bytes, count, duration, growth, rate, short, time } from "../format.js";
 import { html } from "../html.js";
 import { link, route, setQuery } from "../route.js";
@@ -98,8 +98,8 @@ const CompareField = () => html`
 `;
 
 /** What is said of the ready messages, beside their number. */
-function readyNote(waiting) {
-  const notes = [waiting?.delayed && `including ${count(waiting.delayed)} delayed`, waiting?.oldest_ready_age && `oldest ${duration(1000 * waiting.oldest_ready_age)}`];
+function readyNote(waiting, oldest) {
+  const notes = [waiting?.delayed && `including ${count(waiting.delayed)} delayed`, oldest && `oldest ${duration(1000 * oldest)}`];
   return notes.filter(Boolean).join(", ");
 }
 
@@ -111,13 +111,14 @@ function StateTab({ queue }) {
   const events = useEvents(queue);
   const { value: unacked } = useResource(queue.messages_unacknowledged > 0 ? path("leveret", "queues", queue.vhost, queue.name, "unacked") : null);
   const { value: waiting } = useResource(queue.messages_ready > 0 && queue.type !== "stream" ? placePath(queue, "ready") : null);
-  const oldest = unacked?.oldest_unacked_age;
+  const oldestReady = useAge(waiting, "oldest_ready_age");
+  const oldestUnacked = useAge(unacked, "oldest_unacked_age");
   return html`
     <${Findings} texts=${diagnose(queue)} />
     <${Stats}
       items=${[
-        ["Ready", count(queue.messages_ready), readyNote(waiting)],
-        ["Unacked", count(queue.messages_unacknowledged), oldest ? `oldest ${duration(1000 * oldest)}` : ""],
+        ["Ready", count(queue.messages_ready), readyNote(waiting, oldestReady)],
+        ["Unacked", count(queue.messages_unacknowledged), oldestUnacked ? `oldest ${duration(1000 * oldestUnacked)}` : ""],
         ["Messages", count(queue.messages), queue.messages_details?.rate ? growth(queue.messages_details.rate) : ""],
         ["Consumers", count(queue.consumers)],
         ["Publish", rate(queue.message_stats?.publish_details?.rate)],
