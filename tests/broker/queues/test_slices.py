@@ -6,7 +6,9 @@ import pytest
 
 from leveret.broker import metadata
 from leveret.broker.jobs import STEP_WORK
-from leveret.broker.queues.classic.backlog import PIECE
+from leveret.broker.message import Entry
+from leveret.broker.queues import entry_return
+from leveret.broker.queues.classic.backlog import MOVED_SHIFT, PIECE
 from leveret.broker.queues.classic.queue import DEAD_LETTER_WORK
 from leveret.broker.timers import MAX_FIRED
 from tests.broker.support import HeldLog, Keeper, Taker, World
@@ -151,6 +153,31 @@ def test_a_consumer_gets_the_first_message_after_the_expired_ones(world: World) 
     assert queue.dispatcher.frozen and 1 < queue.ready_count <= MANY + 1 - STEP_WORK
     world.run()
     assert taker.bodies() == ["fresh"] and not queue.dispatcher.frozen
+
+
+def test_requeuing_between_many_messages_is_work(world: World) -> None:
+    queue = world.queue()
+    for number in range(2 * MANY):
+        world.push(queue, str(number))
+    taker = Taker(queue, credit=2 * MANY)
+    world.run()
+    entries = list(taker.taken)
+    taker.credit = 0
+
+    def work_of_requeuing(entry: Entry) -> int:
+        before = world.broker.work
+        queue.requeue(entry)
+        return world.broker.work - before
+
+    assert {work_of_requeuing(entry) for entry in entries[::2]} == {0}  # each is the last
+    assert work_of_requeuing(entries[MANY + 1]) == MANY // 2 >> MOVED_SHIFT > 1
+    assert work_of_requeuing(entries[101]) == work_of_requeuing(entries[2 * MANY - 101]) == 0
+    taken = {id(entry) for entry in (entries[MANY + 1], entries[101], entries[2 * MANY - 101])}
+    entry_return.return_entries(
+        world.broker, [entry for entry in entries[1::2] if id(entry) not in taken], lambda entry: entry.queue.requeue(entry)
+    )
+    assert steps(world) > 2 * MANY // STEP_WORK
+    assert world.contents(queue) == [str(number) for number in range(2 * MANY)]
 
 
 def test_offering_a_deep_queue_is_done_in_several_turns(world: World) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from leveret.broker.message import Entry
 from leveret.broker.queues.frozen import FrozenQueues
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
+
+# Units of work to return an entry.
+RETURN_WORK: Final = 2
 
 
 def return_entries(broker: Broker, entries: list[Entry], apply: Callable[[Entry], None]) -> None:
@@ -23,6 +26,11 @@ def return_entries(broker: Broker, entries: list[Entry], apply: Callable[[Entry]
         entries: The entries, oldest first. The list is consumed.
         apply: Applies the outcome to an entry.
     """
+    if len(entries) == 1:
+        # Without steps: a job for each of many single entries would take longer.
+        broker.work += RETURN_WORK
+        apply(entries.pop())
+        return
     broker.jobs.run_steps(_returning(entries, apply))
 
 
@@ -33,6 +41,6 @@ def _returning(entries: list[Entry], apply: Callable[[Entry], None]) -> Iterator
             entry = entries.pop()
             frozen.freeze(entry.queue)
             apply(entry)
-            yield 2
+            yield RETURN_WORK
     finally:
         frozen.thaw()

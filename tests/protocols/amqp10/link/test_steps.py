@@ -78,6 +78,15 @@ def test_released_messages_are_requeued_in_steps(site: Site, outcome: Composite)
     in_order(site)
 
 
+def test_messages_that_are_released_one_by_one_need_no_steps(site: Site) -> None:
+    session = holding(site)
+    site.broker.work = MAX_AT_ONCE  # the turn has no time left for jobs
+    one_turn(session.client, *(Disposition(True, number, None, True, Released()) for number in range(0, MANY, 2)))
+    assert queue_of(site).ready_count > STEP_WORK // 4 and not site.broker.jobs.waiting
+    one_turn(session.client, Disposition(True, 0, MANY - 1, True, Released()))
+    in_order(site)
+
+
 @pytest.mark.parametrize("how", ["detach", "end", "drop"])
 def test_unsettled_messages_of_a_link_or_session_are_requeued_in_steps(site: Site, how: str) -> None:
     session = holding(site)

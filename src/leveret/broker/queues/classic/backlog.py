@@ -28,6 +28,9 @@ CHUNK_ENTRIES: Final = 4096
 CHUNK_BYTES: Final = 1 << 20
 # Entries that are settled between two checks of the budget.
 PIECE: Final = 512
+# Entries (as powers of two) that are moved in 1 µs to insert one between them, and that are passed to find its place.
+MOVED_SHIFT: Final = 10
+PASSED_SHIFT: Final = 4
 
 # Sort key of backlogs.
 SEQ: Final = attrgetter("seq")
@@ -165,15 +168,15 @@ class Backlog:
         else:
             young.append(entry)
 
-    def insert(self, entry: Entry) -> None:
-        """Return an entry to its old place: before the first younger entry of the head."""
+    def insert(self, entry: Entry) -> int:
+        """Return an entry to its old place: before the first younger entry of the head. Return the units of work."""
         head = self.head
         seq = entry.seq
         self.passed = 0
         self.not_droppable = min(self.not_droppable, seq)
         if not head or head[0].seq > seq:
             head.appendleft(entry)
-            return
+            return 0
         if head[len(head) - 1].seq < seq:
             # Behind the head, before any chunks: only entries newer than the chunks go to `young`.
             young = self.young
@@ -181,11 +184,15 @@ class Backlog:
                 index = len(young)
                 while index > 0 and young[index - 1].seq > seq:
                     index -= 1
+                moved = len(young) - index
                 young.insert(index, entry)
-            else:
-                head.append(entry)
-            return
-        head.insert(bisect_left(head, seq, key=SEQ), entry)
+                return moved >> PASSED_SHIFT
+            head.append(entry)
+            return 0
+        index = bisect_left(head, seq, key=SEQ)
+        moved = min(index, len(head) - index)
+        head.insert(index, entry)
+        return moved >> MOVED_SHIFT
 
     def take(self, entry: Entry) -> bool:
         """Remove an entry from memory. Returns False if it is not in memory."""

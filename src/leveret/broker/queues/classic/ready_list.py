@@ -160,7 +160,7 @@ class ReadyList:
         elif young is not None and (not young or young[len(young) - 1].seq < entry.seq):
             young.append(entry)
         else:
-            backlog.insert(entry)
+            self._insert(backlog, entry)
         self.memory += message.size + ENTRY_OVERHEAD
         if self.memory > self.broker.page_above:
             self.page_out(queue, backlog)
@@ -179,8 +179,13 @@ class ReadyList:
     def put_back(self, entry: Entry) -> None:
         """Return an entry to its old place."""
         message = entry.message
-        self.level_of(message.priority).insert(entry)
+        self._insert(self.level_of(message.priority), entry)
         self.memory += message.size + ENTRY_OVERHEAD
+
+    def _insert(self, backlog: Backlog, entry: Entry) -> None:
+        work = backlog.insert(entry)
+        if work:
+            self.broker.work += work
 
     def take(self, entry: Entry) -> bool:
         """Remove an entry that is in memory; return False if it is not there."""
