@@ -12,7 +12,7 @@ const SLOW_INTERVAL = 30000;
 const AGE_INTERVAL = 1000;
 
 /** Returns an age in seconds as it is now, given a value that was read and the name of the age in it. */
-export function useAge(value, name) {
+export function useGrowingAge(value, name) {
   const read = useRef({ value: null, at: 0 });
   if (read.current.value !== value) {
     read.current = { value, at: Date.now() };

@@ -2,7 +2,7 @@
 
 import { addBinding, cancelConsumer, deleteQueue, pauseQueue, purgeQueue, queuePath } from "../actions.js";
 import { path, withQuery } from "../api.js";
-import { useAge, useResource } from "../data.js";
+import { useGrowingAge, useResource } from "../data.js";
 import { bytes, count, duration, growth, rate, short, time } from "../format.js";
 import { html } from "../html.js";
 import { link, route, setQuery } from "../route.js";
@@ -111,8 +111,8 @@ function StateTab({ queue }) {
   const events = useEvents(queue);
   const { value: unacked } = useResource(queue.messages_unacknowledged > 0 ? path("leveret", "queues", queue.vhost, queue.name, "unacked") : null);
   const { value: waiting } = useResource(queue.messages_ready > 0 && queue.type !== "stream" ? placePath(queue, "ready") : null);
-  const oldestReady = useAge(waiting, "oldest_ready_age");
-  const oldestUnacked = useAge(unacked, "oldest_unacked_age");
+  const oldestReady = useGrowingAge(waiting, "oldest_ready_age");
+  const oldestUnacked = useGrowingAge(unacked, "oldest_unacked_age");
   return html`
     <${Findings} texts=${diagnose(queue)} />
     <${Stats}
