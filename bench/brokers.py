@@ -101,8 +101,10 @@ class Contender:
         if isinstance(self.broker, LeveretProcess):
             # The sources may have been edited since they were compiled.
             build = "(pure" if self.name == PURE else "(compiled"
-            if build not in self.broker.log().splitlines()[0]:
-                raise SystemExit(f"requested {TITLES[self.name]}, but started {self.broker.log().splitlines()[0]}")
+            started = self.broker.log().splitlines()[0]
+            if build not in started:
+                self.stop()
+                raise SystemExit(f"requested {TITLES[self.name]}, but started {started}")
 
     def stop(self) -> None:
         if isinstance(self.broker, LeveretProcess):
