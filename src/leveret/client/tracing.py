@@ -45,7 +45,10 @@ class Tracing:
         """Return the headers of the current span; empty without one."""
         if "opentelemetry.trace" not in sys.modules:
             return {}  # no span can be current before the application imports it
-        from opentelemetry import propagate, trace
+        try:
+            from opentelemetry import propagate, trace
+        except ImportError:
+            return {}  # a signal handler has interrupted another thread that was importing it
 
         carrier: dict[str, str] = {}
         if trace.get_current_span().get_span_context().is_valid:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import _thread
 import random
 import signal
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -16,6 +18,7 @@ from leveret import sync
 from leveret.client.errors import Error
 from leveret.client.events import Event, Recovered
 from tests.client.sync.conftest import Open
+from tests.support.polling import wait_until
 
 
 class Interrupt(BaseException):
@@ -67,6 +70,54 @@ def test_interrupt_inside_the_engine(connect: Open, name: str) -> None:
     channel.publish("y", name)
     # The connection's own thread calls the callbacks, after the publish was confirmed.
     assert recovered.wait(30)
+
+
+@pytest.mark.parametrize("step", ["_unlocked", "_received"])
+def test_interrupt_between_a_read_and_the_engine(connect: Open, name: str, step: str) -> None:
+    """What was read may be lost, so the connection reconnects."""
+    lost: list[Event] = []
+    connection = connect(reconnect_delay=0.01, on_event=lost.append, timeout=30)
+    channel = connection.channel()
+    channel.declare_queue(name, exclusive=True)
+    driver = connection.driver
+    function = getattr(driver, step)
+
+    def once(*arguments: object) -> object:
+        if threading.current_thread() is not threading.main_thread():
+            return function(*arguments)
+        setattr(driver, step, function)
+        if step == "_unlocked":
+            # The data is read, but does not get any further.
+            function(*arguments)
+        raise Interrupt
+
+    setattr(driver, step, once)
+    with pytest.raises(Interrupt):
+        while True:
+            channel.publish("x", name)
+    channel.publish("y", name)
+    wait_until(lambda: any(isinstance(event, Recovered) for event in lost), "a new connection")
+
+
+def test_interrupt_before_a_thread_sleeps(connect: Open, name: str) -> None:
+    """The next leader is a thread that sleeps, not the one that was interrupted."""
+    connection = connect()
+    channel = connection.channel()
+    driver = connection.driver
+
+    class Sleepers(deque[_thread.LockType]):
+        def append(self, sleeper: _thread.LockType) -> None:
+            super().append(sleeper)
+            if threading.current_thread() is threading.main_thread():
+                raise Interrupt
+
+    driver._sleepers = Sleepers()
+    driver._has_leader = True
+    with pytest.raises(Interrupt):
+        channel.publish("x", name)
+    driver._has_leader = False
+    assert not driver._sleepers
+    channel.publish("y", name)
 
 
 def test_engine_bug_ends_no_thread(connect: Open, name: str) -> None:

@@ -203,18 +203,17 @@ class Channel(BaseChannel):
 
     def ack(self, delivery_tag: int, multiple: bool = False) -> None:
         """Acknowledge by delivery tag. Prefer `Message.ack`, which is safe even after a lost connection."""
-        with self._driver.lock:
-            self._core.settle_tag("basic.ack", {"delivery_tag": delivery_tag, "multiple": multiple})
+        self._driver.call(self._core.settle_tag, "basic.ack", {"delivery_tag": delivery_tag, "multiple": multiple})
 
     def nack(self, delivery_tag: int, multiple: bool = False, requeue: bool = True) -> None:
         """Requeue or reject by delivery tag (RabbitMQ's `basic.nack`). Prefer `Message.nack`."""
-        with self._driver.lock:
-            self._core.settle_tag("basic.nack", {"delivery_tag": delivery_tag, "multiple": multiple, "requeue": requeue})
+        self._driver.call(
+            self._core.settle_tag, "basic.nack", {"delivery_tag": delivery_tag, "multiple": multiple, "requeue": requeue}
+        )
 
     def reject(self, delivery_tag: int, requeue: bool = False) -> None:
         """Reject by delivery tag (0-9-1 `basic.reject`). Prefer `Message.reject`."""
-        with self._driver.lock:
-            self._core.settle_tag("basic.reject", {"delivery_tag": delivery_tag, "requeue": requeue})
+        self._driver.call(self._core.settle_tag, "basic.reject", {"delivery_tag": delivery_tag, "requeue": requeue})
 
     async def qos(
         self, prefetch_count: int = 0, prefetch_size: int = 0, global_: bool = False, *, timeout: Limit = DEFAULT

@@ -133,7 +133,7 @@ class Consumer:
             with driver.lock:
                 core = self._core
                 if core.messages:
-                    return core.take()
+                    return driver.call(core.take)
                 if core.ended:
                     if core.error is not None:
                         raise copy_error(core.error)

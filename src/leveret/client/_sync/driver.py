@@ -238,19 +238,27 @@ class Driver(FrontEnd):
     def run(self, procedure: Procedure, limit: Limit, what: str, deadline: float | None = None) -> None:
         """Run a procedure of the engine, with the timeouts of `wait` for each of its waits."""
         try:
-            with self.lock:
-                waiter = next(procedure)
+            waiter = self.call(procedure.send, None)
             while True:
                 try:
                     result = self.wait(waiter, limit, what, deadline=deadline)
                 except BaseException as error:
-                    with self.lock:
-                        waiter = procedure.throw(error)
+                    waiter = self._throw(procedure, error)
                 else:
-                    with self.lock:
-                        waiter = procedure.send(result)
+                    waiter = self.call(procedure.send, result)
         except StopIteration:
             return
+
+    def _throw(self, procedure: Procedure, error: BaseException) -> ThreadWaiter:
+        """Continue a procedure with the exception of its wait, which may leave it again."""
+        with self.lock:
+            try:
+                waiter: ThreadWaiter = procedure.throw(error)
+                return waiter
+            except BaseException as raised:
+                if raised is not error:
+                    self.interrupted(raised)
+                raise
 
     def wait(
         self, waiter: Result, limit: Limit, what: str, left: float | None = None, deadline: float | None = None
@@ -297,19 +305,24 @@ class Driver(FrontEnd):
     def _lead(self, sock: AnySocket, left: float | None) -> None:
         """Read once on behalf of all waiting threads."""
         data: list[bytes] = []
-        self._has_leader = True
         try:
-            raised = self._unlocked(partial(sock.receive, data, left, self._unsent is not None))
-        finally:
-            self._has_leader = False
-        if self._socket is not sock:
-            sock.close()
-        elif data:
-            self._received(data[0])
-        elif isinstance(raised, OSError):
-            self._socket_lost(lost_error(raised))
-        if self._unsent is not None:
-            self._write()
+            self._has_leader = True
+            try:
+                raised = self._unlocked(partial(sock.receive, data, left, self._unsent is not None))
+            finally:
+                self._has_leader = False
+            if self._socket is not sock:
+                sock.close()
+            elif data:
+                self._received(data[0])
+            elif isinstance(raised, OSError):
+                self._socket_lost(lost_error(raised))
+            if self._unsent is not None:
+                self._write()
+        except BaseException as error:
+            # Data that was read may be lost.
+            self.interrupted(error)
+            raise
         if raised is not None and not isinstance(raised, OSError):
             raise raised
 
@@ -322,13 +335,14 @@ class Driver(FrontEnd):
             )
         sleeper = _thread.allocate_lock()
         sleeper.acquire()
-        self._sleepers.append(sleeper)
-        waiter.sleeper = sleeper
         try:
+            self._sleepers.append(sleeper)
+            waiter.sleeper = sleeper
             raised = self._unlocked(partial(sleeper.acquire, True, -1 if left is None else left))
         finally:
             waiter.sleeper = None
-            self._sleepers.remove(sleeper)
+            if sleeper in self._sleepers:
+                self._sleepers.remove(sleeper)
         if raised is not None:
             raise raised
 
@@ -457,16 +471,15 @@ class Driver(FrontEnd):
                     self._unsent = self._unsent[sent:]
                     break
                 self._unsent = None
+            full = self._unsent is not None and len(self._unsent) + self.core.engine.pending > HIGH_WATER
+            if full != self.core.socket_is_full:
+                self.core.set_socket_full(full)
         except OSError as error:
             self._broken = lost_error(error)
             self._wake.set()
-            return
         except BaseException as error:
             self.interrupted(error)
             raise
-        full = self._unsent is not None and len(self._unsent) + self.core.engine.pending > HIGH_WATER
-        if full != self.core.socket_is_full:
-            self.core.set_socket_full(full)
 
     def _received(self, data: bytes) -> None:
         if not data:
@@ -488,9 +501,13 @@ class Driver(FrontEnd):
         self._broken = None
         self._unsent = None
         sock = self._socket
-        if sock is not None:
-            self._drop(sock)
-        self.core.lost(error)
+        try:
+            if sock is not None:
+                self._drop(sock)
+            self.core.lost(error)
+        except BaseException as raised:
+            self.interrupted(raised)
+            raise
 
     # The connection's own thread
 

@@ -19,18 +19,15 @@ class Message(message.Message):
 
     def ack(self, multiple: bool = False) -> None:
         """Acknowledge the message; with `multiple`, also all earlier ones of its channel."""
-        with self._channel.api_channel.connection.driver.lock:
-            super().ack(multiple)
+        self._channel.api_channel.connection.driver.call(super().ack, multiple)
 
     def nack(self, requeue: bool = True, multiple: bool = False) -> None:
         """Requeue the message, or drop or dead-letter it; with `multiple`, also all earlier ones of its channel."""
-        with self._channel.api_channel.connection.driver.lock:
-            super().nack(requeue, multiple)
+        self._channel.api_channel.connection.driver.call(super().nack, requeue, multiple)
 
     def reject(self, requeue: bool = False) -> None:
         """Reject the message: drop or dead-letter it, or requeue it."""
-        with self._channel.api_channel.connection.driver.lock:
-            super().reject(requeue)
+        self._channel.api_channel.connection.driver.call(super().reject, requeue)
 
 
 class FileMessage(Message, FileContent):
@@ -46,9 +43,7 @@ class Delivery(delivery.Delivery):
 
     def settle_as(self, state: Composite, transaction: AnyTransaction | None) -> None:
         """Settle the delivery with an outcome, as part of a transaction if one is given."""
-        with self._channel.api_channel.connection.driver.lock:
-            super().settle_as(state, transaction)
+        self._channel.api_channel.connection.driver.call(super().settle_as, state, transaction)
 
     def _settle_each(self, multiple: bool, state: Composite) -> None:
-        with self._channel.api_channel.connection.driver.lock:
-            super()._settle_each(multiple, state)
+        self._channel.api_channel.connection.driver.call(super()._settle_each, multiple, state)
