@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,6 +25,16 @@ class Done:
     @property
     def lines(self) -> list[bytes]:
         return self.out.splitlines()
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Have processes that begin in the block end by SIGINT, which background jobs of a shell ignore."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class Program:

@@ -6,7 +6,7 @@ import json
 import re
 import signal
 
-from tests.cli.program import Program
+from tests.cli.program import Program, interruptible
 from tests.cli.runner import Commands
 from tests.support.broker import LeveretProcess
 from tests.support.logged import close_channel
@@ -30,7 +30,7 @@ def test_past_records(broker: LeveretProcess, commands: Commands) -> None:
 def test_records_as_they_are_logged(broker: LeveretProcess) -> None:
     close_channel(broker, "missing-before")
     arguments = ("log", "--data-dir", str(broker.data_dir), "--text", "missing", "--follow", "--json")
-    with Program(broker).begin(*arguments) as process:
+    with interruptible(), Program(broker).begin(*arguments) as process:
         assert process.stdout is not None
         assert "missing-before" in json.loads(process.stdout.readline())["message"]
         close_channel(broker, "missing-after")
