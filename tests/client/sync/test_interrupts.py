@@ -74,7 +74,7 @@ def test_interrupt_inside_the_engine(connect: Open, name: str) -> None:
 
 @pytest.mark.parametrize("step", ["_unlocked", "_received"])
 def test_interrupt_between_a_read_and_the_engine(connect: Open, name: str, step: str) -> None:
-    """What was read may be lost, so the connection reconnects."""
+    """The connection reconnects, because the data that was read may be lost."""
     lost: list[Event] = []
     connection = connect(reconnect_delay=0.01, on_event=lost.append, timeout=30)
     channel = connection.channel()
