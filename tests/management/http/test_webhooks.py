@@ -7,9 +7,11 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import ssl
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Protocol
@@ -288,6 +290,18 @@ def test_deliveries_that_wait_survive_a_restart(servers: Start, tmp_path: Path) 
     again.put(other.url, {"number": -2})
     deliver(again, lambda: again.deliveries()[1].delivered == 1)
     assert len(receiver.received) == MAX_PENDING + 1
+
+
+def test_deliveries_in_a_file_of_version_1_are_made(servers: Start, tmp_path: Path) -> None:
+    receiver = servers()
+    path = tmp_path / "webhooks.sqlite"
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("CREATE TABLE deliveries (id INTEGER PRIMARY KEY, url TEXT NOT NULL, body BLOB NOT NULL)")
+        database.execute("INSERT INTO deliveries VALUES (7, ?, ?)", (receiver.url, b'{"number": 7}'))
+        database.execute("PRAGMA user_version = 1")
+    webhooks = Webhooks([WebhookConfig(url=receiver.url)], path)
+    deliver(webhooks, lambda: webhooks.deliveries()[0].delivered == 1)
+    assert [body["number"] for _, body in receiver.received] == [7]
 
 
 def test_deliveries_to_a_url_that_is_no_longer_allowed_are_forgotten(servers: Start, tmp_path: Path) -> None:

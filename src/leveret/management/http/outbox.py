@@ -17,7 +17,8 @@ logger = logging.getLogger("leveret.http")
 T = TypeVar("T")
 
 _VERSION: Final = 1
-_SCHEMA: Final = "CREATE TABLE deliveries (id INTEGER PRIMARY KEY, receiver TEXT NOT NULL, body BLOB NOT NULL);"
+# `url` is the receiver: the URL of a webhook, or the address of a mail.
+_SCHEMA: Final = "CREATE TABLE deliveries (id INTEGER PRIMARY KEY, url TEXT NOT NULL, body BLOB NOT NULL);"
 
 
 class Delivery(NamedTuple):
@@ -109,7 +110,7 @@ class Outbox:
 
 def _read(path: Path, content: str) -> tuple[sqlite3.Connection, list[Delivery]]:
     connection = open_database(path, _SCHEMA, _VERSION, content)
-    rows = connection.execute("SELECT id, receiver, body FROM deliveries ORDER BY id")
+    rows = connection.execute("SELECT id, url, body FROM deliveries ORDER BY id")
     return connection, [Delivery(*row) for row in rows]
 
 
