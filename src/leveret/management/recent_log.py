@@ -109,6 +109,10 @@ class LogRecords:
         self._bytes = 0
         self.forgotten = self.last = number
 
+    def go_to(self, number: int) -> None:
+        """Note that records up to this number were logged, kept or not."""
+        self.last = number
+
     def skip(self) -> None:
         """Count a record that is not kept."""
         self.last += 1

@@ -304,8 +304,7 @@ class Cache:
         queue.flows.set(self._sampling, counts)
 
     def _queue_head(self, number: int, head: list[Any]) -> None:
-        queue = self.queues[number]
-        queue.ready_since, queue.item["head_timestamp"] = head
+        self.queues[number].set_head(*head)
 
     def _queue_unacked(self, number: int, since: int) -> None:
         queue = self.queues.get(number)

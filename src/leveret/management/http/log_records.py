@@ -117,7 +117,7 @@ class Logs:
                     self._broker.forget(found["forgotten"])  # what follows does not join the older records
                 for row in found["records"]:
                     self._broker.add(msgspec.convert(row, LogEntry))
-                self._broker.last = found["last"]
+                self._broker.go_to(found["last"])
                 if not found["more"]:
                     break
             self._read_at = time.monotonic()

@@ -234,6 +234,11 @@ class CachedQueue(Measured):
         self.ready_since = 0  # the change `queue.head` follows if messages are ready
         self._totals.count_queue(item, 1)
 
+    def set_head(self, since: int, timestamp: int | None) -> None:
+        """Set when the oldest ready message arrived at the latest, and the timestamp of the next one."""
+        self.ready_since = since
+        self.item["head_timestamp"] = timestamp
+
     def oldest_ready_age(self, now: float) -> int | None:
         """Return the age of its oldest ready message in seconds; None if none is ready, and for streams."""
         return max(int(now - self.ready_since / 1000), 0) if self.ready_since else None
