@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import stat
 import time
 from pathlib import Path
@@ -23,6 +24,7 @@ from leveret.management.http.history_store import (
     Subject,
     minute_of,
 )
+from leveret.management.http.history_thread import History
 from leveret.management.http.measured import LENGTHS, MESSAGES, Measured, Rates, Statistic, Window
 from leveret.management.http.objects import QUEUE, VHOST
 from leveret.management.http.samples import OlderSamples
@@ -112,20 +114,20 @@ def test_a_queue_that_is_declared_again_has_a_history_of_its_own(tmp_path: Path)
     first, second, third = (Subject("/", "q", id) for id in (1, 5, 9))
     path = tmp_path / "history.sqlite"
     database = HistoryDatabase(path)
-    assert database.of_name("/", "q", None) == (Subject("/", "q"), [])
+    assert database.of_name("/", "q", None, {}) == (Subject("/", "q"), [])
     database.add_minute(START, [queue_sample(first, publish=1)])
     database.note_deleted({first: START + 90, Subject("/", "unknown", 3): START + 91})
     database.add_minute(START + 2 * MINUTE, [queue_sample(second, publish=2)])
     assert read(database, first, MINUTE) == [(START, 0, 1)]
     assert read(database, second, MINUTE) == [(START + 2 * MINUTE, 0, 2)]
-    assert database.of_name("/", "q", 5) == (second, [START + 90])
+    assert database.of_name("/", "q", 5, {}) == (second, [START + 90])
     assert list(database.older([second, third], START, START + HOUR)) == [second]
     database.close()
     database = HistoryDatabase(path)
     # The second one was deleted while the process did not run: its last sample says when, at the latest.
-    assert database.of_name("/", "q", 9) == (third, [START + 90, START + 3 * MINUTE])
-    assert database.of_name("/", "q", None) == (second, [START + 90, START + 3 * MINUTE])
-    assert database.of_name("/", "unknown", None)[1] == []
+    assert database.of_name("/", "q", 9, {}) == (third, [START + 90, START + 3 * MINUTE])
+    assert database.of_name("/", "q", None, {}) == (second, [START + 90, START + 3 * MINUTE])
+    assert database.of_name("/", "unknown", None, {})[1] == []
     database.close()
 
 
@@ -139,6 +141,32 @@ def test_the_cache_notes_deletions() -> None:
     assert cache.take_deleted() == {}
     found = cache.queue("/", "q")
     assert found is not None and found.id == 3
+
+
+def test_the_time_of_a_deletion_is_known_before_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    database = HistoryDatabase(path)
+    database.add_minute(START - HOUR, [queue_sample(Subject("/", "q", 1), publish=1)])
+    database.close()
+    clock = Clock()
+    cache = Cache(Control(Path("unused")), clock)
+    cache.apply([["begin", None, False], ["queue", 1, queue_item("q")]])
+    clock.now = START + 5.5
+    cache.apply([["queue.gone", 1, None]])
+
+    async def ask() -> list[tuple[Subject, list[int]]]:
+        history = History(path)
+        await history.open()
+        found = [await history.of_name("/", "q", cache)]
+        history.ticked(cache)
+        found.append(await history.of_name("/", "q", cache))  # before the thread writes it
+        await history.close()
+        return found
+
+    assert asyncio.run(ask()) == [(Subject("/", "q", 1), [START + 5])] * 2
+    database = HistoryDatabase(path)
+    assert database.of_name("/", "q", None, {})[1] == [START + 5]
+    database.close()
 
 
 def test_older_samples_are_by_the_hour_and_of_the_last_day_by_the_minute(tmp_path: Path) -> None:

@@ -45,8 +45,7 @@ async def _subject(request: Request) -> tuple[Subject, list[int]]:
         raise bad_request("expected both vhost and queue, or none of them")
     if not request.identity.sees(vhost):
         raise not_found()
-    found = request.cache.queue(vhost, queue)
-    return await request.history.of_name(vhost, queue, None if found is None else found.id)
+    return await request.history.of_name(vhost, queue, request.cache)
 
 
 async def list_queues(request: Request) -> Answer:

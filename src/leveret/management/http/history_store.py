@@ -192,13 +192,16 @@ class HistoryDatabase:
                 self._connection.execute("BEGIN")
                 self._connection.executemany("UPDATE series SET deleted = ? WHERE id = ?", known)
 
-    def of_name(self, vhost: str, queue: str, id: int | None) -> tuple[Subject, list[int]]:
+    def of_name(
+        self, vhost: str, queue: str, id: int | None, unwritten: Mapping[Subject, int]
+    ) -> tuple[Subject, list[int]]:
         """Return the last queue with a name, and the times at which queues with the name were deleted.
 
         Args:
             vhost: The vhost.
             queue: The name.
             id: The id of the queue that exists now, or None if there is none.
+            unwritten: Times of deletions that may not have been passed to `note_deleted` yet.
         """
         deleted: list[int] = []
         last = 0
@@ -207,6 +210,8 @@ class HistoryDatabase:
         ):
             last = max(last, queue_id)
             if queue_id != id:
+                if time is None:
+                    time = unwritten.get(Subject(vhost, queue, queue_id))
                 deleted.append(self._end(number) if time is None else time)
         return Subject(vhost, queue, last if id is None else id), sorted(deleted)
 

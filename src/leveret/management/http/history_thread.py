@@ -34,7 +34,7 @@ class History:
         self._reason = ""
         self._opened = asyncio.Event()
         self._minute = -1
-        # Times of deletions that the database does not have.
+        # Times of deletions that the database does not have yet, until they are written.
         self._deleted: dict[Subject, int] = {}
         self._writing: asyncio.Task[None] | None = None
 
@@ -59,7 +59,7 @@ class History:
         """Add the last minute if it has ended, and the queues that were deleted."""
         minute = cache.tick // MINUTE
         known, self._minute = self._minute, minute
-        self._deleted |= {Subject(*key): time for key, time in cache.take_deleted().items()}
+        self._take_deleted(cache)
         database = self._database
         if database is None:
             self._deleted = {}
@@ -72,8 +72,16 @@ class History:
             samples = minute_of(cache, begin)
             self._writing = asyncio.create_task(self._write(lambda: database.add_minute(begin, samples)))
         elif self._deleted:
-            deleted, self._deleted = self._deleted, {}
-            self._writing = asyncio.create_task(self._write(lambda: database.note_deleted(deleted)))
+            self._writing = asyncio.create_task(self._note_deleted(database))
+
+    def _take_deleted(self, cache: Cache) -> None:
+        self._deleted |= {Subject(*key): time for key, time in cache.take_deleted().items()}
+
+    async def _note_deleted(self, database: HistoryDatabase) -> None:
+        deleted = self._deleted.copy()
+        await self._write(lambda: database.note_deleted(deleted))
+        for subject in deleted:
+            del self._deleted[subject]
 
     async def _write(self, add: Callable[[], None]) -> None:
         try:
@@ -86,13 +94,17 @@ class History:
         database = await self._checked()
         return await self._run(lambda: database.read(subject, step, first, last))
 
-    async def of_name(self, vhost: str, queue: str, id: int | None) -> tuple[Subject, list[int]]:
+    async def of_name(self, vhost: str, queue: str, cache: Cache) -> tuple[Subject, list[int]]:
         """Return the last queue with a name, and the times at which queues with the name were deleted.
 
-        `id` is that of the queue that exists now, or None. Raises `HttpError` (503) if there is no history.
+        Raises `HttpError` (503) if there is no history.
         """
         database = await self._checked()
-        return await self._run(lambda: database.of_name(vhost, queue, id))
+        found = cache.queue(vhost, queue)
+        id = None if found is None else found.id
+        self._take_deleted(cache)
+        deleted = self._deleted
+        return await self._run(lambda: database.of_name(vhost, queue, id, deleted))
 
     async def older(
         self, subjects: Sequence[Subject], windows: Mapping[str, Window], cache: Cache
