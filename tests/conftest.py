@@ -7,12 +7,19 @@ import os
 from collections.abc import Generator
 from typing import Any
 
+import pika.connection
 import pytest
 from hypothesis import settings
+
+from tests.support.broker import CONNECT_TIMEOUT
 
 # The duration of an example depends on the machine more than on the code.
 settings.register_profile("leveret", deadline=None)
 settings.load_profile("leveret")
+
+# A connection of pika may take longer than 15 seconds on a busy machine.
+pika.connection.Parameters.DEFAULT_SOCKET_TIMEOUT = CONNECT_TIMEOUT
+pika.connection.Parameters.DEFAULT_STACK_TIMEOUT = CONNECT_TIMEOUT
 
 # The broker processes of tests, except those of its HTTP API, run without it: it takes half a second of CPU time.
 os.environ.setdefault("LEVERET_MANAGEMENT__ENABLED", "false")

@@ -18,7 +18,7 @@ import pytest
 import leveret
 from leveret import aio
 from tests.support import rabbitmq
-from tests.support.broker import Broker, LeveretProcess
+from tests.support.broker import CONNECT_TIMEOUT, Broker, LeveretProcess
 from tests.support.fixtures import name
 from tests.support.proxy import Proxy
 
@@ -75,6 +75,7 @@ class BaseConnect:
 
     async def open(self, protocol: str | None, url: str | list[str] | None = None, **options: Any) -> Any:
         """Return a connection of that protocol."""
+        options.setdefault("connect_timeout", CONNECT_TIMEOUT)
         connection = await leveret.connect(url or self.url, protocol=protocol, **options)
         self.opened.append(connection)
         return connection

@@ -59,7 +59,7 @@ def stop(broker: LeveretProcess, peers: list[Peer]) -> None:
     for peer in peers:
         peer.read_connection_close(320)
         peer.send(0, Connection.CloseOk())
-    assert broker.process.wait(30) == 0
+    assert broker.process.wait(60) == 0
     broker.process = None
 
 

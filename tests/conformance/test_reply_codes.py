@@ -221,7 +221,7 @@ def test_an_operator_who_stops_the_broker_closes_connections(own_broker: Leveret
     own_broker.process.send_signal(signal.SIGTERM)
     peer.expect_connection_close(320)
     peer.drop()
-    own_broker.process.wait(30)
+    own_broker.process.wait(60)
 
 
 @pytest.fixture

@@ -79,7 +79,7 @@ def content(message: Message) -> bytes:
 
 def received(process: LeveretProcess, settle: int) -> list[Message]:
     """Return all messages of the queue, in order; the first `settle` messages are accepted."""
-    connection = BlockingConnection(url(process), timeout=20)
+    connection = BlockingConnection(url(process), timeout=60)
     receiver = connection.create_receiver("kept", credit=10 * TOTAL)
     found: list[Message] = []
     while True:
@@ -122,11 +122,11 @@ def test_delayed_messages_survive_and_stay_delayed(process: LeveretProcess) -> N
     sender.send(Message(2, durable=True))
     process.kill()
     with process.start():
-        connection = BlockingConnection(url(process), timeout=30)
+        connection = BlockingConnection(url(process), timeout=60)
         receiver = connection.create_receiver("delayed", credit=10)
         got: list[int] = []
         for _ in range(2):
-            body = receiver.receive(timeout=30).body
+            body = receiver.receive(timeout=60).body
             assert isinstance(body, int)
             got.append(body)
             receiver.accept()

@@ -242,7 +242,7 @@ def test_kill_on_a_full_disk(process: LeveretProcess) -> None:
         await connection.close()
         again = Publisher()
         await again.open(process, "full")
-        deadline = asyncio.get_running_loop().time() + 30
+        deadline = asyncio.get_running_loop().time() + 60
         while len(again.confirmed) < 10:
             assert asyncio.get_running_loop().time() < deadline, "nothing is confirmed although there is room"
             await again.publish()

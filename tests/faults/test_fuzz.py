@@ -191,7 +191,7 @@ class Session:
         """Read input until the reply on the channel that only checks."""
         self.peer.send_method(commands.Basic.Qos(), SYNC)
         while not self.ended:
-            frame = self.peer.next_frame(timeout=20)
+            frame = self.peer.next_frame(timeout=60)
             if frame is None:
                 self.ended = True
             elif frame[0] == 1:
@@ -239,7 +239,7 @@ def ends_well(peer: RudePeer) -> None:
     peer.send_method(commands.Connection.Close(200, "", 0, 0))
     peer.half_close()
     while True:
-        frame = peer.next_frame(timeout=20)
+        frame = peer.next_frame(timeout=60)
         if frame is None:
             return
         kind, channel, payload = frame

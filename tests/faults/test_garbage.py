@@ -253,7 +253,7 @@ def test_a_close_without_its_ok(broker: Broker) -> None:
         peer.reach("opened")
         peer.send_bytes(frame_bytes(3, 1, b"body"))
         assert peer.expect_method("Connection.Close").reply_code in (503, 504, 505)
-        peer.read_to_end(timeout=30)
+        peer.read_to_end(timeout=60)
 
 
 @pytest.mark.parametrize("body", BAD_TABLES, ids=repr)

@@ -25,9 +25,7 @@ GONE = (pika.exceptions.AMQPError, OSError)
 
 
 def connect(process: LeveretProcess) -> Any:
-    return pika.BlockingConnection(
-        pika.ConnectionParameters(process.host, process.port, socket_timeout=30, blocked_connection_timeout=60)
-    )
+    return pika.BlockingConnection(pika.ConnectionParameters(process.host, process.port, blocked_connection_timeout=60))
 
 
 class Publisher(threading.Thread):

@@ -61,7 +61,7 @@ def test_slow_handshake(process: LeveretProcess, beside: Neighbour, sent: bytes)
     with RudePeer(process) as peer:
         peer.send_bytes(sent)
         begun = time.monotonic()
-        peer.read_to_end(timeout=30)
+        peer.read_to_end(timeout=60)
         assert 0.5 < time.monotonic() - begun < 25
 
 
@@ -75,7 +75,7 @@ def test_dripping_handshake(process: LeveretProcess, beside: Neighbour) -> None:
             if peer.ended:
                 break
             time.sleep(0.05)
-        peer.read_to_end(timeout=30)
+        peer.read_to_end(timeout=60)
         assert time.monotonic() - begun < 25
 
 
@@ -85,7 +85,7 @@ def test_silent_client(broker: Broker, neighbour: Neighbour) -> None:
         peer.reach("channel", heartbeat=1)
         begun = time.monotonic()
         beats = 0
-        while (frame := peer.next_frame(timeout=30)) is not None:
+        while (frame := peer.next_frame(timeout=60)) is not None:
             beats += frame[0] == 8
         took = time.monotonic() - begun
         assert beats >= 1
@@ -314,7 +314,7 @@ def test_transaction_without_end(process: LeveretProcess, beside: Neighbour, tmp
             if peer.ended:
                 break
         peer.send_method(commands.Tx.Commit(), 1)
-        method = peer.next_method(timeout=30)
+        method = peer.next_method(timeout=60)
         assert method is not None
         assert method.name == "Channel.Close"
         assert method.reply_code in (311, 406, 506)

@@ -24,7 +24,7 @@ def connect(broker: Broker) -> Iterator[Connect]:
             broker.host,
             broker.port,
             credentials=pika.PlainCredentials(user, password),
-            **{"blocked_connection_timeout": 60, "socket_timeout": 20, **options},
+            **{"blocked_connection_timeout": 60, **options},
         )
         connection = BlockingConnection(parameters)
         opened.append(connection)

@@ -167,7 +167,7 @@ def test_ten_megabytes(broker: Broker, name: str) -> None:
             queue = await channel.declare_queue(name, exclusive=True)
             body = bytes(range(256)) * 40960
             await channel.default_exchange.publish(aio_pika.Message(body), name)
-            assert (await queue.get(timeout=10)).body == body
+            assert (await queue.get(timeout=WITHIN)).body == body
 
     run(test)
 

@@ -78,7 +78,7 @@ def test_blocked_and_unblocked(process: LeveretProcess) -> None:
     other.queue_declare("", exclusive=True)
     holder.channel.basic_ack(0, multiple=True)
     holder.channel.queue_purge("deep")
-    pump(publisher, unblocked.is_set, "unblocked", within=30)
+    pump(publisher, unblocked.is_set, "unblocked")
     fresh = publisher.channel()
     queue = fresh.queue_declare("", exclusive=True).method.queue
     fresh.confirm_delivery()

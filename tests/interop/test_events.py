@@ -118,7 +118,7 @@ def test_a_consumer(connection: BlockingConnection, listener: Listener, channel:
         channel.basic_publish("", name, b"%d" % number)
     taken = []
     channel.basic_qos(prefetch_count=5)
-    for method, _, body in channel.consume(name, inactivity_timeout=20):
+    for method, _, body in channel.consume(name, inactivity_timeout=60):
         taken.append(body)
         channel.basic_ack(method.delivery_tag)
         if len(taken) == 20:
@@ -181,7 +181,7 @@ def test_streams_and_a_stream_of_events(connect: Connect, channel: BlockingChann
         reader = connect().channel()
         reader.basic_qos(prefetch_count=3)
         bodies = []
-        for method, _, body in reader.consume(name, arguments={"x-stream-offset": "first"}, inactivity_timeout=20):
+        for method, _, body in reader.consume(name, arguments={"x-stream-offset": "first"}, inactivity_timeout=60):
             bodies.append(body)
             reader.basic_ack(method.delivery_tag)
             if len(bodies) == 10:
@@ -190,7 +190,7 @@ def test_streams_and_a_stream_of_events(connect: Connect, channel: BlockingChann
     history = connect().channel()
     history.basic_qos(prefetch_count=100)
     told: list[Event] = []
-    for method, properties, body in history.consume(kept, arguments={"x-stream-offset": "first"}, inactivity_timeout=20):
+    for method, properties, body in history.consume(kept, arguments={"x-stream-offset": "first"}, inactivity_timeout=60):
         assert properties.headers["x-stream-offset"] == len(told)
         told.append(json.loads(body))
         history.basic_ack(method.delivery_tag)
@@ -230,7 +230,7 @@ def test_users_without_read_permission_get_no_events(connect: Connect) -> None:
 @pytest.fixture
 def amqp10(broker: Broker) -> Iterator[Any]:
     utils = pytest.importorskip("proton.utils", reason="Qpid Proton is not installed")
-    connection = utils.BlockingConnection(f"amqp://{broker.host}:{broker.port}", timeout=20)
+    connection = utils.BlockingConnection(f"amqp://{broker.host}:{broker.port}", timeout=60)
     yield connection
     connection.close()
 
@@ -246,7 +246,7 @@ class TestOver10:
             sender.send(proton.Message(b"x" * number, durable=True))
         receiver = amqp10.create_receiver(name, credit=6)
         for act in (receiver.accept, receiver.reject, lambda: receiver.release(delivered=False)):
-            receiver.receive(timeout=20)
+            receiver.receive(timeout=60)
             act()
         receiver.close()
         listener.wait(6, "routed", queue=name, protocol="1.0")
@@ -260,7 +260,7 @@ class TestOver10:
         receiver = amqp10.create_receiver(f"/exchanges/{EVENTS}/routed.{name}", credit=10)
         channel.queue_declare(name, exclusive=True)
         channel.basic_publish("", name, b"four")
-        message = receiver.receive(timeout=20)
+        message = receiver.receive(timeout=60)
         receiver.accept()
         assert message.content_type == "application/json"
         event = json.loads(bytes(message.body))
@@ -300,6 +300,6 @@ class TestOfABrokerOfItsOwn:
             wait_until(lambda: count(channel, "kept") >= 50, "50 events")
             assert count(channel, "kept") == 50
             channel.basic_qos(prefetch_count=10)
-            method, _, body = next(channel.consume("kept", arguments={"x-stream-offset": "first"}, inactivity_timeout=20))
+            method, _, body = next(channel.consume("kept", arguments={"x-stream-offset": "first"}, inactivity_timeout=60))
             assert json.loads(body)["sample"] == 10
             channel.basic_ack(method.delivery_tag)

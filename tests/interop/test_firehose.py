@@ -157,7 +157,7 @@ def test_the_headers_of_a_publish_and_of_deliveries(
     get(channel, f"{name}.a")
     assert traces.next()[1] == message | {"redelivered": 1}
 
-    next(channel.consume(f"{name}.b", auto_ack=True, inactivity_timeout=20))
+    next(channel.consume(f"{name}.b", auto_ack=True, inactivity_timeout=60))
     channel.cancel()
     key, headers, body = traces.next()
     assert (key, body) == (f"deliver.{name}.b", b"body")
@@ -216,7 +216,7 @@ def test_streams_are_delivered_with_their_offset(
     channel.confirm_delivery()
     channel.basic_publish("", name, b"first")
     channel.basic_qos(prefetch_count=10)
-    next(channel.consume(name, arguments={"x-stream-offset": "first"}, inactivity_timeout=20))
+    next(channel.consume(name, arguments={"x-stream-offset": "first"}, inactivity_timeout=60))
     _, headers, body = traces.next()
     assert body == b"first"
     assert (headers["redelivered"], headers["properties"]["headers"]) == (0, {"x-stream-offset": 0})

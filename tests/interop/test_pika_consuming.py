@@ -348,7 +348,7 @@ def test_consuming_iterator(channel: BlockingChannel, name: str) -> None:
     channel.queue_declare(name, exclusive=True)
     fill(channel, name, 5)
     bodies = []
-    for method, _, body in channel.consume(name, inactivity_timeout=10):
+    for method, _, body in channel.consume(name, inactivity_timeout=60):
         assert method is not None
         channel.basic_ack(method.delivery_tag)
         bodies.append(body)

@@ -31,7 +31,7 @@ def open_amqp(broker: Broker) -> Iterator[Connect]:
     connections: list[amqp.Connection] = []
 
     def open_connection(**options: Any) -> amqp.Connection:
-        settings = {"userid": "guest", "password": "guest", "virtual_host": "/", "connect_timeout": 10, **options}
+        settings = {"userid": "guest", "password": "guest", "virtual_host": "/", "connect_timeout": 60, **options}
         connection = amqp.Connection(f"{broker.host}:{broker.port}", **settings)
         connections.append(connection)
         connection.connect()

@@ -63,7 +63,7 @@ def proton(broker: Broker) -> Any:
     """A blocking connection of Qpid Proton's."""
     utils = pytest.importorskip("proton.utils")
     return utils.BlockingConnection(
-        f"amqp://{broker.host}:{broker.port}", user=broker.user, password=broker.password, timeout=20
+        f"amqp://{broker.host}:{broker.port}", user=broker.user, password=broker.password, timeout=60
     )
 
 
@@ -102,9 +102,9 @@ def test_from_0_9_to_1_0(broker: Broker, name: str) -> None:
     connection = proton(broker)
     try:
         receiver = connection.create_receiver(f"/queues/{name}")
-        text = receiver.receive(timeout=20)
+        text = receiver.receive(timeout=60)
         receiver.accept()
-        octets = receiver.receive(timeout=20)
+        octets = receiver.receive(timeout=60)
         receiver.accept()
     finally:
         connection.close()

@@ -375,7 +375,7 @@ class TestManagement:
         # The reply comes first: the client would mistake an earlier end of the consumer for that of the request.
         management.delete_queue(name)
         # The client closes the connection if the end of a consumer is not handled.
-        connection._conn.wait(lambda: bool(connection._conn._is_closed()), timeout=30)
+        connection._conn.wait(lambda: bool(connection._conn._is_closed()), timeout=60)
 
 
 class TestPublishing:
@@ -580,7 +580,7 @@ class TestConsuming:
 
 
 def run_until(consumer: Any, condition: Callable[[], bool]) -> None:
-    consumer._conn.wait(condition, timeout=30)
+    consumer._conn.wait(condition, timeout=60)
 
 
 class TestDirectReplyTo:

@@ -127,7 +127,7 @@ def test_kombu_consumer(process: LeveretProcess, how: str) -> None:
         wait_until(lambda: "after" in worker.received)
     finally:
         worker.should_stop = True
-        thread.join(30)
+        thread.join(60)
     assert not thread.is_alive()
 
 

@@ -57,7 +57,7 @@ def read(connect: Connect, stream: str, **arguments: Any) -> list[int]:
     offsets = []
     wanted = {"x-stream-offset": "first"}
     wanted |= {f"x-stream-{name.replace('_', '-')}": value for name, value in arguments.items()}
-    for method, properties, body in channel.consume(stream, arguments=wanted, inactivity_timeout=20):
+    for method, properties, body in channel.consume(stream, arguments=wanted, inactivity_timeout=60):
         assert body is not None, "nothing came"
         channel.basic_ack(method.delivery_tag)
         if body == b"end":
@@ -104,7 +104,7 @@ def test_over_1_0(broker: Broker, stream: str) -> None:
     utils = pytest.importorskip("proton.utils", reason="Qpid Proton is not installed")
     proton = pytest.importorskip("proton")
     reactor = pytest.importorskip("proton.reactor")
-    connection = utils.BlockingConnection(f"amqp://{broker.host}:{broker.port}", timeout=20)
+    connection = utils.BlockingConnection(f"amqp://{broker.host}:{broker.port}", timeout=60)
 
     def described(name: str, value: Any) -> Any:
         return proton.symbol(name), proton.Described(proton.symbol(name), value)
@@ -121,7 +121,7 @@ def test_over_1_0(broker: Broker, stream: str) -> None:
     receiver = connection.create_receiver(stream, credit=50, options=filters)
     offsets = []
     while True:
-        message = receiver.receive(timeout=20)
+        message = receiver.receive(timeout=60)
         receiver.accept()
         if bytes(message.body) == b"end":
             break

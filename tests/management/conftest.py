@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from leveret import sync
-from tests.support.broker import Broker
+from tests.support.broker import CONNECT_TIMEOUT, Broker
 from tests.support.fixtures import broker, name, shared_broker
 
 __all__ = ["broker", "name", "shared_broker"]
@@ -26,19 +26,19 @@ class Open:
 
     def __call__(self, user: str = "guest", password: str = "guest", vhost: str = "/", **options: Any) -> sync.Channel:
         """Return a channel of 0-9-1."""
-        connection = sync.connect(self._url(user, password, vhost))
+        connection = sync.connect(self._url(user, password, vhost), connect_timeout=CONNECT_TIMEOUT)
         self.opened.append(connection)
         return connection.channel(**options)
 
     def over(self, protocol: str, user: str = "guest", password: str = "guest", vhost: str = "/") -> sync.BaseChannel:
         """Return a channel of another protocol."""
-        connection = sync.connect(self._url(user, password, vhost), protocol=protocol)
+        connection = sync.connect(self._url(user, password, vhost), protocol=protocol, connect_timeout=CONNECT_TIMEOUT)
         self.opened.append(connection)
         return connection.open_channel()
 
     def amqp10(self) -> sync.Amqp10Connection:
         """Return a connection of AMQP 1.0."""
-        connection = sync.connect(self._url("guest", "guest", "/"), protocol="1.0")
+        connection = sync.connect(self._url("guest", "guest", "/"), protocol="1.0", connect_timeout=CONNECT_TIMEOUT)
         self.opened.append(connection)
         return connection
 

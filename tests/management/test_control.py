@@ -43,7 +43,7 @@ class Served:
     def exchange(self, octets: bytes, answers: int) -> list[dict[str, Any]]:
         """Send bytes, and return a number of replies."""
         with socket.socket(socket.AF_UNIX) as client:
-            client.settimeout(10)
+            client.settimeout(60)
             with short_path(self.path) as name:
                 client.connect(name)
             # A broker that refuses a request does not read the rest of it.
@@ -149,7 +149,7 @@ def test_only_the_owner_may_connect(served: Served) -> None:
 def test_stopping_removes_the_socket_and_drops_clients(tmp_path: Path) -> None:
     served = Served(tmp_path)
     with socket.socket(socket.AF_UNIX) as client:
-        client.settimeout(10)
+        client.settimeout(60)
         client.connect(str(served.path))
         client.sendall(b'{"v": 1, "call": "status"}\n')
         assert client.recv(1)

@@ -32,10 +32,10 @@ def test_requests_are_performed(process: LeveretProcess, protocol: str) -> None:
     ):
         publisher.declare_queue("q", durable=True)
         for _ in range(3):
-            assert ask(channel, "queue.describe", queue="q", timeout=30)["messages"] == 0
+            assert ask(channel, "queue.describe", queue="q", timeout=60)["messages"] == 0
         publisher.publish(b"the first", "q")
         wait_until(lambda: other.blocked, "there is no alarm")
-        assert ask(channel, "queue.describe", queue="q", timeout=30)["messages"] == 1
+        assert ask(channel, "queue.describe", queue="q", timeout=60)["messages"] == 1
         assert not connection.blocked
-        assert ask(channel, "stage.last", app="a", timeout=30)["batch"] is None
+        assert ask(channel, "stage.last", app="a", timeout=60)["batch"] is None
         process.kill()  # a throttled client gets no reply, not even to a close

@@ -601,7 +601,7 @@ def get(url: str | None, path: str) -> Any:
     assert url is not None
     credentials = base64.b64encode(b"guest:guest").decode()
     request = urllib.request.Request(f"{url}api/{path}", headers={"authorization": f"Basic {credentials}"})
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         return json.load(answer)
 
 

@@ -69,7 +69,7 @@ def test_a_stream_continues_after_a_gap(process: LeveretProcess) -> None:
         channel.basic_qos(prefetch_count=10)
         found: list[tuple[int, bytes]] = []
         for method, properties, body in channel.consume(
-            "events", arguments={"x-stream-offset": "first"}, inactivity_timeout=10
+            "events", arguments={"x-stream-offset": "first"}, inactivity_timeout=60
         ):
             assert method is not None, found
             found.append((properties.headers["x-stream-offset"], body))

@@ -32,6 +32,8 @@ from tests.support.polling import wait_until
 ROOT = Path(__file__).resolve().parents[2]
 START_TIMEOUT = 60.0
 STOP_TIMEOUT = 60.0
+# For clients whose timeouts are shorter than a busy machine may take to connect.
+CONNECT_TIMEOUT = 60.0
 PORTS = range(10_000, 32_768)
 _reserved: set[int] = set()
 
@@ -115,7 +117,7 @@ class Broker:
         path = quote(vhost if vhost is not None else self.vhost, safe="")
         return f"amqp://{name}:{secret}@{self.host}:{self.port}/{path}" + (f"?{query}" if query else "")
 
-    def connect(self, timeout: float = 10.0) -> socket.socket:
+    def connect(self, timeout: float = CONNECT_TIMEOUT) -> socket.socket:
         """Open a plain TCP connection to the broker."""
         return socket.create_connection((self.host, self.port), timeout)
 

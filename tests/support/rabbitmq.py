@@ -149,7 +149,7 @@ class RabbitProcess(Broker):
                 # The script waits for the emulator, its child in the same session.
                 os.killpg(self.process.pid, signal.SIGTERM)
                 try:
-                    self.process.wait(30)
+                    self.process.wait(60)
                 except subprocess.TimeoutExpired:
                     os.killpg(self.process.pid, signal.SIGKILL)
                     self.process.wait()

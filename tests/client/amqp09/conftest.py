@@ -11,7 +11,7 @@ from leveret import aio, sync
 from leveret.client import Event
 from leveret.client.events import Disconnected
 from tests.client.conftest import BaseConnect
-from tests.support.broker import Broker, LeveretProcess
+from tests.support.broker import CONNECT_TIMEOUT, Broker, LeveretProcess
 from tests.support.polling import wait_until_async
 from tests.support.proxy import Proxy
 
@@ -67,7 +67,8 @@ def block() -> Iterator[Open]:
     opened: list[sync.Amqp09Connection] = []
 
     def open(url: str, **options: Any) -> sync.Amqp09Connection:
-        connection: sync.Amqp09Connection = sync.connect(url, protocol="0-9", **{**QUICK, **options})
+        chosen = {"connect_timeout": CONNECT_TIMEOUT, **QUICK, **options}
+        connection: sync.Amqp09Connection = sync.connect(url, protocol="0-9", **chosen)
         opened.append(connection)
         return connection
 

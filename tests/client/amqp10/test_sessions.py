@@ -112,7 +112,7 @@ async def test_unsettled_deliveries_are_requeued(connect: Connect1, leveret_only
     # A taken message can be settled after the end of the consumer.
     first.ack()
     left: list[str] = []
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while len(left) < 4:
             message = await session.get(name)
             if message is None:

@@ -11,7 +11,7 @@ import pytest
 
 from leveret import sync
 from leveret.client import InvalidMessage, LinkClosed, NotFound, Returned, Timeout, amqp10
-from tests.support.broker import Broker
+from tests.support.broker import CONNECT_TIMEOUT, Broker
 from tests.support.polling import wait_until
 from tests.support.proxy import Proxy
 
@@ -24,6 +24,7 @@ def dial() -> Iterator[Open]:
     opened: list[sync.Amqp10Connection] = []
 
     def open(url: str, **options: Any) -> sync.Amqp10Connection:
+        options.setdefault("connect_timeout", CONNECT_TIMEOUT)
         opened.append(sync.connect(url, protocol="1.0", **options))
         return opened[-1]
 
@@ -34,7 +35,7 @@ def dial() -> Iterator[Open]:
 
 @pytest.fixture
 def queue(server: Broker, name: str) -> str:
-    with sync.connect(server.url()) as connection, connection.channel() as channel:
+    with sync.connect(server.url(), connect_timeout=CONNECT_TIMEOUT) as connection, connection.channel() as channel:
         channel.declare_queue(name, durable=True)
     return name
 

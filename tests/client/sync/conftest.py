@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from leveret import sync
-from tests.support.broker import Broker
+from tests.support.broker import CONNECT_TIMEOUT, Broker
 
 Open = Callable[..., sync.Connection]
 
@@ -21,6 +21,7 @@ def dial() -> Iterator[Open]:
     before = set(threading.enumerate())
 
     def open(url: str | list[str], **options: Any) -> sync.Connection:
+        options.setdefault("connect_timeout", CONNECT_TIMEOUT)
         connection: sync.Connection = sync.connect(url, protocol=None, **options)
         opened.append(connection)
         return connection

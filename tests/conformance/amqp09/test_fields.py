@@ -75,7 +75,7 @@ def test_an_operator_who_stops_the_broker_closes_connections(own_broker: Leveret
     assert own_broker.process is not None
     own_broker.process.send_signal(signal.SIGTERM)
     peer.expect_end(320)
-    own_broker.process.wait(30)
+    own_broker.process.wait(60)
 
 
 @pytest.mark.rule(V, "path.assert.notnull")

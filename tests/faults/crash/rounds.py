@@ -23,7 +23,7 @@ from tests.support.rabbitmq import RabbitProcess
 KEEP = 1500
 KEEP_LARGE = 3
 READ_TIMEOUT = 60.0
-MOVE_TIMEOUT = 30.0
+MOVE_TIMEOUT = 60.0
 
 
 class Violation(AssertionError):

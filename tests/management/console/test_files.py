@@ -21,7 +21,7 @@ Headers = dict[str, str]
 
 def fetch(port: int, path: str, method: str = "GET", **headers: str) -> tuple[int, Headers, bytes]:
     """Send a request to a path exactly as given."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
         response = connection.getresponse()

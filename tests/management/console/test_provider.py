@@ -134,7 +134,7 @@ def test_passwords_work_beside_the_provider(console: Console, api: HttpBroker) -
 def test_the_policy_allows_requests_to_the_providers_only(
     api: HttpBroker, provider: OidcProvider, partner: OidcProvider
 ) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=60)
     connection.request("GET", "/")
     policy = connection.getresponse().getheader("content-security-policy") or ""
     connection.close()

@@ -30,7 +30,7 @@ def send(
     port: int, method: str, path: str, content: bytes | None = None, headers: Mapping[str, str] | None = None
 ) -> Reply:
     """Send a request to a port of this machine over a connection of its own."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request(method, path, content, dict(headers or {}))
         response = connection.getresponse()

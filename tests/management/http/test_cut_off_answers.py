@@ -50,7 +50,7 @@ def opened(process: LeveretProcess, path: str, encoding: str) -> socket.socket:
     """Return a connection on which an answer to a request begins to arrive."""
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    connection.settimeout(30)
+    connection.settimeout(60)
     connection.connect(("127.0.0.1", port_of(process, path)))
     authorization = base64.b64encode(b"guest:guest").decode()
     head = f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Basic {authorization}\r\nAccept-Encoding: {encoding}\r\n\r\n"

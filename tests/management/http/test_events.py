@@ -73,7 +73,7 @@ class Stream:
 @contextmanager
 def subscribe(api: HttpBroker, query: str = "", user: str = "guest", **headers: str) -> Iterator[Stream]:
     api.get("/queues?page=1", user=user)  # the process has copies of the objects, whose changes are events
-    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=60)
     token = base64.b64encode(f"{user}:{user}".encode()).decode()
     names = {name.replace("_", "-"): value for name, value in headers.items()}
     connection.request("GET", f"/api/leveret/events{query}", headers={"Authorization": f"Basic {token}", **names})

@@ -136,7 +136,7 @@ PUT = b"PUT /api/queues/%2F/raw HTTP/1.1\r\n" + LOGIN
     ids=["headers", "negative", "huge", "two-lengths", "length-and-chunks", "encoding", "chunks", "no-host", "garbage"],
 )
 def test_malformed_requests(api: HttpBroker, request_bytes: bytes) -> None:
-    with socket.create_connection(("127.0.0.1", api.port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", api.port), timeout=60) as connection:
         with suppress(ConnectionError):  # the server does not read all of it
             connection.sendall(request_bytes)
         with suppress(ConnectionError):

@@ -31,7 +31,7 @@ def _encode(query: dict[str, str]) -> str:
 
 @contextmanager
 def follow(api: HttpBroker, user: str = "guest", last_id: str = "", **query: str) -> Iterator[Stream]:
-    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=60)
     token = base64.b64encode(f"{user}:{user}".encode()).decode()
     headers = {"Authorization": f"Basic {token}", "Accept": "text/event-stream"}
     if last_id:

@@ -60,7 +60,7 @@ def deliver(mailer: Mailer, is_done: Callable[[], bool]) -> None:
     async def run() -> None:
         await mailer.open()
         task = asyncio.create_task(mailer.run())
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not is_done():
                 await asyncio.sleep(0.005)
         task.cancel()

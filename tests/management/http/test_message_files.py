@@ -343,7 +343,7 @@ def test_a_download_has_no_end_if_a_message_leaves_meanwhile(api: HttpBroker, qu
     token = base64.b64encode(b"guest:guest").decode()
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        client.settimeout(30)
+        client.settimeout(60)
         client.connect(("127.0.0.1", api.port))
         head = f"GET /api{QUEUES}/{queue}/messages/export HTTP/1.1\r\nHost: x\r\nAuthorization: Basic {token}\r\n\r\n"
         client.sendall(head.encode())
@@ -586,7 +586,7 @@ def upload(api: HttpBroker, queue: str, length: str) -> Iterator[socket.socket]:
     """Begin a request with a body of some length."""
     token = base64.b64encode(b"guest:guest").decode()
     path = f"/api/leveret/queues/%2F/{queue}/messages/import"
-    with socket.create_connection(("127.0.0.1", api.port), timeout=30) as connection:
+    with socket.create_connection(("127.0.0.1", api.port), timeout=60) as connection:
         head = f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Basic {token}\r\n{length}\r\n\r\n"
         connection.sendall(head.encode())
         yield connection

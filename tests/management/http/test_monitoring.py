@@ -106,14 +106,14 @@ def prometheus(directory: Path, target: str) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(60)
 
 
 def query(url: str, expression: str) -> list[Any]:
     """Return the result of an instant query; an empty one while Prometheus starts."""
     try:
         with urllib.request.urlopen(
-            f"{url}/api/v1/query?{urllib.parse.urlencode({'query': expression})}", timeout=10
+            f"{url}/api/v1/query?{urllib.parse.urlencode({'query': expression})}", timeout=60
         ) as reply:
             found = json.load(reply)["data"]["result"]
     except OSError:
@@ -145,7 +145,7 @@ def test_dashboards_show_data_in_prometheus(api: HttpBroker, tmp_path: Path) -> 
 
         for expression in expressions:
             wait_until(has_data, expression)
-        rules = json.load(urllib.request.urlopen(f"{url}/api/v1/rules", timeout=10))["data"]["groups"]
+        rules = json.load(urllib.request.urlopen(f"{url}/api/v1/rules", timeout=60))["data"]["groups"]
         healths = {rule["health"] for group in rules for rule in group["rules"]}
         assert healths <= {"ok", "unknown"}
         channel.delete_queue("monitored")

@@ -208,7 +208,7 @@ def test_the_cookie_is_secure_under_tls(tmp_path: Path) -> None:
     with LeveretProcess(tmp_path / "broker", config=basic_config(), environment=environment).start() as process:
         port = HttpBroker(process, "/broker").port
         context = ssl.create_default_context(cafile=str(authority.path))
-        connection = http.client.HTTPSConnection("localhost", port, context=context, timeout=30)
+        connection = http.client.HTTPSConnection("localhost", port, context=context, timeout=60)
         connection.request("POST", "/broker/api/login", urlencode({"username": "guest", "password": "guest"}), FORM)
         attributes = (connection.getresponse().getheader("set-cookie") or "").split("; ")[1:]
         connection.close()
@@ -410,7 +410,7 @@ def test_a_flood_of_wrong_logins_is_limited_and_stalls_nothing(flooded: HttpBrok
 
 
 def from_other_address(api: HttpBroker, user: str) -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=30, source_address=("127.0.0.2", 0))
+    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=60, source_address=("127.0.0.2", 0))
     try:
         token = base64.b64encode(f"{user}:{user}".encode()).decode()
         connection.request("GET", "/api/whoami", headers={"Authorization": f"Basic {token}"})

@@ -26,7 +26,7 @@ def counts(stats: dict[str, Any]) -> dict[str, int]:
 
 
 def within(condition: Callable[[], Any]) -> Any:
-    return wait_until(condition, "statistics", within=10)
+    return wait_until(condition, "statistics")
 
 
 def test_counters_and_rates_of_all_objects(api: HttpBroker) -> None:

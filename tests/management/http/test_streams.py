@@ -22,7 +22,7 @@ def test_a_stream_with_its_segments(api: HttpBroker) -> None:
     assert (found["messages"], found["next_offset"], found["sealed"], found["table"]) == (20, 20, [], None)
     seal = {"vhost": "/", "name": "sealed-stream"}
     assert api("POST", "/leveret/operations/streams.seal", seal).status == 200
-    [segment] = wait_until(lambda: api.get(PATH)["sealed"], "the segment", 30)
+    [segment] = wait_until(lambda: api.get(PATH)["sealed"], "the segment")
     assert (segment["first"], segment["last"], segment["count"]) == (0, 19, 20)
     assert api("GET", PATH, user="manager").status == 401
     assert api("DELETE", "/queues/%2F/sealed-stream").status == 204

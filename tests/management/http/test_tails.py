@@ -28,7 +28,7 @@ def queue(api: HttpBroker) -> Iterator[str]:
 
 @contextmanager
 def follow(api: HttpBroker, path: str, user: str = "guest", **query: str) -> Iterator[Stream]:
-    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=60)
     token = base64.b64encode(f"{user}:{user}".encode()).decode()
     target = "&".join(f"{key}={quote(value)}" for key, value in query.items())
     connection.request("GET", f"/api/leveret{path}/messages/tail?{target}", headers={"Authorization": f"Basic {token}"})

@@ -104,7 +104,7 @@ def deliver(webhooks: Webhooks, is_done: Callable[[], bool]) -> None:
     async def run() -> None:
         await webhooks.open()
         task = asyncio.create_task(webhooks.run())
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not is_done():
                 await asyncio.sleep(0.005)
         task.cancel()

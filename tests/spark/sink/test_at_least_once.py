@@ -21,7 +21,7 @@ from leveret.wire.amqp0.properties import FLAGS_AT, decode_header
 from leveret.wire.amqp10.message import encode_body_value, encode_sequence
 from tests.spark.sinks import batch_of, bodies, drain, write
 from tests.support import rabbitmq
-from tests.support.broker import Broker, LeveretProcess
+from tests.support.broker import CONNECT_TIMEOUT, Broker, LeveretProcess
 
 PROTOCOLS = ["0-9-1", "1.0"]
 
@@ -42,7 +42,7 @@ def any_broker(request: pytest.FixtureRequest, shared_broker: LeveretProcess) ->
 
 @pytest.fixture
 def channel(any_broker: Broker) -> Iterator[sync.Channel]:
-    with sync.connect(any_broker.url()) as connection, connection.channel() as opened:
+    with sync.connect(any_broker.url(), connect_timeout=CONNECT_TIMEOUT) as connection, connection.channel() as opened:
         yield opened
 
 

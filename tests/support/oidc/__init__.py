@@ -76,7 +76,7 @@ class OidcProvider:
             "code_challenge": challenge,
             "code_challenge_method": "S256",
         }
-        with httpx.Client(follow_redirects=False, trust_env=False, timeout=20) as browser:
+        with httpx.Client(follow_redirects=False, trust_env=False, timeout=60) as browser:
             address = f"{self.issuer}/auth?{urllib.parse.urlencode(parameters)}"
             while not address.startswith(redirect):
                 answer = browser.get(address)
@@ -99,7 +99,7 @@ class OidcProvider:
     def accepts(self, refresh_token: str) -> bool:
         """Return whether a refresh token of the client `console` is valid. If so, it is used up."""
         form = {"grant_type": "refresh_token", "refresh_token": refresh_token, "client_id": "console"}
-        return httpx.post(f"{self.issuer}/token", data=form, trust_env=False, timeout=20).status_code == 200
+        return httpx.post(f"{self.issuer}/token", data=form, trust_env=False, timeout=60).status_code == 200
 
     def serve_keys(self, mode: str) -> None:
         """Change how the keys are served: see `provider.mjs`."""
@@ -111,7 +111,7 @@ class OidcProvider:
 
     def _request(self, path: str, content: bytes | None = None, headers: Mapping[str, str] | None = None) -> Any:
         request = urllib.request.Request(self.issuer + path, content, dict(headers or {}))
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             text = answer.read()
         return json.loads(text) if text else None
 

@@ -9,7 +9,7 @@ import pytest
 
 from leveret import sync
 from tests.client.sync.conftest import Open
-from tests.support.broker import Broker
+from tests.support.broker import CONNECT_TIMEOUT, Broker
 
 
 @pytest.fixture
@@ -18,6 +18,7 @@ def dial() -> Iterator[Open]:
     opened: list[sync.Amqp09Connection] = []
 
     def open(url: str | list[str], **options: Any) -> sync.Amqp09Connection:
+        options.setdefault("connect_timeout", CONNECT_TIMEOUT)
         connection: sync.Amqp09Connection = sync.connect(url, protocol="0-9", **options)
         opened.append(connection)
         return connection
