@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from leveret import sync
 from tests.support.broker import LeveretProcess, leveret_only
 
 proton = pytest.importorskip("proton")
@@ -79,15 +80,14 @@ def content(message: Message) -> bytes:
 
 def received(process: LeveretProcess, settle: int) -> list[Message]:
     """Return all messages of the queue, in order; the first `settle` messages are accepted."""
+    with sync.connect(process.url()) as counting, counting.channel() as channel:
+        ready = channel.declare_queue("kept", passive=True).message_count
     connection = BlockingConnection(url(process), timeout=60)
     receiver = connection.create_receiver("kept", credit=10 * TOTAL)
     found: list[Message] = []
-    while True:
-        try:
-            found.append(receiver.receive(timeout=1))
-        except proton.Timeout:
-            break
-        if len(found) <= settle:
+    for number in range(ready):
+        found.append(receiver.receive(timeout=60))
+        if number < settle:
             receiver.accept()
     connection.close()
     return found

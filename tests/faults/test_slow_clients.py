@@ -20,7 +20,7 @@ from tests.support.proxy import Proxy
 MIB = 1 << 20
 CONFIG = """
 [server]
-handshake_timeout = 1.0
+handshake_timeout = 3.0
 [amqp]
 channel_max = 65535
 [limits]

@@ -142,7 +142,7 @@ def test_priority_queue(worker: Worker) -> None:
 
 
 def test_inspect(worker: Worker) -> None:
-    inspect = worker.app.control.inspect(destination=[worker.host], timeout=5)
+    inspect = worker.app.control.inspect(destination=[worker.host], timeout=WITHIN)
     assert inspect.ping() == {worker.host: {"ok": "pong"}}
     queues = {queue["name"] for queue in inspect.active_queues()[worker.host]}
     assert queues == {f"{worker.prefix}.default", f"{worker.prefix}.priority"}
@@ -152,16 +152,16 @@ def test_inspect(worker: Worker) -> None:
 def test_inspect_by_command_line(worker: Worker, broker: Broker) -> None:
     environment = os.environ | {"LEVERET_CELERY_URL": broker.url(), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, "-m", "celery", "-A", "tests.interop.celery_app", "inspect", "ping", "--timeout", "5",
+        [sys.executable, "-m", "celery", "-A", "tests.interop.celery_app", "inspect", "ping", "--timeout", f"{WITHIN:g}",
          "--destination", worker.host],
-        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)  # fmt: skip
+        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=90, check=False)  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "pong" in done.stdout
 
 
 def test_revoke(worker: Worker) -> None:
-    result = worker.tasks.echo.apply_async(["never"], countdown=2)
-    worker.app.control.revoke(result.id, destination=[worker.host], reply=True, timeout=5)
+    result = worker.tasks.echo.apply_async(["never"], countdown=5)
+    worker.app.control.revoke(result.id, destination=[worker.host], reply=True, timeout=WITHIN)
     with pytest.raises(TaskRevokedError):
         result.get(timeout=WITHIN)
 
@@ -169,9 +169,9 @@ def test_revoke(worker: Worker) -> None:
 def test_cancel_and_add_consumer(worker: Worker) -> None:
     control = worker.app.control
     queue = f"{worker.prefix}.extra"
-    assert control.add_consumer(queue, destination=[worker.host], reply=True, timeout=5)
+    assert control.add_consumer(queue, destination=[worker.host], reply=True, timeout=WITHIN)
     assert worker.tasks.echo.apply_async(["extra"], queue=queue).get(timeout=WITHIN) == "extra"
-    assert control.cancel_consumer(queue, destination=[worker.host], reply=True, timeout=5)
+    assert control.cancel_consumer(queue, destination=[worker.host], reply=True, timeout=WITHIN)
 
 
 def test_events(worker: Worker) -> None:

@@ -29,6 +29,8 @@ from tests.support.polling import wait_until
 
 ALL = "leveret.read:*/* leveret.write:*/* leveret.configure:*/*"
 REFUSED = ProbableAuthenticationError
+# Lifetime in seconds of a token that expires during the test, and is valid until a busy machine has logged in.
+BRIEF = 4
 
 
 @pytest.fixture(scope="module")
@@ -195,20 +197,22 @@ def test_a_changed_token_is_refused(provider: OidcProvider, connect: Connect) ->
 
 
 def test_expiry_closes_a_connection_with_530(provider: OidcProvider, connect: Connect) -> None:
-    connection = connect(provider.token(ALL, ttl=2))
+    connection = connect(provider.token(ALL, ttl=BRIEF))
     with pytest.raises(ConnectionClosedByBroker, match="expired") as error:
         connection.process_data_events(time_limit=60)
     assert error.value.reply_code == 530
 
 
 def test_expiry_closes_a_connection_of_1_0_with_unauthorized_access(provider: OidcProvider, broker: LeveretProcess) -> None:
-    connection = sync.connect(broker.url(user="any", password=provider.token(ALL, ttl=2)), protocol="1.0", reconnect=False)
+    connection = sync.connect(
+        broker.url(user="any", password=provider.token(ALL, ttl=BRIEF)), protocol="1.0", reconnect=False
+    )
     wait_until(lambda: not connection.is_open, "the connection stays open")
     assert "amqp:unauthorized-access" in broker.wait_for_log("connection closed with amqp:unauthorized-access")
 
 
 def test_an_expired_token_is_refused_although_it_is_known(provider: OidcProvider, connect: Connect) -> None:
-    token = provider.token(ALL, ttl=2)
+    token = provider.token(ALL, ttl=BRIEF)
     connection = connect(token)
     with pytest.raises(ConnectionClosedByBroker):
         connection.process_data_events(time_limit=60)
@@ -217,8 +221,8 @@ def test_an_expired_token_is_refused_although_it_is_known(provider: OidcProvider
 
 
 def test_a_renewed_token_keeps_a_connection_open(provider: OidcProvider, connect: Connect) -> None:
-    connection = connect(provider.token(ALL, ttl=2))
-    end = time.time() + 2
+    connection = connect(provider.token(ALL, ttl=BRIEF))
+    end = time.time() + BRIEF
     connection.update_secret(provider.token(ALL, ttl=60), "renewal")
     wait_until(lambda: time.time() > end + 0.2, "time stands still")
     connection.process_data_events(time_limit=0)
@@ -227,7 +231,7 @@ def test_a_renewed_token_keeps_a_connection_open(provider: OidcProvider, connect
 
 def test_a_renewed_token_may_expire_earlier(provider: OidcProvider, connect: Connect) -> None:
     connection = connect(provider.token(ALL, ttl=600))
-    connection.update_secret(provider.token(ALL, ttl=2), "renewal")
+    connection.update_secret(provider.token(ALL, ttl=BRIEF), "renewal")
     with pytest.raises(ConnectionClosedByBroker, match="expired"):
         connection.process_data_events(time_limit=60)
 
@@ -259,9 +263,9 @@ def test_a_token_of_another_user_or_audience_ends_the_connection(
 
 def test_renewal_over_1_0(provider: OidcProvider, broker: LeveretProcess) -> None:
     with sync.connect(
-        broker.url(user="any", password=provider.token(ALL, ttl=3)), protocol="1.0", reconnect=False
+        broker.url(user="any", password=provider.token(ALL, ttl=BRIEF)), protocol="1.0", reconnect=False
     ) as connection:
-        end = time.time() + 3
+        end = time.time() + BRIEF
         connection.update_secret(provider.token(ALL, ttl=60))
         wait_until(lambda: time.time() > end + 0.2, "time stands still")
         assert connection.is_open

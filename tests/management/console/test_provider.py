@@ -169,7 +169,7 @@ def test_passwords_may_be_off(provider: OidcProvider, tmp_path: Path) -> None:
         opened = api("POST", "/leveret/session", {"token": token}, user=None)
         cookie = opened.headers["set-cookie"].partition(";")[0]
         assert api("GET", "/nodes", user=None, headers={"Cookie": cookie}).status == 200
-        short = provider.token("leveret.tag:monitoring", ttl=2)
+        short = provider.token("leveret.tag:monitoring", ttl=5)
         opened = api("POST", "/leveret/session", {"token": short}, user=None)
         cookie = opened.headers["set-cookie"].partition(";")[0]
         wait_until(lambda: api("GET", "/whoami", user=None, headers={"Cookie": cookie}).status == 401, "the session stays")

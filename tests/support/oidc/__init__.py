@@ -136,4 +136,4 @@ def run_provider(redirects: list[str] | None = None) -> Iterator[OidcProvider]:
             yield OidcProvider(json.loads(process.stdout.readline())["issuer"])
         finally:
             process.stdin.close()
-            process.wait(10)
+            process.wait(60)
