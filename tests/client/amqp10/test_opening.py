@@ -170,6 +170,30 @@ async def test_server_that_closes_after_its_open(dial: Connect) -> None:
         assert failed.value.condition == "amqp:resource-limit-exceeded"
 
 
+async def test_nothing_waits_for_the_ends_of_rabbitmq_3(dial: Connect) -> None:
+    """It may stop a session before its end is sent."""
+    begun: list[int] = []
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peer = Peer(reader, writer)
+        await peer.open(properties={"product": "RabbitMQ", "version": "3.13.7"})
+        while not isinstance(frame := await peer.next(), Close):
+            if isinstance(frame, Begin):
+                begun.append(frame.channel)
+                peer.output.send(Begin(0, 100, 100, frame.channel, channel=frame.channel))
+                await peer.flush()
+        peer.output.send(Close())
+        await peer.flush()
+
+    async with fake(script) as url:
+        connection = await dial.open("1.0", url, timeout=None)
+        await (await connection.session()).close()
+        # The server's end may still arrive, and would end another session with the number.
+        await connection.session()
+        await connection.close()
+    assert begun == [0, 1, 2]
+
+
 async def test_server_that_breaks_the_protocol(dial: Connect) -> None:
     closed: list[object] = []
 

@@ -122,12 +122,18 @@ class WireSession:
         self._begun.wake()
 
     def end(self) -> Waiter:
-        """Send the end and return a waiter for the server's."""
+        """Send the end and return a waiter for the server's.
+
+        The waiter is done with RabbitMQ 3, which may stop before it has sent its end. The number stays taken until that
+        arrives, or the connection ends.
+        """
         self.flush_settled()
         self.ending = True
         self.opened = False
         self.send(End(channel=self.number))
         waiter: Waiter = self._ended.new()
+        if self.connection.addresses.form == "v1":
+            self._ended.wake()
         self.connection.ensure_reading()
         return waiter
 
