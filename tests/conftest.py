@@ -32,7 +32,7 @@ APPLICATIONS = {
 TASKS = {f"tests/spark/{name}.py" for name in ("sink/test_at_least_once", "sink/test_exactly_once", "test_options")}
 # Folders whose tests take longest, first. They start in this order, before all others, so that short tests fill the end of
 # a run in several processes.
-LONGEST = ("spark", "faults", "interop", "conformance", "client", "cli", "packaging", "docs")
+LONGEST = ("spark", "packaging", "cli", "interop", "faults", "client", "management", "conformance", "docs")
 
 
 # Folders whose tests have a marker of the same name.
@@ -90,10 +90,11 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With `--dist loadfile`, treat tests/spark as two files: tests that share a Spark session, and Spark applications.
+    """With `--dist loadfile`, treat some files as one, so that their tests run in one process.
 
-    The two run in parallel, since applications mostly wait for their processes. Needs `--no-loadscope-reorder` to keep the
-    order of the files.
+    The tests of tests/spark share a Spark session, except Spark applications, which run in parallel because they mostly
+    wait for their processes. The client's tests against RabbitMQ share a node for each folder: its start takes 5 seconds of
+    CPU time. Needs `--no-loadscope-reorder` to keep the order of the files.
     """
     from xdist.scheduler.loadfile import LoadFileScheduling
 
@@ -102,10 +103,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Scheduling(LoadFileScheduling):  # type: ignore[misc]  # pytest-xdist has no types
         def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.partition("::")[0]
-            if not nodeid.startswith("tests/spark/") or file in TASKS:
-                scope: str = super()._split_scope(nodeid)
-                return scope
-            return "tests/spark, applications" if file in APPLICATIONS else "tests/spark"
+            file, _, name = nodeid.partition("::")
+            if nodeid.startswith("tests/spark/") and file not in TASKS:
+                return "tests/spark, applications" if file in APPLICATIONS else "tests/spark"
+            if nodeid.startswith("tests/client/") and f"[{PEER}" in name:
+                return f"{os.path.dirname(file)}, {PEER}"
+            scope: str = super()._split_scope(nodeid)
+            return scope
 
     return Scheduling(config, log)
