@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from tests.support.broker import ROOT, Broker
 
-LIMIT = 60.0
+LIMIT = 120.0
 
 
 @dataclass

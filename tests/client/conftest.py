@@ -24,7 +24,7 @@ from tests.support.proxy import Proxy
 
 __all__ = ["name"]
 
-WITHIN = 90.0
+WITHIN = 240.0
 _NEVER = ("never awaited", "unclosed")
 
 

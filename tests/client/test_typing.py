@@ -119,7 +119,7 @@ def test_types_of_a_program(tmp_path: Path) -> None:
         env={"MYPYPATH": str(ROOT / "src"), "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=280,
         check=False,
     )
     assert [line.rsplit("[", 1)[-1] for line in done.stdout.splitlines() if ": error:" in line] == [

@@ -158,7 +158,7 @@ def test_publishers_wait_and_consumers_drain(process: LeveretProcess) -> None:
         await consumer.close()
         await publisher.connection.close()
 
-    asyncio.run(asyncio.wait_for(test(), 110))
+    asyncio.run(asyncio.wait_for(test(), 240))
 
 
 def test_confirmed_messages_survive_a_kill(process: LeveretProcess) -> None:
@@ -179,11 +179,11 @@ def test_confirmed_messages_survive_a_kill(process: LeveretProcess) -> None:
         return keys
 
     publisher = Publisher()
-    asyncio.run(asyncio.wait_for(fill_it(publisher), 90))
+    asyncio.run(asyncio.wait_for(fill_it(publisher), 240))
     assert publisher.confirmed
     process.kill()
     process.start()
-    found = asyncio.run(asyncio.wait_for(read(), 60))
+    found = asyncio.run(asyncio.wait_for(read(), 240))
     assert found == sorted(set(found))
     assert publisher.confirmed <= set(found)
     assert not publisher.refused & set(found)
@@ -218,7 +218,7 @@ def test_transactions_are_atomic(process: LeveretProcess) -> None:
             assert error.code == 404
             return 0
 
-    allowed = asyncio.run(asyncio.wait_for(test(), 90))
+    allowed = asyncio.run(asyncio.wait_for(test(), 240))
     process.kill()
     process.start()
     assert asyncio.run(left()) in allowed
@@ -249,8 +249,8 @@ def test_kill_on_a_full_disk(process: LeveretProcess) -> None:
         await channel.connection.close()
         return count
 
-    confirmed = asyncio.run(asyncio.wait_for(work(), 90))
+    confirmed = asyncio.run(asyncio.wait_for(work(), 240))
     for _ in range(2):
         process.kill()
         process.start()
-    assert asyncio.run(asyncio.wait_for(drain(), 90)) >= confirmed
+    assert asyncio.run(asyncio.wait_for(drain(), 240)) >= confirmed

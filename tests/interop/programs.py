@@ -84,7 +84,7 @@ def go(directory: Path, program: str) -> list[str]:
     return [str(built)]
 
 
-def run(command: list[str], broker: Broker, least: int, timeout: float = 110) -> None:
+def run(command: list[str], broker: Broker, least: int, timeout: float = 400) -> None:
     """Run a program that prints `ok ...` for each successful check, and their number at the end."""
     ran = subprocess.run(
         command,

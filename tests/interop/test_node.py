@@ -36,7 +36,7 @@ def run(broker: Broker, modules: Path, file: str) -> None:
     environment = os.environ | {"LEVERET_URL": broker.url(vhost="/"), "NODE_PATH": str(modules)}
     ran = subprocess.run(
         ["node", "--test", "--test-reporter=spec", str(SOURCES / file)],
-        env=environment, capture_output=True, text=True, timeout=110, check=False)  # fmt: skip
+        env=environment, capture_output=True, text=True, timeout=280, check=False)  # fmt: skip
     assert ran.returncode == 0, ran.stdout[-8000:] + ran.stderr[-2000:]
     assert "ℹ fail 0" in ran.stdout
     assert "ℹ pass 0" not in ran.stdout

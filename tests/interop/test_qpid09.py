@@ -72,7 +72,7 @@ def cross(broker: Broker, *arguments: str) -> list[str]:
         [*java(HERE, "Cross", LIBRARY), *arguments],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=400,
         env=os.environ | {"LEVERET_URL": broker.url(vhost="/")},
         check=False,
     )

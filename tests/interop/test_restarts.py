@@ -97,7 +97,7 @@ def test_robust_aio_pika(process: LeveretProcess, how: str) -> None:
             await publishing
             await wait_until_async(lambda: received >= confirmed)
 
-    asyncio.run(asyncio.wait_for(test(), 100))
+    asyncio.run(asyncio.wait_for(test(), 240))
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])

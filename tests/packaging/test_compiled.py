@@ -174,7 +174,7 @@ def build_wheel(root: Path, **environment: str) -> Path:
         env={**os.environ, "LEVERET_PURE": "", **environment},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=280,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -18,7 +18,7 @@ from tests.support.broker import basic_config
 from tests.support.polling import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT = 100
+LIMIT = 280
 SHOW = "import leveret; print(leveret.build_info().compiled, leveret.__file__)"
 CHECKOUT = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "NOTICE", "hot_modules.txt")
 

@@ -87,7 +87,7 @@ async def serving(**options: Any) -> AsyncIterator[tuple[Server, Callable[[], Aw
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(test(), 90))
+    asyncio.run(asyncio.wait_for(test(), 240))
 
 
 def test_a_connection_from_header_to_close() -> None:

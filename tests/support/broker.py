@@ -30,8 +30,8 @@ import pytest
 from tests.support.polling import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
-START_TIMEOUT = 60.0
-STOP_TIMEOUT = 60.0
+START_TIMEOUT = 120.0
+STOP_TIMEOUT = 120.0
 # For clients whose timeouts are shorter than a busy machine may take to connect.
 CONNECT_TIMEOUT = 60.0
 PORTS = range(10_000, 32_768)

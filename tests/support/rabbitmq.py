@@ -55,7 +55,7 @@ class RabbitProcess(Broker):
             ],
         }
 
-    def start(self, timeout: float = 90.0) -> RabbitProcess:
+    def start(self, timeout: float = 240.0) -> RabbitProcess:
         self.directory.mkdir(parents=True, exist_ok=True)
         home = self.directory / "home"
         home.mkdir(exist_ok=True)
@@ -128,7 +128,7 @@ class RabbitProcess(Broker):
     def control(self, *arguments: str) -> str:
         """Run rabbitmqctl against this node."""
         done = subprocess.run(
-            [str(CONTROL), *arguments], env=self.environment, capture_output=True, text=True, timeout=60, check=False
+            [str(CONTROL), *arguments], env=self.environment, capture_output=True, text=True, timeout=120, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout

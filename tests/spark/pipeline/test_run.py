@@ -133,7 +133,7 @@ def test_a_killed_pipeline_resumes_and_stops_gracefully(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(300)
 def test_a_flow_that_cannot_run_ends_the_application(
     java: None, connection: sync.Connection, project: Path, name: str
 ) -> None:
@@ -146,7 +146,7 @@ def test_a_flow_that_cannot_run_ends_the_application(
     result = subprocess.run(
         [sys.executable, "-m", "leveret", "pipeline", "run", str(path)],
         env=environment(),
-        timeout=190,
+        timeout=280,
         capture_output=True,
         text=True,
         check=False,
