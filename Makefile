@@ -17,7 +17,8 @@ STAMPS := .stamps
 ARGS   ?=
 TESTS  ?=
 # Tests mostly wait for brokers and clients, so run more processes than CPUs. The tests of a file share a process.
-PYTEST := $(PY) -m pytest -n 5 --dist loadfile --no-loadscope-reorder $(PYTEST_OPTIONS)
+WORKERS := 7
+PYTEST = $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_OPTIONS)
 
 # Tests that `make test-all` repeats on the plain files, with all examples of property tests: layers with compiled modules,
 # segments, and the conformance suite.
@@ -134,14 +135,19 @@ else
 test test-rest: COMPILE := --require
 # Property tests try all of their examples (tests/support/examples.py).
 test-rest: export LEVERET_THOROUGH := 1
+test-rest: WORKERS := 5
 test: $(STAMPS)/spark $(STAMPS)/spark-classes $(STAMPS)/proton compiled
 	@$(PYTEST) $(SELECTED)
 
-# Tests that `make test` omits: the slow ones, and the layers with compiled modules on the plain files.
+# Tests that `make test` omits: the slow ones, and the layers with compiled modules on the plain files. Both run at the same
+# time, because the slow ones wait for brokers and Spark. The output of the latter follows that of the slow ones.
 test-rest: $(STAMPS)/spark $(STAMPS)/spark-classes $(STAMPS)/proton compiled
-	@failed=0; \
-	LEVERET_PURE=1 $(PYTEST) -m "not slow" $(PURE_TESTS) || failed=1; \
-	$(PYTEST) -m slow && exit $$failed
+	@failed=0; output=$$(mktemp); \
+	LEVERET_PURE=1 $(PYTEST) -n 3 -m "not slow" $(PURE_TESTS) >"$$output" 2>&1 & pure=$$!; \
+	trap 'kill $$pure 2>/dev/null; rm -f "$$output"' EXIT; trap 'exit 130' INT TERM; \
+	$(PYTEST) -m slow || failed=1; \
+	wait $$pure || failed=1; pure=; \
+	cat "$$output"; exit $$failed
 endif
 
 # All tests. `make test` comes last, even after a failure, so that the last line is the result of the largest run.
