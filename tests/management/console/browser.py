@@ -245,8 +245,9 @@ class Console:
 
         def typed() -> None:
             element = self.field(label)
-            element.send_keys(Keys.CONTROL, "a")
-            element.send_keys(Keys.DELETE)
+            element.send_keys(Keys.CONTROL, "a", Keys.NULL, Keys.DELETE)
+            if element.get_property("value"):
+                raise ElementNotInteractableException("the field lost the focus before it was empty")
             element.send_keys(text)
 
         self.retry(typed, f"fill in '{label}'")
