@@ -25,7 +25,7 @@ from tests.security.certificates import Authority
 from tests.support.broker import ROOT, LeveretProcess, leveret_only
 from tests.support.polling import wait_until
 
-DEADLINE = 60.0
+DEADLINE = 120.0
 GUEST_IS_DEFAULT = ""
 NOTHING_PLAIN = "[server]\nplain = false\n"
 

@@ -13,7 +13,7 @@ from pamqp import commands
 from tests.support.peers.framing import HEADER_AMQP091, METHOD_FRAME, content, decode, encode, split
 
 Script = Callable[["Peer"], Awaitable[None]]
-WITHIN = 60.0
+WITHIN = 120.0
 
 
 class Peer:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from tests.docs.pages import blocks, program_name
 from tests.support.broker import ROOT
 
-TIMEOUT = 60.0
+TIMEOUT = 120.0
 INTERRUPT = "^C"
 
 

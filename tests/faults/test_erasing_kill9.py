@@ -27,7 +27,7 @@ grace = 0
 """
 )
 COUNT = 600
-LIMIT = 60.0
+LIMIT = 120.0
 RULES = [{"action": "remove", "headers": {"customer": "3"}}, {"action": "drop-body", "headers": {"customer": "4"}}]
 
 

@@ -23,7 +23,7 @@ from tests.support.polling import wait_until
 
 EXAMPLES = int(os.environ.get("LEVERET_FUZZ_EXAMPLES", "80"))
 STEPS = 80
-LIMIT = 60.0
+LIMIT = 120.0
 CLOSE = frame_bytes(METHOD_FRAME, 0, b"\x00\x0a\x00\x32\x00\xc8\x00\x00\x00\x00\x00")
 # Uploads and interrupted channels expire soon.
 CONFIG = (

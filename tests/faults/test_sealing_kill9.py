@@ -34,7 +34,7 @@ grace = 0
 """
 )
 SIZE = 200
-LIMIT = 60.0
+LIMIT = 120.0
 
 
 @pytest.fixture

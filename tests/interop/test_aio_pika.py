@@ -25,7 +25,7 @@ from tests.support.broker import Broker
 from tests.support.polling import wait_until_async
 from tests.support.proxy import Proxy
 
-WITHIN = 60.0
+WITHIN = 120.0
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:

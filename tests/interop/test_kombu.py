@@ -22,7 +22,7 @@ from tests.support.broker import Broker
 from tests.support.polling import wait_until
 from tests.support.proxy import Proxy
 
-WITHIN = 60.0
+WITHIN = 120.0
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pika.channel import Channel
 
 from tests.support.broker import Broker
 
-WITHIN = 60.0
+WITHIN = 120.0
 
 
 class Script:

@@ -21,7 +21,7 @@ from proton.handlers import MessagingHandler  # noqa: E402
 from proton.reactor import Container, Copy, DynamicNodeProperties  # noqa: E402
 from proton.utils import BlockingConnection, LinkDetached, SendException  # noqa: E402
 
-TIMEOUT = 60
+TIMEOUT = 120
 
 
 @pytest.fixture(autouse=True)

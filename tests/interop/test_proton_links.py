@@ -14,7 +14,7 @@ from proton import Message  # noqa: E402
 from proton.reactor import Container, DurableSubscription  # noqa: E402
 from proton.utils import BlockingConnection, BlockingReceiver  # noqa: E402
 
-TIMEOUT = 60
+TIMEOUT = 120
 
 Connect = Callable[[], BlockingConnection]
 

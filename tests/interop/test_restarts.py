@@ -20,7 +20,7 @@ from tests.interop.helpers import pump
 from tests.support.broker import LeveretProcess, leveret_only
 from tests.support.polling import wait_until, wait_until_async
 
-WITHIN = 60.0
+WITHIN = 120.0
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from proton import Message, symbol  # noqa: E402
 from proton.reactor import Copy  # noqa: E402
 from proton.utils import BlockingConnection  # noqa: E402
 
-TIMEOUT = 60
+TIMEOUT = 120
 LONG = 10**9  # milliseconds
 
 PROPERTIES = [

@@ -16,7 +16,7 @@ from tests.support.broker import LeveretProcess, basic_config, leveret_only
 from tests.support.polling import wait_until
 from tests.support.requests import Refused, ask
 
-LIMIT = 60.0
+LIMIT = 120.0
 CONFIG = (
     basic_config()
     + """

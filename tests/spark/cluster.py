@@ -15,7 +15,7 @@ from tests.spark.environment import JAVA_OPTIONS, environment
 from tests.support.polling import wait_until
 
 HOSTS = ("127.0.0.1", "127.0.0.2")
-TIMEOUT = 90.0
+TIMEOUT = 180.0
 
 
 class Cluster:

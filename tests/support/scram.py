@@ -20,7 +20,7 @@ from leveret.wire.amqp10.security import SaslChallenge, SaslInit, SaslMechanisms
 from leveret.wire.amqp10.transport import Open
 from tests.support.broker import Broker
 
-DEADLINE = 60.0
+DEADLINE = 120.0
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
 

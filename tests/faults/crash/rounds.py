@@ -22,8 +22,8 @@ from tests.support.rabbitmq import RabbitProcess
 # Messages that a queue may keep for the next round; the check acknowledges the rest in a transaction.
 KEEP = 1500
 KEEP_LARGE = 3
-READ_TIMEOUT = 60.0
-MOVE_TIMEOUT = 60.0
+READ_TIMEOUT = 120.0
+MOVE_TIMEOUT = 120.0
 
 
 class Violation(AssertionError):

@@ -17,7 +17,7 @@ from tests.support.peers.async_amqp091 import Closed, Connection, Delivery
 
 STREAM = {"x-queue-type": "stream"}
 WINDOW = 40
-LIMIT = 60.0
+LIMIT = 120.0
 
 
 def body_of(stream: int, number: int) -> bytes:

@@ -27,7 +27,7 @@ from tests.support.peers.framing import (
     split,
 )
 
-CALL_TIMEOUT = 60.0
+CALL_TIMEOUT = 120.0
 
 
 class Closed(Exception):

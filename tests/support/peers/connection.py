@@ -7,7 +7,7 @@ import struct
 import time
 from typing import Self
 
-TIMEOUT = 60.0
+TIMEOUT = 120.0
 
 
 class Closed(AssertionError):
