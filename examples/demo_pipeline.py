@@ -44,7 +44,7 @@ BURSTS = 8
 LARGE = 900
 # Seconds of publishing before the broker is killed, before the pipeline is killed, and afterwards.
 PHASES = tuple(float(text) for text in os.environ.get("LEVERET_DEMO_SECONDS", "6,6,4").split(","))
-TIMEOUT = 240.0
+TIMEOUT = 600.0
 
 PIPELINE = """
 name = "shop"

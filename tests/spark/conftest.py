@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+# Seconds for a test. Spark takes its time on a busy machine, and a test that exceeds its time ends its process.
+TIMEOUT = 600
+
+
 def _reason_to_skip() -> str | None:
     if not shutil.which("java") and not (Path(os.environ.get("JAVA_HOME", "/nowhere")) / "bin" / "java").exists():
         return "Spark needs Java 17, and there is no java (JAVA_HOME, PATH)"
@@ -27,10 +31,12 @@ def _reason_to_skip() -> str | None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     reason = _reason_to_skip()
-    if reason is not None:
-        for item in items:
-            if item.nodeid.startswith("tests/spark/") and {"spark", "java"} & set(getattr(item, "fixturenames", ())):
+    for item in items:
+        if item.nodeid.startswith("tests/spark/") and {"spark", "java"} & set(getattr(item, "fixturenames", ())):
+            if reason is not None:
                 item.add_marker(pytest.mark.skip(reason=reason))
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(TIMEOUT))
 
 
 @pytest.fixture(scope="session")

@@ -59,13 +59,13 @@ def app(cluster: Cluster, broker: LeveretProcess, connection: sync.Connection, n
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_rows_arrive_once_despite_a_lost_executor(
     app: App, cluster: Cluster, name: str, connection: sync.Connection
 ) -> None:
     (app.marker / "hold").touch()
     app.start()
-    wait_until(lambda: app.running("reading"), "a task reads", 150)
+    wait_until(lambda: app.running("reading"), "a task reads", 400)
     lost = wait_until(cluster.executors, "an executor runs")[0]
     os.kill(lost, signal.SIGKILL)
     (app.marker / "hold").unlink()
@@ -75,7 +75,7 @@ def test_rows_arrive_once_despite_a_lost_executor(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_rows_arrive_once_if_a_slow_task_runs_twice(app: App, name: str, connection: sync.Connection) -> None:
     (app.marker / "slow").touch()
     app.start().finish()
@@ -103,7 +103,7 @@ tables = [{{ path = "{directory}/table", partition = [] }}]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(700)
 def test_a_packaged_pipeline_runs_without_an_installation(
     cluster: Cluster, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path
 ) -> None:
@@ -130,7 +130,7 @@ def test_a_packaged_pipeline_runs_without_an_installation(
         env=variables,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     assert result.returncode == 0, result.stdout + result.stderr[-4000:]

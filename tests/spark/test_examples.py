@@ -20,7 +20,7 @@ BIN = Path(sys.executable).parent
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(400),
+    pytest.mark.timeout(900),
     pytest.mark.skipif(not shutil.which("java") and "JAVA_HOME" not in os.environ, reason="Spark needs Java 17"),
 ]
 
@@ -30,7 +30,7 @@ def test_the_demo_accounts_for_every_message(tmp_path: Path) -> None:
     result = subprocess.run(
         [sys.executable, str(ROOT / "examples" / "demo_pipeline.py")],
         cwd=tmp_path,
-        timeout=390,
+        timeout=880,
         env=environment(COLUMNS="120", LEVERET_DEMO_SECONDS="2,2,1", LEVERET_DEMO_DIRECTORY=str(tmp_path / "demo")),
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -57,7 +57,7 @@ def test_the_declarative_pipeline(own_broker: LeveretProcess, tmp_path: Path) ->
     result = subprocess.run(
         [str(BIN / "spark-pipelines"), "run"],
         cwd=project,
-        timeout=390,
+        timeout=880,
         env=environment(COLUMNS="120", LEVERET_URL=own_broker.url()),
         capture_output=True,
         text=True,

@@ -82,7 +82,7 @@ class Run:
             assert self.process.poll() is None, self.log.read_text()
             return False
 
-        wait_until(reached, self.log.read_text, within=180)
+        wait_until(reached, self.log.read_text, within=400)
 
     def state(self) -> dict[str, Any]:
         result = CliRunner().invoke(leveret, ["pipeline", "status", str(self.directory / "pipeline.toml"), "--json"])
@@ -100,7 +100,7 @@ def project(broker: LeveretProcess, connection: sync.Connection, name: str, tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(700)
 def test_a_killed_pipeline_resumes_and_stops_gracefully(
     java: None, connection: sync.Connection, name: str, project: Path
 ) -> None:
@@ -133,7 +133,7 @@ def test_a_killed_pipeline_resumes_and_stops_gracefully(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_flow_that_cannot_run_ends_the_application(
     java: None, connection: sync.Connection, project: Path, name: str
 ) -> None:
@@ -146,7 +146,7 @@ def test_a_flow_that_cannot_run_ends_the_application(
     result = subprocess.run(
         [sys.executable, "-m", "leveret", "pipeline", "run", str(path)],
         env=environment(),
-        timeout=280,
+        timeout=580,
         capture_output=True,
         text=True,
         check=False,

@@ -91,7 +91,7 @@ def app(broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_rows_arrive_once_despite_failed_tasks_and_a_kill_within_a_batch(
     app: App, name: str, connection: sync.Connection
 ) -> None:
@@ -99,7 +99,7 @@ def test_rows_arrive_once_despite_failed_tasks_and_a_kill_within_a_batch(
     (app.marker / "hold").touch()
     app.start()
     try:
-        wait_until(lambda: app.running("reading"), "a task reads", 150)
+        wait_until(lambda: app.running("reading"), "a task reads", 400)
         app.kill()
         assert drain(connection, f"{name}-out") == []
         (app.marker / "hold").unlink()

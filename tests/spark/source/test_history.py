@@ -68,7 +68,7 @@ def run_command(broker: LeveretProcess, *words: str) -> None:
     subprocess.run(
         [sys.executable, "-m", "leveret", *words, "--data-dir", str(broker.data_dir)],
         check=True,
-        timeout=60,
+        timeout=180,
         env=os.environ | {"PYTHONPATH": "src"},
         capture_output=True,
     )

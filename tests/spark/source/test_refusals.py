@@ -102,7 +102,7 @@ def test_latest_needs_a_consumer_name(broker: LeveretProcess, connection: sync.C
         initial(consumerName="c", startingOffsets=f'{{"{name}": 5}}')
     # The command in the message works and helps.
     command = str(refusal.value).split("`")[1].split()
-    subprocess.run([sys.executable, "-m", *command, "--data-dir", str(broker.data_dir)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-m", *command, "--data-dir", str(broker.data_dir)], check=True, timeout=180)
     assert initial(consumerName="c", startingOffsets=f'{{"{name}": 5}}')
 
 

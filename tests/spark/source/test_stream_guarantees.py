@@ -115,7 +115,7 @@ def test_an_available_now_run_ends_with_the_messages_at_its_start(
     assert ends == [6, 10, 10]
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_the_broker_is_killed_while_a_query_runs(
     spark: SparkSession, own_broker: LeveretProcess, name: str, tmp_path: Path
 ) -> None:
@@ -178,7 +178,7 @@ def test_a_task_may_lose_its_connection_repeatedly(broker: LeveretProcess, conne
     assert offsets == list(range(30))
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_a_worker_is_killed_while_it_reads(
     spark: SparkSession, own_broker: LeveretProcess, name: str, tmp_path: Path
 ) -> None:
