@@ -1,7 +1,7 @@
 """`make bench-scale`: many connections, many queues, and one deep queue.
 
     make bench-scale                              all commands, about fifteen minutes
-    make bench-scale ARGS="idle --connections 1000"
+    make bench-scale ARGS="idle --connections 10000"
     make bench-scale ARGS="deep --messages 10000000"
     make bench-scale ARGS="declares --queues 100000"
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import resource
 import sys
 import tempfile
@@ -26,6 +27,8 @@ from bench import brokers, generator
 # The load of the other queue, whose latency must not suffer: few messages, durable, with confirms.
 BYSTANDER = ("--rate", "1000", "--durable", "--ack-every", "1", "--prefix", "bystander", "--warmup", "1")
 BYSTANDER_SECONDS = 8
+# Seconds for which the processor time of an idle broker is measured.
+IDLE_SECONDS = 10
 
 
 def status(pid: int, field: str) -> float:
@@ -59,24 +62,49 @@ def settled_memory(pid: int, seconds: float = 10) -> float:
     return before
 
 
-def idle(chosen: argparse.Namespace, contender: brokers.Contender) -> dict[str, Any]:
-    """Measure the memory of idle connections with a channel each."""
-    # Open one connection first, so that the modules that it loads do not count as the cost of a connection.
-    generator.run(contender.port, "run", "--seconds", "0.5", "--warmup", "0", "--prefix", "idle")
-    bare = settled_memory(contender.pid)
-    began = time.monotonic()
-    load = generator.Load(contender.port, "idle", "--messages", str(chosen.connections))
+def processor_seconds(pid: int) -> float:
+    """Return the processor time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def share_of_core(pid: int, seconds: float) -> float:
+    """Return the percentage of a core that a process uses during this time."""
+    before, began = processor_seconds(pid), time.monotonic()
+    time.sleep(seconds)
+    return 100 * (processor_seconds(pid) - before) / (time.monotonic() - began)
+
+
+def open_connections(port: int, count: int, heartbeat: int) -> generator.Load:
+    """Open idle connections with a channel each. They stay open until the result of the load is read."""
+    load = generator.Load(port, "idle", "--messages", str(count), "--heartbeat", str(heartbeat))
     if not load.line():
         raise SystemExit(f"opening connections failed: {load.process.communicate()[1].strip()}")
+    return load
+
+
+def idle(chosen: argparse.Namespace, contender: brokers.Contender) -> dict[str, Any]:
+    """Measure the memory of idle connections with a channel each, and the processor time of their heartbeats."""
+    # Open some connections first, so that the modules and buffers that they need do not count as the cost of a connection.
+    generator.run(contender.port, "run", "--seconds", "0.5", "--warmup", "0", "--prefix", "idle")
+    open_connections(contender.port, 10, chosen.heartbeat).result()
+    bare = settled_memory(contender.pid)
+    alone = share_of_core(contender.pid, IDLE_SECONDS)
+    began = time.monotonic()
+    load = open_connections(contender.port, chosen.connections, chosen.heartbeat)
     took = time.monotonic() - began
     full = settled_memory(contender.pid)
+    busy = share_of_core(contender.pid, max(IDLE_SECONDS, chosen.heartbeat / 2))
     load.result()
     say(f"  opened {chosen.connections} connections with a channel each in {took:.1f} s; {bare:.0f} MB before")
+    scale = chosen.connections / 10_000
     return {
         "connections": chosen.connections,
+        "heartbeat": chosen.heartbeat,
         "seconds": took,
         "bare_mb": bare,
-        "memory": judge("memory above the bare broker", full - bare, 70 * chosen.connections / 1000, "MB"),
+        "memory": judge("memory of a connection", (full - bare) * 1024 / chosen.connections, 6, "KiB"),
+        "heartbeats": judge("heartbeats", busy - alone, 3 * scale * 60 / chosen.heartbeat, "% of a core"),
     }
 
 
@@ -182,7 +210,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make bench-scale", description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("commands", nargs="*", choices=[*COMMANDS, []], help="what to measure (default: everything)")
     parser.add_argument("--broker", action="append", choices=brokers.SPEAK_0_9_1)
-    parser.add_argument("--connections", type=int, default=1000)
+    parser.add_argument("--connections", type=int, default=10_000)
+    parser.add_argument("--heartbeat", type=int, default=60, help="seconds between heartbeats of idle connections")
     parser.add_argument("--queues", type=int, default=100_000)
     parser.add_argument("--messages", type=int, default=10_000_000)
     parser.add_argument("--output", type=Path, default=generator.OUTPUT)

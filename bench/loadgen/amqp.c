@@ -196,7 +196,7 @@ int amqp_open(const struct address *to)
     at = method_begin(&b, 0, 10, 31);
     put16(&b, channel_max);
     put32(&b, frame_max && frame_max < FRAME_MAX ? frame_max : FRAME_MAX);
-    put16(&b, 0);
+    put16(&b, to->heartbeat);
     method_end(&b, at);
     at = method_begin(&b, 0, 10, 40);
     put_str(&b, to->vhost);

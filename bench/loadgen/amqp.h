@@ -42,6 +42,7 @@ struct address {
     const char *host, *user, *password, *vhost;
     int port;
     int old; /* AMQP 0-9: another header, and what follows has the same encoding here */
+    unsigned heartbeat; /* seconds between heartbeats, as negotiated; 0 for none */
 };
 
 /* Connect, with TCP_NODELAY. Exits on failure. */

@@ -3,15 +3,18 @@
 #include "stats.h"
 
 #include <getopt.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 static const char help[] =
     "loadgen run|declare|idle|floor [options]\n"
     "  run      publish and consume, print one JSON object\n"
     "  declare  --messages durable queues, print the milliseconds of each thousand\n"
-    "  idle     --messages connections, kept until the input ends\n"
+    "  idle     --messages connections, kept until the input ends, with heartbeats every --heartbeat seconds (0: none)\n"
     "  floor    echoes of --size bytes at --rate between two processes, without a broker\n"
     "  --host --port --user --password --vhost --prefix   the broker, and the prefix of declared names\n"
     "  --watch PID        report CPU time and memory of this process\n"
@@ -48,6 +51,29 @@ void load_declare(const struct load *load, unsigned count)
     amqp_await_close(fd);
 }
 
+/* Until the input ends: send a heartbeat on each connection twice per interval, and discard what has arrived there. */
+static void keep_alive(const int *fds, unsigned count, unsigned interval)
+{
+    static const uint8_t heartbeat[] = {8, 0, 0, 0, 0, 0, 0, 0xce};
+    uint8_t discarded[4096];
+    struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
+    uint64_t begin = now_ns(), sent = 0;
+    for (;;) {
+        if (poll(&input, 1, interval ? 2 : -1) > 0 && getchar() == EOF)
+            return;
+        if (!interval)
+            continue;
+        uint64_t due = (uint64_t)((double)(now_ns() - begin) / 1e9 * 2 / interval * count);
+        for (; sent < due; sent++) {
+            int fd = fds[sent % count];
+            if (send(fd, heartbeat, sizeof heartbeat, MSG_NOSIGNAL) != (ssize_t)sizeof heartbeat)
+                die("the broker closed an idle connection");
+            while (recv(fd, discarded, sizeof discarded, MSG_DONTWAIT) > 0) {
+            }
+        }
+    }
+}
+
 void load_idle(const struct load *load, unsigned count)
 {
     struct rlimit files = {count + 64, count + 64};
@@ -57,8 +83,7 @@ void load_idle(const struct load *load, unsigned count)
         fds[i] = amqp_open(&load->broker);
     puts("open");
     fflush(stdout);
-    while (getchar() != EOF) {
-    }
+    keep_alive(fds, count, load->broker.heartbeat);
     for (unsigned i = 0; i < count; i++)
         amqp_say_close(fds[i]);
     for (unsigned i = 0; i < count; i++)
@@ -68,7 +93,7 @@ void load_idle(const struct load *load, unsigned count)
 
 enum { HOST = 256, PORT, USER, PASSWORD, VHOST, PREFIX, WATCH, PUBLISHERS, CONSUMERS, QUEUES, SIZE, DURABLE, KEEP, WINDOW,
        BATCH, RATE, NO_ACK, PREFETCH, ACK_EVERY, ACK_SINGLE, EXCHANGE, BINDINGS, WARMUP, SECONDS, MESSAGES, MAX_BACKLOG,
-       PUBLISH1, CONSUME1, ADDRESS, PROPERTIES, NO_DECLARE, STREAM, OFFSET, OLD, HELP };
+       PUBLISH1, CONSUME1, ADDRESS, PROPERTIES, NO_DECLARE, STREAM, OFFSET, OLD, HEARTBEAT, HELP };
 
 static const struct option options[] = {
     {"host", 1, 0, HOST}, {"port", 1, 0, PORT}, {"user", 1, 0, USER}, {"password", 1, 0, PASSWORD},
@@ -80,7 +105,8 @@ static const struct option options[] = {
     {"warmup", 1, 0, WARMUP}, {"seconds", 1, 0, SECONDS}, {"messages", 1, 0, MESSAGES}, {"max-backlog", 1, 0, MAX_BACKLOG},
     {"publish-1.0", 0, 0, PUBLISH1}, {"consume-1.0", 0, 0, CONSUME1}, {"address", 1, 0, ADDRESS},
     {"properties", 0, 0, PROPERTIES}, {"no-declare", 0, 0, NO_DECLARE}, {"stream", 0, 0, STREAM},
-    {"offset", 1, 0, OFFSET}, {"0-9", 0, 0, OLD}, {"help", 0, 0, HELP},
+    {"offset", 1, 0, OFFSET}, {"0-9", 0, 0, OLD}, {"heartbeat", 1, 0, HEARTBEAT},
+    {"help", 0, 0, HELP},
     {0, 0, 0, 0},
 };
 
@@ -129,6 +155,7 @@ int main(int argc, char **argv)
         case STREAM: load.stream = 1; break;
         case OFFSET: load.offset = optarg; break;
         case OLD: load.old = 1; break;
+        case HEARTBEAT: load.broker.heartbeat = (unsigned)number; break;
         case HELP: fputs(help, stdout); return 0;
         default: fputs(help, stderr); return 2;
         }
