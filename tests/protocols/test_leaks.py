@@ -205,7 +205,7 @@ def test_uncancelled_consumers_of_deleted_queues(site: Site) -> None:
     channel.client.received.clear()
     session = channel.client.session
     remembered = session.channels[channel.number].consumers.cancelled
-    assert len(remembered) == (MAX_CANCELLED_TAGS if site.vhost.strict else 0)
+    assert len(remembered or ()) == (MAX_CANCELLED_TAGS if site.vhost.strict else 0)
     # The last of them are remembered nevertheless.
     channel.call("basic.cancel", "basic.cancel-ok", consumer_tag=f"tag-{MAX_CANCELLED_TAGS + 9}")
     assert channel.client.is_open

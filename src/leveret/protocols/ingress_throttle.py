@@ -37,12 +37,13 @@ class IngressThrottle(CommitWaiter):
 
     def __init__(self, session: Session) -> None:
         self.session: Session | None = session
-        self.reasons: set[str] = set()
+        # A dict, because an empty set takes four times as much memory.
+        self.reasons: dict[str, None] = {}
         self.paused = False
 
     def pause(self, reason: str) -> None:
         """Stop reading until every reason is released."""
-        self.reasons.add(reason)
+        self.reasons[reason] = None
         session = self.session
         if session is not None and not self.paused and not session.closing:
             self.paused = True
@@ -50,7 +51,7 @@ class IngressThrottle(CommitWaiter):
 
     def release(self, reason: str) -> None:
         """Release a reason. Reading resumes after the last one."""
-        self.reasons.discard(reason)
+        self.reasons.pop(reason, None)
         if not self.reasons:
             self.resume()
 

@@ -58,6 +58,8 @@ class Account(Protocol):
 class UserAccount:
     """The account of a user of the store."""
 
+    __slots__ = ("_users", "name")
+
     expires_at = 0.0
     is_token = False
 

@@ -18,6 +18,8 @@ NOTHING: Final = 3
 
 # Smaller payloads of body frames are joined: a list of single bytes would need many times their size.
 _SMALL: Final = 4096
+# Shared by all channels that receive no method with content.
+NO_ARGUMENTS: Final[Arguments] = {}
 
 
 class WireChannel:
@@ -68,7 +70,7 @@ class WireChannel:
         self.consumer_tag = b""
         self.delivery_tag = 0
         self.redelivered = False
-        self.arguments: Arguments = {}
+        self.arguments = NO_ARGUMENTS
         self.header = b""
         self.size = 0
         self.remaining = 0
@@ -84,7 +86,7 @@ class WireChannel:
         self.header = b""
         self.parts = []
         self.small = bytearray()
-        self.arguments = {}
+        self.arguments = NO_ARGUMENTS
         self.publish = None
         self.spooling = False
 
@@ -153,6 +155,6 @@ class WireChannel:
             )
             method.spooled = self.spooling
             out.append(method)
-            self.arguments = {}
+            self.arguments = NO_ARGUMENTS
             self.spooling = False
         self.header = b""

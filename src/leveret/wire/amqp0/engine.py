@@ -175,6 +175,10 @@ class Memo:
         self.whole_size = 0
 
 
+# The memo of a connection without a publish, which most connections are.
+_NO_MEMO: Final = Memo()
+
+
 class Engine(Machine):
     """One connection.
 
@@ -242,7 +246,7 @@ class Engine(Machine):
         self._rest = b""
         self._gathered = bytearray()
         self._needed = 0
-        self._memo = Memo()
+        self._memo = _NO_MEMO
         self._content_key = _PUBLISH_KEY if self._is_server else _DELIVER_KEY
         # In 0-9-1, the field is reserved, but some clients still set it.
         self._has_tickets = version.name == "0-9"
@@ -427,6 +431,8 @@ class Engine(Machine):
                     channel.delivery_tag, tag = _TAG_AND_BITS(data, at - 9)
                     channel.redelivered = tag & 1 == 1
                 elif size < _MEMO_SIZE and memo.patience > 0:
+                    if memo is _NO_MEMO:
+                        memo = self._memo = Memo()
                     memo.patience -= 1
                     memo.frame = data[pos:content_pos]
                     memo.frame_size = content_pos - pos
@@ -556,6 +562,8 @@ class Engine(Machine):
     def _remember(self, publish: Publish, frames: bytes) -> None:
         """Remember the parsed header frame and the start of the body frame."""
         memo = self._memo
+        if memo is _NO_MEMO:
+            memo = self._memo = Memo()
         memo.patience -= 1
         memo.next = frames
         memo.next_size = len(frames)

@@ -111,7 +111,7 @@ class Machine(Output):
         # Channels whose frames the hot path parses: all of them, or none if methods are wrapped in requests.
         self._hot = self._channels
         # Number of received closes per channel that the caller has to answer. Each is answered once.
-        self._close_oks_owed: dict[int, int] = {}
+        self._close_oks_owed: dict[int, int] | None = None
         self._proposed_frame_max = frame_max
         self._proposed_channel_max = channel_max
         # The maximum payload, and the maximum body that is parsed together with its method and header.
@@ -328,6 +328,8 @@ class Machine(Output):
             channel.close(following)
             del self._channels[number]
             if name == "channel.close":
+                if self._close_oks_owed is None:
+                    self._close_oks_owed = {}
                 self._close_oks_owed[number] = self._close_oks_owed.get(number, 0) + 1
         elif name == "channel.close":
             if state == states.CHANNEL_CLOSING:
@@ -421,11 +423,12 @@ class Machine(Output):
                 raise ValueError(f"{name} cannot be sent on channel {number}, which is open")
             return
         if name == "channel.close-ok":
-            owed = self._close_oks_owed.pop(number, 0)
-            if owed == 0:
+            closes = self._close_oks_owed
+            owed = 0 if closes is None else closes.pop(number, 0)
+            if closes is None or owed == 0:
                 return
             if owed > 1:
-                self._close_oks_owed[number] = owed - 1
+                closes[number] = owed - 1
         if channel is None and following == states.CHANNEL_OPEN and not 1 <= number <= self.channel_max:
             raise ValueError(f"channel number {number} is out of range; expected 1 to {self.channel_max}")
         if self._numbers is not None and name in _OPENS_CHANNEL:

@@ -124,7 +124,7 @@ class Channel(Channel091):
 
     def set_in_branch(self, inside: bool) -> None:
         """Enter or leave a branch. Inside, publishes and acknowledgements belong to the transaction."""
-        self.transacted = inside
+        self.set_transacted(inside)
 
     def own_pace(self) -> Pace:
         """Return the limits set by stream.qos for this channel."""

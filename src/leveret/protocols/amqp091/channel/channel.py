@@ -26,7 +26,7 @@ from leveret.protocols.amqp091.channel.confirms import PublisherConfirms
 from leveret.protocols.amqp091.channel.consumer_timeout import ConsumerTimeout
 from leveret.protocols.amqp091.channel.consumers import ChannelConsumer, ConsumersByTag
 from leveret.protocols.amqp091.channel.direct_replies import REPLY_TO, DirectReplies
-from leveret.protocols.amqp091.channel.transaction import ChannelTransaction
+from leveret.protocols.amqp091.channel.transaction import NO_TRANSACTION, ChannelTransaction
 from leveret.protocols.amqp091.channel.unacked import PIECE_WORK, UnackedDeliveries
 from leveret.protocols.amqp091.channel.window import ChannelWindow
 from leveret.protocols.amqp091.reply_codes import FAILURE
@@ -110,6 +110,7 @@ class Channel(UnackedOwner):
         pause: the pause that the client was asked for; None if it may publish.
         confirms: pending confirms; None before confirm.select.
         transacted: whether publishes and acknowledgements belong to the transaction.
+        transaction: the open transaction; empty and shared with other channels before the first one.
         stalled: whether a reply waits for a commit or a page-in. Further commands wait in `backlog`.
     """
 
@@ -142,7 +143,7 @@ class Channel(UnackedOwner):
         self.body = BodyReceiver()
         # Transactions
         self.transacted = False
-        self.transaction = ChannelTransaction(connection.settings.max_transaction)
+        self.transaction = NO_TRANSACTION
         # Unfinished work in steps. Further commands wait for it.
         self.unfinished: Iterator[int] | None = None
         # Order of replies
@@ -377,7 +378,13 @@ class Channel(UnackedOwner):
         """Make the channel transacted."""
         if self.confirms is not None:
             raise PreconditionFailed("cannot switch from confirm to tx mode")
-        self.transacted = True
+        self.set_transacted(True)
+
+    def set_transacted(self, transacted: bool) -> None:
+        """Set whether publishes and acknowledgements belong to the transaction."""
+        if self.transaction is NO_TRANSACTION:
+            self.transaction = ChannelTransaction(self.connection.settings.max_transaction)
+        self.transacted = transacted
 
     def publish_in_transaction(self, message: Message, route: Route, flags: int, size: int) -> None:
         """Add a publish to the transaction, which grows by `size` bytes and the size of the publish itself.
@@ -703,11 +710,12 @@ class Channel(UnackedOwner):
         """Cancel a consumer of a deleted queue, and notify the client (RabbitMQ's consumer cancel notification)."""
         if not self.consumers.cancel(consumer, self.vhost.strict):
             return
-        pending_cancels = self.connection.pending_cancels.get(consumer.queue)
-        if pending_cancels is None:
+        pending = self.connection.pending_cancels
+        cancels = None if pending is None else pending.get(consumer.queue)
+        if cancels is None:
             self.notify_cancel(consumer.tag)
         else:
-            pending_cancels.append((self, consumer.tag))
+            cancels.append((self, consumer.tag))
 
     def notify_cancel(self, tag: str) -> None:
         """Send basic.cancel to a client with the capability `consumer_cancel_notify`."""

@@ -158,13 +158,13 @@ class ConsumersByTag:
 
     Attributes:
         by_tag: consumers by tag. Those of a shared window take turns in this order.
-        cancelled: tags of consumers that the broker cancelled, oldest first. In strict mode, basic.cancel accepts these too
-            (basic.cancel.01). Bounded, because most clients never cancel them.
+        cancelled: tags of consumers that the broker cancelled, oldest first; None if there are none. In strict mode,
+            basic.cancel accepts these too (basic.cancel.01). Bounded, because most clients never cancel them.
     """
 
     def __init__(self) -> None:
         self.by_tag: dict[str, ChannelConsumer] = {}
-        self.cancelled: dict[str, None] = {}
+        self.cancelled: dict[str, None] | None = None
 
     def __len__(self) -> int:
         return len(self.by_tag)
@@ -174,7 +174,8 @@ class ConsumersByTag:
 
     def remove(self, tag: str) -> ChannelConsumer | None:
         """Remove and return a consumer, or forget its cancelled one."""
-        self.cancelled.pop(tag, None)
+        if self.cancelled is not None:
+            self.cancelled.pop(tag, None)
         return self.by_tag.pop(tag, None)
 
     def cancel(self, consumer: ChannelConsumer, remembered: bool) -> bool:
@@ -183,6 +184,8 @@ class ConsumersByTag:
             return False
         if remembered:
             cancelled = self.cancelled
+            if cancelled is None:
+                cancelled = self.cancelled = {}
             cancelled[consumer.tag] = None
             if len(cancelled) > MAX_CANCELLED_TAGS:
                 del cancelled[next(iter(cancelled))]
@@ -190,7 +193,7 @@ class ConsumersByTag:
 
     def is_known(self, tag: str) -> bool:
         """Return whether a consumer has the tag, or had it when the broker cancelled it."""
-        return tag in self.by_tag or tag in self.cancelled
+        return tag in self.by_tag or (self.cancelled is not None and tag in self.cancelled)
 
     def take_all(self) -> list[ChannelConsumer]:
         """Remove and return all consumers."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from leveret.broker.consumer import UNACKED_PIECE
 from leveret.broker.errors import ContentTooLarge
@@ -140,3 +141,7 @@ class ChannelTransaction:
         while publishes:
             publishes.pop()
             yield 1
+
+
+# Stands for the transaction of channels that have begun none. It stays empty.
+NO_TRANSACTION: Final = ChannelTransaction(0)

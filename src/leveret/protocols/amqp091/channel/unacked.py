@@ -42,10 +42,9 @@ class UnackedDeliveries:
         self.gets = 0
         self.sized = False
         self.size = 0
-        # Whether the times of deliveries are kept, for the consumer timeout.
-        self._timed = False
         self.tracked = False
-        self._times: dict[int, int] = {}
+        # Times of deliveries by tag, for the consumer timeout; None if they are not kept.
+        self._times: dict[int, int] | None = None
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -75,14 +74,14 @@ class UnackedDeliveries:
         if self.tracked:
             if self.sized:
                 self.count(entry)
-            if self._timed:
+            if self._times is not None:
                 self._times[tag] = self._timers.now()
         return tag
 
     def put(self, tag: int, entry: Entry) -> None:
         """Add a delivery that `count` has counted."""
         self.entries[tag] = entry
-        if self._timed:
+        if self._times is not None:
             self._times[tag] = self._timers.now()
 
     def restore(self, tag: int, entry: Entry) -> None:
@@ -108,13 +107,13 @@ class UnackedDeliveries:
         holder = entry.holder
         if holder is None:
             self.gets -= 1
-            self.tracked = self.gets > 0 or self.sized or self._timed
+            self.tracked = self.gets > 0 or self.sized or self._times is not None
         if self.sized:
             size = entry.message.size
             self.size -= size
             if isinstance(holder, ChannelConsumer):
                 holder.count_size(-size)
-        if self._timed:
+        if self._times is not None:
             self._times.pop(tag, None)
 
     def remove(self, tag: int, entry: Entry) -> None:
@@ -137,12 +136,11 @@ class UnackedDeliveries:
 
     def oldest_time(self, now: int) -> int:
         """Return the time of the oldest delivery in milliseconds; `now` if there is none."""
-        return min(self._times.values(), default=now)
+        return now if self._times is None else min(self._times.values(), default=now)
 
     def begin_times(self) -> None:
         """Keep the times of deliveries from now on. Earlier deliveries count as made now."""
-        if not self._timed:
-            self._timed = True
+        if self._times is None:
             self.tracked = True
             self._times = dict.fromkeys(self.entries, self._timers.now())
 

@@ -102,8 +102,9 @@ class BaseConnection(VhostSession):
         self.max_encoded = min(QUANTUM, settings.spool_threshold)
         self.qos_spec = settings.qos_spec
         self.consumer_timeout = 0
-        # Cancel notifications by queue, deferred until the reply to this connection's own queue.delete.
-        self.pending_cancels: dict[Queue, list[tuple[Channel, str]]] = {}
+        # Cancel notifications by queue, deferred until the reply to this connection's own queue.delete; None if there are
+        # none.
+        self.pending_cancels: dict[Queue, list[tuple[Channel, str]]] | None = None
         self.channels: dict[int, Channel] = {}
         self.awaits_close_ok = False
         # The client has sent connection.close. The reply is sent when the broker has released the connection.
@@ -312,12 +313,16 @@ class BaseConnection(VhostSession):
 
     def defer_cancels(self, queue: Queue) -> None:
         """Defer the cancel notifications of a queue until `release_notices`."""
+        if self.pending_cancels is None:
+            self.pending_cancels = {}
         self.pending_cancels[queue] = []
 
     def release_notices(self, queue: Queue) -> None:
         """Send the cancel notifications deferred until the reply to queue.delete."""
-        for channel, tag in self.pending_cancels.pop(queue, ()):
-            channel.notify_cancel(tag)
+        pending = self.pending_cancels
+        if pending is not None:
+            for channel, tag in pending.pop(queue, ()):
+                channel.notify_cancel(tag)
 
     def close(self, code: int, text: str, class_id: int = 0, method_id: int = 0) -> None:
         """Send connection.close. From now on, all input except connection.close-ok is discarded."""
