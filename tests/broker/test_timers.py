@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leveret.broker.timers import RETRY_DELAY, Timed, Timers
-from tests.broker.support import World  # noqa: F401 (skips over compiled modules)
+from leveret.broker.timers import MAX_CHECKED, RETRY_DELAY, SLOT, PeriodicCheck, Timed, Timers
+from tests.broker.support import Clock, World  # noqa: F401 (skips over compiled modules)
 
 
 class Recorder(Timed):
@@ -185,3 +185,87 @@ def test_a_failing_timer_that_rescheduled_itself_keeps_its_schedule() -> None:
     timers.run(100)
     timers.run(105)
     assert early.fired == [100, 105]
+
+
+class Counted(PeriodicCheck):
+    """Records its checks. The last of `limit` checks ends it; one that is `broken` raises an exception."""
+
+    def __init__(self, period: int, limit: int = 1000, broken: int = 0) -> None:
+        super().__init__(period)
+        self.limit = limit
+        self.broken = broken
+        self.checked: list[int] = []
+
+    def check(self, now: int) -> bool:
+        self.checked.append(now)
+        if len(self.checked) == self.broken:
+            raise ValueError("broken")
+        return len(self.checked) < self.limit
+
+
+def advance(clock: Clock, milliseconds: int) -> None:
+    for _ in range(milliseconds):
+        clock.time += 1
+        clock.run(clock.time)
+
+
+@pytest.mark.parametrize("period", [1, 7, 25, 50, 250, 1000])
+def test_periodic_check_is_repeated_after_each_period_until_it_ends(period: int) -> None:
+    clock = Clock(time=100_003)
+    check = Counted(period, limit=4)
+    clock.check_periodically(check)
+    advance(clock, 6 * period)
+    first = check.checked[0] - 100_003
+    assert max(period - SLOT, 0) < first <= period
+    assert [time - check.checked[0] for time in check.checked] == [0, period, 2 * period, 3 * period]
+    assert clock.next_due() == 0
+
+
+def test_many_checks_that_are_due_together_run_in_several_turns() -> None:
+    clock = Clock()
+    checks = [Counted(1000) for _ in range(3 * MAX_CHECKED)]
+    for check in checks:
+        clock.check_periodically(check)
+    clock.time = clock.next_due()
+    counts = []
+    for _ in range(4):
+        clock.run(clock.time)
+        counts.append(sum(len(check.checked) for check in checks))
+        clock.time += 1
+    assert counts == [MAX_CHECKED, 2 * MAX_CHECKED, 3 * MAX_CHECKED, 3 * MAX_CHECKED]
+    advance(clock, 1000)
+    assert {len(check.checked) for check in checks} == {2}
+
+
+def test_exception_in_a_check_ends_neither_it_nor_others() -> None:
+    clock = Clock()
+    checks = [Counted(100), Counted(100, broken=2), Counted(100)]
+    for check in checks:
+        clock.check_periodically(check)
+    advance(clock, 350)
+    assert [len(check.checked) for check in checks] == [3, 3, 3]
+
+
+def test_checks_missed_while_the_process_was_suspended_run_once() -> None:
+    clock = Clock()
+    check = Counted(100)
+    clock.check_periodically(check)
+    clock.time += 1040
+    clock.run(clock.time)
+    assert len(check.checked) == 1
+    advance(clock, 100)
+    assert len(check.checked) == 2
+
+
+def test_check_added_by_another_check_runs() -> None:
+    clock = Clock()
+    added = Counted(100)
+
+    class Adding(Counted):
+        def check(self, now: int) -> bool:
+            clock.check_periodically(added)
+            return False
+
+    clock.check_periodically(Adding(100))
+    advance(clock, 250)
+    assert len(added.checked) >= 1

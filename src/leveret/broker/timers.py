@@ -1,4 +1,4 @@
-"""Timers of the broker: one heap for expiry, queue TTLs and heartbeats. No timer per message."""
+"""Timers of the broker: one heap for expiry and queue TTLs, one wheel for heartbeats. No timer per message."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ logger = logging.getLogger("leveret.broker")
 STALE: Final = 32
 # Maximum number of timers that fire in one turn.
 MAX_FIRED: Final = 500
+# Milliseconds in which periodic checks run together, and the maximum number of checks in one turn.
+SLOT: Final = 50
+MAX_CHECKED: Final = 100
 # Milliseconds before a timer that raised an exception fires again.
 RETRY_DELAY: Final = 1000
 # Minimum difference in milliseconds between the system clock and the broker's that counts as a step.
@@ -47,6 +50,86 @@ class Timed:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
+class PeriodicCheck:
+    """A check that the wheel repeats every `period` milliseconds."""
+
+    period: int
+
+    def __init__(self, period: int) -> None:
+        self.period = period
+
+    @abstractmethod
+    def check(self, now: int) -> bool:
+        """Check, and return whether to continue. The turn ends after the checks that are due together."""
+
+
+class Wheel(Timed):
+    """The periodic checks of all connections, with one timer.
+
+    Checks that are due within SLOT milliseconds share a slot, unless their periods are no multiples of SLOT. The first
+    check comes up to SLOT milliseconds early; later ones follow at whole periods.
+    """
+
+    def __init__(self, timers: Timers) -> None:
+        super().__init__()
+        self._timers = timers
+        self._slots: dict[int, list[PeriodicCheck]] = {}
+        # Heap of the times of the slots.
+        self._times: list[int] = []
+
+    def add(self, check: PeriodicCheck) -> None:
+        """Start a check."""
+        now = self._timers.now()
+        self._put(check, max(_slot_of(now + check.period, check.period), now + 1))
+
+    def _put(self, check: PeriodicCheck, due: int) -> None:
+        slot = self._slots.get(due)
+        if slot is not None:
+            slot.append(check)
+            return
+        self._slots[due] = [check]
+        heapq.heappush(self._times, due)
+        if self._times[0] == due:
+            self._timers.at(due, self)
+
+    def fire(self, now: int) -> None:
+        """Run the checks that are due, at most MAX_CHECKED; the others run in the next turn."""
+        times = self._times
+        checked = 0
+        try:
+            while times and times[0] <= now:
+                due = times[0]
+                slot = self._slots[due]
+                while slot:
+                    if checked >= MAX_CHECKED:
+                        return
+                    checked += 1
+                    self._run(slot.pop(), due, now)
+                del self._slots[due]
+                heapq.heappop(times)
+        finally:
+            if times:
+                self._timers.at(max(times[0], now + 1), self)
+
+    def _run(self, check: PeriodicCheck, due: int, now: int) -> None:
+        """Run one check. It continues after an exception."""
+        repeated = True
+        try:
+            repeated = check.check(now)
+        finally:
+            if repeated:
+                following = due + check.period
+                if following <= now:
+                    following = max(_slot_of(now + check.period, check.period), now + 1)
+                self._put(check, following)
+
+
+def _slot_of(time: int, period: int) -> int:
+    """Return the time of the slot for a check that is due at this time."""
+    return time if period % SLOT else time - time % SLOT
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Timers:
     """The heap of timers, and the clock of the broker. `next_due` is the time of the next `run`, 0 for none.
 
@@ -66,6 +149,7 @@ class Timers:
         self.failures: dict[str, Failures] = {}
         self.step = 0
         self.origin = self.wall() - self.monotonic()
+        self._wheel = Wheel(self)
 
     def wall(self) -> float:
         """Return the system clock in seconds of Unix time."""
@@ -123,6 +207,10 @@ class Timers:
         heapq.heappush(self.heap, (due, self.count, timed))
         if superseded:
             self._forget_one()
+
+    def check_periodically(self, check: PeriodicCheck) -> None:
+        """Run a check every period, beginning one period from now, until it returns False."""
+        self._wheel.add(check)
 
     def cancel(self, timed: Timed) -> None:
         if timed.queued and timed.due:

@@ -414,7 +414,6 @@ class BaseConnection(VhostSession):
         self.handshake.end_login()
         self.rest = []
         if self.heartbeat is not None:
-            self.broker.timers.cancel(self.heartbeat)
             self.heartbeat.detach()
             self.heartbeat = None
         self.output.drop()
@@ -435,8 +434,7 @@ class BaseConnection(VhostSession):
         interval = self.engine.heartbeat
         if interval:
             self.heartbeat = Heartbeat(self, interval)
-            timers = self.broker.timers
-            timers.at(timers.now() + self.heartbeat.quarter, self.heartbeat)
+            self.broker.timers.check_periodically(self.heartbeat)
         if self.services.alarm:
             self.alarm(self.services.alarm)
 

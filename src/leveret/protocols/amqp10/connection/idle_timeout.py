@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from leveret.broker.timers import Timed
+from leveret.broker.timers import PeriodicCheck
 from leveret.protocols.amqp10.errors import ConnectionRefused
 from leveret.wire.amqp10 import constants
 
@@ -18,35 +18,29 @@ logger = logging.getLogger("leveret.connection")
 MIN_IDLE_TIMEOUT: Final = 100
 
 
-class QuarterTimer(Timed):
-    """Timer that checks a connection four times per idle-time-out.
+class QuarterCheck(PeriodicCheck):
+    """A check of a connection four times per idle-time-out.
 
     Attributes:
         connection: The connection; None after `stop`.
-        part: A quarter of the idle-time-out, in milliseconds.
     """
 
     def __init__(self, connection: Connection, timeout: int) -> None:
-        super().__init__()
+        super().__init__(max(timeout // 4, 1))
         self.connection: Connection | None = connection
-        self.part = max(timeout // 4, 1)
 
     def start(self) -> None:
         """Schedule the first check."""
         assert self.connection is not None
-        timers = self.connection.broker.timers
-        timers.at(timers.now() + self.part, self)
+        self.connection.broker.timers.check_periodically(self)
 
     def stop(self) -> None:
-        """Check no more."""
-        connection = self.connection
-        if connection is not None:
-            connection.broker.timers.cancel(self)
-            self.connection = None  # the timers may keep a reference for a while
+        """Check no more. The timers keep a reference until the next check."""
+        self.connection = None
 
 
-class IdleTimeout(QuarterTimer):
-    """Timer that closes the connection when the client sends nothing for `timeout` milliseconds."""
+class IdleTimeout(QuarterCheck):
+    """Check that closes the connection when the client sends nothing for `timeout` milliseconds."""
 
     def __init__(self, connection: Connection, timeout: int) -> None:
         super().__init__(connection, timeout)
@@ -58,31 +52,30 @@ class IdleTimeout(QuarterTimer):
         """Note input of the client."""
         self.heard = True
 
-    def fire(self, now: int) -> None:
+    def check(self, now: int) -> bool:
         connection = self.connection
         if connection is None or connection.lost:
-            return
+            return False
         if self.heard or connection.ingress.heartbeat_exempt():
             self.heard = False
             self.silent = 0
         else:
             self.silent += 1
             if self.silent >= 4:
-                logger.warning("%s: no frame for %d ms, closing", connection.peer.subject, self.part * 4)
+                logger.warning("%s: no frame for %d ms, closing", connection.peer.subject, self.period * 4)
                 if connection.closing:
                     connection.peer.abort()
-                    return
-                connection.close(
-                    constants.RESOURCE_LIMIT_EXCEEDED,
-                    f"no frame for {self.part * 4} ms; the setting is amqp10.idle_timeout",
-                )
-                connection.broker.end_turn()
-                return
-        connection.broker.timers.at(now + self.part, self)
+                else:
+                    connection.close(
+                        constants.RESOURCE_LIMIT_EXCEEDED,
+                        f"no frame for {self.period * 4} ms; the setting is amqp10.idle_timeout",
+                    )
+                return False
+        return True
 
 
-class Keepalive(QuarterTimer):
-    """Timer that sends an empty frame when nothing was sent for half of the client's idle-time-out.
+class Keepalive(QuarterCheck):
+    """Check that sends an empty frame when nothing was sent for half of the client's idle-time-out.
 
     `quiet_checks` is 1 at the first check after output, because the output may be as old as the previous check.
     """
@@ -97,19 +90,17 @@ class Keepalive(QuarterTimer):
         """Note output to the client."""
         self.spoke = True
 
-    def fire(self, now: int) -> None:
+    def check(self, now: int) -> bool:
         connection = self.connection
         if connection is None or connection.lost or connection.closing:
-            return
+            return False
         self.quiet_checks = 1 if self.spoke else self.quiet_checks + 1
         self.spoke = False
-        connection.broker.timers.at(now + self.part, self)
         if self.quiet_checks >= 2:
+            # The empty frame is output, so the next check counts as the first one again.
             self.quiet_checks = 0
             connection.send_empty()
-            connection.broker.end_turn()
-            # The empty frame does not count as output, so that the next one is sent in time.
-            self.spoke = False
+        return True
 
 
 class IdleTimers:
