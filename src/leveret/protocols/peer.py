@@ -48,6 +48,8 @@ class LogSubject:
 class Peer:
     """The socket under a session."""
 
+    __slots__ = ("certificate", "checking", "connected_at", "host", "local", "name", "subject", "tls")
+
     # address:port of both ends, the client's address, and whether the client is on this machine
     name: str
     host: str

@@ -70,13 +70,15 @@ class Sockets:
 class SocketPeer(Peer):
     """The session's interface to its socket."""
 
+    __slots__ = ("_executor", "_loop", "_on_open", "_timers", "_transport")
+
     def __init__(self, transport: asyncio.Transport, sockets: Sockets, on_open: Callable[[], None]) -> None:
         super().__init__()
         self._transport = transport
         self._loop = sockets.loop
         self._executor = sockets.executor
         self._on_open = on_open
-        self._timers: list[asyncio.TimerHandle] = []
+        self._timers: tuple[asyncio.TimerHandle, ...] = ()
         address = transport.get_extra_info("peername") or ("", 0)
         own = transport.get_extra_info("sockname") or ("", 0)
         self.host = str(address[0])
@@ -89,6 +91,7 @@ class SocketPeer(Peer):
 
     def opened(self) -> None:
         self._on_open()
+        self._on_open = _nothing
 
     def write(self, data: bytes) -> None:
         self._transport.write(data)
@@ -123,14 +126,14 @@ class SocketPeer(Peer):
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
         now = self._loop.time()
-        self._timers = [timer for timer in self._timers if timer.when() > now]
-        self._timers.append(self._loop.call_later(seconds, callback))
+        pending = [timer for timer in self._timers if timer.when() > now]
+        self._timers = (*pending, self._loop.call_later(seconds, callback))
 
     def closed(self) -> None:
         """Cancel the timers of a closed socket, which keep the session alive."""
         for timer in self._timers:
             timer.cancel()
-        self._timers.clear()
+        self._timers = ()
         self._on_open = _nothing
 
     def run_blocking(self, function: Callable[[], Result], done: Callable[[Result], None]) -> None:
@@ -144,7 +147,7 @@ class SocketPeer(Peer):
 
 
 def _nothing() -> None:
-    """Do nothing; callback of a closed socket."""
+    """Do nothing; callback of a socket that is open or closed."""
 
 
 # An event loop transport, including its private attributes.
@@ -187,6 +190,24 @@ class SocketProtocol(asyncio.BufferedProtocol):
             refuses them.
         tls_only: Whether the listener accepts only TLS.
     """
+
+    __slots__ = (
+        "_awaits_hello",
+        "_deadline",
+        "_first",
+        "_host",
+        "_ignoring",
+        "_peer",
+        "_reader",
+        "_resuming",
+        "_room",
+        "_sockets",
+        "_tls",
+        "_tls_only",
+        "_transport",
+        "_upgrading",
+        "session",
+    )
 
     def __init__(self, sockets: Sockets, host: str, tls: ssl.SSLContext | None, tls_only: bool) -> None:
         self._sockets = sockets
