@@ -409,7 +409,9 @@ def test_exclusive_queues_and_channels_are_freed_in_steps(site: Site) -> None:
     client = site.connect()
     channels = [client.channel() for _ in range(2)]
     for number in range(600):
-        channels[0].send("queue.declare", queue=f"own{number}", exclusive=True, no_wait=True)
+        channels[0].send(
+            "queue.declare", queue=f"own{number}", exclusive=True, no_wait=True, arguments={"x-max-length": 1000}
+        )
     channels[0].run()
     probe: Any = Probe()
     queue = site.vhost.queues["own0"]

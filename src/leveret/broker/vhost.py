@@ -73,6 +73,8 @@ PREDECLARED: Final = (
     ("amq.match", "headers"),
 )
 MAX_ROUTES: Final = 65536
+# Shared by all queues without arguments.
+NO_ARGUMENTS: Final[FieldTable] = {}
 # Bytes of a header (as a power of two) that are decoded per unit of work.
 HEADER_SHIFT: Final = 5
 STRICT_NAME: Final = re.compile(r"[A-Za-z0-9\-_.:]*", re.ASCII)
@@ -474,7 +476,7 @@ class Vhost:
     ) -> Queue:
         """Declare a queue, or check that the one that exists is the same (0-9-1 queue.declare)."""
         arguments = self._with_queue_type(
-            name, arguments or {}, durable=durable, exclusive=exclusive, auto_delete=auto_delete
+            name, arguments or NO_ARGUMENTS, durable=durable, exclusive=exclusive, auto_delete=auto_delete
         )
         settings = parse_queue_arguments(
             arguments, durable=durable, exclusive=exclusive, auto_delete=auto_delete, strict=self.strict
@@ -811,10 +813,11 @@ class Vhost:
             if exchange.name != CONTROL:  # was not reserved in earlier versions
                 self.exchanges[names[0]] = exchange
         elif kind == metadata.QUEUE:
+            arguments = value["arguments"] or NO_ARGUMENTS
             settings = parse_queue_arguments(
-                value["arguments"], durable=True, exclusive=False, auto_delete=value["auto_delete"], strict=False
+                arguments, durable=True, exclusive=False, auto_delete=value["auto_delete"], strict=False
             )
-            queue = make_queue(self, value["id"], names[0], True, None, value["auto_delete"], value["arguments"], settings)
+            queue = make_queue(self, value["id"], names[0], True, None, value["auto_delete"], arguments, settings)
             queue.recover(value, recovery, leases, streams)
             self.queues[names[0]] = queue
             self.queue_list.add(queue)
@@ -822,6 +825,7 @@ class Vhost:
             settings = parse_queue_arguments(
                 value["arguments"], durable=True, exclusive=False, auto_delete=False, strict=False
             )
+            settings = QueueSettings(settings.given, settings.unknown, settings.defaults)
             settings.dead_letter_exchange = value["exchange"]
             settings.dead_letter_routing_key = value["routing_key"]
             pending = ClassicQueue(self, value["id"], value["name"], True, None, False, value["arguments"], settings)

@@ -48,18 +48,22 @@ class Hidden:
     __slots__ = ("bytes", "sizes")
 
     def __init__(self) -> None:
-        self.sizes: dict[int, int] = {}
+        # None until there is an entry, which most queues never have.
+        self.sizes: dict[int, int] | None = None
         self.bytes = 0
 
     def __len__(self) -> int:
-        return len(self.sizes)
+        return 0 if self.sizes is None else len(self.sizes)
 
     def add(self, seq: int, size: int) -> None:
+        if self.sizes is None:
+            self.sizes = {}
         self.sizes[seq] = size
         self.bytes += size
 
     def discard(self, seq: int) -> None:
-        self.bytes -= self.sizes.pop(seq, 0)
+        if self.sizes is not None:
+            self.bytes -= self.sizes.pop(seq, 0)
 
 
 class Queue(Destination):

@@ -35,14 +35,20 @@ QUEUE_ARGUMENTS: Final = declared_by_name(
 )
 
 
+# Settings that all queues without arguments share.
+PLAIN: Final = QueueSettings({}, {}, TYPES[CLASSIC].defaults)
+
+
 def parse_queue_arguments(
     arguments: FieldTable, *, durable: bool, exclusive: bool, auto_delete: bool, strict: bool
 ) -> QueueSettings:
     """Validate the arguments of queue.declare.
 
     Raises PreconditionFailed for a known argument with a bad value, for arguments and properties that the queue type does
-    not have, and with `strict` for an unknown argument.
+    not have, and with `strict` for an unknown argument. The result may be shared by queues.
     """
+    if not arguments:
+        return PLAIN
     known, unknown = parse_arguments(QUEUE_ARGUMENTS, arguments, strict)
     queue_type = TYPES[known.get("x-queue-type", CLASSIC)]
     settings = QueueSettings(known, unknown, queue_type.defaults)

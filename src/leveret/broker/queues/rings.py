@@ -40,6 +40,12 @@ class Ring:
         self.resigned = 0
 
 
+# Parts of a queue without consumers, shared by all of them. They stay empty; even an empty deque takes 700 bytes.
+NO_RING: Final[deque[Consumer]] = deque()
+NO_RINGS: Final[dict[int, Ring]] = {}
+NO_PRIORITIES: Final[list[int]] = []
+
+
 class Rings:
     """The consumers of one queue that acquire entries: neither browsers nor readers of leases.
 
@@ -58,9 +64,9 @@ class Rings:
         self.consumers: dict[Consumer, None] = {}
         self.exclusive_consumer: Consumer | None = None
         self.active_consumer: Consumer | None = None
-        self.ring: deque[Consumer] = deque()
-        self.rings: dict[int, Ring] = {}
-        self.serving: list[int] = []
+        self.ring = NO_RING
+        self.rings = NO_RINGS
+        self.serving = NO_PRIORITIES
         self.strays = 0
 
     def __len__(self) -> int:
@@ -108,6 +114,8 @@ class Rings:
             self.exclusive_consumer = consumer
         ring = self.rings.get(consumer.priority)
         if ring is None:
+            if self.rings is NO_RINGS:
+                self.rings = {}
             ring = self.rings[consumer.priority] = Ring(consumer.priority)
             if len(self.rings) == 2:
                 self._fill_heap()
@@ -188,9 +196,9 @@ class Rings:
         consumers = list(self.consumers)
         self.consumers = {}
         self.exclusive_consumer = self.active_consumer = None
-        self.ring = deque()
-        self.rings = {}
-        self.serving = []
+        self.ring = NO_RING
+        self.rings = NO_RINGS
+        self.serving = NO_PRIORITIES
         self.strays = 0
         return consumers
 
@@ -255,5 +263,4 @@ class Rings:
             heappop(serving)
             if ring is not None:
                 ring.queued = False
-        if self.ring:
-            self.ring = deque()
+        self.ring = NO_RING
