@@ -83,13 +83,7 @@ class EventsExchange(TopicExchange):
 
     def binds_all(self, event: str) -> bool:
         """Return whether all events of a kind are bound, whatever their names."""
-        root = self.root
-        after = root.any_words
-        if after is not None and after.destinations:
-            return True
-        node = root.words.get(event)
-        after = None if node is None else node.any_words
-        return after is not None and bool(after.destinations)
+        return self.has_pattern("#") or self.has_pattern(f"{event}.#")
 
 
 class Series:

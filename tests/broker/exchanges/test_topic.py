@@ -89,6 +89,17 @@ def test_a_destination_with_many_bindings_is_matched_once(bound: list[str], key:
     assert matched(exchange, key) == (["q"] if any(naive(split(pattern), split(key)) for pattern in bound) else [])
 
 
+@given(st.lists(patterns, max_size=8), st.lists(patterns, max_size=3), patterns)
+def test_a_pattern_is_known_while_it_has_a_binding(bound: list[str], removed: list[str], pattern: str) -> None:
+    exchange = TopicExchange("x")
+    queue = make_target("q")
+    for other in [*bound, *removed]:
+        exchange.bind(queue, other, {})
+    for other in removed:
+        exchange.unbind(queue, other, {})
+    assert exchange.has_pattern(pattern) == (pattern in bound and pattern not in removed)
+
+
 def test_unbinding_all_leaves_an_empty_trie() -> None:
     exchange = TopicExchange("x")
     queue = make_target("q")
