@@ -35,7 +35,7 @@ export PYTHONPATH := $(CURDIR)/src
 # Always cache bytecode, because a test run starts hundreds of processes, which would all compile the sources.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run setup compiled test test-rest test-all coverage lint format docs bench bench-clients bench-staged bench-scale proof demo demo-kill build lock clean
+.PHONY: run setup compiled test test-rest test-plain test-all coverage lint format docs bench bench-clients bench-staged bench-scale bench-check proof demo demo-kill build lock clean
 
 run: $(STAMPS)/core $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel compiled
 	@exec $(PY) -P -m leveret serve $(ARGS)
@@ -149,6 +149,11 @@ test-rest: $(STAMPS)/spark $(STAMPS)/spark-classes $(STAMPS)/proton compiled
 	wait $$pure || failed=1; pure=; \
 	cat "$$output"; exit $$failed
 endif
+
+# Tests for other versions of Python: on the plain files, without Spark.
+#   make test-plain PYTHON=python3.13 VENV=.venv/3.13 STAMPS=.stamps/3.13
+test-plain: $(STAMPS)/dev $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel
+	@LEVERET_PURE=1 $(PYTEST) -m "not slow" $(or $(TESTS),--ignore tests/spark)
 
 # All tests. `make test` comes last, even after a failure, so that the last line is the result of the largest run.
 test-all:

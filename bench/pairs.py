@@ -3,6 +3,9 @@
 The same generator runs the same loads against both brokers in turn, in alternating order; the other broker is suspended
 meanwhile. The result is the median of the pairs' ratios with a 95 % interval, for throughput and for processor time per
 message. Compile both checkouts first (`make compiled`).
+
+With `--python`, this checkout's broker runs on another interpreter, for which its modules have been compiled, too:
+`python -m bench.pairs . --python .venv/3.13/bin/python` compares two versions of Python.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import argparse
 import json
 import random
 import statistics
+import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
@@ -29,14 +33,16 @@ RESAMPLES: Final = 4000
 
 
 class Build(Contender):
-    """A running compiled broker of a checkout."""
+    """A running compiled broker of a checkout, on an interpreter."""
 
-    def __init__(self, checkout: Path, directory: Path, slow: bool = False) -> None:
+    def __init__(self, checkout: Path, directory: Path, slow: bool = False, python: str = sys.executable) -> None:
         self.checkout = checkout
+        self.python = python
         super().__init__(COMPILED, directory, slow)
 
     def start(self, timeout: float = 600) -> None:
         assert isinstance(self.broker, LeveretProcess)
+        self.broker.python = self.python
         self.broker.environment["PYTHONPATH"] = str(self.checkout / "src")
         http = self.checkout / "src" / "leveret" / "management" / "http"
         # Settings that an older checkout does not know.
@@ -88,6 +94,7 @@ def measure(workload: Workload, build: Build, other: Build, chosen: argparse.Nam
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.pairs", description="Compare two checkouts, pair by pair.")
     parser.add_argument("other", type=Path, help="the checkout to compare with; ratios are this one's to that one's")
+    parser.add_argument("--python", default=sys.executable, help="interpreter of this checkout's broker")
     parser.add_argument("--pairs", type=int, default=12)
     parser.add_argument("--seconds", type=float, default=2.0, help="measured time of each load (default 2)")
     parser.add_argument("--warmup", type=float, default=1.0, help="warm-up before each load (default 1)")
@@ -113,8 +120,11 @@ def main() -> int:
         with ExitStack() as stack:
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="leveret-pairs-")))
             builds = []
-            for name, checkout in (("new", here), ("old", chosen.other.resolve())):
-                builds.append(Build(checkout, directory / name, workload.slow))
+            for name, checkout, python in (
+                ("new", here, chosen.python),
+                ("old", chosen.other.resolve(), sys.executable),
+            ):
+                builds.append(Build(checkout, directory / name, workload.slow, python))
                 stack.callback(builds[-1].stop)
             new, old = builds
             for pair in range(chosen.pairs):

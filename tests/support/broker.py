@@ -183,6 +183,8 @@ class LeveretProcess(Broker):
             "LEVERET_MANAGEMENT__ENABLED": "false",
             "LEVERET_MANAGEMENT__METRICS_PORT": "0",
         }
+        # The interpreter. Another one may have its own compiled modules in the same checkout.
+        self.python = sys.executable
         self.wrapper = wrapper or []
         self.extra: list[str] = []
         self.log_level = log_level
@@ -200,7 +202,7 @@ class LeveretProcess(Broker):
         ready.unlink(missing_ok=True)
         command = [
             *self.wrapper,
-            sys.executable,
+            self.python,
             "-m",
             "leveret",
             "serve",
