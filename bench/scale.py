@@ -1,9 +1,10 @@
-"""`make bench-scale`: many connections, many queues, and one deep queue.
+"""`make bench-scale`: many connections, many queues, one deep queue, and what a message costs as each of them grows.
 
-    make bench-scale                              all commands, about fifteen minutes
+    make bench-scale                              all commands, about twenty-five minutes
     make bench-scale ARGS="idle --connections 10000"
     make bench-scale ARGS="deep --messages 10000000"
     make bench-scale ARGS="declares --queues 100000"
+    make bench-scale ARGS="growth --line bindings --limit 100000"
 
 Each command takes --broker compiled (if the modules are compiled), pure or rabbitmq.
 """
@@ -22,7 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench import brokers, generator
+from bench import brokers, generator, growth
 
 # The load of the other queue, whose latency must not suffer: few messages, durable, with confirms.
 BYSTANDER = ("--rate", "1000", "--durable", "--ack-every", "1", "--prefix", "bystander", "--warmup", "1")
@@ -109,22 +110,32 @@ def idle(chosen: argparse.Namespace, contender: brokers.Contender) -> dict[str, 
 
 
 def declares(chosen: argparse.Namespace, contender: brokers.Contender) -> dict[str, Any]:
-    """Declare durable queues one by one, awaiting each reply."""
+    """Declare durable queues one by one, awaiting each reply, and restart with them."""
+    generator.run(contender.port, "declare", "--durable", "--messages", "1", "--prefix", "first")
+    bare = settled_memory(contender.pid)
     found = generator.run(contender.port, "declare", "--durable", "--messages", str(chosen.queues), timeout=3600)
     thousands = found["milliseconds_per_thousand"]
+    declared = settled_memory(contender.pid)
     say(
         f"  {chosen.queues} queues in {found['seconds']:.1f} s, {chosen.queues / found['seconds']:,.0f} per second; "
-        f"first thousand {thousands[0]:.0f} ms, last {thousands[-1]:.0f} ms; {status(contender.pid, 'VmRSS'):.0f} MB"
+        f"first thousand {thousands[0]:.0f} ms, last {thousands[-1]:.0f} ms; {declared:.0f} MB"
     )
     began = time.monotonic()
     contender.stop()
+    stopped = time.monotonic()
     contender.start()
-    took = time.monotonic() - began
-    say(f"  restarted in {took:.1f} s")
+    started = time.monotonic()
+    say(f"  stopped in {stopped - began:.1f} s")
+    scale = chosen.queues / 100_000
+    restarted = settled_memory(contender.pid)
     return {
         **found,
-        "restart_seconds": took,
+        "bare_mb": bare,
+        "declared_mb": declared,
+        "stop_seconds": stopped - began,
         "slow_down": judge("last thousand relative to the first", thousands[-1] / thousands[0], 2, "x"),
+        "restart": judge("restart", started - stopped, 2 * scale, "s"),
+        "memory": judge("memory of a queue after the restart", (restarted - bare) * 1024 / chosen.queues, 2, "KiB"),
     }
 
 
@@ -203,7 +214,14 @@ def deep(chosen: argparse.Namespace, contender: brokers.Contender) -> dict[str, 
     }
 
 
-COMMANDS = {"idle": idle, "declares": declares, "deep": deep}
+def grow(chosen: argparse.Namespace, contender: brokers.Contender) -> dict[str, Any]:
+    """Measure how the cost of a message grows with queues, bindings, connections, consumers, depth and body size."""
+    costs = {name: growth.measure(growth.LINES[name], contender, say, chosen.limit) for name in chosen.line or growth.LINES}
+    say(growth.table(costs))
+    return {"microseconds": costs}
+
+
+COMMANDS = {"idle": idle, "declares": declares, "deep": deep, "growth": grow}
 
 
 def main() -> int:
@@ -214,6 +232,8 @@ def main() -> int:
     parser.add_argument("--heartbeat", type=int, default=60, help="seconds between heartbeats of idle connections")
     parser.add_argument("--queues", type=int, default=100_000)
     parser.add_argument("--messages", type=int, default=10_000_000)
+    parser.add_argument("--line", action="append", choices=list(growth.LINES), help="what grows (default: everything)")
+    parser.add_argument("--limit", type=int, help="the largest value of each line (default: all of them)")
     parser.add_argument("--output", type=Path, default=generator.OUTPUT)
     chosen = parser.parse_args()
     with contextlib.suppress(ValueError):

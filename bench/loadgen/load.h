@@ -23,6 +23,7 @@ struct load {
     int ack_single;          /* one ack per message, those of `ack_every` messages in random order */
     const char *exchange;    /* "" (by the name of the queue), "fanout" or "topic" */
     unsigned bindings;       /* topic: bindings, spread over the queues */
+    unsigned keys;           /* topic: routing keys in use, each of another binding; 0 for those of all bindings */
     const char *prefix;      /* of all declared names */
     int publish1, consume1;  /* publishers, consumers speak AMQP 1.0 */
     int old;                 /* both speak AMQP 0-9, which has no confirms; queues are declared over 0-9-1 */

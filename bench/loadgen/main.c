@@ -23,7 +23,7 @@ static const char help[] =
     "  --window N         publishes in flight per publisher (0: no confirms)\n"
     "  --batch N          maximum publishes per write     --rate R   messages per second in total\n"
     "  --no-ack | --prefetch N --ack-every N [--ack-single]\n"
-    "  --exchange fanout|topic --bindings N\n"
+    "  --exchange fanout|topic --bindings N [--keys N]   the routing keys in use (default: one of each binding)\n"
     "  --publish-1.0 --consume-1.0   speak AMQP 1.0, with unsettled deliveries in place of confirms and acks\n"
     "  --0-9              speak AMQP 0-9, which has no confirms (--window 0)\n"
     "  --address PREFIX   address prefix of queue names over 1.0 (default /amq/queue/)\n"
@@ -93,7 +93,7 @@ void load_idle(const struct load *load, unsigned count)
 
 enum { HOST = 256, PORT, USER, PASSWORD, VHOST, PREFIX, WATCH, PUBLISHERS, CONSUMERS, QUEUES, SIZE, DURABLE, KEEP, WINDOW,
        BATCH, RATE, NO_ACK, PREFETCH, ACK_EVERY, ACK_SINGLE, EXCHANGE, BINDINGS, WARMUP, SECONDS, MESSAGES, MAX_BACKLOG,
-       PUBLISH1, CONSUME1, ADDRESS, PROPERTIES, NO_DECLARE, STREAM, OFFSET, OLD, HEARTBEAT, HELP };
+       PUBLISH1, CONSUME1, ADDRESS, PROPERTIES, NO_DECLARE, STREAM, OFFSET, OLD, HEARTBEAT, KEYS, HELP };
 
 static const struct option options[] = {
     {"host", 1, 0, HOST}, {"port", 1, 0, PORT}, {"user", 1, 0, USER}, {"password", 1, 0, PASSWORD},
@@ -105,7 +105,7 @@ static const struct option options[] = {
     {"warmup", 1, 0, WARMUP}, {"seconds", 1, 0, SECONDS}, {"messages", 1, 0, MESSAGES}, {"max-backlog", 1, 0, MAX_BACKLOG},
     {"publish-1.0", 0, 0, PUBLISH1}, {"consume-1.0", 0, 0, CONSUME1}, {"address", 1, 0, ADDRESS},
     {"properties", 0, 0, PROPERTIES}, {"no-declare", 0, 0, NO_DECLARE}, {"stream", 0, 0, STREAM},
-    {"offset", 1, 0, OFFSET}, {"0-9", 0, 0, OLD}, {"heartbeat", 1, 0, HEARTBEAT},
+    {"offset", 1, 0, OFFSET}, {"0-9", 0, 0, OLD}, {"heartbeat", 1, 0, HEARTBEAT}, {"keys", 1, 0, KEYS},
     {"help", 0, 0, HELP},
     {0, 0, 0, 0},
 };
@@ -155,6 +155,7 @@ int main(int argc, char **argv)
         case STREAM: load.stream = 1; break;
         case OFFSET: load.offset = optarg; break;
         case OLD: load.old = 1; break;
+        case KEYS: load.keys = (unsigned)number; break;
         case HEARTBEAT: load.broker.heartbeat = (unsigned)number; break;
         case HELP: fputs(help, stdout); return 0;
         default: fputs(help, stderr); return 2;

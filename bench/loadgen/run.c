@@ -434,13 +434,13 @@ static void declare(int fd, char *exchange, size_t size)
 static void encode(struct connection *c, int number, const char *exchange, const uint8_t *body)
 {
     int topic = strcmp(load->exchange, "topic") == 0;
-    c->template_count = topic ? load->bindings : 1;
+    c->template_count = !topic ? 1 : load->keys && load->keys < load->bindings ? load->keys : load->bindings;
     c->templates = calloc(c->template_count, sizeof *c->templates);
     for (unsigned i = 0; i < c->template_count; i++) {
         struct template *t = &c->templates[i];
         char binding[64], key[64] = "";
         if (topic)
-            topic_keys(i, binding, key, sizeof key);
+            topic_keys(i * (load->bindings / c->template_count), binding, key, sizeof key);
         t->at = templates.len;
         if (c->one)
             t->in = put_transfer(&templates, !load->confirm, load->durable, load->properties, body, load->size);

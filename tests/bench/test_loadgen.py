@@ -132,6 +132,7 @@ def test_a_refused_link_is_reported(broker: Broker) -> None:
     [
         (("--exchange", "fanout", "--queues", "4", "--consumers", "4"), 4),
         (("--exchange", "topic", "--queues", "3", "--consumers", "2", "--bindings", "60"), 1),
+        (("--exchange", "topic", "--queues", "3", "--consumers", "2", "--bindings", "60", "--keys", "7"), 1),
     ],
 )
 def test_copies_by_exchange(broker: Broker, options: tuple[str, ...], copies: int) -> None:
@@ -168,3 +169,9 @@ def test_the_floor_needs_a_rate() -> None:
 def test_a_refusal_is_reported(broker: Broker) -> None:
     with pytest.raises(generator.GeneratorFailed, match=r"403|closed the connection"):
         run(broker, "--password", "wrong", "--messages", "1")
+
+
+def test_idle_connections_stay_open_until_the_input_ends(broker: Broker) -> None:
+    load = generator.Load(broker.port, "idle", "--messages", "20", "--heartbeat", "1")
+    assert load.line() == "open\n"
+    assert load.result(timeout=60) == {"connections": 20}
