@@ -90,7 +90,7 @@ class Writer:
         while True:
             self.batch()
             if self.chance.random() < 0.3:
-                self.harness.loop.run_until(lambda: log._in_flight is None)
+                self.harness.loop.run_until(lambda: not log.is_committing())
 
 
 if __name__ == "__main__":

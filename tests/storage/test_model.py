@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from leveret.broker.log import Loaded
 from leveret.broker.message import Entry, Message, Overlay
 from leveret.storage.rows import MOVED, STORED, StoredRow
-from tests.storage.harness import FakeQueue, Harness, content, entry_of, message, sqlite_log
+from tests.storage.harness import FakeQueue, Harness, Waiter, content, entry_of, message, sqlite_log
 from tests.support.examples import examples
 
 QUEUES = 3
@@ -206,8 +206,15 @@ class LogMachine(RuleBasedStateMachine):
     @rule()
     def flush(self) -> None:
         """Begin a commit, which is in progress while the next batch is filled."""
-        if self.log._in_flight is None:
+        if not self.log.is_committing():
             self.log.flush()
+
+    @rule()
+    def seal_ahead(self) -> None:
+        """Seal a batch during the commit of the one before."""
+        if self.log.is_committing():
+            Waiter(self.log)
+            self.log.seal_ahead()
 
     @precondition(lambda self: len(self.entries) > len(self.fresh))
     @rule(numbers=st.lists(st.integers(0, 1000), min_size=1, max_size=20))
@@ -262,8 +269,8 @@ class LogMachine(RuleBasedStateMachine):
     def crash(self) -> None:
         """Kill the process: committed changes survive, the others do not."""
         log = self.log
-        if log._in_flight is not None:
-            self.harness.loop.run_until(lambda: log._in_flight is None)
+        if log.is_committing():
+            self.harness.loop.run_until(lambda: not log.is_committing())
             # The commit in progress may have included the current batch.
             self.commit()
         log._worker.close()  # no checkpoint while the files are copied

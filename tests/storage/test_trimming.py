@@ -431,7 +431,7 @@ def test_merged_rows_are_forgotten(harness: Harness) -> None:
         for _ in range(5000):
             entries += harness.publish(queue, b"x")
             log.flush()
-            harness.loop.run_until(lambda: log._in_flight is None)
+            harness.loop.run_until(lambda: not log.is_committing())
         assert len(log.trimmer.merges._ids) > 4000
         settle(harness, *entries)
         harness.commit()

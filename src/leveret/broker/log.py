@@ -167,6 +167,8 @@ class Log:
         self.spool: Spool | None = None
         # Called on the event loop whenever `state` changes.
         self.on_state: Callable[[], None] | None = None
+        # Calls back once, on the event loop, when the loop has nothing else to do; None if that is not known.
+        self.when_idle: Callable[[Callable[[], None]], None] | None = None
         # Completes the current batch at once while it is held open.
         self.completion: Callable[[], None] | None = None
 

@@ -155,6 +155,7 @@ class Serving:
         self._salvage = NOTHING_LOST
         self._composition = composition
         composition.watchdog = self._watchdog
+        composition.log.when_idle = self._watchdog.when_idle
         composition.managed.log = self._log.records
         control = ControlServer(composition.admin, self._config.server.data_path / CONTROL_SOCKET)
         if self._http is None:

@@ -48,6 +48,7 @@ class Watchdog(selectors.DefaultSelector):
         self._began = 0.0
         self._sampled = 0.0
         self.cpu = 0.0
+        self._idle: list[Callable[[], None]] = []
 
     @property
     def longest(self) -> float:
@@ -59,6 +60,10 @@ class Watchdog(selectors.DefaultSelector):
         self._describe = describe
         self._began = 0.0
 
+    def when_idle(self, callback: Callable[[], None]) -> None:
+        """Call back once, before the loop waits because nothing is ready. The callback must not schedule anything."""
+        self._idle.append(callback)
+
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """End a turn, wait, and start the next one."""
         now = self._clock()
@@ -67,7 +72,12 @@ class Watchdog(selectors.DefaultSelector):
             self._recent = took
         if now - self._sampled > SAMPLE_INTERVAL:
             self._end(now, took)
-        ready = super().select(timeout)
+        ready = super().select(0 if self._idle else timeout)
+        if self._idle and not ready and timeout != 0:
+            callbacks, self._idle = self._idle, []
+            for callback in callbacks:
+                callback()
+            ready = super().select(timeout)
         self._began = self._clock()
         return ready
 

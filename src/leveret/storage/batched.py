@@ -1,7 +1,9 @@
 """Base of the engines that write to disk: fill batches, build commits, and complete them.
 
-The hot path is `store` and `settle`. `flush` builds a `Commit` from everything pending and passes it to the worker
-of the engine, one at a time. Everything here runs on the event loop; the worker sees only commits and load plans.
+The hot path is `store` and `settle`. `flush` builds a `Commit` from everything pending and passes it to the worker of
+the engine, which writes one at a time. While it does, an idle event loop seals the next batch ahead, so that the worker
+need not wait for the loop between two commits. Everything here runs on the event loop; the worker sees only commits and
+load plans.
 """
 
 from __future__ import annotations
@@ -60,6 +62,8 @@ from leveret.storage.worker import Worker
 # Numbers to reserve at a time. After an unclean stop, numbering continues after the reserved range.
 RESERVED_SEQUENCES: Final = 100_000
 RESERVED_ROWS: Final = 100_000
+# Maximum number of submitted commits: the one that the worker writes, and the next one.
+MAX_SUBMITTED: Final = 2
 
 _pack_index: Final = INDEX.pack
 
@@ -82,9 +86,14 @@ class BatchedLog(Log):
         self._new_marks: dict[int, int] = {}
         self._spills = Spills()
         self._full_drafts: list[Draft] = []
-        self._in_flight: Commit | None = None
-        self._in_flight_waiters: list[CommitWaiter] = []
-        self._in_flight_bytes = 0
+        # The submitted commits in order, and their waiters.
+        self._submitted: list[Commit] = []
+        self._submitted_waiters: list[list[CommitWaiter]] = []
+        # The parts of `pending_bytes` and `pending_spooled` in submitted commits.
+        self._submitted_bytes = 0
+        self._submitted_spooled = 0
+        # Whether `seal_ahead` will be called.
+        self._seals_ahead = False
         self._touched: list[StoredRow] = []
         self._row = StoredRow(self, 0, 0, REMOVED)
         self._draft = Draft(self._row)
@@ -213,22 +222,52 @@ class BatchedLog(Log):
         return bool(self._waiters)
 
     def flush(self) -> None:
-        if self._in_flight is not None or not self._started or self.completion is not None:
+        if not self._started or self.completion is not None:
+            return
+        if self._submitted:
+            if self._waiters and not self._seals_ahead and self.when_idle is not None and len(self._submitted) < MAX_SUBMITTED:
+                self._seals_ahead = True
+                self.when_idle(self.seal_ahead)
             return
         while self.pending():
             if self.state == FAILED:
                 return
             commit = self._build()
             if not commit.empty():
-                worker = self._worker
-                assert worker is not None
-                worker.submit(commit)
+                self._submit(commit)
                 return
             # All records were settled before they were written.
             self._finish()
 
+    def seal_ahead(self) -> None:
+        """Seal the next batch during a commit. Called when the event loop has nothing else to do.
+
+        A batch that is sealed too early is smaller than necessary, and the messages that arrive after it wait longer.
+        """
+        self._seals_ahead = False
+        if (
+            len(self._submitted) != 1
+            or not self._waiters
+            or self.state != OK
+            or not self._started
+            or self.completion is not None
+        ):
+            return
+        commit = self._build()
+        if not commit.empty():
+            self._submit(commit)
+
+    def _submit(self, commit: Commit) -> None:
+        worker = self._worker
+        assert worker is not None
+        worker.submit(commit)
+
+    def is_committing(self) -> bool:
+        """Return whether commits are submitted and not complete."""
+        return bool(self._submitted)
+
     def has_pending(self) -> bool:
-        return self._in_flight is not None or self.pending()
+        return self.is_committing() or self.pending()
 
     def pending(self) -> bool:
         """Return whether the current batch has anything to write."""
@@ -236,10 +275,13 @@ class BatchedLog(Log):
 
     def returned(self) -> None:
         """Handle the completion of the commit in flight. Called on the event loop."""
-        if self._in_flight is None:
+        if not self._submitted:
             return  # the log was closed before the event loop ran this
         self.commits += 1
         self._finish()
+        if self._submitted and self._submitted[0].empty():
+            # All records of a batch that was sealed ahead were settled before they were written.
+            self._finish()
         if self._waiters:
             self.flush()
 
@@ -252,16 +294,13 @@ class BatchedLog(Log):
             self.on_state()
 
     def _finish(self) -> None:
-        commit = self._in_flight
-        assert commit is not None
-        self._in_flight = None
+        commit = self._submitted.pop(0)
         self.committed = commit.number
         self.pending_bytes -= commit.pending_bytes
         self.pending_spooled -= commit.spooled
-        self._in_flight_bytes = 0
-        waiters = self._in_flight_waiters
-        self._in_flight_waiters = []
-        for waiter in waiters:
+        self._submitted_bytes -= commit.pending_bytes
+        self._submitted_spooled -= commit.spooled
+        for waiter in self._submitted_waiters.pop(0):
             waiter.committed(commit.number)
 
     # Paging
@@ -484,10 +523,12 @@ class BatchedLog(Log):
         for queue_id in self._new_marks:
             commit.marks.setdefault(queue_id, 0)
         self._new_marks = {}
-        commit.pending_bytes = self.pending_bytes
-        commit.spooled = self.pending_spooled
-        self._in_flight = commit
-        self._in_flight_waiters = self._waiters
+        commit.pending_bytes = self.pending_bytes - self._submitted_bytes
+        commit.spooled = self.pending_spooled - self._submitted_spooled
+        self._submitted_bytes = self.pending_bytes
+        self._submitted_spooled = self.pending_spooled
+        self._submitted.append(commit)
+        self._submitted_waiters.append(self._waiters)
         self._waiters = []
         self.filling += 1
         self._touched = []

@@ -156,7 +156,7 @@ class SqliteLog(BatchedLog):
             return
         try:
             # The worker has ended, so nothing posts the completion of its last commit.
-            if self._in_flight is not None:
+            while self.is_committing():
                 self.returned()
             while self.pending():
                 commit = self._build()

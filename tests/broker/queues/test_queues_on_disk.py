@@ -52,7 +52,7 @@ class DiskWorld(World):
             self.broker.end_turn()
             for log in (self.disk, self.paging):
                 log.flush()
-            busy = any(log.pending() or log._in_flight is not None for log in (self.disk, self.paging)) or any(
+            busy = any(log.pending() or log.is_committing() for log in (self.disk, self.paging)) or any(
                 level.loading for queue in self.vhost.queues.values() for level in classic(queue).ready.all_levels()
             )
             try:

@@ -1,0 +1,278 @@
+"""Measure the steps of a commit: `python -m bench.commit_steps broker` or `python -m bench.commit_steps store`.
+
+`broker` starts a broker with timestamps around each step, publishes persistent messages with confirms to it, and prints the
+time of each step, from the batch's handover to the worker thread to the confirms on the socket. `store` writes to a log
+without sockets and without a broker.
+
+    python -m bench.commit_steps broker --publishers 4        four publishers, queues and consumers
+    python -m bench.commit_steps store --batch 100 --size 256  durable publishes per second of the store alone
+
+The timestamps cost about 2 microseconds per commit. Steps that run at the same time as others (the next batch is filled
+during a commit) appear in none of the lines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import queue
+import statistics
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+BENCH: Final = Path(__file__).resolve().parent
+ROOT: Final = BENCH.parent
+sys.path[:0] = [str(ROOT)]
+
+from bench import generator  # noqa: E402
+from bench.brokers import COMPILED, PURE, Contender  # noqa: E402
+from tests.support.broker import LeveretProcess  # noqa: E402
+
+# The steps of a commit in order: the timestamp that ends each of them.
+STEPS: Final = (
+    ("taken", "wake-up of the worker thread"),
+    ("encoded", "columns and checksums"),
+    ("synced", "statement until the sync"),
+    ("fsync", "the last sync"),
+    ("committed", "end of the statement, interpreter lock"),
+    ("posted", "bookkeeping before the loop is woken"),
+    ("returned", "wake-up of the event loop"),
+    ("notified", "waiters notified, next batch sealed and handed over"),
+    ("confirmed", "end of the turn: confirms written"),
+)
+DRAIN: Final = 4096
+
+
+class Tracer:
+    """Wraps the steps of the worker, the store and the server of this process, and writes the times of each commit."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.library: ctypes.CDLL | None = None
+        preloaded = os.environ.get("LD_PRELOAD")
+        if preloaded:
+            self.library = ctypes.PyDLL(preloaded)
+        self.end = ctypes.c_int64()
+        self.lasted = ctypes.c_int64()
+        self.current: dict[str, int] = {}
+        self.finished: deque[dict[str, int]] = deque()
+        self.file = open(path, "a", encoding="utf-8")
+
+    def install(self) -> None:
+        from leveret.server.server import Server
+        from leveret.storage import sqlite_store
+        from leveret.storage.worker import Worker
+
+        clock = time.perf_counter_ns
+        submit = Worker.submit
+        commit = sqlite_store.SqliteStore.commit
+        columns = sqlite_store.row_columns
+        turn = Server._turn
+        tracer = self
+
+        def traced_submit(worker: Any, batch: Any) -> None:
+            times = {"submitted": clock(), "messages": sum(len(image.pieces) // 3 for image in batch.images)}
+            tracer.current = times
+            submit(worker, batch)
+
+        def traced_commit(store: Any, batch: Any) -> None:
+            if store.path.name.startswith("overflow"):
+                commit(store, batch)
+                return
+            times = tracer.current
+            times["taken"] = times["encoded"] = clock()
+            times["bytes"] = batch.pending_bytes
+            commit(store, batch)
+            times["committed"] = clock()
+            if tracer.library is not None:
+                tracer.library.last_sync(ctypes.byref(tracer.end), ctypes.byref(tracer.lasted))
+                times["fsync"] = tracer.end.value
+                times["synced"] = tracer.end.value - tracer.lasted.value
+
+        def traced_columns(image: Any) -> Any:
+            result = columns(image)
+            tracer.current["encoded"] = clock()
+            return result
+
+        def traced_turn(server: Any, callback: Callable[[], None]) -> None:
+            times = tracer.current
+            if getattr(callback, "__name__", "") != "returned" or "posted" not in times:
+                turn(server, callback)
+                return
+            times["returned"] = clock()
+
+            def notified() -> None:
+                callback()
+                times["notified"] = clock()
+
+            turn(server, notified)
+            times["confirmed"] = clock()
+            tracer.add(times)
+
+        def traced_init(worker: Any, log: Any, store: Any, post: Callable[[Callable[[], None]], None]) -> None:
+            def traced_post(callback: Callable[[], None]) -> None:
+                if getattr(callback, "__name__", "") == "returned":
+                    tracer.current["posted"] = clock()
+                post(callback)
+
+            init(worker, log, store, traced_post)
+
+        init = Worker.__init__
+        Worker.__init__ = traced_init  # type: ignore[method-assign]
+        Worker.submit = traced_submit  # type: ignore[method-assign]
+        Server._turn = traced_turn  # type: ignore[method-assign]
+        sqlite_store.SqliteStore.commit = traced_commit  # type: ignore[method-assign]
+        sqlite_store.row_columns = traced_columns
+
+    def add(self, times: dict[str, int]) -> None:
+        self.finished.append(times)
+        if len(self.finished) >= DRAIN:
+            while self.finished:
+                self.file.write(json.dumps(self.finished.popleft()) + "\n")
+            self.file.flush()
+
+    def serve(self, arguments: list[str]) -> None:
+        """Run `leveret serve` in this process."""
+        self.install()
+        sys.argv[:] = ["leveret", *arguments[arguments.index("serve") :]]
+        from leveret.cli import main as serve
+
+        serve()
+
+
+class TracedBroker(Contender):
+    """A broker that writes the times of its commits to a file."""
+
+    def start(self, timeout: float = 600) -> None:
+        assert isinstance(self.broker, LeveretProcess)
+        self.times = self.directory / "commits"
+        library = generator.compile_c("sync_times", [BENCH / "sync_times.c"], "-shared", "-fPIC", "-ldl")
+        self.broker.wrapper = [sys.executable, str(BENCH / "commit_steps.py"), "serve", str(self.times)]
+        self.broker.environment |= {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "LD_PRELOAD": str(library)}
+        super().start(timeout)
+
+
+def microseconds(values: list[int]) -> str:
+    ordered = sorted(values)
+    return f"{ordered[len(ordered) // 2] / 1000:>9,.0f} {statistics.fmean(ordered) / 1000:>9,.0f} " + (
+        f"{ordered[len(ordered) * 99 // 100] / 1000:>9,.0f}"
+    )
+
+
+def report(path: Path) -> None:
+    """Print a line for each step of the commits in the second half of a file."""
+    found = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    found = [times for times in found[len(found) // 2 :] if times["messages"]]
+    print(f"{'microseconds':52} {'median':>9} {'mean':>9} {'p99':>9}")
+    before = "submitted"
+    for name, title in STEPS:
+        if any(name not in times for times in found):
+            continue
+        print(f"{title:52} {microseconds([times[name] - times[before] for times in found])}")
+        before = name
+    print(f"{'from the handover to the confirms':52} {microseconds([t['confirmed'] - t['submitted'] for t in found])}")
+    cycles = [later["submitted"] - times["submitted"] for times, later in zip(found, found[1:], strict=False)]
+    print(f"{'from one handover to the next':52} {microseconds(cycles)}")
+    print(f"{'messages per commit (not microseconds)':52} {microseconds([1000 * t['messages'] for t in found])}")
+
+
+def measure_broker(chosen: argparse.Namespace) -> None:
+    with tempfile.TemporaryDirectory(prefix="leveret-steps-") as directory:
+        broker = TracedBroker(PURE if chosen.pure else COMPILED, Path(directory))
+        try:
+            many = str(chosen.publishers)
+            clients = ("--publishers", many, "--consumers", many, "--queues", many)
+            load = ("--window", str(chosen.window), "--size", str(chosen.size), "--prefetch", "500", "--ack-every", "50")
+            span = ("--seconds", str(chosen.seconds), "--warmup", "1")
+            result = generator.run(broker.port, "run", "--durable", *clients, *load, *span, watch=broker.pid)
+        finally:
+            broker.stop()
+        print(f"{float(result['delivered']) / float(result['seconds']):,.0f} messages/s")
+        report(broker.times)
+
+
+def measure_store(chosen: argparse.Namespace) -> None:
+    """Write batches to a log while at most `window` messages wait for their commit."""
+    from leveret import build_info
+    from leveret.broker.message import Entry, Message
+    from leveret.storage.sqlite import SqliteLog
+    from tests.storage.harness import ADDRESS, HEADER, FakeQueue, Waiter
+
+    # As the command line does.
+    sys.setswitchinterval(0.0005)
+    with tempfile.TemporaryDirectory(prefix="leveret-store-") as directory:
+        log = SqliteLog(Path(directory))
+        log.open()
+        posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        log.start(posted.put)
+        target = FakeQueue(1)
+        body = os.urandom(chosen.size)
+        waiting: deque[tuple[Waiter, list[Entry]]] = deque()
+        stored = commits = 0
+        began = cpu = sealing = 0.0
+        end = time.perf_counter() + 1 + chosen.seconds
+        while (now := time.perf_counter()) < end:
+            if not began and now > end - chosen.seconds:
+                began, cpu, stored, commits, sealing = now, time.process_time(), 0, log.commits, 0.0
+            entries = [target.entry(Message(ADDRESS, HEADER, body, chosen.size, True)) for _ in range(chosen.batch)]
+            for entry in entries:
+                log.store(entry)
+            waiting.append((Waiter(log), entries))
+            before = time.perf_counter()
+            log.flush()
+            sealing += time.perf_counter() - before
+            while len(waiting) * chosen.batch >= chosen.window or not posted.empty():
+                posted.get()()
+                while waiting and waiting[0][0].batches:
+                    # A consumer takes what is confirmed.
+                    for entry in waiting.popleft()[1]:
+                        log.settle(entry)
+                    stored += chosen.batch
+        seconds = time.perf_counter() - began
+        commits = log.commits - commits
+        cpu = time.process_time() - cpu
+        log.close()
+    build = "compiled" if build_info().compiled else "pure Python"
+    print(
+        f"{build}: {stored / seconds:,.0f} durable publishes/s, {commits / seconds:,.0f} commits/s of"
+        f" {stored / max(commits, 1):,.0f}, {cpu / max(stored, 1) * 1e6:.2f} us of processor time each,"
+        f" {sealing / max(commits, 1) * 1e6:,.0f} us to seal a batch"
+    )
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.commit_steps", description="Measure the steps of a commit.")
+    parser.add_argument("what", choices=("broker", "store"))
+    parser.add_argument("--publishers", type=int, default=1, help="also the number of queues and consumers (default 1)")
+    parser.add_argument("--window", type=int, default=0, help="unconfirmed messages (default 200, store: 1000)")
+    parser.add_argument("--size", type=int, default=256, help="bytes of a body (default 256)")
+    parser.add_argument("--batch", type=int, default=100, help="messages stored before each flush (store; default 100)")
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--pure", action="store_true", help="measure the broker in pure Python")
+    chosen = parser.parse_args()
+    if not chosen.window:
+        chosen.window = 200 if chosen.what == "broker" else 1000
+    return chosen
+
+
+def main() -> int:
+    if sys.argv[1:2] == ["serve"]:
+        Tracer(sys.argv[2]).serve(sys.argv[3:])
+        return 0
+    chosen = options()
+    if chosen.what == "broker":
+        measure_broker(chosen)
+    else:
+        measure_store(chosen)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
