@@ -24,6 +24,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,14 +48,13 @@ STEPS: Final = (
     ("notified", "waiters notified, next batch sealed and handed over"),
     ("confirmed", "end of the turn: confirms written"),
 )
-DRAIN: Final = 4096
+DRAIN: Final = 1024
 
 
 class Tracer:
     """Wraps the steps of the worker, the store and the server of this process, and writes the times of each commit."""
 
     def __init__(self, path: str) -> None:
-        self.path = path
         self.library: ctypes.CDLL | None = None
         preloaded = os.environ.get("LD_PRELOAD")
         if preloaded:
@@ -62,8 +62,11 @@ class Tracer:
         self.end = ctypes.c_int64()
         self.lasted = ctypes.c_int64()
         self.current: dict[str, int] = {}
+        # Commits that are complete, those that the worker has not taken, and those between their handover and their confirms.
         self.finished: deque[dict[str, int]] = deque()
-        self.file = open(path, "a", encoding="utf-8")
+        self.waiting: deque[dict[str, int]] = deque()
+        self.submitted: deque[dict[str, int]] = deque()
+        self.file = Path(path)
 
     def install(self) -> None:
         from leveret.server.server import Server
@@ -79,14 +82,15 @@ class Tracer:
 
         def traced_submit(worker: Any, batch: Any) -> None:
             times = {"submitted": clock(), "messages": sum(len(image.pieces) // 3 for image in batch.images)}
-            tracer.current = times
+            tracer.submitted.append(times)
+            tracer.waiting.append(times)
             submit(worker, batch)
 
         def traced_commit(store: Any, batch: Any) -> None:
             if store.path.name.startswith("overflow"):
                 commit(store, batch)
                 return
-            times = tracer.current
+            times = tracer.current = tracer.waiting.popleft()
             times["taken"] = times["encoded"] = clock()
             times["bytes"] = batch.pending_bytes
             commit(store, batch)
@@ -102,10 +106,10 @@ class Tracer:
             return result
 
         def traced_turn(server: Any, callback: Callable[[], None]) -> None:
-            times = tracer.current
-            if getattr(callback, "__name__", "") != "returned" or "posted" not in times:
+            if getattr(callback, "__name__", "") != "returned" or not tracer.submitted:
                 turn(server, callback)
                 return
+            times = tracer.submitted.popleft()
             times["returned"] = clock()
 
             def notified() -> None:
@@ -134,9 +138,9 @@ class Tracer:
     def add(self, times: dict[str, int]) -> None:
         self.finished.append(times)
         if len(self.finished) >= DRAIN:
-            while self.finished:
-                self.file.write(json.dumps(self.finished.popleft()) + "\n")
-            self.file.flush()
+            with self.file.open("a", encoding="utf-8") as file:
+                while self.finished:
+                    file.write(json.dumps(self.finished.popleft()) + "\n")
 
     def serve(self, arguments: list[str]) -> None:
         """Run `leveret serve` in this process."""
@@ -169,7 +173,9 @@ def microseconds(values: list[int]) -> str:
 def report(path: Path) -> None:
     """Print a line for each step of the commits in the second half of a file."""
     found = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    found = [times for times in found[len(found) // 2 :] if times["messages"]]
+    found = [times for times in found[len(found) // 2 :] if times["messages"] and "confirmed" in times]
+    if not found:
+        raise SystemExit("too few commits; measure longer with --seconds")
     print(f"{'microseconds':52} {'median':>9} {'mean':>9} {'p99':>9}")
     before = "submitted"
     for name, title in STEPS:
@@ -178,7 +184,7 @@ def report(path: Path) -> None:
         print(f"{title:52} {microseconds([times[name] - times[before] for times in found])}")
         before = name
     print(f"{'from the handover to the confirms':52} {microseconds([t['confirmed'] - t['submitted'] for t in found])}")
-    cycles = [later["submitted"] - times["submitted"] for times, later in zip(found, found[1:], strict=False)]
+    cycles = [later["submitted"] - times["submitted"] for times, later in pairwise(found)]
     print(f"{'from one handover to the next':52} {microseconds(cycles)}")
     print(f"{'messages per commit (not microseconds)':52} {microseconds([1000 * t['messages'] for t in found])}")
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from mypy_extensions import mypyc_attr
 
-from leveret.broker.bodies import Spool
+from leveret.broker.bodies import Spool, StoredBody
 from leveret.broker.durations import Durations
 
 if TYPE_CHECKING:
@@ -222,6 +222,15 @@ class Log:
     @abstractmethod
     def forget(self, queue_id: int) -> None:
         """Forget the sequence numbers of a deleted queue, whose id will not be used again."""
+
+    def write_ahead(self, header: bytes, body: StoredBody, done: Callable[[], None]) -> bool:
+        """Write a large message, piece by piece between other commits, before it is published.
+
+        Returns False for a message that can be published at once. Otherwise `done` is called on the event loop when the
+        message is on disk, and publishes it, with the same header and body. The record that `store` then adds refers to
+        the message on disk. If `done` does not store it, it is removed.
+        """
+        return False
 
     # End of the turn
 

@@ -85,6 +85,8 @@ class BatchedLog(Log):
         self._puts: dict[tuple[str, str], bytes | None] = {}
         self._new_marks: dict[int, int] = {}
         self._spills = Spills()
+        # Whether a slice of a large body goes before the batch.
+        self._slice_due = False
         self._full_drafts: list[Draft] = []
         # The submitted commits in order, and their waiters.
         self._submitted: list[Commit] = []
@@ -219,20 +221,31 @@ class BatchedLog(Log):
         self._waiters.append(waiter)
 
     def is_awaited(self) -> bool:
-        return bool(self._waiters)
+        return bool(self._waiters) or self._spills.has_slices()
+
+    def write_ahead(self, header: bytes, body: StoredBody, done: Callable[[], None]) -> bool:
+        size = self._spills.write_ahead(header, body, done)
+        self.pending_bytes += size
+        self.pending_spooled += size
+        return size > 0
 
     def flush(self) -> None:
         if not self._started or self.completion is not None:
             return
         if self._submitted:
-            if self._waiters and not self._seals_ahead and self.when_idle is not None and len(self._submitted) < MAX_SUBMITTED:
+            if (
+                self._waiters
+                and not self._seals_ahead
+                and self.when_idle is not None
+                and len(self._submitted) < MAX_SUBMITTED
+            ):
                 self._seals_ahead = True
                 self.when_idle(self.seal_ahead)
             return
         while self.pending():
             if self.state == FAILED:
                 return
-            commit = self._build()
+            commit = self.next_commit()
             if not commit.empty():
                 self._submit(commit)
                 return
@@ -270,7 +283,10 @@ class BatchedLog(Log):
         return self.is_committing() or self.pending()
 
     def pending(self) -> bool:
-        """Return whether the current batch has anything to write."""
+        """Return whether the current batch or a slice has anything to write."""
+        return self._has_batch() or self._spills.has_slices()
+
+    def _has_batch(self) -> bool:
         return bool(self._index or self._touched or self._waiters or self._puts or self._full_drafts or self._new_marks)
 
     def returned(self) -> None:
@@ -282,7 +298,7 @@ class BatchedLog(Log):
         if self._submitted and self._submitted[0].empty():
             # All records of a batch that was sealed ahead were settled before they were written.
             self._finish()
-        if self._waiters:
+        if self._waiters or self._spills.has_slices():
             self.flush()
 
     def changed(self, state: str, reason: str) -> None:
@@ -302,6 +318,7 @@ class BatchedLog(Log):
         self._submitted_spooled -= commit.spooled
         for waiter in self._submitted_waiters.pop(0):
             waiter.committed(commit.number)
+        self._spills.written(commit)
 
     # Paging
 
@@ -393,10 +410,12 @@ class BatchedLog(Log):
         chunks: tuple[int, int] | None = None
         if len(first) + len(header) + message.size > CHUNK_BYTES:
             flags |= SPILLED
-            chunks = self._spills.add(message)
-            self.pending_bytes += len(header) + message.size
-            if isinstance(body, StoredBody):
-                self.pending_spooled += message.size
+            chunks = self._spills.claim(message)
+            if chunks is None:
+                chunks = self._spills.add(message)
+                self.pending_bytes += len(header) + message.size
+                if isinstance(body, StoredBody):
+                    self.pending_spooled += message.size
             first += SPILL.pack(chunks[0], chunks[1] - chunks[0] + 1, len(header))
             header = b""
             body = b""
@@ -483,8 +502,29 @@ class BatchedLog(Log):
         self._full_drafts.append(self._draft)
         self._begin_draft()
 
+    def next_commit(self) -> Commit:
+        """Build the next commit: of the batch, or of a slice of a large body. Both take turns."""
+        if self._spills.has_slices() and (self._slice_due or not self._has_batch()):
+            return self._build_slice()
+        return self._build()
+
+    def _build_slice(self) -> Commit:
+        """Build a commit of a slice. It does not affect the batch that is being filled."""
+        self._slice_due = False
+        commit = Commit(self.filling - 1)
+        self._spills.take_slice(commit)
+        self._add_submitted(commit, [])
+        return commit
+
+    def _add_submitted(self, commit: Commit, waiters: list[CommitWaiter]) -> None:
+        self._submitted.append(commit)
+        self._submitted_waiters.append(waiters)
+        self._submitted_bytes += commit.pending_bytes
+        self._submitted_spooled += commit.spooled
+
     def _build(self) -> Commit:
         """Build a commit of everything pending and begin the next batch."""
+        self._slice_due = True
         commit = Commit(self.filling)
         trimmer = self.trimmer
         touched = self._touched
@@ -523,12 +563,10 @@ class BatchedLog(Log):
         for queue_id in self._new_marks:
             commit.marks.setdefault(queue_id, 0)
         self._new_marks = {}
-        commit.pending_bytes = self.pending_bytes - self._submitted_bytes
-        commit.spooled = self.pending_spooled - self._submitted_spooled
-        self._submitted_bytes = self.pending_bytes
-        self._submitted_spooled = self.pending_spooled
-        self._submitted.append(commit)
-        self._submitted_waiters.append(self._waiters)
+        queued = self._spills.queued
+        commit.pending_bytes = self.pending_bytes - self._submitted_bytes - queued
+        commit.spooled = self.pending_spooled - self._submitted_spooled - queued
+        self._add_submitted(commit, self._waiters)
         self._waiters = []
         self.filling += 1
         self._touched = []
@@ -609,6 +647,7 @@ class BatchedLog(Log):
         self.rows.update(rebuilt.rows)
         self._next_row = rebuilt.next_row
         self._spills.next = rebuilt.next_chunk
+        self._spills.delete(rebuilt.orphans)
         self._marks = rebuilt.recovery.last_seq.copy()
         self._last = rebuilt.recovery.last_seq.copy()
         trimmer.begin_batch(self.filling, self._touched)
@@ -618,6 +657,13 @@ class BatchedLog(Log):
                 trimmer.touch(row)
         self._begin_draft()
         return rebuilt.recovery
+
+    def abandon_slices(self) -> None:
+        """Publish no more large messages, and delete what was written of them. Called before the last commits."""
+        queued = self._spills.queued
+        self.pending_bytes -= queued
+        self.pending_spooled -= queued
+        self._spills.abandon()
 
     def last_commit(self) -> Commit:
         """Return the commit of a clean shutdown: exact marks and row ids in place of reserved ones."""

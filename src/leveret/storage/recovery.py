@@ -7,6 +7,7 @@ record: columns are sliced out of the packed index and appended whole.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 from heapq import merge
 from itertools import compress
 from typing import Final
@@ -37,6 +38,7 @@ class Rebuilt:
     rows      by id: those on disk, and moved ones that others reference
     stored    the rows on disk
     next_row, next_chunk  the next ids
+    orphans   ranges of chunks that no record refers to, first and last
     recovery  the state for the broker
     """
 
@@ -45,7 +47,27 @@ class Rebuilt:
         self.stored: list[StoredRow] = []
         self.next_row = 1
         self.next_chunk = 1
+        self.orphans: list[tuple[int, int]] = []
         self.recovery = Recovery()
+
+    def find_orphans(self, chunks: Iterable[int]) -> None:
+        """Find the chunks without a message among these ids, which ascend.
+
+        They belong to messages that were not published before the broker stopped, or that were settled.
+        """
+        used: set[int] = set()
+        for row in self.stored:
+            if row.links is not None:
+                for slot, (first, last) in row.links.chunks.items():
+                    if row.slots[slot] != DEAD:
+                        used.update(range(first, last + 1))
+        for chunk in chunks:
+            if chunk in used:
+                continue
+            if self.orphans and self.orphans[-1][1] == chunk - 1:
+                self.orphans[-1] = (self.orphans[-1][0], chunk)
+            else:
+                self.orphans.append((chunk, chunk))
 
 
 class _Collector:

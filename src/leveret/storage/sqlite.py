@@ -156,11 +156,11 @@ class SqliteLog(BatchedLog):
             return
         try:
             # The worker has ended, so nothing posts the completion of its last commit.
+            self.abandon_slices()
             while self.is_committing():
                 self.returned()
             while self.pending():
-                commit = self._build()
-                store.commit(commit)
+                store.commit(self.next_commit())
                 self.returned()
             store.finish(self.last_commit())
         except (StoreFull, StoreBroken) as error:

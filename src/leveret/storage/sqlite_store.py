@@ -314,6 +314,7 @@ class SqliteStore:
             raise
         rebuilt.next_row = max(state["next_row"], last + 1)
         rebuilt.next_chunk = (execute("SELECT max(id) FROM chunk").fetchone()[0] or 0) + 1
+        rebuilt.find_orphans(chunk for (chunk,) in execute("SELECT id FROM chunk ORDER BY id"))
         if "damaged" in state:
             execute("DELETE FROM state WHERE name = 'damaged'")
         _set_state(self._connection, "clean", 0)

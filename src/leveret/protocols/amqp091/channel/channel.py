@@ -141,6 +141,8 @@ class Channel(UnackedOwner):
         # Publishes
         self.confirms: PublisherConfirms | None = None
         self.body = BodyReceiver()
+        # Whether the log has the large message that is being published.
+        self.written = False
         # Transactions
         self.transacted = False
         self.transaction = NO_TRANSACTION
@@ -181,6 +183,8 @@ class Channel(UnackedOwner):
         body: Body = command.body
         if command.spooled:
             body = self.body.take()
+            if command.delivery_mode == 2 and self.write_ahead(command, route, header, body):
+                return
         message = Message(
             address,
             header,
@@ -223,6 +227,32 @@ class Channel(UnackedOwner):
         confirms = self.confirms
         if confirms is not None:
             confirms.add(message, accepted)
+
+    def write_ahead(self, command: Publish, route: Route, header: bytes, body: Body) -> bool:
+        """Write a large message to the log before it is published, so that its commit does not delay other channels.
+
+        Further commands of the channel wait. Returns False if the message can be published now.
+        """
+        if self.written:
+            self.written = False
+            return False
+        if self.transacted or not isinstance(body, StoredBody):
+            return False
+        if not route.dynamic and not any(queue.durable for queue in route.queues):
+            return False
+        stored: StoredBody = body
+
+        def publish() -> None:
+            if not self.closing and not self.abandoned:
+                self.written = True
+                self.body.begin(stored)
+                self.backlog.put_first([command])
+                self.resume()
+
+        if not self.log.write_ahead(header, stored, publish):
+            return False
+        self.stall()
+        return True
 
     def begin_content(self, publish: Publish) -> None:
         """Prepare to receive a large body in parts, into the spool if there is one.
