@@ -62,7 +62,7 @@ class Tracer:
         self.end = ctypes.c_int64()
         self.lasted = ctypes.c_int64()
         self.current: dict[str, int] = {}
-        # Commits that are complete, those that the worker has not taken, and those between their handover and their confirms.
+        # Commits that are complete, that the worker has not taken, and that wait for their confirms.
         self.finished: deque[dict[str, int]] = deque()
         self.waiting: deque[dict[str, int]] = deque()
         self.submitted: deque[dict[str, int]] = deque()

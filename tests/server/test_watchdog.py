@@ -69,3 +69,22 @@ def test_a_turn_is_described_by_clients_and_operations() -> None:
     channel.send("queue.purge", queue="nowhere", no_wait=False)
     channel.client.flush()
     assert site.services.describe_turn() == f"connection 1, {channel.client.peer.name} (queue.purge)"
+
+
+def test_an_idle_callback_runs_once_when_nothing_is_ready() -> None:
+    watchdog = Watchdog(0.1)
+    called: list[str] = []
+    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(watchdog)) as runner:
+        loop = runner.get_loop()
+
+        async def run() -> None:
+            watchdog.when_idle(lambda: called.append("idle"))
+            loop.call_soon(called.append, "ready")
+            await asyncio.sleep(0)
+            assert called == ["ready"]
+            while len(called) < 2:
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(0.001)
+
+        runner.run(run())
+    assert called == ["ready", "idle"]

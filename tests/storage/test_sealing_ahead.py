@@ -1,0 +1,101 @@
+"""Batches that are sealed while the commit before them is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.storage.harness import FakeQueue, Harness, Waiter, sqlite_log
+from tests.storage.test_trimming import settle
+
+
+@pytest.fixture
+def harness(tmp_path: Path) -> Harness:
+    return Harness(lambda: sqlite_log(tmp_path / "data"))
+
+
+@pytest.fixture
+def idle(harness: Harness) -> list[Callable[[], None]]:
+    """What the log does when the event loop is idle."""
+    callbacks: list[Callable[[], None]] = []
+    harness.log.when_idle = callbacks.append
+    return callbacks
+
+
+def begin(harness: Harness, queue: FakeQueue, body: bytes) -> Waiter:
+    """Publish a message, end the turn, and return its waiter."""
+    harness.publish(queue, body)
+    waiter = Waiter(harness.log)
+    harness.log.flush()
+    return waiter
+
+
+def next_commit(harness: Harness) -> None:
+    harness.loop.posted.get(timeout=60)()
+
+
+def test_an_idle_loop_seals_the_next_batch(harness: Harness, idle: list[Callable[[], None]]) -> None:
+    queue = FakeQueue(1)
+    first, second = begin(harness, queue, b"1"), begin(harness, queue, b"2")
+    assert len(idle) == 1
+    idle.pop()()
+    third = begin(harness, queue, b"3")
+    assert not idle
+    next_commit(harness)
+    assert (len(first.batches), len(second.batches), len(third.batches)) == (1, 0, 0)
+    next_commit(harness)
+    assert (len(second.batches), len(third.batches)) == (1, 0)
+    harness.loop.run_until(lambda: bool(third.batches))
+    assert first.batches + second.batches + third.batches == sorted({*first.batches, *second.batches, *third.batches})
+    assert harness.log.pending_bytes == 0
+    harness.reopen()
+    assert harness.bodies(1) == [b"1", b"2", b"3"]
+
+
+def test_a_busy_loop_gathers_a_larger_batch(harness: Harness, idle: list[Callable[[], None]]) -> None:
+    queue = FakeQueue(1)
+    begin(harness, queue, b"1")
+    second, third = begin(harness, queue, b"2"), begin(harness, queue, b"3")
+    assert len(idle) == 1
+    next_commit(harness)
+    idle.pop()()  # too late: the batch is being written
+    next_commit(harness)
+    assert second.batches == third.batches != []
+
+
+def test_a_sealed_batch_without_records(harness: Harness, idle: list[Callable[[], None]]) -> None:
+    queue = FakeQueue(1)
+    begin(harness, queue, b"1")
+    settle(harness, *harness.publish(queue, b"2"))
+    waiter = Waiter(harness.log)
+    harness.log.flush()
+    idle.pop()()
+    next_commit(harness)
+    assert waiter.batches == [harness.log.committed]
+    assert not harness.log.has_pending()
+
+
+def test_a_sealed_batch_is_written_when_the_log_closes(harness: Harness, idle: list[Callable[[], None]]) -> None:
+    queue = FakeQueue(1)
+    begin(harness, queue, b"1")
+    begin(harness, queue, b"2")
+    idle.pop()()
+    harness.publish(queue, b"3")
+    harness.reopen()
+    assert harness.recovery.clean
+    assert harness.bodies(1) == [b"1", b"2", b"3"]
+
+
+def test_entries_are_settled_in_the_batch_after_their_own(harness: Harness, idle: list[Callable[[], None]]) -> None:
+    """Their row is deleted by the sealed batch while it is being written."""
+    queue = FakeQueue(1)
+    entries = harness.publish(queue, b"1", b"2")
+    begin(harness, queue, b"kept")
+    settle(harness, *entries)
+    begin(harness, queue, b"next")
+    idle.pop()()
+    harness.commit()
+    harness.reopen()
+    assert harness.bodies(1) == [b"kept", b"next"]
