@@ -1,7 +1,7 @@
 """A batch on its way to disk: the row being filled, and the encoding of its columns.
 
 The hot path appends to the lists of a `Draft`; `seal` encodes them as columns once per batch. The engine thread joins the
-data column, so the event loop never copies bodies.
+data column, so the event loop copies no bodies unless it is idle.
 """
 
 from __future__ import annotations
@@ -54,9 +54,13 @@ ChunkPart = Union[memoryview, BodyPart]
 
 
 class RowImage:
-    """A row to be written: its three columns, the data in pieces. `last` maps queues to their last sequence numbers."""
+    """A row to be written: its three columns, the data in pieces.
 
-    __slots__ = ("id", "index", "last", "pieces", "settled")
+    last     maps queues to their last sequence numbers
+    columns  the columns as written, if they are encoded already
+    """
+
+    __slots__ = ("columns", "id", "index", "last", "pieces", "settled")
 
     def __init__(self, id: int, settled: bytes, index: bytes, pieces: list[bytes]) -> None:
         self.id = id
@@ -64,6 +68,7 @@ class RowImage:
         self.index = index
         self.pieces = pieces
         self.last: dict[int, int] = {}
+        self.columns: tuple[bytes, bytes, bytes] | None = None
 
 
 class CopySource:

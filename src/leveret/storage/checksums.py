@@ -2,7 +2,7 @@
 
 The settled column of a row ends with its own checksum. The index ends with two: one of the data, and one of the index, the
 row's id and the sizes of the other columns. Recovery does not read the data, so it can verify everything that it reads.
-The engine thread adds the checksums when it writes a row.
+The engine thread adds the checksums when it writes a row, or the event loop before, when it is idle.
 
 In a log created by format 1, rows and chunks below the ids of `Checksums` have no checksums.
 """
@@ -50,6 +50,9 @@ def blob(what: str, value: object) -> bytes:
 
 def row_columns(image: RowImage) -> tuple[bytes, bytes, bytes]:
     """Return the columns of a row as written, with checksums."""
+    encoded = image.columns
+    if encoded is not None:
+        return encoded
     data = b"".join(image.pieces)
     settled = image.settled
     if settled:
