@@ -13,6 +13,7 @@ import pytest
 
 from leveret.broker.message import Entry
 from leveret.storage.rows import MOVED, StoredRow
+from leveret.storage.sqlite_store import KEPT_WAL_BYTES
 from tests.storage.harness import FakeQueue, Harness, content, message, sqlite_log
 from tests.support.polling import wait_until
 
@@ -340,7 +341,7 @@ def test_the_file_shrinks_after_a_drain(harness: Harness) -> None:
     settle(harness, *entries)
     harness.commit()
     wait_until(lambda: log.statistics()["file_bytes"] < 12_000_000)
-    wait_until(lambda: log.statistics()["wal_bytes"] <= 1 << 20)
+    wait_until(lambda: log.statistics()["wal_bytes"] <= KEPT_WAL_BYTES)
     harness.reopen()
     assert not harness.recovery.queues
     harness.log.close()

@@ -52,8 +52,9 @@ PAGE_BYTES: Final = 4096
 
 # A checkpoint begins when the write-ahead log has grown by this many pages, and when the engine is idle.
 CHECKPOINT_PAGES: Final = 4096
-# Maximum size of the write-ahead log of an idle store.
-IDLE_WAL_BYTES: Final = 1 << 20
+# Maximum size of the write-ahead log after a restart, and of an idle store. It is not truncated below: a sync of bytes that
+# overwrite others takes 0.12 ms where one that extends the file takes 0.2 ms.
+KEPT_WAL_BYTES: Final = 2 * CHECKPOINT_PAGES * PAGE_BYTES
 # With more pages in the write-ahead log, a commit waits for the checkpoint.
 MAX_WAL_PAGES: Final = 4 * CHECKPOINT_PAGES
 # The same while space is short: the write-ahead log cannot use free pages of the database.
@@ -225,7 +226,7 @@ class SqliteStore:
         connection.execute("PRAGMA fullfsync = ON")
         connection.execute("PRAGMA checkpoint_fullfsync = ON")
         connection.execute("PRAGMA wal_autocheckpoint = 0")
-        connection.execute(f"PRAGMA journal_size_limit = {2 * CHECKPOINT_PAGES * PAGE_BYTES}")
+        connection.execute(f"PRAGMA journal_size_limit = {KEPT_WAL_BYTES}")
         connection.execute("PRAGMA cache_size = -16384")
         # Some builds overwrite deleted pages with zeros by default, which doubles the bytes written.
         connection.execute("PRAGMA secure_delete = OFF")
@@ -628,9 +629,9 @@ class SqliteStore:
         return False
 
     def _wal_is_large(self) -> bool:
-        """Return whether the write-ahead log takes space that a disk alarm may need."""
+        """Return whether the write-ahead log is larger than what the store keeps."""
         try:
-            return os.stat(f"{self.path}-wal").st_size > IDLE_WAL_BYTES
+            return os.stat(f"{self.path}-wal").st_size > KEPT_WAL_BYTES
         except OSError:
             return False
 
