@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import random
 import shutil
 import socket
+import sqlite3
 import struct
 import subprocess
 from collections.abc import Iterator
@@ -199,6 +201,75 @@ def test_a_kill_midway_leaves_no_files(process: LeveretProcess) -> None:
     assert sum(file.stat().st_blocks * 512 for file in process.data_dir.iterdir()) < 20 * MIB
     process.start()
     assert nameless_octets(process) == 0
+    client.close()
+
+
+def chunks(process: LeveretProcess) -> int:
+    """Return the number of chunks of large bodies in the store, which the broker may be writing."""
+    with contextlib.closing(sqlite3.connect(f"file:{process.data_dir / 'log-0.sqlite'}?mode=ro", uri=True)) as connection:
+        return int(connection.execute("SELECT count(*) FROM chunk").fetchone()[0])
+
+
+def depth(client: Client, queue: str) -> int:
+    client.peer.send_method(commands.Queue.Declare(queue=queue, passive=True), 1)
+    return int(client.peer.expect_method("Queue.DeclareOk").message_count)
+
+
+def test_publishes_behind_a_body_that_is_written_in_slices_keep_their_order(process: LeveretProcess) -> None:
+    client = Client(process).confirming()
+    client.declare("both")
+    source, next_source = Source(1, 8 * MIB), Source(2, 100)
+    for number in (source, next_source, source):
+        client.begin("both", number.size, True)
+        for frame in number.frames():
+            client.peer.send_bytes(frame)
+    tag = 0
+    while tag < 3:
+        ack = client.peer.expect_method("Basic.Ack")
+        assert ack.delivery_tag == tag + 1 or ack.multiple
+        tag = ack.delivery_tag
+    assert [client.get("both") for _ in range(3)] == [source.digest(), next_source.digest(), source.digest()]
+    wait_until(lambda: not chunks(process), "the deletion of the bodies")
+    client.close()
+
+
+def test_a_channel_that_closes_while_its_body_is_written_publishes_nothing(process: LeveretProcess) -> None:
+    client = Client(process)
+    client.declare("large")
+    source = Source(1, 48 * MIB)
+    client.begin("large", source.size, True)
+    for frame in source.frames():
+        client.peer.send_bytes(frame)
+    wait_until(lambda: chunks(process) > 0, "a slice of the body")
+    client.close()
+    client = Client(process)
+    wait_until(lambda: not chunks(process) or depth(client, "large") == 1, "the deletion of the body")
+    client.close()
+
+
+def test_a_kill_between_the_slices_of_a_body(process: LeveretProcess) -> None:
+    """What was confirmed remains, and nothing of a body that was not."""
+    other, client = Client(process).confirming(), Client(process).confirming()
+    other.declare("small")
+    client.declare("large")
+    source = Source(1, 64 * MIB)
+    client.begin("large", source.size, True)
+    for frame in source.frames():
+        client.peer.send_bytes(frame)
+    wait_until(lambda: chunks(process) > 2, "some slices of the body")
+    other.begin("small", 5, True)
+    other.peer.send_bytes(frame_bytes(BODY_FRAME, 1, b"small"))
+    assert other.peer.expect_method("Basic.Ack").delivery_tag == 1
+    process.kill()
+    # On a slow machine, the body may be complete by now.
+    confirmed = client.peer.next_method() is not None
+    process.start()
+    client = Client(process)
+    assert depth(client, "small") == 1
+    if not confirmed and not depth(client, "large"):
+        wait_until(lambda: not chunks(process), "the deletion of the unfinished body")
+    else:
+        assert client.get("large") == source.digest()
     client.close()
 
 
