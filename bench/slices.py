@@ -1,6 +1,6 @@
 """Measure how long confirms take beside a large persistent body: `python -m bench.slices`.
 
-A client publishes a small persistent message at a fixed rate and measures the time until its confirm. In every second
+A client publishes a small persistent message at a fixed rate and measures the time from when it is due to its confirm. In every second
 interval, another client publishes bodies of 200 MB. Both run in processes of their own. `--checkout ../other` measures the
 compiled build of another checkout.
 """
@@ -62,6 +62,19 @@ def publish_large(port: int, size: int) -> None:
         publisher.channel.call(Queue.Purge, Queue.PurgeOk, queue="large")
 
 
+def publish_small(publisher: Publisher, interval: float, seconds: float) -> list[float]:
+    """Publish at a fixed rate. Returns the seconds from the due time of each message to its confirm."""
+    times = []
+    due = time.perf_counter()
+    end = due + seconds
+    while due < end:
+        time.sleep(max(0.0, due - time.perf_counter()))
+        publisher.publish(b"small")
+        times.append(time.perf_counter() - due)
+        due += interval
+    return times
+
+
 def percentile(values: list[float], share: float) -> float:
     return sorted(values)[int(len(values) * share)] * 1000
 
@@ -73,7 +86,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.slices", description="Confirms beside a large body.")
     parser.add_argument("--rounds", type=int, default=5, help="intervals with a large body (default 5)")
     parser.add_argument("--size", type=int, default=200 * MIB, help="bytes of the large body (default 200 MiB)")
-    parser.add_argument("--pause", type=float, default=0.002, help="seconds between the small messages (default 0.002)")
+    parser.add_argument("--interval", type=float, default=0.004, help="seconds between the small messages (default 0.004)")
     parser.add_argument("--checkout", type=Path, default=Path(__file__).resolve().parents[1])
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="leveret-slices-") as directory:
@@ -90,16 +103,10 @@ def main() -> int:
         try:
             small = Publisher(build.port, "small")
             for _ in range(chosen.rounds):
-                end = time.perf_counter() + 2
-                while time.perf_counter() < end:
-                    times[False].append(small.publish(b"small"))
-                    time.sleep(chosen.pause)
+                times[False] += publish_small(small, chosen.interval, 2.0)
                 large.stdin.write("\n")
                 large.stdin.flush()
-                end = time.perf_counter() + 2.5
-                while time.perf_counter() < end:
-                    times[True].append(small.publish(b"small"))
-                    time.sleep(chosen.pause)
+                times[True] += publish_small(small, chosen.interval, 2.5)
                 bodies.append(float(large.stdout.readline()))
         finally:
             large.stdin.close()
