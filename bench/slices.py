@@ -1,8 +1,8 @@
 """Measure how long confirms take beside a large persistent body: `python -m bench.slices`.
 
-A client publishes a small persistent message at a fixed rate and measures the time from when it is due to its confirm. In every second
-interval, another client publishes bodies of 200 MB. Both run in processes of their own. `--checkout ../other` measures the
-compiled build of another checkout.
+A client publishes a small persistent message at a fixed rate and measures the time from when it is due to its confirm. In
+every second interval, another client publishes bodies of 200 MB. Both run in processes of their own. `--checkout ../other`
+measures the compiled build of another checkout.
 """
 
 from __future__ import annotations

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
+import time
+from functools import partial
 
 import pytest
 
@@ -88,3 +91,40 @@ def test_an_idle_callback_runs_once_when_nothing_is_ready() -> None:
 
         runner.run(run())
     assert called == ["ready", "idle"]
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_callbacks_of_other_threads(busy: bool) -> None:
+    """They run on the loop in order, whether it waits or not."""
+    watchdog = Watchdog(0.1)
+    called: list[int] = []
+    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(watchdog)) as runner:
+        loop = runner.get_loop()
+
+        async def run() -> None:
+            done = asyncio.Event()
+            if not watchdog.take_posts(loop):
+                pytest.skip("no eventfd")
+            main = threading.get_ident()
+
+            def call(number: int) -> None:
+                assert threading.get_ident() == main
+                called.append(number)
+                if number == 999:
+                    done.set()
+
+            def post() -> None:
+                for number in range(1000):
+                    watchdog.post(partial(call, number))
+                    if number % 100 == 0:
+                        time.sleep(0.001)
+
+            thread = threading.Thread(target=post)
+            thread.start()
+            while busy and not done.is_set():
+                await asyncio.sleep(0)
+            await asyncio.wait_for(done.wait(), 30)
+            thread.join()
+
+        runner.run(run())
+    assert called == list(range(1000))

@@ -156,6 +156,8 @@ class Serving:
         self._composition = composition
         composition.watchdog = self._watchdog
         composition.log.when_idle = self._watchdog.when_idle
+        if self._watchdog.take_posts(asyncio.get_running_loop()):
+            composition.server.post = self._watchdog.post
         composition.managed.log = self._log.records
         control = ControlServer(composition.admin, self._config.server.data_path / CONTROL_SOCKET)
         if self._http is None:

@@ -76,6 +76,8 @@ class Server:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: Tasks | None = None
         self._failed = False
+        # Runs a callback on the event loop from any thread, cheaper than the loop's own method; None without a watchdog.
+        self.post: Callable[[Callable[[], None]], None] | None = None
 
     async def start(self) -> None:
         """Start the log and the broker's timers. Add listeners with `listen`."""
@@ -106,6 +108,9 @@ class Server:
     def _post(self, callback: Callable[[], None]) -> None:
         """Run a log callback on the event loop, in its own turn. May be called from any thread."""
         assert self._loop is not None
+        if self.post is not None:
+            self.post(partial(self._turn, callback))
+            return
         try:
             self._loop.call_soon_threadsafe(self._turn, callback)
         except RuntimeError:

@@ -2,13 +2,18 @@
 
 A turn is one pass of the event loop: the ready events, and the callbacks that earlier turns scheduled. The loop calls
 `select` once per turn, so a selector can measure each turn with two clock reads.
+
+It also knows when the loop waits: other threads wake it up only then, and the log seals a batch before it waits.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import os
 import selectors
 import time
+from collections import deque
 from collections.abc import Callable
 
 from leveret.broker.durations import Durations
@@ -49,6 +54,11 @@ class Watchdog(selectors.DefaultSelector):
         self._sampled = 0.0
         self.cpu = 0.0
         self._idle: list[Callable[[], None]] = []
+        # Callbacks from other threads, and the descriptor that wakes up a waiting loop.
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._posted: deque[Callable[[], None]] = deque()
+        self._waits = False
+        self._wakeup = -1
 
     @property
     def longest(self) -> float:
@@ -64,6 +74,22 @@ class Watchdog(selectors.DefaultSelector):
         """Call back once, before the loop waits because nothing is ready. The callback must not schedule anything."""
         self._idle.append(callback)
 
+    def take_posts(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Accept callbacks by `post` from now on. Returns False if the system does not support that."""
+        if not hasattr(os, "eventfd"):
+            return False
+        if self._wakeup < 0:
+            self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            self.register(self._wakeup, selectors.EVENT_READ)
+        self._loop = loop
+        return True
+
+    def post(self, callback: Callable[[], None]) -> None:
+        """Run a callback in the next turn. May be called from any thread. Costs a system call only if the loop waits."""
+        self._posted.append(callback)
+        if self._waits:
+            os.eventfd_write(self._wakeup, 1)
+
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """End a turn, wait, and start the next one."""
         now = self._clock()
@@ -72,14 +98,37 @@ class Watchdog(selectors.DefaultSelector):
             self._recent = took
         if now - self._sampled > SAMPLE_INTERVAL:
             self._end(now, took)
-        ready = super().select(0 if self._idle else timeout)
-        if self._idle and not ready and timeout != 0:
+        ready = self._wait(0 if self._idle else timeout)
+        if self._idle and not ready and not self._posted and timeout != 0:
             callbacks, self._idle = self._idle, []
             for callback in callbacks:
                 callback()
-            ready = super().select(timeout)
+            ready = self._wait(timeout)
+        loop = self._loop
+        if loop is not None:
+            while self._posted:
+                loop.call_soon(self._posted.popleft())
         self._began = self._clock()
         return ready
+
+    def _wait(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Return the ready events, without those of `post`."""
+        self._waits = timeout != 0 and self._wakeup >= 0
+        # Whatever is posted from here on wakes up the loop.
+        ready = super().select(0 if self._posted else timeout)
+        self._waits = False
+        for number, (key, _) in enumerate(ready):
+            if key.fd == self._wakeup:
+                os.eventfd_read(self._wakeup)
+                del ready[number]
+                break
+        return ready
+
+    def close(self) -> None:
+        super().close()
+        if self._wakeup >= 0:
+            os.close(self._wakeup)
+            self._wakeup = -1
 
     def _end(self, now: float, took: float) -> None:
         """Report the turn if it was slow. The CPU time is sampled, because reading it is a system call."""
