@@ -14,12 +14,15 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from leveret.broker.message import Entry
+from leveret.broker.bodies import StoredBody
+from leveret.broker.message import Entry, Message
 from leveret.storage.sqlite import SqliteLog
-from tests.storage.harness import FakeQueue, Harness, Waiter, entry_of, message, sqlite_log
+from tests.storage.harness import ADDRESS, HEADER, FakeQueue, Harness, Waiter, entry_of, message, sqlite_log
 
 QUEUES = 4
 DEPTH = 400
+# The queue of the bodies that are written ahead, one at a time.
+LARGE = QUEUES + 1
 
 
 def body_of(queue_id: int, seq: int) -> bytes:
@@ -27,12 +30,28 @@ def body_of(queue_id: int, seq: int) -> bytes:
     entry.
     """
     chance = random.Random(queue_id * 1_000_003 + seq)
+    if queue_id == LARGE:
+        return b"%d:%d;" % (queue_id, seq) + bytes([seq % 256]) * chance.randrange(2_200_000, 5_000_000)
     size = chance.choice((0, 10, 300, 5000, 60_000)) if chance.random() < 0.995 else 1_300_000
     return b"%d:%d;" % (queue_id, seq) + bytes([seq % 256]) * size
 
 
 def say(line: str) -> None:
     os.write(1, line.encode("ascii") + b"\n")
+
+
+class HeldBody(StoredBody):
+    """A stored body that is in memory."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__()
+        self.data = data
+        self.size = len(data)
+
+    def read(self, at: int, length: int) -> bytes:
+        return self.data[at : at + length]
 
 
 class Writer:
@@ -46,13 +65,39 @@ class Writer:
         self.log.trimmer.floor = 200_000
         self.log.trimmer.merges.limit = 30
         self.queues = [FakeQueue(id) for id in range(1, QUEUES + 1)]
+        self.large = FakeQueue(LARGE)
+        self.writes_ahead = False
         self.entries: list[Entry] = []
-        for queue in self.queues:
+        for queue in [*self.queues, self.large]:
             queue.seq = self.harness.recovery.last_seq.get(queue.id, 0)
             self.entries += [entry_of(queue, item) for item in self.harness.load_queue(queue.id)]
 
+    def write_ahead(self) -> None:
+        """Begin to write a large body, which is stored in a later batch."""
+        body = HeldBody(body_of(LARGE, self.large.seq + 1))
+        item = Message(ADDRESS, HEADER, body, body.size, True)
+
+        def publish() -> None:
+            self.writes_ahead = False
+            entry = self.large.entry(item)
+            self.log.store(entry)
+            self.entries.append(entry)
+            self.announce([[[LARGE, entry.seq, LARGE, entry.seq]], [], []])
+
+        self.writes_ahead = True
+        assert self.log.write_ahead(HEADER, body, publish)
+
+    def announce(self, batch: list[list[list[int]]]) -> None:
+        """Announce a part of the current batch, and its commit."""
+        number = self.log.filling
+        self.say(f"try {number} {json.dumps(batch)}")
+        waiter = Waiter(self.log)
+        waiter.transaction.done = lambda: self.say(f"done {number}")
+
     def batch(self) -> None:
         """Fill a batch at random, announce it, and write it."""
+        if not self.writes_ahead and self.chance.random() < 0.03:
+            self.write_ahead()
         stored: list[list[int]] = []
         settled: list[list[int]] = []
         updated: list[list[int]] = []
@@ -77,10 +122,7 @@ class Writer:
                 entry = self.entries.pop(at)
                 self.log.settle(entry)
                 settled.append([entry.queue.id, entry.seq])
-        number = self.log.filling
-        self.say(f"try {number} {json.dumps([stored, settled, updated])}")
-        waiter = Waiter(self.log)
-        waiter.transaction.done = lambda: self.say(f"done {number}")
+        self.announce([stored, settled, updated])
         self.log.flush()
         self.harness.loop.run_pending()
 
