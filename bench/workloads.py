@@ -101,7 +101,13 @@ def _queue(workload: str, target: float) -> Beside:
 
 WORKLOADS = [
     Workload("transient", "256 B transient, confirms, acks of 50", BATCHED, targets(2.5, 5)),
-    Workload("persistent", "256 B persistent, confirms, acks of 50", (*BATCHED, "--durable"), targets(3, 5)),
+    Workload("persistent", "256 B persistent, confirms, acks of 50", (*BATCHED, "--durable"), targets(3, 8)),
+    Workload(
+        "persistent-four",
+        "256 B persistent, 4 publishers, 4 consumers, 4 queues",
+        (*BATCHED, "--durable", "--publishers", "4", "--consumers", "4", "--queues", "4"),
+        targets(3, 14),
+    ),
     Workload("no-ack", "16 B, no confirms, no acks", ("--window", "0", "--no-ack", "--size", "16"), targets(1.5, 3)),
     Workload(
         "unbatched",
