@@ -248,7 +248,7 @@ def test_a_channel_that_closes_while_its_body_is_written_publishes_nothing(proce
 
 
 def test_a_kill_between_the_slices_of_a_body(process: LeveretProcess) -> None:
-    """What was confirmed remains, and nothing of a body that was not."""
+    """Confirmed messages remain, and nothing of a body that was not confirmed."""
     other, client = Client(process).confirming(), Client(process).confirming()
     other.declare("small")
     client.declare("large")

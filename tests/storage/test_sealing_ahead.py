@@ -18,7 +18,7 @@ def harness(tmp_path: Path) -> Harness:
 
 @pytest.fixture
 def idle(harness: Harness) -> list[Callable[[], None]]:
-    """What the log does when the event loop is idle."""
+    """The callbacks of the log for an idle event loop."""
     callbacks: list[Callable[[], None]] = []
     harness.log.when_idle = callbacks.append
     return callbacks
