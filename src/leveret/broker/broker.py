@@ -66,6 +66,8 @@ ID_GAP: Final = 1 << 20
 EPOCH_GAP: Final = 1 << 32
 # Units of work to write to one connection.
 OUTPUT_WORK: Final = 8
+# With more active queues, a commit starts after their deliveries.
+FEW_QUEUES: Final = 16
 LAZY: Final = 0.01
 LAZY_BYTES: Final = 1 << 20
 
@@ -259,6 +261,8 @@ class Broker:
         # Limits of deliveries and writes for the rest of this turn.
         left = unwritten = STEP_WORK * (1 + self.inputs)
         try:
+            if active and len(active) <= FEW_QUEUES and self.log.is_awaited():
+                self._commit_first()
             while True:
                 while active and left > 0:
                     queue = active.popleft()
@@ -287,6 +291,16 @@ class Broker:
             self.work = 0
             self.inputs = 0
             self.converted = 0
+
+    def _commit_first(self) -> None:
+        """Start a commit before the deliveries of the turn, so that it is written meanwhile.
+
+        Entries that a delivery settles need not be written, so their commit starts after the deliveries.
+        """
+        for queue in self.active:
+            if queue.no_ack_consumers:
+                return
+        self.log.flush()
 
     def _flush(self) -> None:
         """Start a commit if anything waits for it.

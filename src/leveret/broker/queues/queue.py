@@ -122,6 +122,8 @@ class Queue(Destination):
         self.counters = QueueCounters()
         # Whether `drain` is called at the end of this turn.
         self.active = False
+        # Number of consumers whose deliveries settle the entries.
+        self.no_ack_consumers = 0
         # Whether an operator has stopped deliveries.
         self.paused = False
         self.hidden = Hidden()

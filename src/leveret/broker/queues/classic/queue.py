@@ -475,6 +475,8 @@ class ClassicQueue(Queue):
             Leases.of(self, str(consumer.arguments[LEASE])).add_reader(consumer)
         else:
             self.lifetime.begin_use()
+            if consumer.no_ack:
+                self.no_ack_consumers += 1
             if self.dispatcher.add(consumer):
                 self._serve()
 
@@ -488,6 +490,8 @@ class ClassicQueue(Queue):
         elif consumer in dispatcher:
             successor = dispatcher.remove(consumer)
             self.lifetime.end_use()
+            if consumer.no_ack:
+                self.no_ack_consumers -= 1
             if dispatcher.selective:
                 dispatcher.update_selective(self)
             if successor is not None:
