@@ -69,15 +69,21 @@ class Tracer:
         self.file = Path(path)
 
     def install(self) -> None:
-        from leveret.server.server import Server
-        from leveret.storage import sqlite_store
-        from leveret.storage.worker import Worker
+        import leveret.server.server
+        import leveret.storage.sqlite_store
+        import leveret.storage.worker
 
+        # These modules are not compiled, so that their functions can be replaced.
+        server_module: Any = leveret.server.server
+        store_module: Any = leveret.storage.sqlite_store
+        worker_module: Any = leveret.storage.worker
+        server_class, store_class, worker_class = server_module.Server, store_module.SqliteStore, worker_module.Worker
         clock = time.perf_counter_ns
-        submit = Worker.submit
-        commit = sqlite_store.SqliteStore.commit
-        columns = sqlite_store.row_columns
-        turn = Server._turn
+        init = worker_class.__init__
+        submit = worker_class.submit
+        commit = store_class.commit
+        columns = store_module.row_columns
+        turn = server_class._turn
         tracer = self
 
         def traced_submit(worker: Any, batch: Any) -> None:
@@ -128,12 +134,11 @@ class Tracer:
 
             init(worker, log, store, traced_post)
 
-        init = Worker.__init__
-        Worker.__init__ = traced_init  # type: ignore[method-assign]
-        Worker.submit = traced_submit  # type: ignore[method-assign]
-        Server._turn = traced_turn  # type: ignore[method-assign]
-        sqlite_store.SqliteStore.commit = traced_commit  # type: ignore[method-assign]
-        sqlite_store.row_columns = traced_columns
+        worker_class.__init__ = traced_init
+        worker_class.submit = traced_submit
+        server_class._turn = traced_turn
+        store_class.commit = traced_commit
+        store_module.row_columns = traced_columns
 
     def add(self, times: dict[str, int]) -> None:
         self.finished.append(times)

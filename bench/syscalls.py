@@ -109,7 +109,7 @@ def write(path: Path, seed: int, said: list[str]) -> str:
     try:
         for _ in range(BATCHES):
             writer.batch()
-            writer.harness.loop.run_until(lambda: log._in_flight is None or log.state == FAILED)
+            writer.harness.loop.run_until(lambda: not log.is_committing() or log.state == FAILED)
             if log.state == FAILED:
                 break
         reason = str(log.reason) if log.state == FAILED else ""
