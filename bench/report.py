@@ -10,14 +10,24 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.brokers import COMPILED, PURE, RABBIT, TITLES
+from bench import references
+from bench.brokers import COMPILED, PURE, RABBIT
+from bench.brokers import TITLES as BROKERS
 from bench.workloads import LATENCY, RATE, Beside, Workload
 
 # By workload and broker: the generator's result of every round.
 Results = dict[str, dict[str, list[dict[str, Any]]]]
 # The generator's result of an echo without a broker.
 Floor = dict[str, Any]
-COLOURS = {"rabbitmq": "#9aa0a6", "artemis": "#fbbc04", "compiled": "#1a73e8", "pure": "#8ab4f8"}
+TITLES = {**BROKERS, **references.TITLES}
+COLOURS = {
+    "rabbitmq": "#9aa0a6",
+    "artemis": "#fbbc04",
+    "compiled": "#1a73e8",
+    "pure": "#8ab4f8",
+    references.ECHO: "#34a853",
+    references.DISK: "#34a853",
+}
 
 
 @dataclass(frozen=True)

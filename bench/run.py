@@ -19,7 +19,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import brokers, clients, generator, report, staged
+from bench import brokers, clients, generator, references, report, staged
 from bench.workloads import LATENCY, RATE, WORKLOADS, Workload
 
 
@@ -36,6 +36,18 @@ def options() -> argparse.Namespace:
     if chosen.quick:
         chosen.rounds, chosen.seconds, chosen.warmup = 1, 2.0, 0.5
     return chosen
+
+
+def refer(workload: Workload, chosen: argparse.Namespace, results: report.Results, console: Console) -> None:
+    """Measure what the machine reaches without a broker."""
+    if workload.reference == references.ECHO:
+        span = ("--seconds", str(chosen.seconds), "--warmup", str(chosen.warmup))
+        result = references.echo((*workload.options, *span))
+    else:
+        with tempfile.TemporaryDirectory(prefix="leveret-bench-") as directory:
+            result = references.disk(Path(directory), workload.size, chosen.seconds)
+    results.setdefault(workload.name, {}).setdefault(workload.reference, []).append(result)
+    console.print(f"{workload.name:29} {workload.reference:10} {workload.value(result):>11,.0f}/s", highlight=False)
 
 
 def measure(
@@ -58,6 +70,8 @@ def measure(
                     f"p99 {floors[-1]['latency_us']['p99'] / 1e3:>9.2f} ms",
                     highlight=False,
                 )
+            if workload.reference:
+                refer(workload, chosen, results, console)
             # Each broker takes its turn as the first, so that after-effects of the previous load affect all alike.
             for contender in contenders[turn % len(contenders) :] + contenders[: turn % len(contenders)]:
                 if contender.name == brokers.ARTEMIS and not workload.only_amqp10:

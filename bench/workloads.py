@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.brokers import ARTEMIS, COMPILED, PURE
+from bench.references import DISK, ECHO
 
 THROUGHPUT = "messages/s"
 APPENDED = "appended/s"
@@ -14,6 +15,21 @@ OLD = ("--0-9",)
 AMQP1 = ("--publish-1.0", "--consume-1.0")
 BATCHED = ("--window", "200", "--prefetch", "500", "--ack-every", "50", "--size", "256")
 APPEND = ("--window", "200", "--size", "256", "--consumers", "0")
+LARGE = ("--window", "200", "--max-backlog", "2000", "--prefetch", "500", "--ack-every", "50", "--size", "16384")
+MEGABYTE = (
+    "--window",
+    "8",
+    "--batch",
+    "4",
+    "--max-backlog",
+    "64",
+    "--prefetch",
+    "64",
+    "--ack-every",
+    "4",
+    "--size",
+    "1048576",
+)
 # AMQP 0-9 has no confirms. Instead, the number of undelivered messages bounds a publisher.
 UNCONFIRMED = ("--window", "0", "--max-backlog", "1000", "--prefetch", "500", "--ack-every", "50", "--size", "256")
 RATE = 2000
@@ -46,6 +62,7 @@ class Workload:
     slow     run on a disk with 2 ms more per sync
     beside   further comparisons
     before   a load that fills the queues, which is not measured
+    reference  what the machine reaches without a broker, measured in each round: ECHO, DISK, or "" for nothing
     """
 
     name: str
@@ -56,6 +73,12 @@ class Workload:
     slow: bool = False
     beside: tuple[Beside, ...] = ()
     before: tuple[str, ...] = ()
+    reference: str = ""
+
+    @property
+    def size(self) -> int:
+        """Return the size of a body in bytes."""
+        return int(self.options[self.options.index("--size") + 1])
 
     @property
     def counted(self) -> str:
@@ -161,6 +184,32 @@ WORKLOADS = [
         targets(1.5, 1.5),
         slow=True,
     ),
+    Workload(
+        "large",
+        "16 KiB transient, confirms, acks of 50",
+        LARGE,
+        targets(2, 4),
+        beside=(Beside("asyncio echo", 0.7, broker=ECHO),),
+        reference=ECHO,
+    ),
+    Workload(
+        "large-1m",
+        "1 MiB transient, confirms, acks of 4",
+        MEGABYTE,
+        targets(2, 2),
+        beside=(Beside("asyncio echo", 0.7, broker=ECHO),),
+        reference=ECHO,
+    ),
+    Workload(
+        "large-persistent",
+        "16 KiB persistent, confirms, acks of 50",
+        (*LARGE, "--durable"),
+        targets(2, 3),
+        beside=(Beside("the disk", 0.35, broker=DISK),),
+        reference=DISK,
+    ),
+    Workload("large-amqp1", "AMQP 1.0, 16 KiB transient, settled in ranges of 50", (*LARGE, *AMQP1), {}),
+    Workload("large-0-9", "AMQP 0-9, 16 KiB transient, acks of 50", (*UNCONFIRMED[:-1], "16384", *OLD), {}),
     Workload("unconfirmed", "256 B transient, no confirms, acks of 50", UNCONFIRMED, {}),
     Workload("unconfirmed-persistent", "256 B persistent, no confirms, acks of 50", (*UNCONFIRMED, "--durable"), {}),
     Workload(

@@ -11,10 +11,11 @@
 #include <unistd.h>
 
 static const char help[] =
-    "loadgen run|declare|idle|floor [options]\n"
+    "loadgen run|declare|idle|floor|relay [options]\n"
     "  run      publish and consume, print one JSON object\n"
     "  declare  --messages durable queues, print the milliseconds of each thousand\n"
     "  idle     --messages connections, kept until the input ends, with heartbeats every --heartbeat seconds (0: none)\n"
+    "  relay    messages of --size bytes, --window in flight, through a relay without a protocol\n"
     "  floor    echoes of --size bytes at --rate between two processes, without a broker\n"
     "  --host --port --user --password --vhost --prefix   the broker, and the prefix of declared names\n"
     "  --watch PID        report CPU time and memory of this process\n"
@@ -183,6 +184,8 @@ int main(int argc, char **argv)
             die("floor needs --rate");
         load_floor(&load);
     }
+    else if (strcmp(mode, "relay") == 0)
+        load_relay(&load);
     else {
         fputs(help, stderr);
         return 2;

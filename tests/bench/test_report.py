@@ -73,4 +73,9 @@ def test_the_same_load_is_compared_with_other_brokers_and_other_loads() -> None:
 
 
 def test_brokers_of_one_protocol_get_its_loads_only() -> None:
-    assert [one.name for one in WORKLOADS if one.only_amqp10] == ["amqp1-transient", "amqp1-persistent", "amqp1-properties"]
+    assert [one.name for one in WORKLOADS if one.only_amqp10] == [
+        "large-amqp1",
+        "amqp1-transient",
+        "amqp1-persistent",
+        "amqp1-properties",
+    ]
