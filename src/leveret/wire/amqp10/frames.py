@@ -153,14 +153,30 @@ class FrameReader:
         self.more = False
         if self._expected == _NOTHING:
             return items
-        if self._rest:
-            self._rest += data
-            if len(self._rest) < self._need:
-                return items
-            data = bytes(self._rest)
-            self._rest = bytearray()
-        cost = 0
         pos = 0
+        if self._rest:
+            missing = self._need - len(self._rest)
+            if missing > len(data):
+                self._rest += data
+                return items
+            if missing > 0 and self._need > HEADER_SIZE:
+                # Complete the frame by itself, so that the data after it is not copied.
+                self._rest += memoryview(data)[:missing]
+                pos = missing
+                frame = bytes(self._rest)
+                self._rest = bytearray()
+                self._parse(frame, 0, items)
+            else:
+                self._rest += data
+                data = bytes(self._rest)
+                self._rest = bytearray()
+        if self._expected != _NOTHING:
+            self._parse(data, pos, items)
+        return items
+
+    def _parse(self, data: bytes, pos: int, items: list[Performative]) -> None:
+        """Read the frames from `pos`, and keep the last one if it is incomplete."""
+        cost = self.cost
         end = len(data)
         need = HEADER_SIZE
         while end - pos >= HEADER_SIZE:
@@ -171,14 +187,14 @@ class FrameReader:
             size, offset, type, channel = _FRAME(data, pos)
             if self._expected != _AMQP_FRAMES and (self._expected == _BEGINNING or size == _MAGIC):
                 if not self._header(data, pos, items):
-                    return items
+                    return
                 pos += HEADER_SIZE
                 continue
             if size > self._limit:
                 self._fail(
                     items, channel, CONNECTION_FRAMING_ERROR, f"a frame of {size} bytes; expected at most {self._limit}"
                 )
-                return items
+                return
             body = pos + (offset << 2)
             stop = pos + size
             if offset < 2 or body > stop:
@@ -188,10 +204,10 @@ class FrameReader:
                     CONNECTION_FRAMING_ERROR,
                     f"a frame of {size} bytes whose body begins at byte {offset << 2}",
                 )
-                return items
+                return
             if type != (SASL_FRAME if self._expected == _SASL_FRAMES else AMQP_FRAME):
                 self._fail(items, channel, CONNECTION_FRAMING_ERROR, f"unexpected frame type {type}")
-                return items
+                return
             if stop > end:
                 need = size
                 break
@@ -200,7 +216,7 @@ class FrameReader:
                 items.append(performative)
                 cost += 1
             elif not self._frame(data, pos, body, stop, channel, items):
-                return items
+                return
             else:
                 cost += FRAME_COST + (size >> FRAME_COST_SHIFT)
             pos = stop
@@ -211,7 +227,6 @@ class FrameReader:
         if pos < end:
             self._rest += memoryview(data)[pos:]
             self._need = need
-        return items
 
     def _header(self, data: bytes, pos: int, items: list[Performative]) -> bool:
         """Read the protocol header at `pos`."""
