@@ -82,6 +82,10 @@ class Peer:
     def write(self, data: bytes) -> None:
         """Write data; the transport buffers what the socket does not take."""
 
+    def write_pieces(self, pieces: list[bytes | memoryview], size: int) -> None:
+        """Write `size` bytes of data in pieces, some of them large."""
+        self.write(b"".join(pieces))
+
     @abstractmethod
     def close(self) -> None:
         """Close after all output has been sent."""

@@ -42,8 +42,8 @@ class Session(Output):
     closing: bool
 
     @abstractmethod
-    def data_received(self, data: bytes) -> None:
-        """Handle data from the client."""
+    def data_received(self, data: bytes | memoryview) -> None:
+        """Handle data from the client. A memoryview is not used after the call."""
 
     @abstractmethod
     def perform_pending(self) -> None:

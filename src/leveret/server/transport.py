@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import select
 import ssl
 from collections.abc import Callable
@@ -32,8 +33,14 @@ logger = logging.getLogger("leveret.server")
 
 # Bytes in the socket's buffer above which deliveries stop.
 HIGH_WATER = 1 << 20
+# Maximum number of pieces per write to a socket (IOV_MAX is at least 1024 on Linux, macOS and the BSDs).
+MAX_PIECES = 1024
 # Maximum bytes per read from a socket.
 READ_SIZE = 256 << 10
+# Bytes of a block of memory, which is freed at once.
+RETAINED = 1 << 20
+# Bytes per read from which the session copies what it keeps.
+LARGE_READ = 8 << 10
 # The same before the client opens its connection. TLS retains as much memory as its largest read.
 READ_SIZE_BEFORE_OPEN = 8 << 10
 
@@ -65,6 +72,16 @@ class Sockets:
 
     def __post_init__(self) -> None:
         self.room_before_open = self.room[:READ_SIZE_BEFORE_OPEN]
+        _retain_freed_memory()
+
+
+def _retain_freed_memory() -> None:
+    """Make glibc keep up to twice `RETAINED` bytes of freed memory at the end of the heap.
+
+    By default it returns more than 128 KiB to the system at once, so that each large body would page fault again. It adapts
+    the threshold to the largest block that was mapped and freed.
+    """
+    bytes(RETAINED)
 
 
 class SocketPeer(Peer):
@@ -86,6 +103,8 @@ class SocketPeer(Peer):
         self.local = self.host.startswith("127.") or self.host in ("::1", "") or self.host.startswith("::ffff:127.")
         tls = transport.get_extra_info("ssl_object")
         self.tls = tls is not None
+        # TLS encrypts pieces one by one, and other event loops have output that they do not report.
+        self._gathers = not self.tls and hasattr(os, "writev") and isinstance(sockets.loop, asyncio.SelectorEventLoop)
         if tls is not None:
             self.certificate = tls.getpeercert() or None
 
@@ -95,6 +114,31 @@ class SocketPeer(Peer):
 
     def write(self, data: bytes) -> None:
         self._transport.write(data)
+
+    def write_pieces(self, pieces: list[bytes | memoryview], size: int) -> None:
+        """Write data in pieces. What the socket takes at once is not copied; the transport buffers the rest."""
+        transport = self._transport
+        if not self._gathers:
+            transport.write(b"".join(pieces))
+            return
+        if not transport.get_write_buffer_size() and not transport.is_closing():
+            pieces = self._unwritten(pieces, size)
+        for piece in pieces:
+            transport.write(piece)
+
+    def _unwritten(self, pieces: list[bytes | memoryview], size: int) -> list[bytes | memoryview]:
+        """Write to the socket, and return the rest. The transport, which writes that, handles errors."""
+        try:
+            written = os.writev(self._transport.get_extra_info("socket").fileno(), pieces[:MAX_PIECES])
+        except OSError:
+            return pieces
+        if written == size:
+            return []
+        for index, piece in enumerate(pieces):
+            if written < len(piece):
+                return [memoryview(piece)[written:], *pieces[index + 1 :]]
+            written -= len(piece)
+        return []
 
     def close(self) -> None:
         self._transport.close()
@@ -267,12 +311,12 @@ class SocketProtocol(asyncio.BufferedProtocol):
         return self._room
 
     def buffer_updated(self, nbytes: int) -> None:
-        data = bytes(self._room[:nbytes])
+        data = self._room[:nbytes]
         session = self.session
         if session is not None:
-            session.data_received(data)
+            session.data_received(data if nbytes >= LARGE_READ else bytes(data))
         elif not self._ignoring:
-            self._begin(data)
+            self._begin(bytes(data))
 
     def _begin(self, data: bytes) -> None:
         """Detect the client's protocol."""

@@ -12,7 +12,8 @@ that follow in the same list, because they have already been parsed.
 from __future__ import annotations
 
 import struct
-from typing import Final
+from collections.abc import Callable
+from typing import Final, Union
 
 from leveret.wire.amqp0 import assembly, states
 from leveret.wire.amqp0.assembly import WireChannel
@@ -37,6 +38,7 @@ from leveret.wire.amqp0.constants import (
     FRAME_END,
     FRAME_ERROR,
     FRAME_HEADER,
+    FRAME_HEADER_SIZE,
     FRAME_HEARTBEAT,
     FRAME_METHOD,
     FRAME_OOB_BODY,
@@ -54,8 +56,12 @@ from leveret.wire.amqp0.machine import Machine
 from leveret.wire.amqp0.model import Version
 from leveret.wire.amqp0.properties import HEADER_MIN_SIZE, check_header, scan
 from leveret.wire.amqp0.requests import NUMBERS_SIZE
+from leveret.wire.output_buffer import LARGE_PAYLOAD
 
-__all__ = ["CLIENT", "SERVER", "Engine"]
+__all__ = ["CLIENT", "SERVER", "Engine", "Input"]
+
+# Input of an engine.
+Input = Union[bytes, memoryview]
 
 # A frame's type, channel and size; and the class and method indices of a method frame.
 _FRAME: Final = struct.Struct(">BHI").unpack_from
@@ -88,6 +94,12 @@ _MEMO_PATIENCE: Final = 8
 _NO_CHANNEL: Final = WireChannel(0)
 
 NO_LIMIT: Final = 1 << 62
+# Bytes that are parsed at a time between large payloads, and the mean size of the parts of a payload from which on they are
+# not joined.
+_WINDOW: Final = 1024
+_PART: Final = 32768
+# Smaller parts of a payload are joined as they arrive.
+_SMALL_PART: Final = 8192
 # Cost of a frame other than publish and acknowledgement, in units of about 1 µs, and bytes per unit as a power of two.
 FRAME_COST: Final = 2
 SIZE_SHIFT: Final = 4
@@ -211,11 +223,18 @@ class Engine(Machine):
         "_content_key",
         "_gathered",
         "_has_tickets",
+        "_large_expected",
+        "_large_memo",
         "_memo",
+        "_missing",
         "_nack_key",
         "_needed",
+        "_parts",
+        "_parts_of",
         "_reject_key",
         "_rest",
+        "_small",
+        "_unpack_large",
         "cost",
         "max_cost",
         "more",
@@ -246,7 +265,18 @@ class Engine(Machine):
         self._rest = b""
         self._gathered = bytearray()
         self._needed = 0
+        # A partially received body frame with a large payload: its channel, the payload so far, of which the end may be a
+        # small part, and the number of missing bytes with the frame end; 0 if there is no such frame.
+        self._parts_of = 0
+        self._parts: list[bytes] = []
+        self._small = bytearray()
+        self._missing = 0
+        # Whether another large content is expected, whose method and header are parsed without its payload.
+        self._large_expected = False
         self._memo = _NO_MEMO
+        # The last publish with a large body in one frame.
+        self._large_memo = _NO_MEMO
+        self._unpack_large: Callable[[memoryview, int], tuple[bytes, bytes, int]] | None = None
         self._content_key = _PUBLISH_KEY if self._is_server else _DELIVER_KEY
         # In 0-9-1, the field is reserved, but some clients still set it.
         self._has_tickets = version.name == "0-9"
@@ -264,6 +294,7 @@ class Engine(Machine):
         return self.state >= states.FAILED or not (
             self._rest
             or self._gathered
+            or self._missing
             or any(channel.stage in (assembly.HEADER, assembly.BODY) for channel in self._channels.values())
         )
 
@@ -273,38 +304,232 @@ class Engine(Machine):
         self.received_any = False
         return received
 
-    def receive(self, data: bytes) -> list[Command]:
+    def receive(self, data: Input) -> list[Command]:
         """Return the commands that `data` completes, in order. Invalid input never raises an exception.
 
-        If the cost exceeds `max_cost`, `more` is set, and the next call continues, with or without data.
+        If the cost exceeds `max_cost`, `more` is set, and the next call continues, with or without data. A memoryview is
+        not used after the call. Large payloads are copied out of it once.
         """
         out: list[Command] = []
         self.cost = 0
-        if data:
+        if len(data):
             self.received_any = True
         elif not self.more:
             return out
         self.more = False
-        if self._rest:
-            if len(self._rest) + len(data) < self._needed:
+        used = 0
+        if isinstance(data, bytes) and not self._missing:
+            used = self._receive(data, out)
+        if used < len(data):
+            self._receive_view(memoryview(data)[used:], out)
+        return out
+
+    def _receive(self, data: bytes, out: list[Command]) -> int:
+        """Parse data that follows the incomplete frame, if there is one.
+
+        Returns:
+            The end of the data that was used. It is less than all if a large payload begins there.
+        """
+        kept = len(self._rest)
+        if kept:
+            if kept + len(data) < self._needed:
                 self._gathered = bytearray(self._rest)
                 self._gathered += data
                 self._rest = b""
-                return out
+                return len(data)
             data = self._rest + data
             self._rest = b""
         elif self._gathered:
+            kept = len(self._gathered)
             self._gathered += data
             if len(self._gathered) < self._needed:
-                return out
+                return len(data)
             data = bytes(self._gathered)
             self._gathered = bytearray()
         if self.lost or self.state >= states.CLOSE_RECEIVED:
-            return out
+            return len(data) - kept
         pos = self._parse(data, out)
         if pos < len(data) and not self.lost:
+            if not self.more and pos + FRAME_HEADER_SIZE >= kept and self._begin_payload(data, pos):
+                return pos + FRAME_HEADER_SIZE - kept
             self._rest = data[pos:]
-        return out
+        return len(data) - kept
+
+    def _receive_view(self, view: memoryview, out: list[Command]) -> None:
+        """Parse data of which large payloads are copied by themselves, and only what is between them together."""
+        pos = 0
+        size = len(view)
+        memo = self._large_memo
+        if memo.patience <= 0:
+            memo.patience = 1
+        while pos < size:
+            if self._missing:
+                pos = self._add_payload(view, pos, out)
+            else:
+                begins = not self._rest and not self._gathered
+                used = self._next_large(view, pos, out) if begins else 0
+                if not used:
+                    # If a large content is expected, only the frames before its payload.
+                    end = pos + _WINDOW if self._large_expected else size
+                    self._large_expected = False
+                    used = self._receive(bytes(view[pos:end]), out)
+                    if self._missing and begins and memo.patience > 0:
+                        self._remember_large(bytes(view[pos : pos + used]))
+                pos += used
+            if self.more or (self.cost > self.max_cost and not self._missing and pos < size):
+                self.more = True
+                self._keep(bytes(view[pos:]))
+                break
+        if out:
+            last = out[-1]
+            if isinstance(last, Publish):
+                self._expect(last.size)
+
+    def _expect(self, size: int) -> None:
+        """Expect that the next content has the size of the last one.
+
+        A body in one frame is parsed together with its method and header unless these are the remembered ones.
+        """
+        self._large_expected = size > self._fused_size or (size >= LARGE_PAYLOAD and self._large_memo.patience > 0)
+
+    def _remember_large(self, frames: bytes) -> None:
+        """Remember a publish whose payload begins after these frames, if there is nothing else in them."""
+        channel = self._channels[self._parts_of]
+        publish = channel.publish
+        if publish is None or publish.size != self._missing - 1 or len(frames) > _MEMO_SIZE:
+            return
+        number: int
+        size: int
+        key: int
+        _, number, size, key = _FRAME_AND_KEY(frames, 0)
+        if (
+            frames[0] != FRAME_METHOD
+            or number != channel.number
+            or key != self._content_key
+            or size + len(publish.header) + 2 * FRAME_OVERHEAD + FRAME_HEADER_SIZE != len(frames)
+        ):
+            return
+        memo = self._large_memo
+        if memo is _NO_MEMO:
+            memo = self._large_memo = Memo()
+        memo.patience -= 1
+        # One call copies the frames, the body and the frame end, which is cheaper than to slice the view.
+        self._unpack_large = struct.Struct(f"{len(frames)}s{publish.size}sB").unpack_from
+        memo.whole = frames
+        memo.whole_size = len(frames)
+        memo.channel = channel
+        memo.number = number
+        memo.address = publish.address
+        memo.flags = publish.flags
+        memo.header = publish.header
+        memo.size = publish.size
+        memo.delivery_mode = publish.delivery_mode
+        memo.priority = publish.priority
+        memo.expiration = publish.expiration
+        memo.user_id = publish.user_id
+        memo.headers_at = publish.headers_at
+
+    def _keep(self, data: bytes) -> None:
+        """Keep data for the next call, after what is kept already."""
+        if self._gathered:
+            self._gathered += data
+        elif self._rest:
+            self._rest += data
+        else:
+            self._rest = data
+            self._needed = FRAME_OVERHEAD
+
+    def _next_large(self, view: memoryview, pos: int, out: list[Command]) -> int:
+        """Parse a publish with the remembered frames and a large body, or the start of a body frame with a large payload.
+
+        Returns:
+            The number of bytes used, 0 if other data follows.
+        """
+        memo = self._large_memo
+        unpack = self._unpack_large
+        if unpack is not None and self.state < states.FAILED and memo.channel.stage == assembly.METHOD:
+            size = memo.whole_size + memo.size + 1
+            if size <= len(view) - pos:
+                frames: bytes
+                body: bytes
+                end: int
+                frames, body, end = unpack(view, pos)
+                if frames == memo.whole and end == FRAME_END:
+                    memo.patience = _MEMO_PATIENCE
+                    out.append(memo.publish(memo.number, memo.address, memo.flags, body))
+                    return size
+                self._unpack_large = None
+        if view[pos] == FRAME_BODY and self._begin_payload(bytes(view[pos : pos + FRAME_HEADER_SIZE]), 0):
+            return FRAME_HEADER_SIZE
+        return 0
+
+    def _begin_payload(self, data: bytes, pos: int) -> bool:
+        """Begin to receive the payload of a body frame by itself. Return False if it is not large, or not expected."""
+        if len(data) - pos < FRAME_HEADER_SIZE or self.state >= states.FAILED:
+            return False
+        frame_type: int
+        number: int
+        size: int
+        frame_type, number, size = _FRAME(data, pos)
+        channel = self._channels.get(number)
+        if (
+            frame_type != FRAME_BODY
+            or not LARGE_PAYLOAD <= size <= self._limit
+            or channel is None
+            or channel.stage != assembly.BODY
+            or size > channel.remaining
+        ):
+            return False
+        self._parts_of = number
+        self._missing = size + 1
+        return True
+
+    def _add_part(self, part: memoryview) -> None:
+        """Keep a part of a payload. Small parts are joined: a list of single bytes would need many times their size."""
+        if len(part) >= _SMALL_PART:
+            self._flush_small()
+            self._parts.append(bytes(part))
+            return
+        self._small += part
+        if len(self._small) >= _SMALL_PART:
+            self._flush_small()
+
+    def _flush_small(self) -> None:
+        if self._small:
+            self._parts.append(bytes(self._small))
+            self._small = bytearray()
+
+    def _add_payload(self, view: memoryview, pos: int, out: list[Command]) -> int:
+        """Add data to the payload that is being received. Return the end of what was used."""
+        size = min(self._missing - 1, len(view) - pos)
+        if size:
+            self._add_part(view[pos : pos + size])
+            self._missing -= size
+            pos += size
+        if self._missing > 1 or pos == len(view):
+            return pos
+        self._missing = 0
+        self._flush_small()
+        parts = self._parts
+        self._parts = []
+        number = self._parts_of
+        if view[pos] != FRAME_END:
+            self.lost = True
+            if self.state < states.FAILED:
+                self._fail_framing(out, number, f"a frame ends with byte {view[pos]} instead of {FRAME_END}")
+            return len(view)
+        self.cost += FRAME_COST
+        channel = self._channels.get(number)
+        if self.state < states.FAILED and channel is not None and channel.stage == assembly.BODY:
+            self._expect(channel.size)
+            size = 0
+            for part in parts:
+                size += len(part)
+            if len(parts) > 1 and (size == channel.size or size < len(parts) * _PART):
+                parts = [b"".join(parts)]
+            for part in parts:
+                channel.add(part, out)
+        return pos + 1
 
     def _parse(self, data: bytes, out: list[Command]) -> int:
         """Parse all complete frames. Return the position of the first incomplete one.

@@ -16,6 +16,7 @@ from leveret.wire.amqp0.constants import (
     FRAME_REQUEST,
 )
 from leveret.wire.amqp0.requests import Numbers
+from leveret.wire.output_buffer import LARGE_PAYLOAD, OutputBuffer
 
 _PACK_FRAME: Final = struct.Struct(">BHI").pack
 _PACK_NEXT: Final = struct.Struct(">BBHI").pack
@@ -41,14 +42,13 @@ _REJECT: Final = 90
 _NACK: Final = 120
 
 
-class Output:
+class Output(OutputBuffer):
     """Frames in the order of the calls.
 
     Successive deliveries mostly have the same consumer and the same size, so the constant parts of their frames are cached,
     with the values that they depend on.
 
     Attributes:
-        pending: size of the buffered frames in bytes.
         frame_max: maximum size in bytes of a frame that may be sent.
         payload_max: maximum size in bytes of its payload.
     """
@@ -62,16 +62,13 @@ class Output:
         "_header_size",
         "_header_start",
         "_numbers",
-        "_pieces",
         "_start",
         "frame_max",
         "payload_max",
-        "pending",
     )
 
     def __init__(self, frame_max: int) -> None:
-        self._pieces: list[bytes | memoryview] = []
-        self.pending = 0
+        super().__init__()
         self.frame_max = frame_max
         self.payload_max = frame_max - FRAME_OVERHEAD
         self._channel = 0
@@ -84,13 +81,6 @@ class Output:
         self._body_start = b""
         # Request and response numbers; None if methods are not wrapped.
         self._numbers: Numbers | None = None
-
-    def to_send(self) -> bytes:
-        """Return and clear all pending data."""
-        data: bytes = b"".join(self._pieces)
-        self._pieces = []
-        self.pending = 0
-        return data
 
     def send_deliver(
         self,
@@ -136,7 +126,10 @@ class Output:
                 self._body_size = size
                 self._body_start = _PACK_NEXT(FRAME_END, FRAME_BODY, channel, size)
             pieces.append(self._body_start)
-            pieces.append(body)
+            if size < LARGE_PAYLOAD:
+                pieces.append(body)
+            else:
+                self._add_large(body)
             pieces.append(_END)
             self.pending += size + FRAME_OVERHEAD
         else:
@@ -217,7 +210,7 @@ class Output:
         self._pieces.append(_PACK_FRAME(type, channel, len(payload)) + payload + _END)
         self.pending += FRAME_OVERHEAD + len(payload)
 
-    def send_body(self, channel: int, part: bytes) -> None:
+    def send_body(self, channel: int, part: bytes | memoryview) -> None:
         """Send the next bytes of a body, after a content whose header announces more than was sent with it.
 
         Nothing else may be sent on the channel in between.
@@ -232,24 +225,21 @@ class Output:
             for part in body:
                 self._body_frames(channel, part)
 
-    def _body_frames(self, channel: int, part: bytes) -> None:
+    def _body_frames(self, channel: int, part: bytes | memoryview) -> None:
         """Send a part of a body in frames of the maximum size. The bytes are not copied."""
         pieces = self._pieces
         payload_max = self.payload_max
         size = len(part)
-        if size <= payload_max:
-            if size:
-                pieces.append(_PACK_FRAME(FRAME_BODY, channel, size))
-                pieces.append(part)
-                pieces.append(_END)
-                self.pending += size + FRAME_OVERHEAD
-            return
-        view = memoryview(part)
+        payload: bytes | memoryview
         pos = 0
         while pos < size:
             length = min(payload_max, size - pos)
+            payload = part if length == size else memoryview(part)[pos : pos + length]
             pieces.append(_PACK_FRAME(FRAME_BODY, channel, length))
-            pieces.append(view[pos : pos + length])
+            if length < LARGE_PAYLOAD:
+                pieces.append(payload)
+            else:
+                self._add_large(payload)
             pieces.append(_END)
             self.pending += length + FRAME_OVERHEAD
             pos += length

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Final, Union
 
 from leveret.wire.amqp10.composite import Composite, Performative
@@ -12,6 +13,7 @@ from leveret.wire.amqp10.descriptors import ACCEPTED, RELEASED, SASL_MECHANISMS
 from leveret.wire.amqp10.errors import EncodeError
 from leveret.wire.amqp10.short import uint, write_disposition, write_flow, write_transfer
 from leveret.wire.amqp10.transport import Disposition, Flow, Transfer
+from leveret.wire.output_buffer import LARGE_PAYLOAD, OutputBuffer
 
 # A payload: one piece, or several in order.
 Payload = Union[bytes, list[bytes]]
@@ -73,30 +75,22 @@ def encode_performative(performative: Composite) -> bytes:
     return encode_composite(performative)
 
 
-class Output:
+class Output(OutputBuffer):
     """The output buffer: frames in the order of the calls.
 
-    `pending` is their size in bytes; `max_frame_size` is the peer's maximum, 512 until its `open`. Successive deliveries
+    `max_frame_size` is the peer's maximum, 512 until its `open`. Successive deliveries
     mostly go to the same link, so the constant parts of their frames are cached.
     """
 
-    __slots__ = ("_channel", "_handle", "_pieces", "_start", "_tag_size", "max_frame_size", "pending")
+    __slots__ = ("_channel", "_handle", "_start", "_tag_size", "max_frame_size")
 
     def __init__(self, max_frame_size: int = MIN_MAX_FRAME_SIZE) -> None:
+        super().__init__()
         self.max_frame_size = max_frame_size
-        self._pieces: list[bytes | memoryview] = []
-        self.pending = 0
         self._channel = -1
         self._handle = -1
         self._tag_size = -1
         self._start = b""
-
-    def to_send(self) -> bytes:
-        """Return and clear all pending data."""
-        data: bytes = b"".join(self._pieces)
-        self._pieces = []
-        self.pending = 0
-        return data
 
     def send_header(self, protocol: int) -> None:
         """Send a protocol header, version 1.0.0: `frames.AMQP`, `TLS` or `SASL`."""
@@ -142,10 +136,22 @@ class Output:
         pieces.append(delivery_tag)
         pieces.append(_SETTLED if settled else _UNSETTLED)
         if isinstance(payload, bytes):
-            pieces.append(payload)
-        else:
+            if size < LARGE_PAYLOAD:
+                pieces.append(payload)
+            else:
+                self._add_large(payload)
+        elif size < LARGE_PAYLOAD:
             pieces.extend(payload)
+        else:
+            self._add_payload(payload)
         self.pending += whole
+
+    def _add_payload(self, payload: Sequence[bytes | memoryview]) -> None:
+        for piece in payload:
+            if len(piece) < LARGE_PAYLOAD:
+                self._pieces.append(piece)
+            else:
+                self._add_large(piece)
 
     def _cache_start(self, channel: int, handle: int, tag_size: int) -> None:
         """Cache the bytes of a short transfer between the frame size and the delivery id."""
@@ -167,7 +173,7 @@ class Output:
         size = _HEADER_SIZE + len(head) + left
         if size <= self.max_frame_size:
             self._add(_PACK_FRAME(size, _DOFF, _AMQP_FRAME, channel) + head)
-            self._pieces.extend(chunks)
+            self._add_payload(chunks)
             self.pending += left
             return
         more = transfer.more
@@ -198,12 +204,12 @@ class Output:
                 chunk = chunks[index]
                 length = len(chunk) - offset
                 if length <= room:
-                    self._pieces.append(memoryview(chunk)[offset:] if offset else chunk)
+                    self._add_payload((memoryview(chunk)[offset:] if offset else chunk,))
                     room -= length
                     index += 1
                     offset = 0
                 else:
-                    self._pieces.append(memoryview(chunk)[offset : offset + room])
+                    self._add_payload((memoryview(chunk)[offset : offset + room],))
                     offset += room
                     room = 0
             head = following

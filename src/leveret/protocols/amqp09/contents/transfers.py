@@ -168,15 +168,16 @@ class Appending(Sending):
         # Bytes since the last checkpoint.
         self._unchecked = 0
 
-    def take(self, limit: int) -> bytes:
+    def take(self, limit: int) -> list[bytes | memoryview]:
         if self.channel.closing:
             self.at = self._end
-            return b""
+            return []
         return Sending.take(self, max(limit // self.room, 1) * self.room)
 
-    def encode(self, engine: Engine, data: bytes) -> None:
+    def encode(self, engine: Engine, pieces: list[bytes | memoryview]) -> None:
         if self.channel.closing:
             return
+        data = b"".join(pieces)
         resumed = self.resumed
         reference = resumed.reference
         for at in range(0, len(data), self.room):

@@ -42,7 +42,7 @@ from leveret.wire.amqp0.commands import (
     Publish,
 )
 from leveret.wire.amqp0.constants import CONNECTION_FORCED, INTERNAL_ERROR, NOT_ALLOWED
-from leveret.wire.amqp0.engine import SERVER, Engine
+from leveret.wire.amqp0.engine import SERVER, Engine, Input
 from leveret.wire.amqp0.model import Version
 
 logger = logging.getLogger("leveret.connection")
@@ -141,7 +141,7 @@ class BaseConnection(VhostSession):
 
     # Input
 
-    def data_received(self, data: bytes) -> None:
+    def data_received(self, data: Input) -> None:
         self.count_input(len(data))
         waits = bool(self.rest) or self.engine.more
         commands = self._parse(data)
@@ -150,7 +150,7 @@ class BaseConnection(VhostSession):
         else:
             self._perform_all(commands)
 
-    def _parse(self, data: bytes) -> list[Command]:
+    def _parse(self, data: Input) -> list[Command]:
         """Return the commands in the data, or as many as one turn may parse."""
         commands = self.engine.receive(data)
         self.broker.work += self.engine.cost

@@ -39,8 +39,8 @@ class Sending:
         self.at = 0
         self._end = len(body) if isinstance(body, list) else size
 
-    def take(self, limit: int) -> bytes:
-        """Return the next bytes, about `limit` of them.
+    def take(self, limit: int) -> list[bytes | memoryview]:
+        """Return the next bytes, about `limit` of them. Those of a body in memory are not copied.
 
         Raises:
             OSError: the body cannot be read.
@@ -48,22 +48,25 @@ class Sending:
         body = self.body
         at = self.at
         if isinstance(body, list):
+            pieces: list[bytes | memoryview] = []
             size = 0
             while self.at < self._end and size < limit:
                 size += len(body[self.at])
+                pieces.append(body[self.at])
                 self.at += 1
-            return b"".join(body[at : self.at])
+            return pieces
         self.at = at + limit
         if isinstance(body, bytes):
-            return body[at : self.at]
-        return body.read(at, limit)
+            return [memoryview(body)[at : self.at]]
+        return [body.read(at, limit)]
 
     def is_done(self) -> bool:
         return self.at >= self._end
 
-    def encode(self, engine: Engine, data: bytes) -> None:
+    def encode(self, engine: Engine, pieces: list[bytes | memoryview]) -> None:
         """Pass bytes returned by `take` to the engine."""
-        engine.send_body(self.number, data)
+        for piece in pieces:
+            engine.send_body(self.number, piece)
 
 
 class ConnectionOutput:
@@ -100,25 +103,39 @@ class ConnectionOutput:
     def flush(self) -> None:
         """Write the encoded output, and as much queued output as the socket accepts."""
         connection = self._connection
-        data = self._engine.to_send()
-        if data and connection is not None:
-            self._sent_any = True
-            self.bytes += len(data)
-            self.writes += 1
+        size = self._engine.pending
+        if size and connection is not None:
+            self._count(size)
             if self.paused:
                 # Deliveries stop while the socket is full, so these are replies that the client leaves unread.
-                self._unread_answers += len(data)
+                self._unread_answers += size
                 if self._unread_answers > MAX_UNWRITTEN:
                     self._ingress.pause(OUTPUT)
             if self._queued is None:
-                self._peer.write(data)
+                self._write_encoded()
             else:
-                self._queued.append(data)
+                self._queued.append(self._engine.to_send())
+        elif size:
+            self._engine.to_send()
         if self._queued is not None:
             self._write()
         if self._starved and not self.paused and connection is not None:
             self._starved = False
             self._peer.call_soon(connection.wake)
+
+    def _count(self, size: int) -> None:
+        self._sent_any = True
+        self.bytes += size
+        self.writes += 1
+
+    def _write_encoded(self) -> None:
+        """Write the encoded output."""
+        size = self._engine.pending
+        pieces = self._engine.take_pieces()
+        if pieces:
+            self._peer.write_pieces(pieces, size)
+        else:
+            self._peer.write(self._engine.to_send())
 
     def send_later(self, sending: Sending) -> None:
         """Send a large content as the socket accepts it, between the output encoded so far and later output."""
@@ -150,7 +167,7 @@ class ConnectionOutput:
                 self._continue_later()
                 return
             try:
-                data = item.take(piece)
+                taken = item.take(piece)
             except OSError as error:
                 logger.error("%s: connection aborted, cannot read a message body: %s", self._peer.subject, error)
                 queued.clear()
@@ -158,13 +175,11 @@ class ConnectionOutput:
                 return
             if item.is_done():
                 queued.popleft()
-            item.encode(engine, data)
-            encoded = engine.to_send()
-            room -= len(encoded)
-            self.bytes += len(encoded)
-            self.writes += 1
-            self._sent_any = True
-            self._peer.write(encoded)
+            item.encode(engine, taken)
+            size = engine.pending
+            room -= size
+            self._count(size)
+            self._write_encoded()
         if not queued:
             # The last large content and the output after it have been written.
             self._queued = None

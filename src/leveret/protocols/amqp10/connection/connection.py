@@ -156,11 +156,11 @@ class Connection(VhostSession):
 
     # Input
 
-    def data_received(self, data: bytes) -> None:
+    def data_received(self, data: bytes | memoryview) -> None:
         self.count_input(len(data))
         self.idle_timers.received()
         waits = self.waiting_login or bool(self.rest) or self.reader.more
-        frames = self._read(data)
+        frames = self._read(bytes(data))
         if waits:
             self.rest.extend(frames)
         else:
@@ -496,17 +496,23 @@ class Connection(VhostSession):
             for session in self.sessions.by_channel.values():
                 if session.draining:
                     session.drain()
-        data = self.output.to_send()
-        if data and not self.lost:
+        size = self.output.pending
+        if size and not self.lost:
             self.idle_timers.sent()
-            self.bytes_out += len(data)
+            self.bytes_out += size
             self.writes += 1
             if self.paused:
                 # Deliveries stop while the socket is full, so this output is replies that the client does not read.
-                self.unread_replies += len(data)
+                self.unread_replies += size
                 if self.unread_replies > MAX_UNWRITTEN:
                     self.ingress.pause(OUTPUT)
-            self.peer.write(data)
+            pieces = self.output.take_pieces()
+            if pieces:
+                self.peer.write_pieces(pieces, size)
+            else:
+                self.peer.write(self.output.to_send())
+        elif size:
+            self.output.to_send()
         if self.starved and not self.paused:
             self.starved = False
             self.peer.call_soon(self.wake)
