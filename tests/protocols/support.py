@@ -17,6 +17,7 @@ from leveret.node.composition import header_readers
 from leveret.protocols.amqp09.contents.policy import content_policies
 from leveret.protocols.amqp091.connection.base import BaseConnection
 from leveret.protocols.amqp091.connection.connection import Connection
+from leveret.protocols.ingress_throttle import MAX_READ
 from leveret.protocols.opening import Protocols
 from leveret.protocols.peer import Peer
 from leveret.protocols.services import Services, SessionSettings, VhostSessionSettings
@@ -118,6 +119,8 @@ class LinkedPeer(Peer):
         self.closed = False
         self.aborted = False
         self.reading = True
+        self.limit = MAX_READ
+        self.writable = True
 
     def write(self, data: bytes) -> None:
         assert not self.aborted
@@ -134,6 +137,12 @@ class LinkedPeer(Peer):
 
     def resume_reading(self) -> None:
         self.reading = True
+
+    def limit_reads(self, size: int) -> None:
+        self.limit = size
+
+    def is_writable(self) -> bool:
+        return self.writable
 
     def unwritten(self) -> int:
         return sum(len(data) for data in self.written)
@@ -172,6 +181,9 @@ class FuzzedPeer(Peer):
         pass
 
     def resume_reading(self) -> None:
+        pass
+
+    def limit_reads(self, size: int) -> None:
         pass
 
     def unwritten(self) -> int:

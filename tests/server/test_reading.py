@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+import pytest
+
 from leveret.broker.broker import Broker, VhostSettings
 from leveret.protocols.detect import HEADER_AMQP091
+from leveret.protocols.ingress_throttle import MAX_READ, MIN_READ
 from leveret.protocols.opening import Protocols
 from leveret.protocols.services import Services, SessionSettings
 from leveret.security.users import UserStore
+from leveret.server import transport
 from leveret.server.server import Server
-from leveret.server.transport import READ_SIZE
+from leveret.server.transport import LIMITED_RECEIVE_BUFFER, SO_BUF_LOCK, SocketPeer
 from leveret.storage.memory import MemoryLog
 
 
@@ -59,7 +64,51 @@ def test_small_pieces_take_little_memory() -> None:
                     tracemalloc.stop()
             return peak - before
 
-    assert asyncio.run(scenario()) < READ_SIZE // 2
+    assert asyncio.run(scenario()) < MAX_READ // 2
+
+
+async def connected(server: Server, client: socket.socket) -> SocketPeer:
+    """Send the protocol header, and return the broker's side of the socket."""
+    client.sendall(HEADER_AMQP091)
+    await until(lambda: bool(server.services.sessions))
+    (session,) = server.services.sessions
+    assert isinstance(session.peer, SocketPeer)
+    return session.peer
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's buffers are those of Linux")
+def test_a_limited_socket_is_read_and_received_in_small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "LIMITED_FOR", 0.0)
+
+    async def scenario() -> None:
+        async with serving() as (server, port):
+            with socket.create_connection(("127.0.0.1", port)) as client:
+                peer = await connected(server, client)
+                (protocol,) = server.accepted
+                assert protocol._transport is not None
+                accepted = protocol._transport.get_extra_info("socket")
+                peer.limit_reads(MIN_READ)
+                assert len(protocol.get_buffer(-1)) == MIN_READ
+                assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 2 * LIMITED_RECEIVE_BUFFER
+                assert accepted.getsockopt(socket.SOL_SOCKET, SO_BUF_LOCK) != 0
+                peer.limit_reads(MAX_READ)
+                assert len(protocol.get_buffer(-1)) == MAX_READ
+                assert accepted.getsockopt(socket.SOL_SOCKET, SO_BUF_LOCK) != 0
+                await until(lambda: accepted.getsockopt(socket.SOL_SOCKET, SO_BUF_LOCK) == 0)
+
+    asyncio.run(scenario())
+
+
+def test_a_socket_is_writable_until_the_client_leaves_output_unread() -> None:
+    async def scenario() -> None:
+        async with serving() as (server, port):
+            with socket.create_connection(("127.0.0.1", port)) as client:
+                peer = await connected(server, client)
+                assert peer.is_writable()
+                peer.write(bytes(64 << 20))
+                assert not peer.is_writable()
+
+    asyncio.run(scenario())
 
 
 def test_pieces_of_several_sockets_do_not_mix() -> None:

@@ -222,6 +222,10 @@ class Consumer:
     def has_credit_for(self, size: int) -> bool:
         """Return whether there is credit for one more entry of `size` bytes."""
 
+    def is_writable(self) -> bool:
+        """Return whether its socket has taken all deliveries so far, so that the client is not the slower side."""
+        return True
+
     def wants(self, message: Message, entry: Entry | None) -> bool:
         """Return whether a selective consumer accepts this message. `entry` is None if it is in no queue yet."""
         return True

@@ -211,6 +211,10 @@ class DeferredQueues(Job):
         self.queues[queue] = None
         self.resume()
 
+    def has(self, queue: Queue) -> bool:
+        """Return whether deliveries of the queue continue in a later turn."""
+        return queue in self.queues
+
     def step(self) -> bool:
         if self.queues:
             queue = next(iter(self.queues))

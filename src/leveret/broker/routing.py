@@ -34,6 +34,7 @@ class Route:
     watch     observes the messages
     owner     the only user who may publish with it (to a sink transaction, whatever the routing key); "" for all users
     request   whether messages are requests to the broker, which alarms do not block, since they may end the alarm
+    latest    the queues of the latest message
     published  messages published to `queues` since the last `VhostStatistics.fold`
     """
 
@@ -42,6 +43,7 @@ class Route:
         "dynamic",
         "exchange",
         "exchange_name",
+        "latest",
         "owner",
         "published",
         "queues",
@@ -64,6 +66,7 @@ class Route:
         self.exchange_name = exchange_name
         self.routing_key = routing_key
         self.queues = queues
+        self.latest = queues
         self.depends = depends
         self.watch = watch
         self.owner = owner
@@ -184,3 +187,14 @@ def _depends(vhost: Vhost, exchange: Exchange, effort: Effort) -> bool:
                 waiting.append(alternate)
         waiting.extend(current.targets)
     return False
+
+
+def are_behind(queues: list[Queue]) -> bool:
+    """Return whether messages wait for the broker in every one of these queues that has consumers."""
+    behind = False
+    for queue in queues:
+        if queue.is_behind():
+            behind = True
+        elif len(queue.consumers):
+            return False
+    return behind

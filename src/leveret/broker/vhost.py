@@ -271,6 +271,8 @@ class Vhost:
     def route_message(self, route: Route, message: Message, more_keys: list[str], client: Client) -> list[Queue]:
         """Return the queues of one message whose route is `dynamic` or that has CC or BCC headers."""
         queues = self.queues_of(route, message, more_keys)
+        if route.depends:
+            route.latest = queues
         self.statistics.count(route.exchange, len(queues))
         self.statistics.count_incoming(route.exchange, queues)
         if route.watch is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import Final
 
 from leveret.broker.log import CommitWaiter, Log
@@ -17,9 +18,16 @@ OUTPUT: Final = "output"  # the client does not read its replies
 BACKLOG: Final = "backlog"  # a channel queues commands behind a slow one
 LOGIN: Final = "login"  # a password is being checked
 ALARM: Final = "alarm"  # memory or disk space is low
+# Reason to read less, or to withhold link credit: messages wait for the broker, not for their consumers.
+BEHIND: Final = "behind"
 
 # Uncommitted bytes above which the broker stops reading publishers.
 MAX_UNCOMMITTED: Final = 64 << 20
+# Bytes that the broker reads from a client per turn, powers of two: normally, and from publishers while it is behind.
+MAX_READ: Final = 256 << 10
+MIN_READ: Final = 4 << 10
+# Seconds for which a client that was slowed down is shown as such.
+SLOWED_FOR: Final = 5.0
 # Retry interval in seconds for input that was read before its client was throttled.
 THROTTLE_RETRY_INTERVAL: Final = 0.02
 
@@ -33,6 +41,9 @@ class IngressThrottle(CommitWaiter):
         session: the session of the connection; None once the connection is lost.
         reasons: reasons to pause; the socket is read if there are none.
         paused: whether the socket is not read.
+        limit: bytes that are read per turn.
+        slowed_at: monotonic time of the last read after which the broker was behind.
+        withheld: number of links whose credit is withheld, because the broker is behind.
     """
 
     def __init__(self, session: Session) -> None:
@@ -40,6 +51,37 @@ class IngressThrottle(CommitWaiter):
         # A dict, because an empty set takes four times as much memory.
         self.reasons: dict[str, None] = {}
         self.paused = False
+        self.limit = MAX_READ
+        self.slowed_at = -SLOWED_FOR
+        self.withheld = 0
+
+    def adapt(self, behind: bool) -> None:
+        """Read less per turn while the broker is `behind` with the messages that it has, otherwise more."""
+        if behind:
+            limit = max(self.limit >> 1, MIN_READ)
+            self.slowed_at = time.monotonic()
+        else:
+            limit = min(self.limit << 1, MAX_READ)
+        session = self.session
+        if limit != self.limit and session is not None:
+            self.limit = limit
+            session.peer.limit_reads(limit)
+
+    def withhold_credit(self) -> None:
+        """Note that a link gets no more credit (1.0), because the broker is behind."""
+        self.withheld += 1
+
+    def restore_credit(self) -> None:
+        """Note that a link may get credit again."""
+        self.withheld -= 1
+
+    def is_slowed(self) -> bool:
+        """Return whether the client publishes less, or did in the last seconds, because the broker is behind."""
+        return self.withheld > 0 or time.monotonic() - self.slowed_at < SLOWED_FOR
+
+    def reasons_shown(self) -> list[str]:
+        """Return why the client is paused or slowed down, sorted."""
+        return sorted([*self.reasons, BEHIND] if self.is_slowed() else self.reasons)
 
     def pause(self, reason: str) -> None:
         """Stop reading until every reason is released."""

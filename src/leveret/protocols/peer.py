@@ -110,6 +110,14 @@ class Peer:
     def resume_reading(self) -> None:
         """Continue reading from the socket."""
 
+    @abstractmethod
+    def limit_reads(self, size: int) -> None:
+        """Read at most `size` bytes per turn, a power of two."""
+
+    def is_writable(self) -> bool:
+        """Return whether the socket has taken all output so far."""
+        return True
+
     def hung_up(self) -> bool:
         """Return whether the client is known to have disconnected, without reading."""
         return False

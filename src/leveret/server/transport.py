@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import select
 import ssl
+import sys
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
+from socket import SO_RCVBUF, SOL_SOCKET
 from typing import Any, TypeAlias
 
 from leveret.protocols.detect import (
@@ -23,6 +26,7 @@ from leveret.protocols.detect import (
     detect,
     supported_header,
 )
+from leveret.protocols.ingress_throttle import MAX_READ
 from leveret.protocols.opening import Protocols
 from leveret.protocols.peer import Peer, Result
 from leveret.protocols.session import Session
@@ -31,12 +35,17 @@ from leveret.server.tls import COMPLETE, INCOMPLETE, TlsProtocol, hello_state
 
 logger = logging.getLogger("leveret.server")
 
+# Bytes that the kernel receives in advance from a client whose reads are limited; Linux doubles the number. By itself, it
+# receives megabytes: a fast publisher's messages would wait there instead of in a queue.
+LIMITED_RECEIVE_BUFFER = 128 << 10
+# Seconds without limited reads after which the kernel chooses the size again. Each reduction may lose packets in flight.
+LIMITED_FOR = 5.0
+# The option that, set to 0, lets Linux choose the buffer sizes again. The module socket has no name for it.
+SO_BUF_LOCK = 72
 # Bytes in the socket's buffer above which deliveries stop.
 HIGH_WATER = 1 << 20
 # Maximum number of pieces per write to a socket (IOV_MAX is at least 1024 on Linux, macOS and the BSDs).
 MAX_PIECES = 1024
-# Maximum bytes per read from a socket.
-READ_SIZE = 256 << 10
 # Bytes of a block of memory, which is freed at once.
 RETAINED = 1 << 20
 # Bytes per read from which the session copies what it keeps.
@@ -67,12 +76,20 @@ class Sockets:
     handshake_timeout: float
     admission: Admission
     accepted: set[SocketProtocol] = field(default_factory=set)
-    room: memoryview = field(default_factory=lambda: memoryview(bytearray(READ_SIZE)))
+    room: memoryview = field(default_factory=lambda: memoryview(bytearray(MAX_READ)))
     room_before_open: memoryview = field(init=False)
+    _parts: dict[int, memoryview] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.room_before_open = self.room[:READ_SIZE_BEFORE_OPEN]
+        self.room_before_open = self.part(READ_SIZE_BEFORE_OPEN)
         _retain_freed_memory()
+
+    def part(self, size: int) -> memoryview:
+        """Return the first bytes of the read buffer; the few sizes share their parts."""
+        part = self._parts.get(size)
+        if part is None:
+            part = self._parts[size] = self.room[:size]
+        return part
 
 
 def _retain_freed_memory() -> None:
@@ -87,14 +104,22 @@ def _retain_freed_memory() -> None:
 class SocketPeer(Peer):
     """The session's interface to its socket."""
 
-    __slots__ = ("_executor", "_loop", "_on_open", "_timers", "_transport")
+    __slots__ = ("_executor", "_gathers", "_limit_reads", "_loop", "_on_open", "_reader", "_timers", "_transport")
 
-    def __init__(self, transport: asyncio.Transport, sockets: Sockets, on_open: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        sockets: Sockets,
+        on_open: Callable[[], None],
+        limit_reads: Callable[[int], None],
+    ) -> None:
         super().__init__()
         self._transport = transport
         self._loop = sockets.loop
         self._executor = sockets.executor
         self._on_open = on_open
+        self._limit_reads = limit_reads
+        self._reader = _reader_of(transport)
         self._timers: tuple[asyncio.TimerHandle, ...] = ()
         address = transport.get_extra_info("peername") or ("", 0)
         own = transport.get_extra_info("sockname") or ("", 0)
@@ -157,6 +182,13 @@ class SocketPeer(Peer):
         if not self._transport.is_closing():
             self._transport.resume_reading()
 
+    def limit_reads(self, size: int) -> None:
+        self._limit_reads(size)
+
+    def is_writable(self) -> bool:
+        # TLS has a buffer of its own, above that of the socket.
+        return not self._transport.get_write_buffer_size() and not self._reader.get_write_buffer_size()
+
     def hung_up(self) -> bool:
         socket = self._transport.get_extra_info("socket")
         if socket is None or socket.fileno() < 0:
@@ -179,6 +211,7 @@ class SocketPeer(Peer):
             timer.cancel()
         self._timers = ()
         self._on_open = _nothing
+        self._limit_reads = _limit_nothing
 
     def run_blocking(self, function: Callable[[], Result], done: Callable[[Result], None]) -> None:
         future = self._loop.run_in_executor(self._executor, function)
@@ -192,6 +225,10 @@ class SocketPeer(Peer):
 
 def _nothing() -> None:
     """Do nothing; callback of a socket that is open or closed."""
+
+
+def _limit_nothing(size: int) -> None:
+    """Do nothing; callback of a closed socket."""
 
 
 # An event loop transport, including its private attributes.
@@ -241,8 +278,10 @@ class SocketProtocol(asyncio.BufferedProtocol):
         "_first",
         "_host",
         "_ignoring",
+        "_limited",
         "_peer",
         "_reader",
+        "_release",
         "_resuming",
         "_room",
         "_sockets",
@@ -263,6 +302,8 @@ class SocketProtocol(asyncio.BufferedProtocol):
         self._ignoring = False
         self._upgrading = False
         self._resuming = False
+        self._limited = False
+        self._release: asyncio.TimerHandle | None = None
         self._room = sockets.room_before_open
         self._transport: asyncio.Transport | None = None
         self._reader: SelectorTransport = None
@@ -298,6 +339,34 @@ class SocketProtocol(asyncio.BufferedProtocol):
         self._room = self._sockets.room
         self._sockets.admission.leave(self)
         self._end_deadline()
+
+    def _limit_reads(self, size: int) -> None:
+        """Read at most `size` bytes at a time. The kernel then receives less in advance, too."""
+        self._room = self._sockets.part(size)
+        if sys.platform != "linux":
+            return
+        if size < MAX_READ:
+            self._cancel_release()
+            if not self._limited:
+                self._limited = True
+                self._set_option(SO_RCVBUF, LIMITED_RECEIVE_BUFFER)
+        elif self._limited and self._release is None:
+            self._release = self._sockets.loop.call_later(LIMITED_FOR, self._release_buffer)
+
+    def _release_buffer(self) -> None:
+        """Let the kernel choose the size of the receive buffer again."""
+        self._release = None
+        self._limited = False
+        self._set_option(SO_BUF_LOCK, 0)
+
+    def _cancel_release(self) -> None:
+        if self._release is not None:
+            self._release.cancel()
+            self._release = None
+
+    def _set_option(self, option: int, value: int) -> None:
+        with contextlib.suppress(OSError):  # the socket is closed, or the kernel has no such option
+            self._reader.get_extra_info("socket").setsockopt(SOL_SOCKET, option, value)
 
     def _end_deadline(self) -> None:
         if self._deadline is not None:
@@ -342,7 +411,7 @@ class SocketProtocol(asyncio.BufferedProtocol):
         if found in (UNKNOWN, TLS_HEADER, TLS_HELLO):
             self._reject(found)
             return
-        self._peer = SocketPeer(transport, self._sockets, self._opened)
+        self._peer = SocketPeer(transport, self._sockets, self._opened, self._limit_reads)
         session = self._sockets.protocols.make_session(found, self._peer)
         self.session = session
         rest = self._first[HEADER_SIZE:]
@@ -444,6 +513,7 @@ class SocketProtocol(asyncio.BufferedProtocol):
         self._sockets.accepted.discard(self)
         self._sockets.admission.leave(self)
         self._end_deadline()
+        self._cancel_release()
         if self.session is not None:
             self.session.connection_lost()
             self.session = None

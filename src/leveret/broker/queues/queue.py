@@ -288,6 +288,10 @@ class Queue(Destination):
     def can_deliver_now(self, message: Message) -> bool:
         """Return whether a message published now would reach a consumer at once (0-9-1 basic.publish.immediate)."""
 
+    def is_behind(self) -> bool:
+        """Return whether messages wait for the broker: a consumer with credit and a writable socket gets them later."""
+        return False
+
     # Settlement
 
     @abstractmethod

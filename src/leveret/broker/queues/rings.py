@@ -56,6 +56,7 @@ class Rings:
     rings               all rings by priority
     serving             the negated priorities of the rings that may have consumers, as a heap
     strays              number of consumers in rings that have left
+    waiting_consumer    the consumer that was last parked until the next turn, although it had credit and a writable socket
     """
 
     def __init__(self, broker: Broker, single_active: bool) -> None:
@@ -68,6 +69,7 @@ class Rings:
         self.rings = NO_RINGS
         self.serving = NO_PRIORITIES
         self.strays = 0
+        self.waiting_consumer: Consumer | None = None
 
     def __len__(self) -> int:
         return len(self.consumers)
@@ -77,6 +79,20 @@ class Rings:
 
     def __contains__(self, consumer: Consumer) -> bool:
         return consumer in self.consumers
+
+    def wait_for_turn(self, consumer: Consumer) -> None:
+        """Note that a consumer with credit and a writable socket gets its next entries in the next turn."""
+        self.waiting_consumer = consumer
+
+    def is_behind(self) -> bool:
+        """Return whether a consumer with credit and a writable socket waits for the next turn."""
+        consumer = self.waiting_consumer
+        if consumer is None:
+            return False
+        if consumer.parked and not consumer.left and consumer.is_writable():
+            return True
+        self.waiting_consumer = None
+        return False
 
     def is_exclusive(self) -> bool:
         """Return whether there is an exclusive consumer."""
@@ -175,6 +191,8 @@ class Rings:
         if consumer.left:
             return
         consumer.leave()
+        if self.waiting_consumer is consumer:
+            self.waiting_consumer = None
         if consumer.parked:
             return
         consumer.park()
@@ -195,6 +213,7 @@ class Rings:
         """Remove all consumers, and return them."""
         consumers = list(self.consumers)
         self.consumers = {}
+        self.waiting_consumer = None
         self.exclusive_consumer = self.active_consumer = None
         self.ring = NO_RING
         self.rings = NO_RINGS

@@ -353,6 +353,9 @@ class ClassicQueue(Queue):
     def get(self, no_ack: bool, audience: int = 0, scope: object | None = None) -> Entry | None:
         return None if self.paused else self.dispatcher.get(self, no_ack, audience, scope)
 
+    def is_behind(self) -> bool:
+        return self.ready_count > 0 and (self.dispatcher.is_behind() or self.broker.jobs.deferred.has(self))
+
     def can_deliver_now(self, message: Message) -> bool:
         if self.paused:
             return False

@@ -71,9 +71,14 @@ class ChannelConsumer(Consumer):
             return False
         connection = channel.connection
         if connection.output.paused or connection.engine.pending > QUANTUM or connection.broker.converted > MAX_CONVERTED:
+            if not self.apart and self.is_writable():
+                self.queue.consumers.wait_for_turn(self)
             connection.starve()
             return False
         return True
+
+    def is_writable(self) -> bool:
+        return self.on_channel.connection.output.is_writable()
 
     def count_size(self, size: int) -> None:
         """Add to the bytes in the window of the consumer."""

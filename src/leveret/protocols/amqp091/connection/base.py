@@ -15,6 +15,7 @@ from typing import Final
 from leveret.broker.errors import BrokerError
 from leveret.broker.message import Message
 from leveret.broker.queues.queue import Queue
+from leveret.broker.routing import are_behind
 from leveret.management.descriptions import ChannelInfo, ConnectionInfo, TransactionInfo
 from leveret.management.json_values import ClientTable
 from leveret.protocols.amqp091.channel.channel import Channel
@@ -25,7 +26,7 @@ from leveret.protocols.amqp091.connection.handshake import Handshake
 from leveret.protocols.amqp091.connection.heartbeat import Heartbeat
 from leveret.protocols.amqp091.connection.outgoing import QUANTUM, ConnectionOutput, Sending
 from leveret.protocols.amqp091.reply_codes import CODES, FAILURE, HARD_ERRORS, reply_text
-from leveret.protocols.ingress_throttle import ALARM, BACKLOG, TURN
+from leveret.protocols.ingress_throttle import ALARM, BACKLOG, MAX_READ, TURN
 from leveret.protocols.peer import Peer
 from leveret.protocols.services import Services
 from leveret.protocols.vhost_session import VhostSession
@@ -63,6 +64,8 @@ METHOD_WORK: Final = 15
 OPEN_WORK: Final = 30
 # Units of work of closing a channel.
 CHANNEL_WORK: Final = 5
+# Queues or channels (as a power of two) that are checked for one unit of work.
+WORK_SHIFT: Final = 3
 # Content up to this size may be a request to the broker, which becomes known only when it is complete.
 MAX_REQUEST_BYTES: Final = 64 << 10
 
@@ -149,6 +152,30 @@ class BaseConnection(VhostSession):
             self.rest.extend(commands)
         else:
             self._perform_all(commands)
+        if commands:
+            self._adapt_reads(commands[-1])
+
+    def _adapt_reads(self, last: Command) -> None:
+        """Read less from a publisher while the broker is behind with its queues: those of the last command of this read."""
+        behind = False
+        if isinstance(last, Publish):
+            route = self.routes.get(last.address)
+            if route is not None:
+                self.broker.work += len(route.latest) >> WORK_SHIFT
+                behind = are_behind(route.latest) and not self._must_be_read()
+        elif isinstance(last, (ContentStart, ContentPart)):
+            return  # the queues are known when the message is complete
+        if behind or self.ingress.limit < MAX_READ:
+            self.ingress.adapt(behind)
+
+    def _must_be_read(self) -> bool:
+        """Return whether the client consumes, or has something to settle or to commit."""
+        channels = self.channels
+        self.broker.work += len(channels) >> WORK_SHIFT
+        for channel in channels.values():
+            if len(channel.consumers) or len(channel.unacked) or len(channel.transaction):
+                return True
+        return False
 
     def _parse(self, data: Input) -> list[Command]:
         """Return the commands in the data, or as many as one turn may parse."""
@@ -632,4 +659,6 @@ class BaseConnection(VhostSession):
             return "closing"
         if not self.opened:
             return "opening"
-        return "blocked" if ALARM in self.ingress.reasons else "running"
+        if ALARM in self.ingress.reasons:
+            return "blocked"
+        return "flow" if self.ingress.is_slowed() else "running"

@@ -96,6 +96,10 @@ class ConnectionOutput:
         self._queued: deque[bytes | Sending] | None = None
         self._due = False
 
+    def is_writable(self) -> bool:
+        """Return whether the socket has taken all output so far."""
+        return not self.paused and self._peer.is_writable()
+
     def starve(self) -> None:
         """Note that a consumer was parked. The consumers are woken when deliveries may resume."""
         self._starved = True

@@ -490,6 +490,10 @@ class Connection(VhostSession):
             return True
         return False
 
+    def is_writable(self) -> bool:
+        """Return whether the socket has taken all output so far."""
+        return not self.paused and self.peer.is_writable()
+
     def flush(self) -> None:
         self.dirty = False
         if not self.closing:
@@ -594,4 +598,6 @@ class Connection(VhostSession):
     def _state(self) -> str:
         if self.closing:
             return "closing"
-        return "running" if self.opened else "opening"
+        if not self.opened:
+            return "opening"
+        return "flow" if self.ingress.is_slowed() else "running"

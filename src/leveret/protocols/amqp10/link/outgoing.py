@@ -88,14 +88,20 @@ class LinkConsumer(Consumer):
         if link.credit <= 0:
             return False
         session = link.session
-        if session.remote_window <= 0 or session.sending:
+        if session.remote_window <= 0:
             return False
         connection = session.connection
-        if (
-            connection.paused or connection.output.pending > QUANTUM or connection.broker.converted > MAX_CONVERTED
-        ) and connection.is_full():
+        if session.sending or (
+            (connection.paused or connection.output.pending > QUANTUM or connection.broker.converted > MAX_CONVERTED)
+            and connection.is_full()
+        ):
+            if connection.starved and not self.apart and self.is_writable() and (self.no_ack or session.has_window()):
+                self.queue.consumers.wait_for_turn(self)
             return False
         return self.no_ack or session.has_window()
+
+    def is_writable(self) -> bool:
+        return self.link.session.connection.is_writable()
 
     def protocol(self) -> str:
         return "1.0"
