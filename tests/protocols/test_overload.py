@@ -8,8 +8,11 @@ import pytest
 
 from leveret.protocols.amqp091.connection.outgoing import QUANTUM
 from leveret.protocols.ingress_throttle import ALARM, BEHIND, MAX_READ, MIN_READ, SLOWED_FOR
+from leveret.wire.amqp10.messaging import Properties
+from leveret.wire.amqp10.transport import Flow
 from tests.protocols.amqp09.support import Client as Client09
-from tests.protocols.amqp10.support import make_site
+from tests.protocols.amqp10.support import Sender, connect, make_site, message
+from tests.protocols.amqp10.transaction.test_transactions import Controller
 from tests.protocols.support import Channel, Site
 
 # More than a connection gets in one turn, in messages that are encoded as a whole.
@@ -208,3 +211,134 @@ class TestReads:
         session.ingress.release(ALARM)
         session.ingress.slowed_at -= SLOWED_FOR
         assert session.describe().state == "running" and session.ingress.reasons_shown() == []
+
+
+def open_sender(site: Site) -> Sender:
+    """Open a link to the queue over 1.0."""
+    sender = connect(site).begin().sender("q")
+    assert sender.credit == 8
+    return sender
+
+
+def send(sender: Sender, count: int) -> None:
+    """Send messages without letting the broker take another turn."""
+    for _ in range(count):
+        sender.send(message(BODY), settled=True, run=False)
+    sender.client.session.data_received(sender.client.output.to_send())
+
+
+def granted(sender: Sender) -> list[int | None]:
+    """Return the credit in the flows that the broker has sent, without letting it take another turn."""
+    client = sender.client
+    client.received.extend(client.reader.receive(b"".join(client.peer.written)))
+    client.peer.written.clear()
+    found = [frame.link_credit for frame in client.received if isinstance(frame, Flow)]
+    client.received.clear()
+    return found
+
+
+class TestCredit:
+    def test_credit_is_withheld_while_the_queue_is_behind(self, site: Site) -> None:
+        consumer = consume(site)
+        sender = open_sender(site)
+        flood(site.channel())
+        send(sender, 6)
+        assert granted(sender) == []
+        session = sender.client.session
+        assert session.describe().state == "flow"
+        assert session.ingress.reasons_shown() == [BEHIND]
+        site.run()
+        assert granted(sender) == [8]
+        assert session.describe().state == "running" and session.ingress.reasons_shown() == []
+        assert len(consumer.deliveries()) == MESSAGES + 6
+
+    def test_credit_that_is_left_can_be_used(self, site: Site) -> None:
+        consumer = consume(site)
+        sender = open_sender(site)
+        flood(site.channel())
+        send(sender, 6)
+        send(sender, 2)
+        assert granted(sender) == []
+        site.run()
+        assert granted(sender) == [8]
+        assert len(consumer.deliveries()) == MESSAGES + 8
+
+    def test_a_consumer_that_does_not_read_withholds_no_credit(self, site: Site) -> None:
+        consumer = consume(site)
+        consumer.client.peer.writable = False
+        sender = open_sender(site)
+        flood(site.channel())
+        send(sender, 6)
+        assert site.vhost.queues["q"].ready_count > 0
+        assert granted(sender) == [8]
+
+    def test_credit_is_granted_when_the_socket_of_the_consumer_fills(self, site: Site) -> None:
+        consumer = consume(site)
+        sender = open_sender(site)
+        flood(site.channel())
+        send(sender, 6)
+        assert granted(sender) == []
+        consumer.client.session.pause_writing()
+        site.run()
+        assert site.vhost.queues["q"].ready_count > 0
+        assert granted(sender) == [8]
+
+    def test_credit_is_withheld_if_a_consumer_over_1_0_waits_for_the_broker(self, site: Site) -> None:
+        site.channel().declare()
+        receiver = connect(site, container="receiver").begin().receiver("q", 1000)
+        sender = open_sender(site)
+        flood(site.channel())
+        send(sender, 6)
+        assert granted(sender) == []
+        site.run()
+        assert granted(sender) == [8]
+        assert len([frame for frame in receiver.deliveries() if not frame.more]) == MESSAGES + 6
+
+    def test_the_anonymous_terminus_follows_the_latest_message(self, site: Site) -> None:
+        consume(site)
+        sender = connect(site).begin().sender(None)
+        flood(site.channel())
+        properties = Properties(to="q")
+        for _ in range(6):
+            sender.send(message(BODY, properties=properties), settled=True, run=False)
+        sender.client.session.data_received(sender.client.output.to_send())
+        assert granted(sender) == []
+        site.run()
+        assert granted(sender) == [8]
+
+    @pytest.mark.parametrize("held", ["a receiver", "a transaction"])
+    def test_a_connection_that_must_be_read_gets_credit(self, site: Site, held: str) -> None:
+        consume(site)
+        sender = open_sender(site)
+        session = sender.session
+        site.channel().declare("own")
+        if held == "a receiver":
+            session.receiver("own")
+        else:
+            Controller(session).declare()
+        flood(site.channel())
+        granted(sender)
+        send(sender, 6)
+        assert granted(sender) == [8]
+
+    def test_a_link_that_is_detached_is_forgotten(self, site: Site) -> None:
+        consume(site)
+        sender = open_sender(site)
+        flood(site.channel())
+        send(sender, 6)
+        assert granted(sender) == []
+        sender.client.drop()
+        site.run()
+        assert len(site.protocols.amqp10.withheld_credit) == 0
+
+    def test_an_alarm_keeps_the_credit_until_it_ends(self, site: Site) -> None:
+        consume(site)
+        sender = open_sender(site)
+        flood(site.channel())
+        send(sender, 6)
+        site.services.set_alarm("memory")
+        site.run()
+        assert granted(sender) == [0]
+        site.services.set_alarm("")
+        site.run()
+        assert granted(sender) == [8]

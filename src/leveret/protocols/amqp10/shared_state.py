@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from leveret.protocols.amqp10.link.withheld_credit import WithheldCredit
 from leveret.protocols.amqp10.settings import Amqp10Settings
 from leveret.protocols.amqp10.terminus.registry import TerminusRegistry
 from leveret.protocols.amqp10.terminus.terminus import Key
@@ -25,6 +26,7 @@ class Amqp10State(SharedState):
     Attributes:
         links: attached links by identity.
         containers: memberships of connections in each container, by vhost, user and container-id.
+        withheld_credit: links whose credit is withheld.
         termini: termini, which may outlive their links.
     """
 
@@ -33,6 +35,7 @@ class Amqp10State(SharedState):
         self.settings = settings or Amqp10Settings()
         self.links: dict[Key, Link] = {}
         self.containers: dict[ContainerKey, dict[ContainerMembership, None]] = {}
+        self.withheld_credit = WithheldCredit(services.broker.jobs)
         self.termini = TerminusRegistry(services.broker, self.settings)
         services.register(self)
 

@@ -542,6 +542,14 @@ class Connection(VhostSession):
 
     # Back pressure
 
+    def must_be_read(self) -> bool:
+        """Return whether the client consumes, or has something to settle or to discharge."""
+        if len(self.transactions):
+            return True
+        sessions = self.sessions.by_channel
+        self.broker.work += len(sessions) >> 3
+        return any(session.consumes() for session in sessions.values())
+
     def count_partial(self, size: int) -> None:
         """Count bytes of incomplete deliveries; a negative number when they are complete or dropped."""
         self.partial += size

@@ -8,7 +8,7 @@ from leveret.broker.bodies import Body, StoredBody
 from leveret.broker.errors import BrokerError
 from leveret.broker.exchanges.control import CONTROL
 from leveret.broker.message import make_address
-from leveret.broker.routing import Route
+from leveret.broker.routing import Route, are_behind
 from leveret.protocols.amqp10.errors import LinkRefused, Refusal, SessionRefused, condition_of, make_error
 from leveret.protocols.amqp10.link import section_offsets
 from leveret.protocols.amqp10.link.link import Link
@@ -46,6 +46,8 @@ MIN_PARTIAL_BYTES: Final = 1 << 20
 # Maximum number of deliveries of a session or terminus that the client has not settled (receiver settle mode second). At
 # the limit, the client receives no more credit.
 MAX_UNSETTLED: Final = 20_000
+# Queues (as a power of two) that are checked for one unit of work.
+WORK_SHIFT: Final = 3
 # Units of work to resolve the destination of a message to an anonymous terminus, and to refuse it.
 RESOLVED: Final = 3
 REFUSED: Final = 15
@@ -79,6 +81,8 @@ class IncomingLink(Link):
         ignored: whether the payload of the current delivery is ignored.
         resumed: the current delivery if the client resumes it, and the broker knows it; None otherwise.
         skip: bytes to skip because they were received before.
+        latest_route: route of the latest message.
+        behind: whether the client gets no more credit, because the broker is behind with the queues of the target.
         credit_slack: number of resumed deliveries, which clients may or may not count against the credit.
     """
 
@@ -96,6 +100,7 @@ class IncomingLink(Link):
         self.may_reject = not (isinstance(source, Source) and source.outcomes) or REJECTED in source.outcomes
         self.address = b""
         self.route: Route | None = None
+        self.latest_route: Route | None = None
         self.topology = -1
         self.generation = -1
         self.account: Any = None
@@ -117,6 +122,7 @@ class IncomingLink(Link):
         # Application data of a complete message, if it is not in memory.
         self.stored: StoredBody | None = None
         self.withheld = False
+        self.behind = False
         # Whether durable messages are refused because the target node would lose them.
         self.rejects_durable = False
         # Temporary topic that receives the messages.
@@ -160,7 +166,9 @@ class IncomingLink(Link):
         self.grant()
 
     def grant(self) -> None:
-        """Grant credit when the client has used half of it, unless there is an alarm."""
+        """Grant credit when the client has used half of it, unless there is an alarm or the broker is behind."""
+        if self.behind:
+            return
         if (
             (self.credit <= self.max_credit >> 1 or self.withheld)
             and (self.is_alarm_exempt() or not self.session.connection.services.alarm)
@@ -168,9 +176,28 @@ class IncomingLink(Link):
             and len(self.session.unsettled) < MAX_UNSETTLED
             and (self.target is None or len(self.target.deliveries) < MAX_UNSETTLED)
         ):
+            if self._is_behind():
+                self.behind = True
+                self.session.connection.ingress.withhold_credit()
+                self.session.connection.shared.withheld_credit.add(self)
+                return
             self.withheld = False
             self.credit = self.max_credit
             self.send_flow()
+
+    def grant_again(self) -> None:
+        """Grant the credit that was withheld, unless the broker is still behind."""
+        self.behind = False
+        self.session.connection.ingress.restore_credit()
+        self.grant()
+
+    def _is_behind(self) -> bool:
+        """Return whether messages wait for the broker in the queues of the target, and the client needs no credit first."""
+        route = self.latest_route
+        if route is None:
+            return False
+        self.session.broker.work += len(route.latest) >> WORK_SHIFT
+        return are_behind(route.latest) and not self.session.connection.must_be_read()
 
     def is_alarm_exempt(self) -> bool:
         """Return whether the link keeps its credit during an alarm."""
@@ -424,7 +451,7 @@ class IncomingLink(Link):
         """Count a delivery against the credit."""
         self.delivery_count = (self.delivery_count + 1) & MASK
         self.credit -= 1
-        if self.credit <= self.max_credit >> 1:
+        if self.credit <= self.max_credit >> 1 and not self.behind:
             self.grant()
 
     def _finish(self, payload: bytes, stored: StoredBody | None = None) -> None:
@@ -495,6 +522,7 @@ class IncomingLink(Link):
                 self.topology = vhost.topology
                 self.generation = connection.users.generation
                 self.account = connection.account
+        self.latest_route = route
         message = make_message(sections, address, connection.broker.timers, connection.number)
         if self.stored is not None:
             message.body = self.stored

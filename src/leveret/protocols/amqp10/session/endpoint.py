@@ -552,6 +552,13 @@ class SessionEndpoint(UnackedOwner):
         for link in self.handles.values():
             link.alarm(on)
 
+    def consumes(self) -> bool:
+        """Return whether the client receives, or has something to settle."""
+        if self.unacked or self.acquired or self.copies or self.retiring or self.unsettled:
+            return True
+        self.broker.work += len(self.handles) >> 3
+        return any(not link.receives for link in self.handles.values())
+
     def numbers_of(self, consumer: Consumer) -> list[int]:
         """Return the ids of the unsettled deliveries to a consumer, in order."""
         if self.by_holder is not None:
