@@ -103,6 +103,7 @@ def test_sentences_about_publishers(console: Console) -> None:
         ([connection, [], {"reasons": ["alarm"], "alarm": "memory"}], ["The memory alarm blocks this connection"]),
         ([connection, [], {"reasons": [], "alarm": "disk"}], ["as soon as it publishes"]),
         ([connection, [], {"reasons": ["commit"], "alarm": ""}], ["The disk is slower"]),
+        ([connection, [], {"reasons": ["behind"], "alarm": ""}], ["The broker is behind"]),
         ([connection, [], {"reasons": ["backlog", "output"], "alarm": ""}], ["Commands of a channel", "does not read"]),
         ([connection | {"channels": 10}, [], nothing], ["The limit of 10 channels"]),
         ([connection, [unconfirmed], nothing], ["3 published messages are not confirmed"]),

@@ -540,9 +540,9 @@ class UnackedChannel(UnackedQueue):
 
 
 class Throttling(Answer):
-    """Why the broker does not read from a connection, and the alarm of the node, if any."""
+    """Why the broker does not read from a connection, or reads less, and the alarm of the node, if any."""
 
-    reasons: list[Literal["alarm", "backlog", "commit", "login", "output", "turn"]]
+    reasons: list[Literal["alarm", "backlog", "behind", "commit", "login", "output", "turn"]]
     alarm: str
 
 

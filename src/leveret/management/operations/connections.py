@@ -39,11 +39,12 @@ class OfConnection(Request, kw_only=True):
 
 
 class Throttling(Reply, kw_only=True):
-    """Why the broker does not read from a connection.
+    """Why the broker does not read from a connection, or reads less.
 
     Attributes:
         reasons: `alarm`; `commit` while too many bytes are uncommitted; `output` while the client does not read; `backlog`
-            while commands of a channel wait for a slow one; `login`; `turn` for input that waits for the next turn.
+            while commands of a channel wait for a slow one; `login`; `turn` for input that waits for the next turn;
+            `behind` while the broker reads less, or grants no link credit, because messages wait for the broker itself.
         alarm: The alarm of the node that blocks publishers, or "".
     """
 
@@ -138,9 +139,9 @@ def list_session_links(context: Context, request: OfConnection) -> Iterator[Sess
 
 
 def throttling(context: Context, request: OfConnection) -> Throttling:
-    """Return why the broker does not read from a connection."""
+    """Return why the broker does not read from a connection, or reads less."""
     ingress = getattr(context.managed.session(request.number), "ingress", None)
-    return Throttling(reasons=[] if ingress is None else sorted(ingress.reasons), alarm=context.managed.alarm())
+    return Throttling(reasons=[] if ingress is None else ingress.reasons_shown(), alarm=context.managed.alarm())
 
 
 def list_consumers(context: Context, request: ListConsumers) -> Iterator[ConsumerInfo | None]:

@@ -100,6 +100,7 @@ const THROTTLED = {
   commit: "The disk is slower than the publishers: the broker reads no more until messages are committed.",
   output: "The client does not read what the broker sends, so that the broker reads nothing from it.",
   backlog: "Commands of a channel wait for a slow one, such as a commit.",
+  behind: "The broker is behind: its queues have messages that it could deliver, so it reads less from this publisher until it has.",
 };
 
 /**
