@@ -6,6 +6,7 @@ import pytest
 
 from leveret.broker.message import Entry
 from leveret.broker.queues.classic.queue import ClassicQueue
+from leveret.broker.queues.classic.ready_list import PAGED_AT_ONCE
 from tests.broker.support import Keeper, Taker, World, figures
 
 BODIES = [f"{number:04}" for number in range(60)]
@@ -84,6 +85,18 @@ def test_with_an_overflow_log_they_are_paged_too() -> None:
     assert world.contents(queue) == BODIES
     world.run()
     assert world.overflow is not None and world.overflow.rows == {} and world.log.rows == {}
+
+
+def test_paging_keeps_pace_with_a_publisher_that_sends_much_in_each_turn() -> None:
+    world = World(page_above=10_000, overflow=True)
+    queue = world.queue()
+    bodies = ["m"] * (4 * PAGED_AT_ONCE)
+    for _ in range(4):
+        world.push(queue, *bodies)
+        world.run()
+    backlog = queue.ready.backlog
+    assert len(backlog) == 4 * len(bodies)
+    assert len(backlog) - backlog.paged <= 2 * len(bodies)
 
 
 def test_a_mixture_of_both() -> None:

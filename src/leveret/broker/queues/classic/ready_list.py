@@ -272,8 +272,12 @@ class ReadyList:
             self.broker.paging.add(queue)
         elif len(young) > YOUNG_ENTRIES:
             self.broker.work += self.page_young(backlog) >> PAGE_SHIFT
-            if young and young[0].row is None:
-                self._store(islice(young, PAGED_AT_ONCE))
+            if young:
+                if young[0].row is None:
+                    self._store(islice(young, PAGED_AT_ONCE))
+                # Each push stores its own entry, too: of the others, one part is stored per commit, which is less than fast
+                # publishers send meanwhile.
+                self._store((young[len(young) - 1],))
 
     def page_young(self, backlog: Backlog) -> int:
         """Replace committed young entries by their positions, oldest first. Return how many, at most PAGED_AT_ONCE."""
