@@ -1,9 +1,11 @@
-"""`make bench-scale`: many connections, many queues, one deep queue, and what a message costs as each of them grows.
+"""`make bench-scale`: many connections, many queues, one deep queue, publishers that never pause, and what a
+message costs as each of them grows.
 
     make bench-scale                              all commands, about twenty-five minutes
     make bench-scale ARGS="idle --connections 10000"
     make bench-scale ARGS="deep --messages 10000000"
     make bench-scale ARGS="declares --queues 100000"
+    make bench-scale ARGS="overload --seconds 60"
     make bench-scale ARGS="growth --line bindings --limit 100000"
 
 Each command takes --broker compiled (if the modules are compiled), pure or rabbitmq.
@@ -23,7 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench import brokers, generator, growth
+from bench import brokers, generator, growth, workloads
 
 # The load of the other queue, whose latency must not suffer: few messages, durable, with confirms.
 BYSTANDER = ("--rate", "1000", "--durable", "--ack-every", "1", "--prefix", "bystander", "--warmup", "1")
@@ -221,7 +223,64 @@ def grow(chosen: argparse.Namespace, contender: brokers.Contender) -> dict[str, 
     return {"microseconds": costs}
 
 
-COMMANDS = {"idle": idle, "declares": declares, "deep": deep, "growth": grow}
+# Publishers without confirms that never pause; latency counts from the call that sends.
+FLOOD = (*workloads.FLOOD, "--prefix", "flood")
+# Messages per second that a slow consumer reads.
+SLOW_RATE = 20_000
+# A publisher of an idle queue beside the flood.
+IDLE_RATE = 10_000
+MAX_MEMORY_PER_MESSAGE = 64
+
+
+def overload(chosen: argparse.Namespace, contender: brokers.Contender) -> dict[str, Any]:
+    """Measure publishers that send more than the broker delivers, and what they do to other queues."""
+    port = contender.port
+    span = ("--seconds", str(chosen.seconds), "--warmup", "2")
+    alone = generator.run(port, "run", *BYSTANDER, "--seconds", str(BYSTANDER_SECONDS))
+    base = max(alone["latency_us"]["p99"], 1)
+    say(f"  another queue's p99 alone: {base / 1e3:.2f} ms")
+
+    flood = generator.run(port, "run", *FLOOD, *span, watch=contender.pid, timeout=7200)
+    rate = flood["delivered"] / flood["seconds"]
+    median, tail = (flood["latency_us"][name] / 1e3 for name in ("p50", "p99"))
+    say(f"  one publisher and one consumer: {rate:,.0f} messages/s, {flood['backlog']:,} waiting at the end")
+
+    idle_queue = ("--rate", str(IDLE_RATE), "--window", "0", "--no-ack", "--prefix", "idle", *span)
+    busy = generator.Load(port, "run", *FLOOD, "--seconds", "1000000")
+    try:
+        during_flood = generator.run(port, "run", *idle_queue, timeout=7200)
+    finally:
+        busy.stop()
+    reached = during_flood["delivered"] / during_flood["seconds"]
+
+    slow = ("--publishers", "4", "--consume-rate", str(SLOW_RATE))
+    before = status(contender.pid, "VmRSS")
+    many, during_slow = beside(
+        contender, lambda: generator.run(port, "run", *FLOOD, *slow, *span, watch=contender.pid, timeout=7200)
+    )
+    waiting = max(many["published"] - many["delivered"], 1)
+    grown = (many["broker_rss_kb"] / 1024 - before) * (1 << 20) / waiting
+    say(
+        f"  four publishers and a slow consumer: {many['published'] / many['seconds']:,.0f} messages/s in,"
+        f" {many['delivered'] / many['seconds']:,.0f} out; {before:.0f} MB before,"
+        f" {many['broker_rss_kb'] / 1024:.0f} MB after"
+    )
+    return {
+        "alone": alone,
+        "flood": flood,
+        "idle_queue": during_flood,
+        "slow_consumer": many,
+        "during_slow_consumer": during_slow,
+        "throughput": judge("time per message of the flood", 1e6 / rate, 1, "µs"),
+        "median": judge("median latency of the flood", median, 50, "ms"),
+        "p99": judge("p99 latency of the flood", tail, 150, "ms"),
+        "idle": judge("slow-down of an idle queue's publisher beside the flood", IDLE_RATE / reached, 1.1, "x"),
+        "memory": judge("memory per waiting message", grown, MAX_MEMORY_PER_MESSAGE, "bytes"),
+        "p99_slow": judge("other queue's p99 beside the slow consumer", during_slow["latency_us"]["p99"] / base, 2, "x"),
+    }
+
+
+COMMANDS = {"idle": idle, "declares": declares, "deep": deep, "overload": overload, "growth": grow}
 
 
 def main() -> int:
@@ -234,6 +293,7 @@ def main() -> int:
     parser.add_argument("--messages", type=int, default=10_000_000)
     parser.add_argument("--line", action="append", choices=list(growth.LINES), help="what grows (default: everything)")
     parser.add_argument("--limit", type=int, help="the largest value of each line (default: all of them)")
+    parser.add_argument("--seconds", type=float, default=60, help="measured time of each overload (default 60)")
     parser.add_argument("--output", type=Path, default=generator.OUTPUT)
     chosen = parser.parse_args()
     with contextlib.suppress(ValueError):

@@ -32,6 +32,8 @@ MEGABYTE = (
 )
 # AMQP 0-9 has no confirms. Instead, the number of undelivered messages bounds a publisher.
 UNCONFIRMED = ("--window", "0", "--max-backlog", "1000", "--prefetch", "500", "--ack-every", "50", "--size", "256")
+# The publisher sends without regard to its backlog.
+FLOOD = ("--window", "0", "--no-ack", "--size", "16", "--max-backlog", "0")
 RATE = 2000
 
 
@@ -132,6 +134,7 @@ WORKLOADS = [
         targets(3, 14),
     ),
     Workload("no-ack", "16 B, no confirms, no acks", ("--window", "0", "--no-ack", "--size", "16"), targets(1.5, 3)),
+    Workload("flood", "the same, never pausing", FLOOD, targets(1.5, 3)),
     Workload(
         "unbatched",
         "50 publishers, each awaits every confirm",

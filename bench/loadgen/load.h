@@ -16,8 +16,9 @@ struct load {
     int confirm;
     unsigned window;         /* with confirms: publishes in flight, per publisher */
     unsigned batch;          /* maximum number of publishes per write */
-    unsigned max_backlog;    /* publishers pause while more messages than this are undelivered */
+    unsigned max_backlog;    /* publishers pause while more messages than this are undelivered; 0: they never pause */
     double rate;             /* messages per second, all publishers together; 0 for the maximum */
+    double consume_rate;     /* messages per second that each consumer reads; 0 for the maximum */
     int no_ack;
     unsigned prefetch, ack_every;
     int ack_single;          /* one ack per message, those of `ack_every` messages in random order */

@@ -29,7 +29,8 @@ static const char help[] =
     "  --0-9              speak AMQP 0-9, which has no confirms (--window 0)\n"
     "  --address PREFIX   address prefix of queue names over 1.0 (default /amq/queue/)\n"
     "  --no-declare       links create the queues\n"
-    "  --max-backlog N    publishers pause while more messages are in the queues\n"
+    "  --max-backlog N    publishers pause while more messages are in the queues (0: they never pause)\n"
+    "  --consume-rate R   messages per second that each consumer reads from its socket\n"
     "  --warmup S --seconds S | --messages N\n";
 
 void load_declare(const struct load *load, unsigned count)
@@ -94,7 +95,8 @@ void load_idle(const struct load *load, unsigned count)
 
 enum { HOST = 256, PORT, USER, PASSWORD, VHOST, PREFIX, WATCH, PUBLISHERS, CONSUMERS, QUEUES, SIZE, DURABLE, KEEP, WINDOW,
        BATCH, RATE, NO_ACK, PREFETCH, ACK_EVERY, ACK_SINGLE, EXCHANGE, BINDINGS, WARMUP, SECONDS, MESSAGES, MAX_BACKLOG,
-       PUBLISH1, CONSUME1, ADDRESS, PROPERTIES, NO_DECLARE, STREAM, OFFSET, OLD, HEARTBEAT, KEYS, HELP };
+       PUBLISH1, CONSUME1, ADDRESS, PROPERTIES, NO_DECLARE, STREAM, OFFSET, OLD, HEARTBEAT, KEYS, CONSUME_RATE,
+       HELP };
 
 static const struct option options[] = {
     {"host", 1, 0, HOST}, {"port", 1, 0, PORT}, {"user", 1, 0, USER}, {"password", 1, 0, PASSWORD},
@@ -107,7 +109,7 @@ static const struct option options[] = {
     {"publish-1.0", 0, 0, PUBLISH1}, {"consume-1.0", 0, 0, CONSUME1}, {"address", 1, 0, ADDRESS},
     {"properties", 0, 0, PROPERTIES}, {"no-declare", 0, 0, NO_DECLARE}, {"stream", 0, 0, STREAM},
     {"offset", 1, 0, OFFSET}, {"0-9", 0, 0, OLD}, {"heartbeat", 1, 0, HEARTBEAT}, {"keys", 1, 0, KEYS},
-    {"help", 0, 0, HELP},
+    {"consume-rate", 1, 0, CONSUME_RATE}, {"help", 0, 0, HELP},
     {0, 0, 0, 0},
 };
 
@@ -158,6 +160,7 @@ int main(int argc, char **argv)
         case OLD: load.old = 1; break;
         case KEYS: load.keys = (unsigned)number; break;
         case HEARTBEAT: load.broker.heartbeat = (unsigned)number; break;
+        case CONSUME_RATE: load.consume_rate = atof(optarg); break;
         case HELP: fputs(help, stdout); return 0;
         default: fputs(help, stderr); return 2;
         }

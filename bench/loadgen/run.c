@@ -16,6 +16,8 @@
 #include <unistd.h>
 
 #define INPUT (256 * 1024)
+/* Bytes that a consumer with a rate reads at a time. */
+#define SLOW_INPUT (4 * 1024)
 
 /* An encoded publish, without the parts that differ between messages. */
 struct template {
@@ -40,6 +42,8 @@ struct connection {
     /* consumer; over 1.0 delivery-ids are counted from 0, and credit is renewed when half of it is used */
     uint64_t tag, body_left;
     uint32_t came, credit_end;
+    uint64_t taken;                  /* deliveries so far */
+    int slowed;                      /* not read until more deliveries are due */
     unsigned waiting;                /* deliveries since the last ack */
     uint64_t *tags;                  /* of them, where they are acked singly */
     int in_body;
@@ -73,13 +77,29 @@ static uint64_t next_random(void)
     return random_state;
 }
 
+static void watch(struct connection *c)
+{
+    uint32_t reading = c->slowed ? 0 : EPOLLIN, writing = c->writing ? EPOLLOUT : 0;
+    struct epoll_event event = {.events = reading | writing, .data.ptr = c};
+    epoll_ctl(poller, EPOLL_CTL_MOD, c->fd, &event);
+}
+
 static void want_write(struct connection *c, int on)
 {
     if (c->writing == on)
         return;
-    struct epoll_event event = {.events = EPOLLIN | (on ? EPOLLOUT : 0), .data.ptr = c};
-    epoll_ctl(poller, EPOLL_CTL_MOD, c->fd, &event);
     c->writing = on;
+    watch(c);
+}
+
+/* Stop reading a consumer that is ahead of its rate, or resume. */
+static void keep_rate(struct connection *c)
+{
+    int ahead = (double)c->taken > (double)(now - started) * 1e-9 * load->consume_rate;
+    if (c->slowed == ahead)
+        return;
+    c->slowed = ahead;
+    watch(c);
 }
 
 /* Send pending data; 1 if all was sent. */
@@ -166,7 +186,7 @@ static void publish(struct connection *c)
             n = load->batch;
         if (c->one && n > room_of(c))
             n = room_of(c);
-        if (n > 0 && load->consumers && backlog() > (int64_t)load->max_backlog) {
+        if (n > 0 && load->consumers && load->max_backlog && backlog() > (int64_t)load->max_backlog) {
             held = 1;
             n = 0;
         }
@@ -281,6 +301,7 @@ static void settle(struct connection *c)
 static void delivered(struct connection *c)
 {
     counts.delivered++;
+    c->taken++;
     settle(c);
 }
 
@@ -375,7 +396,10 @@ static size_t frames(struct connection *c)
 
 static void readable(struct connection *c)
 {
-    ssize_t n = recv(c->fd, c->in + c->in_len, INPUT - c->in_len, 0);
+    size_t room = INPUT - c->in_len;
+    if (load->consume_rate > 0 && !c->publisher && room > SLOW_INPUT)
+        room = SLOW_INPUT;
+    ssize_t n = recv(c->fd, c->in + c->in_len, room, 0);
     if (n <= 0) {
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
             return;
@@ -601,7 +625,7 @@ void load_run(const struct load *what)
         publish(&all[i]);
     struct epoll_event events[128];
     for (;;) {
-        int n = epoll_wait(poller, events, 128, 100);
+        int n = epoll_wait(poller, events, 128, load->consume_rate > 0 ? 1 : 100);
         now = now_ns();
         for (int i = 0; i < n; i++) {
             struct connection *c = events[i].data.ptr;
@@ -623,6 +647,9 @@ void load_run(const struct load *what)
             if (events[i].events & ~(uint32_t)EPOLLOUT)
                 readable(c);
         }
+        if (load->consume_rate > 0)
+            for (int i = 0; i < load->consumers; i++)
+                keep_rate(&all[load->publishers + i]);
         if (held && backlog() <= (int64_t)load->max_backlog / 2) {
             held = 0;
             for (int p = 0; p < load->publishers; p++)

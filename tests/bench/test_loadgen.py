@@ -153,6 +153,19 @@ def test_a_rate_is_kept(broker: Broker) -> None:
     assert result["seconds"] >= 0.19
 
 
+def test_a_consumer_keeps_its_rate(broker: Broker) -> None:
+    result = run(broker, "--window", "0", "--no-ack", "--consume-rate", "500", "--messages", "200")
+    assert result["delivered"] == 200
+    # The last of 200 messages at 500 per second is due after 0.4 s. It is read with earlier ones, in pieces of 4 KiB.
+    assert result["seconds"] >= 0.3
+
+
+def test_a_publisher_without_a_limit_on_its_backlog_never_pauses(broker: Broker) -> None:
+    slow = ("--window", "0", "--no-ack", "--consume-rate", "1", "--warmup", "0", "--seconds", "0.5")
+    assert run(broker, *slow, "--max-backlog", "100")["published"] <= 1000
+    assert run(broker, *slow, "--max-backlog", "0")["published"] > 1000
+
+
 def test_the_floor_echoes_at_a_rate_without_a_broker() -> None:
     result = generator.floor(1000, "--messages", "50", "--size", "300000")
     assert result["messages"] == 50
