@@ -25,7 +25,7 @@ from leveret.protocols.amqp091.channel.backlog import CommandBacklog
 from leveret.protocols.amqp091.channel.confirms import PublisherConfirms
 from leveret.protocols.amqp091.channel.consumer_timeout import ConsumerTimeout
 from leveret.protocols.amqp091.channel.consumers import ChannelConsumer, ConsumersByTag
-from leveret.protocols.amqp091.channel.direct_replies import REPLY_TO, DirectReplies
+from leveret.protocols.amqp091.channel.direct_replies import MIN_REPLY_HEADER, REPLY_TO, DirectReplies
 from leveret.protocols.amqp091.channel.transaction import NO_TRANSACTION, ChannelTransaction
 from leveret.protocols.amqp091.channel.unacked import PIECE_WORK, UnackedDeliveries
 from leveret.protocols.amqp091.channel.window import ChannelWindow
@@ -178,7 +178,8 @@ class Channel(UnackedOwner):
             expires_at = self.expiry(command.expiration)
         if command.user_id is not None:
             self.check_user(command.user_id)
-        if REPLY_TO in header:
+        # The operator `in` handles an exception if both sides are bytes.
+        if len(header) >= MIN_REPLY_HEADER and header.find(REPLY_TO) >= 0:
             header = self.replies.with_address(header)
         body: Body = command.body
         if command.spooled:

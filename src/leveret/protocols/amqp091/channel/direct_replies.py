@@ -11,6 +11,8 @@ from leveret.protocols import direct_reply
 from leveret.protocols.amqp091 import content
 
 REPLY_TO: Final = b"amq.rabbitmq.reply-to"
+# Bytes of the shortest content header that has it.
+MIN_REPLY_HEADER: Final = 36
 REPLY_NAME: Final = REPLY_TO.decode()
 
 
