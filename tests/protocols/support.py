@@ -17,7 +17,7 @@ from leveret.node.composition import header_readers
 from leveret.protocols.amqp09.contents.policy import content_policies
 from leveret.protocols.amqp091.connection.base import BaseConnection
 from leveret.protocols.amqp091.connection.connection import Connection
-from leveret.protocols.ingress_throttle import MAX_READ
+from leveret.protocols.ingress_throttle import FIRST_READ
 from leveret.protocols.opening import Protocols
 from leveret.protocols.peer import Peer
 from leveret.protocols.services import Services, SessionSettings, VhostSessionSettings
@@ -119,7 +119,8 @@ class LinkedPeer(Peer):
         self.closed = False
         self.aborted = False
         self.reading = True
-        self.limit = MAX_READ
+        self.limit = FIRST_READ
+        self.slowed = False
         self.writable = True
 
     def write(self, data: bytes) -> None:
@@ -138,8 +139,9 @@ class LinkedPeer(Peer):
     def resume_reading(self) -> None:
         self.reading = True
 
-    def limit_reads(self, size: int) -> None:
+    def limit_reads(self, size: int, slowed: bool) -> None:
         self.limit = size
+        self.slowed = slowed
 
     def is_writable(self) -> bool:
         return self.writable
@@ -183,7 +185,7 @@ class FuzzedPeer(Peer):
     def resume_reading(self) -> None:
         pass
 
-    def limit_reads(self, size: int) -> None:
+    def limit_reads(self, size: int, slowed: bool) -> None:
         pass
 
     def unwritten(self) -> int:

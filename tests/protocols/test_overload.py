@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from leveret.protocols.amqp091.connection.outgoing import QUANTUM
-from leveret.protocols.ingress_throttle import ALARM, BEHIND, MAX_READ, MIN_READ, SLOWED_FOR
+from leveret.protocols.ingress_throttle import ALARM, BEHIND, FIRST_READ, MAX_COMMANDS, MAX_READ, MIN_READ, SLOWED_FOR
 from leveret.wire.amqp10.messaging import Properties
 from leveret.wire.amqp10.transport import Flow
 from tests.protocols.amqp09.support import Client as Client09
@@ -55,51 +55,75 @@ def flood(channel: Channel, key: str = "q", *, exchange: str = "", **properties:
     channel.client.flush()
 
 
-def limit(channel: Channel, key: str = "q", *, exchange: str = "", **properties: Any) -> int:
-    """Publish once more, and return the bytes that the broker reads from the publisher at a time."""
+def is_slowed(channel: Channel, key: str = "q", *, exchange: str = "", **properties: Any) -> bool:
+    """Publish once more, and return whether the broker slows the publisher down."""
     channel.publish(key, exchange=exchange, **properties)
     channel.client.flush()
+    return channel.client.peer.slowed
+
+
+def read_size(channel: Channel, count: int, body: bytes = b"") -> int:
+    """Publish some messages in one piece, and return the bytes that the broker reads from the publisher next."""
+    for _ in range(count):
+        channel.publish("q", body)
+    channel.client.flush()
     return channel.client.peer.limit
-
-
-def recovered(channel: Channel) -> bool:
-    """Publish, and return whether the broker reads as much as it can before long."""
-    return MAX_READ in [limit(channel) for _ in range(3)]
 
 
 class TestReads:
     def test_the_publisher_is_read_less_while_the_queue_is_behind(self, site: Site, publisher: Channel) -> None:
         consumer = consume(site)
         flood(site.channel())
-        assert limit(publisher) == MAX_READ // 2
-        assert limit(publisher) == MAX_READ // 4
+        assert read_size(publisher, 1) == FIRST_READ // 2
+        assert read_size(publisher, 1) == FIRST_READ // 4
+        assert publisher.client.peer.slowed
         site.run()
         assert len(consumer.deliveries()) == MESSAGES + 2
-        assert limit(publisher) == MAX_READ // 2
-        assert limit(publisher) == MAX_READ
-        assert limit(publisher) == MAX_READ
+        assert not is_slowed(publisher)
 
     def test_the_publisher_is_always_read(self, site: Site, publisher: Channel) -> None:
         consume(site)
         flood(publisher)
         for _ in range(20):
-            assert limit(publisher) >= MIN_READ
-        assert limit(publisher) == MIN_READ
+            assert read_size(publisher, 1) >= MIN_READ
+        assert read_size(publisher, 1) == MIN_READ
         assert publisher.client.peer.reading
 
-    def test_other_commands_end_the_limit(self, site: Site, publisher: Channel) -> None:
+    def test_large_messages_are_read_in_large_pieces(self, site: Site, publisher: Channel) -> None:
+        publisher.declare()
+        assert read_size(publisher, 1, bytes(FIRST_READ)) == 2 * FIRST_READ
+        for _ in range(8):
+            read_size(publisher, MESSAGES, BODY)
+        assert publisher.client.peer.limit == MAX_READ
+
+    def test_parts_of_a_large_body_are_read_in_large_pieces(self, site: Site, publisher: Channel) -> None:
+        publisher.declare()
+        read_size(publisher, 1, bytes(8 << 20))
+        assert publisher.client.peer.limit > FIRST_READ
+
+    def test_small_messages_are_read_in_small_pieces(self, site: Site, publisher: Channel) -> None:
+        publisher.declare()
+        assert read_size(publisher, MAX_COMMANDS) == FIRST_READ
+        assert read_size(publisher, MAX_COMMANDS + 1) == FIRST_READ // 2
+        assert not publisher.client.peer.slowed
+
+    def test_messages_that_fill_no_read_keep_the_size(self, site: Site, publisher: Channel) -> None:
+        publisher.declare()
+        for _ in range(5):
+            assert read_size(publisher, 3) == FIRST_READ
+
+    def test_other_commands_end_the_slow_down(self, site: Site, publisher: Channel) -> None:
         consume(site)
         flood(publisher)
-        assert limit(publisher) < MAX_READ
-        for _ in range(2):
-            publisher.declare("another")
-        assert publisher.client.peer.limit == MAX_READ
+        assert is_slowed(publisher)
+        publisher.declare("another")
+        assert not publisher.client.peer.slowed
 
     def test_a_queue_that_its_consumers_delay_does_not_limit(self, site: Site, publisher: Channel) -> None:
         consume(site, no_ack=False, prefetch=1)
         flood(publisher)
         assert site.vhost.queues["q"].ready_count == MESSAGES - 1
-        assert limit(publisher) == MAX_READ
+        assert not is_slowed(publisher)
 
     def test_a_consumer_without_credit_on_a_busy_connection_does_not_limit(self, site: Site, publisher: Channel) -> None:
         """The connection of the consumer is at its limit for the turn, but the consumer has no credit anyway."""
@@ -109,8 +133,8 @@ class TestReads:
         consumer.consume("other", no_ack=True)
         publisher.publish("q", BODY)
         flood(publisher, "other")
-        assert limit(publisher) == MAX_READ
-        assert limit(publisher, "other") < MAX_READ
+        assert not is_slowed(publisher)
+        assert is_slowed(publisher, "other")
 
     @pytest.mark.parametrize("full", ["buffer", "socket"])
     def test_a_consumer_that_does_not_read_does_not_limit(self, site: Site, publisher: Channel, full: str) -> None:
@@ -121,34 +145,34 @@ class TestReads:
             consumer.client.peer.writable = False
         flood(publisher)
         assert site.vhost.queues["q"].ready_count > 0
-        assert limit(publisher) == MAX_READ
+        assert not is_slowed(publisher)
 
     def test_the_limit_ends_when_the_socket_of_the_consumer_fills(self, site: Site, publisher: Channel) -> None:
         consumer = consume(site)
         flood(publisher)
-        assert limit(publisher) < MAX_READ
+        assert is_slowed(publisher)
         consumer.client.peer.writable = False
-        assert recovered(publisher)
+        assert not is_slowed(publisher)
 
     def test_the_limit_ends_with_the_consumer(self, site: Site, publisher: Channel) -> None:
         consumer = consume(site)
         flood(publisher)
-        assert limit(publisher) < MAX_READ
+        assert is_slowed(publisher)
         consumer.client.peer.closed = True
         consumer.client.session.connection_lost()
-        assert recovered(publisher)
+        assert not is_slowed(publisher)
 
     def test_a_queue_without_consumers_does_not_limit(self, site: Site, publisher: Channel) -> None:
         publisher.declare()
         flood(publisher)
-        assert limit(publisher) == MAX_READ
+        assert not is_slowed(publisher)
 
     def test_a_publisher_of_another_queue_is_not_limited(self, site: Site, publisher: Channel) -> None:
         consume(site)
         consume(site, "idle")
         flood(site.channel())
-        assert limit(publisher, "idle") == MAX_READ
-        assert limit(publisher) < MAX_READ
+        assert not is_slowed(publisher, "idle")
+        assert is_slowed(publisher)
 
     def test_a_fan_out_limits_if_every_consumed_queue_is_behind(self, site: Site, publisher: Channel) -> None:
         for queue in ("one", "two"):
@@ -159,18 +183,17 @@ class TestReads:
             "queue.bind", "queue.bind-ok", queue="unconsumed", exchange="amq.fanout", routing_key="", arguments={}
         )
         flood(publisher, "one")
-        assert limit(publisher, exchange="amq.fanout") == MAX_READ
+        assert not is_slowed(publisher, exchange="amq.fanout")
         flood(publisher, "two")
-        assert limit(publisher, exchange="amq.fanout") < MAX_READ
+        assert is_slowed(publisher, exchange="amq.fanout")
 
     def test_a_headers_exchange_limits_by_the_latest_message(self, site: Site, publisher: Channel) -> None:
         consume(site)
         bind(publisher, "q", "amq.match", kind="order")
         order: dict[str, Any] = {"headers": {"kind": "order"}}
         flood(publisher, exchange="amq.match", **order)
-        assert limit(publisher, exchange="amq.match", **order) < MAX_READ // 2
-        limit(publisher, exchange="amq.match")
-        assert limit(publisher, exchange="amq.match") == MAX_READ
+        assert is_slowed(publisher, exchange="amq.match", **order)
+        assert not is_slowed(publisher, exchange="amq.match")
 
     @pytest.mark.parametrize("held", ["a consumer", "an unacked message", "a transaction"])
     def test_a_connection_that_must_be_read_is_not_limited(self, site: Site, publisher: Channel, held: str) -> None:
@@ -187,8 +210,8 @@ class TestReads:
             other.publish("own")
         another = site.channel()
         flood(publisher)
-        assert limit(publisher) == MAX_READ
-        assert limit(another) < MAX_READ
+        assert not is_slowed(publisher)
+        assert is_slowed(another)
 
     def test_a_dead_letter_cycle_does_not_limit_its_own_connection(self, site: Site, publisher: Channel) -> None:
         publisher.declare("q", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "again"})
@@ -196,12 +219,12 @@ class TestReads:
         publisher.qos(1)
         publisher.consume()
         flood(publisher)
-        assert limit(publisher) == MAX_READ
+        assert not is_slowed(publisher)
 
     def test_a_slowed_connection_shows_it(self, site: Site, publisher: Channel) -> None:
         consume(site)
         flood(publisher)
-        assert limit(publisher) < MAX_READ
+        assert is_slowed(publisher)
         session = publisher.client.session
         assert session.describe().state == "flow"
         assert session.ingress.reasons_shown() == [BEHIND]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from leveret.protocols.detect import HEADER_AMQP091
-from leveret.protocols.ingress_throttle import MAX_READ
+from leveret.protocols.ingress_throttle import FIRST_READ
 from leveret.protocols.login_queue import MAX_RUNNING
 from leveret.server import admission as module
 from leveret.server import transport
@@ -231,7 +231,7 @@ def test_buffers_grow_when_the_connection_is_open() -> None:
             assert len(protocol.get_buffer(-1)) == READ_SIZE_BEFORE_OPEN
             wire = await connect()
             await wire.open()
-            assert sorted(len(one.get_buffer(-1)) for one in server.accepted) == [READ_SIZE_BEFORE_OPEN, MAX_READ]
+            assert sorted(len(one.get_buffer(-1)) for one in server.accepted) == [READ_SIZE_BEFORE_OPEN, FIRST_READ]
             assert len(server.admission) == 1
 
     run(test)

@@ -87,11 +87,11 @@ def test_a_limited_socket_is_read_and_received_in_small_pieces(monkeypatch: pyte
                 (protocol,) = server.accepted
                 assert protocol._transport is not None
                 accepted = protocol._transport.get_extra_info("socket")
-                peer.limit_reads(MIN_READ)
+                peer.limit_reads(MIN_READ, True)
                 assert len(protocol.get_buffer(-1)) == MIN_READ
                 assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 2 * LIMITED_RECEIVE_BUFFER
                 assert accepted.getsockopt(socket.SOL_SOCKET, SO_BUF_LOCK) != 0
-                peer.limit_reads(MAX_READ)
+                peer.limit_reads(MAX_READ, False)
                 assert len(protocol.get_buffer(-1)) == MAX_READ
                 assert accepted.getsockopt(socket.SOL_SOCKET, SO_BUF_LOCK) != 0
                 await until(lambda: accepted.getsockopt(socket.SOL_SOCKET, SO_BUF_LOCK) == 0)

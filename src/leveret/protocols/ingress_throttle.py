@@ -23,9 +23,13 @@ BEHIND: Final = "behind"
 
 # Uncommitted bytes above which the broker stops reading publishers.
 MAX_UNCOMMITTED: Final = 64 << 20
-# Bytes that the broker reads from a client per turn, powers of two: normally, and from publishers while it is behind.
+# Bytes that the broker reads from a client per turn, powers of two: at most, at first, and at least. The number of commands
+# in a read decides, so that small messages take no longer turns than large ones.
 MAX_READ: Final = 256 << 10
+FIRST_READ: Final = 16 << 10
 MIN_READ: Final = 4 << 10
+# Commands in a read above which the next one is smaller.
+MAX_COMMANDS: Final = 512
 # Seconds for which a client that was slowed down is shown as such.
 SLOWED_FOR: Final = 5.0
 # Retry interval in seconds for input that was read before its client was throttled.
@@ -42,6 +46,7 @@ class IngressThrottle(CommitWaiter):
         reasons: reasons to pause; the socket is read if there are none.
         paused: whether the socket is not read.
         limit: bytes that are read per turn.
+        behind: whether the broker was behind after the last read.
         slowed_at: monotonic time of the last read after which the broker was behind.
         withheld: number of links whose credit is withheld, because the broker is behind.
     """
@@ -51,21 +56,29 @@ class IngressThrottle(CommitWaiter):
         # A dict, because an empty set takes four times as much memory.
         self.reasons: dict[str, None] = {}
         self.paused = False
-        self.limit = MAX_READ
+        self.limit = FIRST_READ
+        self.behind = False
         self.slowed_at = -SLOWED_FOR
         self.withheld = 0
 
-    def adapt(self, behind: bool) -> None:
-        """Read less per turn while the broker is `behind` with the messages that it has, otherwise more."""
+    def adapt(self, behind: bool, commands: int, size: int) -> None:
+        """Choose the size of the next read after one of `size` bytes with a number of commands.
+
+        It is smaller while the broker is `behind` with the messages that it has, and if one read keeps the broker busy.
+        """
+        limit = self.limit
         if behind:
-            limit = max(self.limit >> 1, MIN_READ)
             self.slowed_at = time.monotonic()
-        else:
-            limit = min(self.limit << 1, MAX_READ)
+            limit = max(limit >> 1, MIN_READ)
+        elif commands > MAX_COMMANDS:
+            limit = max(limit >> 1, MIN_READ)
+        elif size >= limit and commands <= MAX_COMMANDS >> 1:
+            limit = min(limit << 1, MAX_READ)
         session = self.session
-        if limit != self.limit and session is not None:
+        if (limit != self.limit or behind != self.behind) and session is not None:
             self.limit = limit
-            session.peer.limit_reads(limit)
+            self.behind = behind
+            session.peer.limit_reads(limit, behind)
 
     def withhold_credit(self) -> None:
         """Note that a link gets no more credit (1.0), because the broker is behind."""

@@ -111,8 +111,8 @@ class Peer:
         """Continue reading from the socket."""
 
     @abstractmethod
-    def limit_reads(self, size: int) -> None:
-        """Read at most `size` bytes per turn, a power of two."""
+    def limit_reads(self, size: int, slowed: bool) -> None:
+        """Read at most `size` bytes per turn, a power of two. `slowed`: the client is to send less, too."""
 
     def is_writable(self) -> bool:
         """Return whether the socket has taken all output so far."""

@@ -26,7 +26,7 @@ from leveret.protocols.detect import (
     detect,
     supported_header,
 )
-from leveret.protocols.ingress_throttle import MAX_READ
+from leveret.protocols.ingress_throttle import FIRST_READ, MAX_READ
 from leveret.protocols.opening import Protocols
 from leveret.protocols.peer import Peer, Result
 from leveret.protocols.session import Session
@@ -111,7 +111,7 @@ class SocketPeer(Peer):
         transport: asyncio.Transport,
         sockets: Sockets,
         on_open: Callable[[], None],
-        limit_reads: Callable[[int], None],
+        limit_reads: Callable[[int, bool], None],
     ) -> None:
         super().__init__()
         self._transport = transport
@@ -182,8 +182,8 @@ class SocketPeer(Peer):
         if not self._transport.is_closing():
             self._transport.resume_reading()
 
-    def limit_reads(self, size: int) -> None:
-        self._limit_reads(size)
+    def limit_reads(self, size: int, slowed: bool) -> None:
+        self._limit_reads(size, slowed)
 
     def is_writable(self) -> bool:
         # TLS has a buffer of its own, above that of the socket.
@@ -227,7 +227,7 @@ def _nothing() -> None:
     """Do nothing; callback of a socket that is open or closed."""
 
 
-def _limit_nothing(size: int) -> None:
+def _limit_nothing(size: int, slowed: bool) -> None:
     """Do nothing; callback of a closed socket."""
 
 
@@ -336,16 +336,16 @@ class SocketProtocol(asyncio.BufferedProtocol):
 
     def _opened(self) -> None:
         """Lift the limits on sockets whose clients have not opened a connection."""
-        self._room = self._sockets.room
+        self._room = self._sockets.part(FIRST_READ)
         self._sockets.admission.leave(self)
         self._end_deadline()
 
-    def _limit_reads(self, size: int) -> None:
-        """Read at most `size` bytes at a time. The kernel then receives less in advance, too."""
+    def _limit_reads(self, size: int, slowed: bool) -> None:
+        """Read at most `size` bytes at a time. From a client that is `slowed`, the kernel receives less in advance, too."""
         self._room = self._sockets.part(size)
         if sys.platform != "linux":
             return
-        if size < MAX_READ:
+        if slowed:
             self._cancel_release()
             if not self._limited:
                 self._limited = True

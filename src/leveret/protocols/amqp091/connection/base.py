@@ -26,7 +26,7 @@ from leveret.protocols.amqp091.connection.handshake import Handshake
 from leveret.protocols.amqp091.connection.heartbeat import Heartbeat
 from leveret.protocols.amqp091.connection.outgoing import QUANTUM, ConnectionOutput, Sending
 from leveret.protocols.amqp091.reply_codes import CODES, FAILURE, HARD_ERRORS, reply_text
-from leveret.protocols.ingress_throttle import ALARM, BACKLOG, MAX_READ, TURN
+from leveret.protocols.ingress_throttle import ALARM, BACKLOG, TURN
 from leveret.protocols.peer import Peer
 from leveret.protocols.services import Services
 from leveret.protocols.vhost_session import VhostSession
@@ -152,21 +152,22 @@ class BaseConnection(VhostSession):
             self.rest.extend(commands)
         else:
             self._perform_all(commands)
-        if commands:
-            self._adapt_reads(commands[-1])
+        if self.opened:
+            self._adapt_reads(commands, len(data))
 
-    def _adapt_reads(self, last: Command) -> None:
-        """Read less from a publisher while the broker is behind with its queues: those of the last command of this read."""
+    def _adapt_reads(self, commands: list[Command], size: int) -> None:
+        """Choose the size of the next read after these commands: less from a publisher whose queues are behind."""
         behind = False
-        if isinstance(last, Publish):
-            route = self.routes.get(last.address)
-            if route is not None:
-                self.broker.work += len(route.latest) >> WORK_SHIFT
-                behind = are_behind(route.latest) and not self._must_be_read()
-        elif isinstance(last, (ContentStart, ContentPart)):
-            return  # the queues are known when the message is complete
-        if behind or self.ingress.limit < MAX_READ:
-            self.ingress.adapt(behind)
+        if commands:
+            last = commands[-1]
+            if isinstance(last, Publish):
+                route = self.routes.get(last.address)
+                if route is not None:
+                    self.broker.work += len(route.latest) >> WORK_SHIFT
+                    behind = are_behind(route.latest) and not self._must_be_read()
+            elif isinstance(last, (ContentStart, ContentPart)):
+                behind = self.ingress.behind  # the queues are known when the message is complete
+        self.ingress.adapt(behind, len(commands), size)
 
     def _must_be_read(self) -> bool:
         """Return whether the client consumes, or has something to settle or to commit."""

@@ -165,6 +165,8 @@ class Connection(VhostSession):
             self.rest.extend(frames)
         else:
             self._perform_all(frames)
+        if self.opened:
+            self.ingress.adapt(False, len(frames), len(data))
 
     def _read(self, data: bytes) -> list[Performative]:
         """Return the complete frames in the data, up to the limit of one turn."""
