@@ -253,11 +253,14 @@ def overload(chosen: argparse.Namespace, contender: brokers.Contender) -> dict[s
         busy.stop()
     reached = during_flood["delivered"] / during_flood["seconds"]
 
-    slow = ("--publishers", "4", "--consume-rate", str(SLOW_RATE))
+    slow = ("--publishers", "4", "--consume-rate", str(SLOW_RATE), "--warmup", "0", "--seconds", "1000000")
     before = status(contender.pid, "VmRSS")
-    many, during_slow = beside(
-        contender, lambda: generator.run(port, "run", *FLOOD, *slow, *span, watch=contender.pid, timeout=7200)
-    )
+    publishers = generator.Load(port, "run", *FLOOD, *slow, watch=contender.pid)
+    try:
+        # Without the time in which the queue is deleted.
+        during_slow = generator.run(port, "run", *BYSTANDER, "--seconds", str(chosen.seconds), timeout=7200)
+    finally:
+        many = publishers.stop()
     waiting = max(many["published"] - many["delivered"], 1)
     grown = (many["broker_rss_kb"] / 1024 - before) * (1 << 20) / waiting
     say(

@@ -271,13 +271,18 @@ class ReadyList:
             backlog.young = deque()
             self.broker.paging.add(queue)
         elif len(young) > YOUNG_ENTRIES:
-            self.broker.work += self.page_young(backlog) >> PAGE_SHIFT
-            if young:
-                if young[0].row is None:
-                    self._store(islice(young, PAGED_AT_ONCE))
-                # Each push stores its own entry, too: of the others, one part is stored per commit, which is less than fast
-                # publishers send meanwhile.
-                self._store((young[len(young) - 1],))
+            row = young[0].row
+            if row is None:
+                self._store(islice(young, PAGED_AT_ONCE))
+            elif row.batch <= row.log.committed:
+                self.broker.work += self.page_young(backlog) >> PAGE_SHIFT
+            # Each push stores its own entry, too: of the others, one part is stored per commit, which is less than fast
+            # publishers send meanwhile.
+            overflow = self.broker.overflow
+            if young and overflow is not None:
+                newest = young[len(young) - 1]
+                if newest.row is None:
+                    overflow.store(newest)
 
     def page_young(self, backlog: Backlog) -> int:
         """Replace committed young entries by their positions, oldest first. Return how many, at most PAGED_AT_ONCE."""
