@@ -83,8 +83,10 @@ class _Collector:
     def extend(self, row_id: int, seqs: array[int], slots: array[int], sizes: array[int], priorities: array[int]) -> None:
         if not seqs:
             return
-        ordered = sorted(seqs)
-        if ordered != seqs.tolist():
+        found = seqs.tolist()
+        ordered = found.copy()
+        ordered.sort()
+        if ordered != found:
             order = sorted(range(len(seqs)), key=seqs.__getitem__)
             seqs = array("Q", ordered)
             slots = array("I", [slots[at] for at in order])
@@ -194,8 +196,9 @@ class Rebuilder:
         count = reader.count
         numbers = bytes_to_words("I", entries)
         lengths = numbers[4::6]
-        if sum(lengths) != data_size:
-            raise ValueError(f"row {row_id} has {data_size} bytes of data; expected {sum(lengths)} by its index")
+        total = sum(lengths)
+        if total != data_size:
+            raise ValueError(f"row {row_id} has {data_size} bytes of data; expected {total} by its index")
         slots = bytearray(b"\x01") * count
         for slot in self._dead.pop(row_id, ()):
             slots[slot] = DEAD
@@ -212,7 +215,7 @@ class Rebuilder:
             self._take_tables(row, reader)
         if row.links is not None:
             self._linked.append(row)
-        row.recount()
+        row.recount(total)
 
     def _collector(self, queue_id: int) -> _Collector:
         collector = self._collectors.get(queue_id)

@@ -244,13 +244,13 @@ class StoredRow(Row):
         self.dead = NOTHING
         return dead
 
-    def recount(self) -> None:
-        """Count the live records from the slots."""
+    def recount(self, total: int = -1) -> None:
+        """Count the live records from the slots. `total` is the size of the data of all records, -1 if unknown."""
         slots = self.slots
         live = len(slots) - slots.count(DEAD)
         self.live = live
         if live == len(slots):
-            self.live_bytes = sum(self.lengths) + INDEX_SIZE * live
+            self.live_bytes = (sum(self.lengths) if total < 0 else total) + INDEX_SIZE * live
         else:
             self.live_bytes = sum(compress(self.lengths, slots)) + INDEX_SIZE * live
 
