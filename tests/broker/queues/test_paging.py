@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from leveret.broker.log import RecoveredQueue
 from leveret.broker.message import Entry
+from leveret.broker.queues.classic.backlog import Chunk, recovered_chunk
 from leveret.broker.queues.classic.queue import ClassicQueue
 from leveret.broker.queues.classic.ready_list import PAGED_AT_ONCE
 from tests.broker.support import Keeper, Taker, World, figures
@@ -344,3 +346,41 @@ def test_large_messages_are_not_read_back_beyond_the_share(world: World) -> None
         world.run()
         assert queue.ready.memory < 1.5 * share
     assert [body[:4] for body in consumer.history] == [f"{number:04}" for number in range(100)]
+
+
+WIDE = (1 << 32, 1 << 40, 1 << 19, 1 << 20)
+
+
+def positions(chunk: Chunk) -> list[tuple[int, int, int, int]]:
+    return list(zip(chunk.seqs, chunk.rows, chunk.slots, chunk.sizes, strict=True))
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_large_numbers_widen_a_chunk(part: int) -> None:
+    small = (1, 2, 3, 4)
+    large = tuple(WIDE[at] if at == part else (5, 6, 7, 8)[at] for at in range(4))
+    chunk = Chunk(False)
+    for seq, row, slot, size in (small, large):
+        chunk.add(row, slot, seq, size, 0)
+    assert positions(chunk) == [small, large]
+    assert positions(chunk.part(1, 2)) == [large]
+    other = Chunk(False)
+    other.add(small[1], small[2], small[0], small[3], 0)
+    other.extend(chunk.part(1, 2))
+    assert positions(other) == [small, large]
+    assert chunk.bytes == other.bytes == small[3] + large[3]
+
+
+@pytest.mark.parametrize("part", [None, 0, 1, 2, 3])
+def test_recovered_positions_are_kept_whatever_their_size(part: int | None) -> None:
+    recovered = RecoveredQueue()
+    last = tuple(WIDE[at] if at == part else (5, 6, 7, 8)[at] for at in range(4))
+    for seq, row, slot, size in ((1, 2, 3, 4), last):
+        recovered.seqs.append(seq)
+        recovered.rows.append(row)
+        recovered.slots.append(slot)
+        recovered.sizes.append(size)
+    chunk = recovered_chunk(recovered, 0, 2)
+    assert positions(chunk) == [(1, 2, 3, 4), last]
+    assert chunk.wide == (part is not None)
+    assert chunk.bytes == 4 + last[3]

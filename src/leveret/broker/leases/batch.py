@@ -107,12 +107,12 @@ class Batch:
             at = 0
             while index < len(without) and without[index] - start < len(piece.seqs):
                 left_out = without[index] - start
-                rows.extend(piece.rows[at:left_out])
-                slots.extend(piece.slots[at:left_out])
+                rows.extend(array("Q", piece.rows[at:left_out]))
+                slots.extend(array("I", piece.slots[at:left_out]))
                 at = left_out + 1
                 index += 1
-            rows.extend(piece.rows[at:])
-            slots.extend(piece.slots[at:])
+            rows.extend(array("Q", piece.rows[at:]))
+            slots.extend(array("I", piece.slots[at:]))
         return rows, slots
 
     def seqs(self) -> Iterator[int]:

@@ -12,7 +12,7 @@ from leveret.broker.leases.lease import Lease
 from leveret.broker.leases.leases import Leases
 from leveret.broker.log import RecoveredQueue, Recovery
 from leveret.broker.metadata import Record
-from leveret.broker.queues.classic.backlog import CHUNK_ENTRIES, Chunk
+from leveret.broker.queues.classic.backlog import CHUNK_ENTRIES, recovered_chunk
 
 if TYPE_CHECKING:
     from leveret.broker.log import Log
@@ -127,13 +127,7 @@ def _take(batch: Batch, ready: ReadyList, recovered: RecoveredQueue, at: int, en
             while same < len(raw) and ready.priority_of(raw[same]) == priority:
                 same += 1
             until = at + same
-        piece = Chunk(False)
-        piece.seqs = recovered.seqs[at:until]
-        piece.rows = recovered.rows[at:until]
-        piece.slots = recovered.slots[at:until]
-        piece.sizes = recovered.sizes[at:until]
-        piece.bytes = sum(piece.sizes)
-        batch.add_piece(priority, piece)
+        batch.add_piece(priority, recovered_chunk(recovered, at, until))
         at = until
 
 

@@ -13,6 +13,7 @@ Entries are paged in by chunks of at most CHUNK_ENTRIES entries and about CHUNK_
 
 from __future__ import annotations
 
+import sys
 from array import array
 from bisect import bisect_left
 from collections import deque
@@ -31,6 +32,9 @@ PIECE: Final = 512
 # Entries (as powers of two) that are moved in 1 µs to insert one between them, and that are passed to find its place.
 MOVED_SHIFT: Final = 10
 PASSED_SHIFT: Final = 4
+
+# Index of the low half of a number in memory.
+_LOW: Final = 0 if sys.byteorder == "little" else 1
 
 # Sort key of backlogs.
 SEQ: Final = attrgetter("seq")
@@ -53,21 +57,30 @@ def _merge(group: deque[Entry], entries: list[Entry]) -> int:
 class Chunk:
     """Positions of consecutive entries: sequence numbers, row ids, slots and body sizes in parallel arrays.
 
+    wide        whether the arrays hold numbers of 64, 64, 32 and 32 bits; half of that is enough for most chunks
     publisher   the publisher of all entries, 0 for recovered ones, whose connections no longer exist
     publishers  the publisher of each entry if there are several
     """
 
-    __slots__ = ("bytes", "overflow", "publisher", "publishers", "rows", "seqs", "sizes", "slots")
+    __slots__ = ("bytes", "overflow", "publisher", "publishers", "rows", "seqs", "sizes", "slots", "wide")
 
     def __init__(self, overflow: bool, publisher: int = 0) -> None:
         self.overflow = overflow
         self.publisher = publisher
         self.publishers: array[int] | None = None
-        self.seqs: array[int] = array("Q")
-        self.rows: array[int] = array("Q")
-        self.slots: array[int] = array("I")
-        self.sizes: array[int] = array("I")
+        self.wide = False
+        self.seqs: array[int] = array("I")
+        self.rows: array[int] = array("I")
+        self.slots: array[int] = array("H")
+        self.sizes: array[int] = array("H")
         self.bytes = 0
+
+    def _widen(self) -> None:
+        self.wide = True
+        self.seqs = array("Q", self.seqs)
+        self.rows = array("Q", self.rows)
+        self.slots = array("I", self.slots)
+        self.sizes = array("I", self.sizes)
 
     def add(self, row_id: int, slot: int, seq: int, size: int, publisher: int) -> None:
         """Add a position at the end."""
@@ -78,6 +91,8 @@ class Chunk:
             publishers = array("Q", (self.publisher,)) * len(self.seqs)
             publishers.append(publisher)
             self.publishers = publishers
+        if not self.wide and ((seq | row_id) >> 32 or (slot | size) >> 16):
+            self._widen()
         self.seqs.append(seq)
         self.rows.append(row_id)
         self.slots.append(slot)
@@ -86,7 +101,12 @@ class Chunk:
 
     def extend(self, other: Chunk) -> None:
         """Add the positions of another chunk at the end."""
-        if self.publishers is not None or other.publishers is not None or self.publisher != other.publisher:
+        if (
+            self.publishers is not None
+            or other.publishers is not None
+            or self.publisher != other.publisher
+            or self.wide != other.wide
+        ):
             for index in range(len(other.seqs)):
                 self.add(
                     other.rows[index], other.slots[index], other.seqs[index], other.sizes[index], other.publisher_of(index)
@@ -104,6 +124,7 @@ class Chunk:
         publishers = self.publishers
         if publishers is not None:
             part.publishers = publishers[begin:end]
+        part.wide = self.wide
         part.seqs = self.seqs[begin:end]
         part.rows = self.rows[begin:end]
         part.slots = self.slots[begin:end]
@@ -122,6 +143,38 @@ class Chunk:
     def publisher_of(self, index: int) -> int:
         publishers = self.publishers
         return self.publisher if publishers is None else publishers[index]
+
+
+def _halved(typecode: str, values: array[int]) -> array[int] | None:
+    """Return numbers as an array of this type, of half the size; None if they do not fit."""
+    halves: array[int] = array(typecode)
+    halves.frombytes(values.tobytes())
+    low = halves[_LOW::2]
+    high = halves[1 - _LOW :: 2]
+    return None if high.tobytes().strip(b"\0") else low
+
+
+def recovered_chunk(recovered: RecoveredQueue, first: int, last: int) -> Chunk:
+    """Return the positions from `first` to `last` (exclusive) of a recovered queue."""
+    chunk = Chunk(False)
+    all_sizes = recovered.sizes[first:last]
+    seqs = _halved("I", recovered.seqs[first:last])
+    rows = _halved("I", recovered.rows[first:last])
+    slots = _halved("H", recovered.slots[first:last])
+    sizes = _halved("H", all_sizes)
+    if seqs is None or rows is None or slots is None or sizes is None:
+        chunk.wide = True
+        chunk.seqs = recovered.seqs[first:last]
+        chunk.rows = recovered.rows[first:last]
+        chunk.slots = recovered.slots[first:last]
+        chunk.sizes = all_sizes
+    else:
+        chunk.seqs = seqs
+        chunk.rows = rows
+        chunk.slots = slots
+        chunk.sizes = sizes
+    chunk.bytes = sum(all_sizes)
+    return chunk
 
 
 class Backlog:
@@ -475,19 +528,11 @@ class Backlog:
         """Add the positions from `first` to `last` (exclusive) of a recovered queue, in slices."""
         while first < last:
             until = min(first + CHUNK_ENTRIES, last)
-            sizes = recovered.sizes[first:until]
-            n_bytes = sum(sizes)
+            n_bytes = sum(recovered.sizes[first:until])
             while n_bytes > 4 * CHUNK_BYTES and until - first > 1:
                 until = first + (until - first) // 2
-                sizes = recovered.sizes[first:until]
-                n_bytes = sum(sizes)
-            chunk = Chunk(False)
-            chunk.seqs = recovered.seqs[first:until]
-            chunk.rows = recovered.rows[first:until]
-            chunk.slots = recovered.slots[first:until]
-            chunk.sizes = sizes
-            chunk.bytes = n_bytes
-            self.chunks.append(chunk)
+                n_bytes = sum(recovered.sizes[first:until])
+            self.chunks.append(recovered_chunk(recovered, first, until))
             self.paged += until - first
             self.paged_bytes += n_bytes
             first = until
