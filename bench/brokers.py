@@ -130,15 +130,21 @@ class Contender:
 
 @contextlib.contextmanager
 def alone(measured: Contender, contenders: list[Contender]) -> Iterator[None]:
-    """Suspend the other brokers, since even an idle broker runs now and then."""
-    others = [contender for contender in contenders if contender is not measured]
-    for other in others:
-        os.kill(other.pid, signal.SIGSTOP)
+    """Suspend the other brokers."""
+    with suspended([contender for contender in contenders if contender is not measured]):
+        yield
+
+
+@contextlib.contextmanager
+def suspended(contenders: list[Contender]) -> Iterator[None]:
+    """Suspend brokers, since even an idle broker runs now and then."""
+    for contender in contenders:
+        os.kill(contender.pid, signal.SIGSTOP)
     try:
         yield
     finally:
-        for other in others:
-            os.kill(other.pid, signal.SIGCONT)
+        for contender in contenders:
+            os.kill(contender.pid, signal.SIGCONT)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""References for large messages, without a broker: a relay in asyncio, and sequential writes to the disk.
+"""References without a broker: a relay in asyncio, and sequential writes to the disk.
 
 Their results have the form of the load generator's, so that the report compares brokers with them.
 """

@@ -126,13 +126,18 @@ def cells(row: Row) -> list[str]:
         f"{row.generator:.0%}",
         f"{row.ratio:.2f} x" if row.ratio is not None else "",
         f"{sign} {target:g} x" if target is not None and row.ratio is not None else "",
-        ", ".join(f"{ratio:.2f} x {other.title} (>= {other.target:.2g})" for other, ratio in row.beside),
+        ", ".join(f"{ratio:.2f} x {other.title} ({sign} {other.target:.2g})" for other, ratio in row.beside),
     ]
 
 
 def missed(row: Row) -> bool:
     """Return whether the row misses one of its targets."""
-    return row.reached is False or any(ratio < other.target for other, ratio in row.beside)
+    return row.reached is False or falls_behind(row)
+
+
+def falls_behind(row: Row) -> bool:
+    """Return whether the row misses a target of its further comparisons."""
+    return any(not row.workload.meets(ratio, other.target) for other, ratio in row.beside)
 
 
 def caption(floors: list[Floor]) -> str:
@@ -166,7 +171,7 @@ def print_table(table_rows: list[Row], below: str, console: Console) -> None:
             texts[0] = ""
         before = row.workload.name
         if row.beside:
-            texts[10] = f"[{'red' if any(ratio < other.target for other, ratio in row.beside) else 'green'}]{texts[10]}[/]"
+            texts[10] = f"[{'red' if falls_behind(row) else 'green'}]{texts[10]}[/]"
         if row.reached is not None:
             texts[8] = f"[{'green' if row.reached else 'red'}]{texts[8]}[/]"
         table.add_row(*texts)

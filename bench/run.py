@@ -47,7 +47,11 @@ def refer(workload: Workload, chosen: argparse.Namespace, results: report.Result
         with tempfile.TemporaryDirectory(prefix="leveret-bench-") as directory:
             result = references.disk(Path(directory), workload.size, chosen.seconds)
     results.setdefault(workload.name, {}).setdefault(workload.reference, []).append(result)
-    console.print(f"{workload.name:29} {workload.reference:10} {workload.value(result):>11,.0f}/s", highlight=False)
+    console.print(
+        f"{workload.name:29} {workload.reference:10} {result[workload.counted] / result['seconds']:>11,.0f}/s  "
+        f"p99 {result['latency_us']['p99'] / 1e3:>9.2f} ms",
+        highlight=False,
+    )
 
 
 def measure(
@@ -71,7 +75,8 @@ def measure(
                     highlight=False,
                 )
             if workload.reference:
-                refer(workload, chosen, results, console)
+                with brokers.suspended(contenders):
+                    refer(workload, chosen, results, console)
             # Each broker takes its turn as the first, so that after-effects of the previous load affect all alike.
             for contender in contenders[turn % len(contenders) :] + contenders[: turn % len(contenders)]:
                 if contender.name == brokers.ARTEMIS and not workload.only_amqp10:

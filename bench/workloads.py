@@ -39,10 +39,10 @@ RATE = 2000
 
 @dataclass(frozen=True)
 class Beside:
-    """A comparison of Leveret's throughput with another broker than RabbitMQ, or with another workload.
+    """A comparison of Leveret with another broker than RabbitMQ, or with another workload.
 
     title     the row's title in the table
-    target    the minimum ratio
+    target    the minimum ratio for throughput, the maximum for latency
     broker    another broker with the same load, or
     workload  the same broker with another load
     """
@@ -101,8 +101,10 @@ class Workload:
     def reached(self, broker: str, ratio: float) -> bool | None:
         """Return whether the target is met, None if there is none."""
         target = self.targets.get(broker)
-        if target is None:
-            return None
+        return None if target is None else self.meets(ratio, target)
+
+    def meets(self, ratio: float, target: float) -> bool:
+        """Return whether a ratio of two results meets a target."""
         return ratio <= target if self.measure == LATENCY else ratio >= target
 
 
@@ -172,6 +174,8 @@ WORKLOADS = [
         ("--rate", str(RATE), "--ack-every", "1"),
         targets(1, 0.5),
         measure=LATENCY,
+        beside=(Beside("asyncio echo", 1.5, broker=ECHO),),
+        reference=ECHO,
     ),
     Workload(
         "latency-persistent",

@@ -47,8 +47,8 @@ void load_idle(const struct load *load, unsigned count);
 /* Echoes `messages` (or for `seconds`) at `rate` between two processes, without a broker; prints one JSON object. */
 void load_floor(const struct load *load);
 
-/* Sends `size` bytes per message to a relay that returns them on its first connection, `window` in flight; prints one JSON
-   object. */
+/* Sends `size` bytes per message to a relay that returns them on its first connection, `window` in flight, at `rate` if it is
+   not 0; prints one JSON object. */
 void load_relay(const struct load *load);
 
 #endif

@@ -15,7 +15,7 @@ static const char help[] =
     "  run      publish and consume, print one JSON object\n"
     "  declare  --messages durable queues, print the milliseconds of each thousand\n"
     "  idle     --messages connections, kept until the input ends, with heartbeats every --heartbeat seconds (0: none)\n"
-    "  relay    messages of --size bytes, --window in flight, through a relay without a protocol\n"
+    "  relay    messages of --size bytes, --window in flight or at --rate, through a relay without a protocol\n"
     "  floor    echoes of --size bytes at --rate between two processes, without a broker\n"
     "  --host --port --user --password --vhost --prefix   the broker, and the prefix of declared names\n"
     "  --watch PID        report CPU time and memory of this process\n"

@@ -1,5 +1,6 @@
-/* The throughput of a relay without a protocol: messages of the same size over the same sockets. A broker's throughput
-   relative to it is the share that its protocol and its queues leave. */
+/* The throughput of a relay without a protocol, or its latency at a rate: messages of the same size over the same sockets.
+   A broker's throughput relative to it is the share that its protocol and its queues leave. */
+#define _GNU_SOURCE
 #include "load.h"
 #include "stats.h"
 
@@ -9,8 +10,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 
 #define INPUT (256 * 1024)
+
+/* Returns the time of message `number` at the rate of the load, 0 without a rate. */
+static uint64_t due_of(const struct load *load, uint64_t started, uint64_t number)
+{
+    return load->rate > 0 ? started + (uint64_t)((double)(number + 1) * 1e9 / load->rate) : 0;
+}
 
 static int failed(ssize_t n)
 {
@@ -29,12 +37,14 @@ void load_relay(const struct load *load)
     uint64_t begin = started + (uint64_t)(load->warmup * 1e9), end = begin + (uint64_t)(load->seconds * 1e9);
     struct usage mine = usage_of(0), theirs = usage_of(load->watch ? load->watch : -1);
     while (now < end) {
-        for (; done == len && published - delivered < load->window;) {
+        uint64_t due = due_of(load, started, published);
+        for (; done == len && due <= now && published - delivered < load->window;) {
             len = done = 0;
-            for (unsigned i = 0; i < load->batch && published - delivered < load->window; i++, published++) {
+            for (unsigned i = 0; i < load->batch && due <= now && published - delivered < load->window; i++) {
                 memcpy(output + len, body, size);
-                set64(output + len, now);
+                set64(output + len, due ? due : now);
                 len += size;
+                due = due_of(load, started, ++published);
             }
             ssize_t n = send(out, output, len, MSG_NOSIGNAL);
             if (failed(n))
@@ -42,7 +52,9 @@ void load_relay(const struct load *load)
             done = n > 0 ? (size_t)n : 0;
         }
         struct pollfd wait[2] = {{.fd = in, .events = POLLIN}, {.fd = out, .events = done < len ? POLLOUT : 0}};
-        poll(wait, 2, 100);
+        uint64_t left = due > now && due - now < 100000000u ? due - now : 100000000u;
+        struct timespec span = {0, (long)left};
+        ppoll(wait, 2, &span, NULL);
         now = now_ns();
         if (wait[1].revents & POLLOUT) {
             ssize_t n = send(out, output + done, len - done, MSG_NOSIGNAL);
