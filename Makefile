@@ -197,6 +197,10 @@ bench-staged: $(STAMPS)/dev compiled
 bench-scale: $(STAMPS)/dev compiled
 	@$(PY) -m bench.scale $(ARGS)
 
+# Fails if a message costs more processor time than in bench/baseline.json. ARGS=--renew replaces that.
+bench-check: $(STAMPS)/dev compiled
+	@$(PY) -m bench.check $(ARGS)
+
 # Long proofs, in pieces of at most 25 minutes whose counts add up per commit: ARGS="power --minutes 25", ARGS=report.
 proof: $(STAMPS)/dev $(STAMPS)/segments compiled
 	@$(PY) -m bench.proof $(ARGS)
