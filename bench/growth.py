@@ -1,4 +1,4 @@
-"""How the processor time of a message grows with queues, bindings, connections, consumers, depth and body size.
+"""Growth of the processor time of a message with queues, bindings, connections, consumers, depth and body size.
 
 `python -m bench.scale growth` measures each line in decades. The broker's processor time per message depends less on the
 generator and on other activity of the machine than the throughput. A line is flat if it at most doubles over all decades
