@@ -17,7 +17,7 @@ STAMPS := .stamps
 ARGS   ?=
 TESTS  ?=
 # Tests mostly wait for brokers and clients, so run more processes than CPUs. The tests of a file share a process.
-WORKERS := 7
+WORKERS := 5
 PYTEST = $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_OPTIONS)
 
 # Tests that `make test-all` repeats on the plain files, with all examples of property tests: layers with compiled modules,
@@ -135,7 +135,6 @@ else
 test test-rest: COMPILE := --require
 # Property tests try all of their examples (tests/support/examples.py).
 test-rest: export LEVERET_THOROUGH := 1
-test-rest: WORKERS := 5
 test: $(STAMPS)/spark $(STAMPS)/spark-classes $(STAMPS)/proton compiled
 	@$(PYTEST) $(SELECTED)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,30 +18,31 @@ from tests.support.peers.framing import body_frames
 from tests.support.polling import wait_until
 
 FLOODED = "flooded"
-BODY = b"m" * 16
-# Messages in one write of the flood: more than the broker delivers in one turn.
-BURST = 5000
+BODY = b"m" * 4000
+# Messages in one write of a publisher.
+BURST = 250
+# Together they send more bytes per turn than the broker delivers to one consumer.
+PUBLISHERS = 3
 MESSAGES = 15
 PROTOCOLS = ("0-9-1", "0-9", "1.0")
 
 
 class Flood:
-    """A publisher without confirms that never pauses, and a consumer of its queue. Both end with the block."""
+    """Publishers without confirms that never pause, and a consumer of their queue. All end with the block."""
 
     def __init__(self, process: LeveretProcess) -> None:
         self.process = process
         self.stopping = False
-        self.peers = [Peer(process.host, process.port) for _ in range(2)]
-        self.threads = [threading.Thread(target=self._run, args=(work,)) for work in (self._read, self._write)]
         publish = frame.marshal(method(Basic.Publish, exchange="", routing_key=FLOODED), 1)
         self.burst = (publish + frame.marshal(content_header(len(BODY)), 1) + body_frames(1, BODY, 4096)) * BURST
+        self.peers = [Peer(process.host, process.port) for _ in range(1 + PUBLISHERS)]
+        self.threads = [threading.Thread(target=self._run, args=(self._read,))]
+        for peer in self.peers[1:]:
+            self.threads.append(threading.Thread(target=self._run, args=(partial(peer.send_bytes, self.burst),)))
 
     def _read(self) -> None:
         if not self.peers[0].socket.recv(1 << 20):
             raise ConnectionError("the broker closed the connection of the consumer")
-
-    def _write(self) -> None:
-        self.peers[1].send_bytes(self.burst)
 
     def _run(self, work: Callable[[], None]) -> None:
         try:
@@ -53,7 +55,7 @@ class Flood:
     def __enter__(self) -> Flood:
         for peer in self.peers:
             peer.handshake()
-        consumer, _ = [peer.channel() for peer in self.peers]
+        consumer, *_ = [peer.channel() for peer in self.peers]
         consumer.queue(FLOODED, exclusive=False)
         consumer.consume(FLOODED, no_ack=True)
         for thread in self.threads:
@@ -68,7 +70,7 @@ class Flood:
             thread.join()
 
     def state(self) -> tuple[str, list[str]]:
-        """Return the state of the publisher's connection, and why it is throttled."""
+        """Return the state of a publisher's connection, and why it is throttled."""
         port = self.peers[1].local_port
         directory = self.process.data_dir
         (own,) = [item for item in call(directory, "connections.list") if f":{port} ->" in item["name"]]
