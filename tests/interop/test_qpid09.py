@@ -90,9 +90,9 @@ def test_from_0_9_to_0_9_1(broker: Broker, channel: BlockingChannel, name: str) 
     assert (properties.content_type, properties.priority, properties.delivery_mode) == ("text/plain", 7, 2)
     assert properties.correlation_id == "correlation"
     assert (properties.headers["colour"], properties.headers["size"]) == ("red", 3)
-    octets = get(channel, name)
-    assert (octets.body, octets.properties.delivery_mode) == (b"\0\1\xfe", 1)
-    assert octets.properties.content_type == "application/octet-stream"
+    binary = get(channel, name)
+    assert (binary.body, binary.properties.delivery_mode) == (b"\0\1\xfe", 1)
+    assert binary.properties.content_type == "application/octet-stream"
 
 
 @pytest.mark.slow
@@ -104,14 +104,14 @@ def test_from_0_9_to_1_0(broker: Broker, name: str) -> None:
         receiver = connection.create_receiver(f"/queues/{name}")
         text = receiver.receive(timeout=60)
         receiver.accept()
-        octets = receiver.receive(timeout=60)
+        binary = receiver.receive(timeout=60)
         receiver.accept()
     finally:
         connection.close()
     body = text.body if isinstance(text.body, str) else bytes(text.body).decode()
     assert (body, text.priority, text.durable, text.correlation_id) == ("grüße", 7, True, "correlation")
     assert text.properties["colour"] == "red" and text.properties["size"] == 3
-    assert (bytes(octets.body), octets.durable) == (b"\0\1\xfe", False)
+    assert (bytes(binary.body), binary.durable) == (b"\0\1\xfe", False)
 
 
 @pytest.mark.slow

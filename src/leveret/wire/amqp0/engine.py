@@ -160,6 +160,16 @@ class Memo:
         self.user_id: bytes | None = None
         self.headers_at = -1
 
+    def remember_header(self, publish: Publish) -> None:
+        """Remember the fields of a parsed header."""
+        self.header = publish.header
+        self.size = publish.size
+        self.delivery_mode = publish.delivery_mode
+        self.priority = publish.priority
+        self.expiration = publish.expiration
+        self.user_id = publish.user_id
+        self.headers_at = publish.headers_at
+
     def publish(self, number: int, address: bytes, flags: int, body: bytes) -> Publish:
         """Return a publish with the remembered header."""
         return Publish(
@@ -421,13 +431,7 @@ class Engine(Machine):
         memo.number = number
         memo.address = publish.address
         memo.flags = publish.flags
-        memo.header = publish.header
-        memo.size = publish.size
-        memo.delivery_mode = publish.delivery_mode
-        memo.priority = publish.priority
-        memo.expiration = publish.expiration
-        memo.user_id = publish.user_id
-        memo.headers_at = publish.headers_at
+        memo.remember_header(publish)
 
     def _keep(self, data: bytes) -> None:
         """Keep data for the next call, after what is kept already."""
@@ -793,13 +797,7 @@ class Engine(Machine):
         memo.next = frames
         memo.next_size = len(frames)
         memo.next_number = publish.channel
-        memo.header = publish.header
-        memo.size = publish.size
-        memo.delivery_mode = publish.delivery_mode
-        memo.priority = publish.priority
-        memo.expiration = publish.expiration
-        memo.user_id = publish.user_id
-        memo.headers_at = publish.headers_at
+        memo.remember_header(publish)
 
     def _frame_received(
         self, type: int, number: int, channel: WireChannel | None, data: bytes, start: int, end: int, out: list[Command]
