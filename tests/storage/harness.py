@@ -84,15 +84,16 @@ def content(item: Message) -> bytes:
 class Harness:
     """A log and its event loop; `reopen` closes and reopens the log."""
 
-    def __init__(self, make: Callable[[], Log]) -> None:
+    def __init__(self, make: Callable[[], Log], when_idle: Callable[[Callable[[], None]], None] | None = None) -> None:
         self.make = make
+        self.when_idle = when_idle
         self.begin()
 
     def begin(self) -> None:
         self.loop = Loop()
         self.log = self.make()
         self.recovery: Recovery = self.log.open()
-        self.log.start(self.loop.post)
+        self.log.start(self.loop.post, self.when_idle)
 
     def reopen(self) -> Recovery:
         self.log.close()

@@ -12,16 +12,14 @@ from tests.storage.test_trimming import settle
 
 
 @pytest.fixture
-def harness(tmp_path: Path) -> Harness:
-    return Harness(lambda: sqlite_log(tmp_path / "data"))
+def idle() -> list[Callable[[], None]]:
+    """The callbacks of the log for an idle event loop."""
+    return []
 
 
 @pytest.fixture
-def idle(harness: Harness) -> list[Callable[[], None]]:
-    """The callbacks of the log for an idle event loop."""
-    callbacks: list[Callable[[], None]] = []
-    harness.log.when_idle = callbacks.append
-    return callbacks
+def harness(tmp_path: Path, idle: list[Callable[[], None]]) -> Harness:
+    return Harness(lambda: sqlite_log(tmp_path / "data"), idle.append)
 
 
 def begin(harness: Harness, queue: FakeQueue, body: bytes) -> Waiter:

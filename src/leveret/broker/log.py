@@ -167,8 +167,6 @@ class Log:
         self.spool: Spool | None = None
         # Called on the event loop whenever `state` changes.
         self.on_state: Callable[[], None] | None = None
-        # Calls back once, on the event loop, when the loop has nothing else to do; None if that is not known.
-        self.when_idle: Callable[[Callable[[], None]], None] | None = None
         # Completes the current batch at once while it is held open.
         self.completion: Callable[[], None] | None = None
 
@@ -182,8 +180,14 @@ class Log:
         """
 
     @abstractmethod
-    def start(self, post: Callable[[Callable[[], None]], None]) -> None:
-        """Start to commit. `post` runs a callable on the event loop, from any thread."""
+    def start(
+        self, post: Callable[[Callable[[], None]], None], when_idle: Callable[[Callable[[], None]], None] | None = None
+    ) -> None:
+        """Start to commit.
+
+        `post` runs a callable on the event loop, from any thread. `when_idle` runs one on the event loop, once, when the
+        loop has nothing else to do; None if that is not known.
+        """
 
     @abstractmethod
     def close(self) -> None:

@@ -151,13 +151,9 @@ class Serving:
         name = str(self._path) if self._path is not None else "the configuration"
         # The directory also contains the control socket, so that it must exist even if the store is in memory.
         make_data_directory(self._config.server.data_path)
-        composition = Composition(self._config, name, end.set, salvage=self._salvage)
+        composition = Composition(self._config, name, end.set, salvage=self._salvage, watchdog=self._watchdog)
         self._salvage = NOTHING_LOST
         self._composition = composition
-        composition.watchdog = self._watchdog
-        composition.log.when_idle = self._watchdog.when_idle
-        if self._watchdog.take_posts(asyncio.get_running_loop()):
-            composition.server.post = self._watchdog.post
         composition.managed.log = self._log.records
         control = ControlServer(composition.admin, self._config.server.data_path / CONTROL_SOCKET)
         if self._http is None:

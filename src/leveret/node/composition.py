@@ -78,6 +78,7 @@ class Composition:
         on_failure: Called when the store fails.
         owner: A user with all permissions in every vhost, or "".
         salvage: The data losses that the operator accepts for this start.
+        watchdog: The watchdog of the event loop; only `leveret serve` has one.
 
     Attributes:
         listeners: The addresses that the broker listens on, as URLs.
@@ -95,13 +96,13 @@ class Composition:
         on_failure: Callable[[], None],
         owner: str = "",
         salvage: Salvage = NOTHING_LOST,
+        watchdog: Watchdog | None = None,
     ) -> None:
         self.config = config
         self.config_name = config_name
         self.listeners: list[str] = []
         self.tokens: TokenLogins | None = None
-        # The watchdog of the event loop; only `leveret serve` has one.
-        self.watchdog: Watchdog | None = None
+        self.watchdog = watchdog
         self.tls = make_tls(config.tls)
         # Validate the configuration before opening the store.
         declared = declared_users(config.users)
@@ -162,6 +163,7 @@ class Composition:
             data_path=config.server.data_path if self.on_disk else None,
             on_failure=on_failure,
             tls=self.tls.context if self.tls is not None else None,
+            watchdog=self.watchdog,
         )
         self._apply_admission_limits()
         if config.auth.oauth.resource_server_id:

@@ -20,6 +20,7 @@ from leveret.server.listener import Listener
 from leveret.server.periodic import Tasks
 from leveret.server.transport import SocketProtocol, Sockets
 from leveret.server.watch import INTERVAL, Watch
+from leveret.server.watchdog import Watchdog
 
 logger = logging.getLogger("leveret.server")
 
@@ -45,6 +46,7 @@ class Server:
         data_path: The directory whose disk space is monitored.
         on_failure: Called once when the store has failed permanently.
         tls: The TLS context for clients that request TLS on a plain listener; None refuses them.
+        watchdog: The watchdog of the event loop; None if it has none.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Server:
         data_path: Path | None = None,
         on_failure: Callable[[], None] | None = None,
         tls: ssl.SSLContext | None = None,
+        watchdog: Watchdog | None = None,
     ) -> None:
         self.protocols = protocols
         self.services = services = protocols.services
@@ -76,8 +79,9 @@ class Server:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: Tasks | None = None
         self._failed = False
-        # Runs a callback on the event loop from any thread, cheaper than the loop's own method; None without a watchdog.
-        self.post: Callable[[Callable[[], None]], None] | None = None
+        self._watchdog = watchdog
+        # Whether the watchdog runs callbacks of other threads, which is cheaper than the loop's own method.
+        self._watchdog_posts = False
 
     async def start(self) -> None:
         """Start the log and the broker's timers. Add listeners with `listen`."""
@@ -88,7 +92,9 @@ class Server:
         broker = self.broker
         broker.jobs.call_soon = loop.call_soon
         broker.log.on_state = self._log_state
-        broker.log.start(self._post)
+        watchdog = self._watchdog
+        self._watchdog_posts = watchdog is not None and watchdog.take_posts(loop)
+        broker.log.start(self._post, None if watchdog is None else watchdog.when_idle)
         if broker.overflow is not None:
             broker.overflow.start(self._post)
         if broker.segments is not None:
@@ -108,8 +114,8 @@ class Server:
     def _post(self, callback: Callable[[], None]) -> None:
         """Run a log callback on the event loop, in its own turn. May be called from any thread."""
         assert self._loop is not None
-        if self.post is not None:
-            self.post(partial(self._turn, callback))
+        if self._watchdog is not None and self._watchdog_posts:
+            self._watchdog.post(partial(self._turn, callback))
             return
         try:
             self._loop.call_soon_threadsafe(self._turn, callback)

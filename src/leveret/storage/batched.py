@@ -97,6 +97,8 @@ class BatchedLog(Log):
         # The parts of `pending_bytes` and `pending_spooled` in submitted commits.
         self._submitted_bytes = 0
         self._submitted_spooled = 0
+        # Calls back once when the event loop has nothing else to do; None if that is not known.
+        self._when_idle: Callable[[Callable[[], None]], None] | None = None
         # Whether `seal_ahead` will be called.
         self._seals_ahead = False
         self._touched: list[StoredRow] = []
@@ -239,11 +241,11 @@ class BatchedLog(Log):
             if (
                 self._waiters
                 and not self._seals_ahead
-                and self.when_idle is not None
+                and self._when_idle is not None
                 and len(self._submitted) < MAX_SUBMITTED
             ):
                 self._seals_ahead = True
-                self.when_idle(self.seal_ahead)
+                self._when_idle(self.seal_ahead)
             return
         while self.pending():
             if self.state == FAILED:

@@ -41,7 +41,9 @@ class MemoryLog(Log):
     def open(self) -> Recovery:
         return Recovery()
 
-    def start(self, post: Callable[[Callable[[], None]], None]) -> None:
+    def start(
+        self, post: Callable[[Callable[[], None]], None], when_idle: Callable[[Callable[[], None]], None] | None = None
+    ) -> None:
         self._post = post
 
     def close(self) -> None:

@@ -125,8 +125,11 @@ class SqliteLog(BatchedLog):
                 return  # consumers of an existing log may free space; a later start writes the marker
             raise StorageFailed(f"{self._files.marker} cannot be written: {error.strerror}") from None
 
-    def start(self, post: Callable[[Callable[[], None]], None]) -> None:
+    def start(
+        self, post: Callable[[Callable[[], None]], None], when_idle: Callable[[Callable[[], None]], None] | None = None
+    ) -> None:
         assert self._store is not None, "the log is not open"
+        self._when_idle = when_idle
         self._worker = Worker(self, self._store, post)
         self._started = True
 
