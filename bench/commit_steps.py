@@ -1,11 +1,9 @@
-"""Measure the steps of a commit: `python -m bench.commit_steps broker` or `python -m bench.commit_steps store`.
+"""Measure the steps of a commit: `python -m bench.commit_steps`.
 
-`broker` starts a broker with timestamps around each step, publishes persistent messages with confirms to it, and prints the
-time of each step, from the batch's handover to the worker thread to the confirms on the socket. `store` writes to a log
-without sockets and without a broker.
+The program starts a broker with timestamps around each step, publishes persistent messages with confirms to it, and prints
+the time of each step, from the batch's handover to the worker thread to the confirms on the socket.
 
-    python -m bench.commit_steps broker --publishers 4        four publishers, queues and consumers
-    python -m bench.commit_steps store --batch 100 --size 256  durable publishes per second of the store alone
+    python -m bench.commit_steps --publishers 4    four publishers, queues and consumers
 
 The timestamps cost about 2 microseconds per commit. Steps that run at the same time as others (the next batch is filled
 during a commit) appear in none of the lines.
@@ -17,7 +15,6 @@ import argparse
 import ctypes
 import json
 import os
-import queue
 import statistics
 import sys
 import tempfile
@@ -28,13 +25,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
+from bench import generator
+from bench.brokers import COMPILED, PURE, Contender
+from tests.support.broker import LeveretProcess
+
 BENCH: Final = Path(__file__).resolve().parent
 ROOT: Final = BENCH.parent
-sys.path[:0] = [str(ROOT)]
-
-from bench import generator  # noqa: E402
-from bench.brokers import COMPILED, PURE, Contender  # noqa: E402
-from tests.support.broker import LeveretProcess  # noqa: E402
 
 # The steps of a commit in order: the timestamp that ends each of them.
 STEPS: Final = (
@@ -163,7 +159,7 @@ class TracedBroker(Contender):
         assert isinstance(self.broker, LeveretProcess)
         self.times = self.directory / "commits"
         library = generator.compile_c("sync_times", [BENCH / "sync_times.c"], "-shared", "-fPIC", "-ldl")
-        self.broker.wrapper = [sys.executable, str(BENCH / "commit_steps.py"), "serve", str(self.times)]
+        self.broker.wrapper = [sys.executable, "-m", "bench.commit_steps", "serve", str(self.times)]
         self.broker.environment |= {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "LD_PRELOAD": str(library)}
         super().start(timeout)
 
@@ -209,79 +205,21 @@ def measure_broker(chosen: argparse.Namespace) -> None:
         report(broker.times)
 
 
-def measure_store(chosen: argparse.Namespace) -> None:
-    """Write batches to a log while at most `window` messages wait for their commit."""
-    from leveret import build_info
-    from leveret.broker.message import Entry, Message
-    from leveret.storage.sqlite import SqliteLog
-    from tests.storage.harness import ADDRESS, HEADER, FakeQueue, Waiter
-
-    # As the command line does.
-    sys.setswitchinterval(0.0005)
-    with tempfile.TemporaryDirectory(prefix="leveret-store-") as directory:
-        log = SqliteLog(Path(directory))
-        log.open()
-        posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        log.start(posted.put)
-        target = FakeQueue(1)
-        body = os.urandom(chosen.size)
-        waiting: deque[tuple[Waiter, list[Entry]]] = deque()
-        stored = commits = 0
-        began = cpu = sealing = 0.0
-        end = time.perf_counter() + 1 + chosen.seconds
-        while (now := time.perf_counter()) < end:
-            if not began and now > end - chosen.seconds:
-                began, cpu, stored, commits, sealing = now, time.process_time(), 0, log.commits, 0.0
-            entries = [target.entry(Message(ADDRESS, HEADER, body, chosen.size, True)) for _ in range(chosen.batch)]
-            for entry in entries:
-                log.store(entry)
-            waiting.append((Waiter(log), entries))
-            before = time.perf_counter()
-            log.flush()
-            sealing += time.perf_counter() - before
-            while len(waiting) * chosen.batch >= chosen.window or not posted.empty():
-                posted.get()()
-                while waiting and waiting[0][0].batches:
-                    # A consumer takes what is confirmed.
-                    for entry in waiting.popleft()[1]:
-                        log.settle(entry)
-                    stored += chosen.batch
-        seconds = time.perf_counter() - began
-        commits = log.commits - commits
-        cpu = time.process_time() - cpu
-        log.close()
-    build = "compiled" if build_info().compiled else "pure Python"
-    print(
-        f"{build}: {stored / seconds:,.0f} durable publishes/s, {commits / seconds:,.0f} commits/s of"
-        f" {stored / max(commits, 1):,.0f}, {cpu / max(stored, 1) * 1e6:.2f} us of processor time each,"
-        f" {sealing / max(commits, 1) * 1e6:,.0f} us to seal a batch"
-    )
-
-
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.commit_steps", description="Measure the steps of a commit.")
-    parser.add_argument("what", choices=("broker", "store"))
     parser.add_argument("--publishers", type=int, default=1, help="also the number of queues and consumers (default 1)")
-    parser.add_argument("--window", type=int, default=0, help="unconfirmed messages (default 200, store: 1000)")
+    parser.add_argument("--window", type=int, default=200, help="unconfirmed messages (default 200)")
     parser.add_argument("--size", type=int, default=256, help="bytes of a body (default 256)")
-    parser.add_argument("--batch", type=int, default=100, help="messages stored before each flush (store; default 100)")
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--pure", action="store_true", help="measure the broker in pure Python")
-    chosen = parser.parse_args()
-    if not chosen.window:
-        chosen.window = 200 if chosen.what == "broker" else 1000
-    return chosen
+    return parser.parse_args()
 
 
 def main() -> int:
     if sys.argv[1:2] == ["serve"]:
         Tracer(sys.argv[2]).serve(sys.argv[3:])
         return 0
-    chosen = options()
-    if chosen.what == "broker":
-        measure_broker(chosen)
-    else:
-        measure_store(chosen)
+    measure_broker(options())
     return 0
 
 
