@@ -1,14 +1,16 @@
 """Make each system call of the store fail, with each fault, and check that nothing confirmed is lost.
 
-    python bench/syscalls.py                                   each call of one run of the store, each fault
-    python bench/syscalls.py --seed 7 --every 5                every fifth call
+    python bench/syscalls.py                                   five minutes of calls and faults of one run of the store
+    python bench/syscalls.py --minutes 90                      each call, each fault
+    python bench/syscalls.py --seed 7 --every 50               every fiftieth call
     python bench/syscalls.py --broker 50                       50 calls of whole brokers under load
 
 The program counts the calls of a run of the store (batches with messages, settlements, updates, large bodies, copies of
 rows, checkpoints), then repeats the run with the n-th call failing, for each n: EIO once and permanently, ENOSPC and EDQUOT
 for a while, a short write or a slow sync, and EIO of a read. Then it reopens the store, which must have everything that was
 confirmed, and nothing else except whole batches that were in flight. The store may continue, or stop with a message; it
-must not confirm a batch before it is stored, hang, or end in any other way.
+must not confirm a batch before it is stored, hang, or end in any other way. All calls take an hour; their order is random,
+so that a part of them is a fair sample.
 
 With `--broker`, the clients of `bench/power.py` use a broker process while one of its calls, or of its sealer's, fails.
 Then the broker is killed, and another one starts on its files, and on the files that a power cut would have left.
@@ -130,7 +132,7 @@ def attempt(faulty: Faulty, path: Path, seed: int, at: int, fault: Fault) -> tup
     try:
         reason = write(path / "data", seed, said)
     except queues.Empty:
-        return "hung", "it neither continued nor failed within 20 s"
+        return "hung", "it neither continued nor failed within a minute"
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
         return "ended otherwise", f"{type(error).__name__}: {error} in {Path(where.filename).name}, {where.name}"
@@ -176,6 +178,7 @@ def sweep(library: str, seed: int, every: int, until: float) -> Iterator[tuple[s
                 (fault, at) for fault in FAULTS if fault.letters == letters for at in range(1, faulty.calls + 1, every)
             ]
         random.Random(seed).shuffle(jobs)
+        print(f"{len(jobs):,} runs in random order, up to the time limit", file=sys.stderr, flush=True)
         for number, (fault, at) in enumerate(jobs):
             if time.monotonic() > until:
                 return
@@ -290,7 +293,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     parser.add_argument("--every", type=int, default=1, metavar="N", help="fail only every N-th call")
-    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--minutes", type=float, default=5, help="time limit (default 5)")
     parser.add_argument("--broker", type=int, default=0, metavar="RUNS", help="run whole brokers this many times instead")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     given = parser.parse_args()
