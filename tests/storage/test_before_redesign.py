@@ -36,6 +36,8 @@ from tests.support.requests import Refused, ask
 ARCHIVE = Path(__file__).with_name("data") / "before-redesign.tar.xz"
 # Nine years after the archive was made: until then a delay and a time to live have not passed.
 DUE = 2_079_300_000
+# The streams are older than any usual age, and would be sealed while the tests read them.
+UNSEALED = "[streams]\nsegment_age = 3_000_000_000"
 KEPT: dict[str, Any] = {"durable": 2, "expiry_policy": "never"}
 
 
@@ -43,7 +45,7 @@ KEPT: dict[str, Any] = {"durable": 2, "expiry_policy": "never"}
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeveretProcess]:
     leveret_only("it starts on an existing data directory")
     directory = tmp_path_factory.mktemp("before-redesign")
-    process = LeveretProcess(directory, config="", data_dir=extract(ARCHIVE, directory))
+    process = LeveretProcess(directory, config=UNSEALED, data_dir=extract(ARCHIVE, directory))
     process.user, process.password = "ana", "secret"
     with process.start():
         yield process
