@@ -384,3 +384,17 @@ def test_recovered_positions_are_kept_whatever_their_size(part: int | None) -> N
     assert positions(chunk) == [(1, 2, 3, 4), last]
     assert chunk.wide == (part is not None)
     assert chunk.bytes == 4 + last[3]
+
+
+@pytest.mark.parametrize("last", [9, 1 << 40])
+@pytest.mark.parametrize("first", [7, 1 << 40])
+def test_a_chunk_keeps_the_publisher_of_each_entry(first: int, last: int) -> None:
+    publishers = [first, first, 8, last]
+    chunk = Chunk(False, first)
+    for seq, publisher in enumerate(publishers):
+        chunk.add(seq, seq, seq, seq, publisher)
+    assert [chunk.publisher_of(index) for index in range(4)] == publishers
+    part = chunk.part(1, 4)
+    part.extend(chunk)
+    assert [part.publisher_of(index) for index in range(7)] == publishers[1:] + publishers
+    assert chunk.wide == (max(publishers) >= 1 << 32)

@@ -59,7 +59,7 @@ class Chunk:
 
     wide        whether the arrays hold numbers of 64, 64, 32 and 32 bits; half of that is enough for most chunks
     publisher   the publisher of all entries, 0 for recovered ones, whose connections no longer exist
-    publishers  the publisher of each entry if there are several
+    publishers  the publisher of each entry if there are several, 64 bits if `wide`, otherwise 32
     """
 
     __slots__ = ("bytes", "overflow", "publisher", "publishers", "rows", "seqs", "sizes", "slots", "wide")
@@ -81,18 +81,20 @@ class Chunk:
         self.rows = array("Q", self.rows)
         self.slots = array("I", self.slots)
         self.sizes = array("I", self.sizes)
+        if self.publishers is not None:
+            self.publishers = array("Q", self.publishers)
 
     def add(self, row_id: int, slot: int, seq: int, size: int, publisher: int) -> None:
         """Add a position at the end."""
+        if not self.wide and ((seq | row_id | publisher | self.publisher) >> 32 or (slot | size) >> 16):
+            self._widen()
         publishers = self.publishers
         if publishers is not None:
             publishers.append(publisher)
         elif publisher != self.publisher:
-            publishers = array("Q", (self.publisher,)) * len(self.seqs)
+            publishers = array("Q" if self.wide else "I", (self.publisher,)) * len(self.seqs)
             publishers.append(publisher)
             self.publishers = publishers
-        if not self.wide and ((seq | row_id) >> 32 or (slot | size) >> 16):
-            self._widen()
         self.seqs.append(seq)
         self.rows.append(row_id)
         self.slots.append(slot)
