@@ -67,6 +67,9 @@ def test_a_store_keeps_topic_permissions() -> None:
         assert not one.may_topic("alice", "/", READ, "x", "w")
         assert one.may_topic("alice", "/", WRITE, "unrestricted", "w")
         assert not one.may_topic("unknown", "/", WRITE, "unrestricted", "w")
+        assert one.may_every_topic("alice", "/", "unrestricted")
+        assert not one.may_every_topic("alice", "/", "x")
+        assert not one.may_every_topic("unknown", "/", "unrestricted")
     store.clear_topic_permissions("alice", "/", "x")
     assert store.may_topic("alice", "/", READ, "x", "w")
     assert not store.may_topic("alice", "/", READ, "y", "w")
@@ -195,6 +198,19 @@ def test_a_change_applies_to_open_channels(process: LeveretProcess, connection: 
         publish("changed")(connection.channel())
     finally:
         restrict(process, "^{username}\\.", "^(open|{client_id})\\.")
+
+
+def test_a_first_permission_applies_to_open_channels(process: LeveretProcess, connection: pika.BlockingConnection) -> None:
+    channel = connection.channel()
+    channel.confirm_delivery()
+    call(process.data_dir, "topic_permissions.clear", {"user": "alice", "exchange": "amq.topic"})
+    try:
+        publish("bob.x")(channel)
+        publish("bob.y")(channel)
+    finally:
+        restrict(process, "^{username}\\.", "^(open|{client_id})\\.")
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="403"):
+        publish("bob.z")(channel)
 
 
 def open_peer(process: LeveretProcess, container: str) -> Peer:

@@ -121,14 +121,16 @@ def _resolve(
     vhost: Vhost, exchange: Exchange, routing_keys: list[str], headers: FieldTable, message: Message | None, effort: Effort
 ) -> list[Queue]:
     queues: dict[Queue, None] = {}
-    visited: set[str] = set()
+    # The names of the exchanges so far if there are several.
+    visited: set[str] | None = None
     # A loop rather than recursion: chains of exchanges may have any length.
     waiting = [exchange]
     while waiting:
         current = waiting.pop()
-        if current.name in visited:
-            continue
-        visited.add(current.name)
+        if visited is not None:
+            if current.name in visited:
+                continue
+            visited.add(current.name)
         hashed = ""
         if current.needs_property and message is not None:
             hashed = vhost.broker.property_of(message, current.needs_property)
@@ -151,6 +153,8 @@ def _resolve(
             alternate = vhost.exchanges.get(current.alternate)
             if alternate is not None:
                 waiting.append(alternate)
+        if visited is None and waiting:
+            visited = {current.name}
     return list(queues)
 
 

@@ -26,6 +26,8 @@ MAX_ROUTES: Final = 4096
 OPERATIONS: Final = ("configure", "write", "read")
 # Maximum seconds between two checks whether a token has expired, since the wall clock may be set.
 MAX_EXPIRY_INTERVAL: Final = 600.0
+# Operation in `allowed` that covers every routing key of a topic exchange.
+EVERY_TOPIC: Final = "every topic"
 
 
 class VhostSession(Session):
@@ -112,7 +114,7 @@ class VhostSession(Session):
         if route.exchange.internal:
             raise AccessRefused(f"cannot publish to internal exchange '{route.exchange_name}' in vhost '{self.vhost_name}'")
         self.check("write", route.exchange_name)
-        if route.exchange.has_topics:
+        if route.exchange.has_topics and not self._may_every_topic(route.exchange_name):
             self.check_topic("write", route.exchange_name, route.routing_key)
         if route.owner and route.owner != self.user:
             raise AccessRefused(
@@ -274,6 +276,16 @@ class VhostSession(Session):
                 f" refused for user '{self.user}'"
             )
 
+    def _may_every_topic(self, exchange: str) -> bool:
+        """Return whether no topic permission limits the routing keys of the user. Called after `check`."""
+        key = (EVERY_TOPIC, exchange)
+        if key in self.allowed:
+            return True
+        if not self.account.may_every_topic(self.vhost_name, exchange):
+            return False
+        self._allow(key)
+        return True
+
     def check_topics(self, route: Route, routing_keys: list[str]) -> None:
         """Raise AccessRefused unless the user may write these routing keys, from the CC and BCC headers of a message."""
         if route.exchange.has_topics:
@@ -303,6 +315,9 @@ class VhostSession(Session):
                 f"{operation} access to '{resource or 'amq.default'}' in vhost '{self.vhost_name}'"
                 f" refused for user '{self.user}'"
             )
+        self._allow(key)
+
+    def _allow(self, key: tuple[str, str]) -> None:
         if len(self.allowed) >= MAX_ROUTES:
             self.allowed.clear()
         self.allowed[key] = None

@@ -48,6 +48,9 @@ class Account(Protocol):
     def may_topic(self, vhost: str, operation: str, exchange: str, routing_key: str, client_id: str = "") -> bool:
         """Return whether the user may write or read a routing key of a topic exchange."""
 
+    def may_every_topic(self, vhost: str, exchange: str) -> bool:
+        """Return whether the user may write and read every routing key of a topic exchange."""
+
     def may_open(self, vhost: str) -> bool:
         """Return whether the user may use the vhost."""
 
@@ -85,6 +88,9 @@ class UserAccount:
 
     def may_topic(self, vhost: str, operation: str, exchange: str, routing_key: str, client_id: str = "") -> bool:
         return self._users.may_topic(self.name, vhost, operation, exchange, routing_key, client_id)
+
+    def may_every_topic(self, vhost: str, exchange: str) -> bool:
+        return self._users.may_every_topic(self.name, vhost, exchange)
 
     def may_open(self, vhost: str) -> bool:
         return self._users.may_open(self.name, vhost)

@@ -292,6 +292,11 @@ class UserStore:
             variables["client_id"] = client_id
         return allows_topic(permission, operation, routing_key, variables)
 
+    def may_every_topic(self, name: str, vhost: str, exchange: str) -> bool:
+        """Return whether a user may write and read every routing key of a topic exchange."""
+        user = self.get(name)
+        return user is not None and (name == self.owner or exchange not in user.topic_permissions.get(vhost, {}))
+
     def has_any_permission(self, name: str, vhost: str) -> bool:
         """Return whether any expression of the user in the vhost is not empty."""
         user = self.get(name)

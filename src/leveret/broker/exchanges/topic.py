@@ -10,13 +10,15 @@ Exchanges with many bindings mostly consist of such patterns, and each node less
 
 from __future__ import annotations
 
-import sys
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from leveret.broker.destination import Destination
 from leveret.broker.exchanges.base import Binding, Effort, Exchange
 from leveret.broker.exchanges.index import add, discard
 from leveret.broker.values import FieldTable
+
+# Tails that new patterns may share.
+MAX_SHARED_TAILS: Final = 1000
 
 
 class Node:
@@ -29,10 +31,13 @@ class Node:
         repeats: Whether `#` leads here, which may match more words.
         tail: The remaining words of the only pattern that leads here; empty if it ends here or there are others. Only the
             last one can be `#`.
-        destinations: The destinations of the pattern that ends here, or after the tail.
+        destination: The first destination of the pattern that ends here, or after the tail; None if there is none.
+        count: The number of its bindings with the pattern.
+        others: The other destinations with their numbers of bindings; None if there are none. Most patterns have one
+            destination, and a dictionary takes as much memory as two nodes.
     """
 
-    __slots__ = ("any_word", "any_words", "destinations", "repeats", "tail", "words")
+    __slots__ = ("any_word", "any_words", "count", "destination", "others", "repeats", "tail", "words")
 
     def __init__(self, repeats: bool, tail: tuple[str, ...]) -> None:
         self.words: dict[str, Node] | None = None
@@ -40,10 +45,12 @@ class Node:
         self.any_words: Node | None = None
         self.repeats = repeats
         self.tail = tail
-        self.destinations: dict[Destination, int] | None = None
+        self.destination: Destination | None = None
+        self.count = 0
+        self.others: dict[Destination, int] | None = None
 
     def is_empty(self) -> bool:
-        return not self.words and not self.destinations and self.any_word is None and self.any_words is None
+        return not self.words and self.destination is None and self.any_word is None and self.any_words is None
 
     def after(self, word: str) -> Node | None:
         """Return the node after a word of a pattern."""
@@ -77,10 +84,57 @@ class Node:
         """Replace the tail by a node, because another pattern leads here."""
         word = self.tail[0]
         node = Node(word == "#", self.tail[1:])
-        node.destinations = self.destinations
+        node.destination = self.destination
+        node.count = self.count
+        node.others = self.others
         self.put(word, node)
         self.tail = ()
-        self.destinations = None
+        self.destination = None
+        self.count = 0
+        self.others = None
+
+    def add(self, destination: Destination) -> None:
+        """Count another binding with the pattern that ends here."""
+        if self.destination is None:
+            self.destination = destination
+            self.count = 1
+        elif self.destination is destination:
+            self.count += 1
+        else:
+            if self.others is None:
+                self.others = {}
+            add(self.others, destination)
+
+    def discard(self, destination: Destination) -> None:
+        """Remove a binding with the pattern that ends here from the count."""
+        others = self.others
+        if self.destination is not destination:
+            assert others is not None
+            discard(others, destination)
+        elif self.count > 1:
+            self.count -= 1
+        elif others is None:
+            self.destination = None
+            self.count = 0
+        else:
+            self.destination = next(iter(others))
+            self.count = others.pop(self.destination)
+        if not others:
+            self.others = None
+
+    def find(self, found: dict[Destination, None], effort: Effort) -> None:
+        """Add the destinations of the pattern that ends here."""
+        destination = self.destination
+        if destination is None:
+            return
+        found[destination] = None
+        others = self.others
+        if others is None:
+            effort.spend(1)
+            return
+        effort.spend(1 + len(others))
+        for destination in others:
+            found[destination] = None
 
 
 def split(key: str) -> list[str]:
@@ -127,6 +181,8 @@ class TopicExchange(Exchange):
     ) -> None:
         super().__init__(name, durable, auto_delete, internal, arguments)
         self.root = Node(False, ())
+        # Recent tails: many patterns end alike, and a tail that they share stays in the processor's cache.
+        self._tails: dict[tuple[str, ...], tuple[str, ...]] = {}
 
     def added(self, binding: Binding) -> None:
         words = split(binding.routing_key)
@@ -145,7 +201,7 @@ class TopicExchange(Exchange):
                 rest = words[at:]
                 # The nodes after a `#` may be reached at any word, so these have no tail.
                 if rest and word != "#" and "#" not in rest[:-1]:
-                    following = Node(False, tuple([sys.intern(other) for other in rest]))
+                    following = Node(False, self._tail(rest))
                     at = len(words)
                     node.put(word, following)
                     node = following
@@ -153,16 +209,19 @@ class TopicExchange(Exchange):
                 following = Node(word == "#", ())
                 node.put(word, following)
             node = following
-        if node.destinations is None:
-            node.destinations = {}
-        add(node.destinations, binding.destination)
+        node.add(binding.destination)
+
+    def _tail(self, words: list[str]) -> tuple[str, ...]:
+        """Return a tail, the same object as before if it was used recently."""
+        if len(self._tails) >= MAX_SHARED_TAILS:
+            self._tails.clear()
+        tail = tuple(words)
+        return self._tails.setdefault(tail, tail)
 
     def removed(self, binding: Binding) -> None:
         words = split(binding.routing_key)
         path = self._path(words)
-        destinations = path[-1].destinations
-        assert destinations is not None
-        discard(destinations, binding.destination)
+        path[-1].discard(binding.destination)
         # Prune nodes that are now empty, from the end.
         for depth in range(len(path) - 1, 0, -1):
             if not path[depth].is_empty():
@@ -182,15 +241,29 @@ class TopicExchange(Exchange):
     def has_pattern(self, pattern: str) -> bool:
         """Return whether a binding has this pattern."""
         path = self._path(split(pattern))
-        return bool(path) and bool(path[-1].destinations)
+        return bool(path) and path[-1].destination is not None
 
     def match(self, routing_key: str, headers: FieldTable, hashed: str, effort: Effort) -> list[Destination]:
         words = split(routing_key)
+        count = len(words)
         found: dict[Destination, None] = {}
-        reached: dict[Node, None] = {}
-        _enter(self.root, reached)
+        # Up to the first wildcard, one node is reached.
+        node = self.root
         at = 0
-        for word in words:
+        while at < count and node.any_word is None and node.any_words is None and not node.repeats:
+            next_node = None if node.words is None else node.words.get(words[at])
+            at += 1
+            if next_node is None or next_node.tail:
+                if next_node is not None and _ends_with(next_node.tail, words, at):
+                    next_node.find(found, effort)
+                effort.spend(2 * at)
+                return list(found)
+            node = next_node
+        effort.spend(2 * at)
+        reached: dict[Node, None] = {}
+        _enter(node, reached)
+        while at < count:
+            word = words[at]
             at += 1
             previous = reached
             reached = {}
@@ -203,19 +276,10 @@ class TopicExchange(Exchange):
                     if not following.tail:
                         _enter(following, reached)
                     elif _ends_with(following.tail, words, at):
-                        _find(following, found, effort)
+                        following.find(found, effort)
             effort.spend(len(previous) + len(reached))
             if not reached:
                 break
         for node in reached:
-            _find(node, found, effort)
+            node.find(found, effort)
         return list(found)
-
-
-def _find(node: Node, found: dict[Destination, None], effort: Effort) -> None:
-    """Add the destinations of a node."""
-    destinations = node.destinations
-    if destinations is not None:
-        effort.spend(len(destinations))
-        for destination in destinations:
-            found[destination] = None

@@ -80,6 +80,10 @@ class TokenAccount:
     def may_topic(self, vhost: str, operation: str, exchange: str, routing_key: str, client_id: str = "") -> bool:
         return self._scopes.allow_topic(vhost, operation, exchange, routing_key)
 
+    def may_every_topic(self, vhost: str, exchange: str) -> bool:
+        # A scope may name routing keys.
+        return False
+
     def may_open(self, vhost: str) -> bool:
         return self._scopes.open(vhost)
 
