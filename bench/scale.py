@@ -23,7 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from bench import brokers, generator, growth, workloads
 
@@ -78,9 +78,14 @@ def share_of_core(pid: int, seconds: float) -> float:
     return 100 * (processor_seconds(pid) - before) / (time.monotonic() - began)
 
 
-def open_connections(port: int, count: int, heartbeat: int) -> generator.Load:
-    """Open idle connections with a channel each. They stay open until the result of the load is read."""
-    load = generator.Load(port, "idle", "--messages", str(count), "--heartbeat", str(heartbeat))
+# Options of the load generator for the protocols of idle connections.
+IDLE_PROTOCOLS: Final = {"0-9-1": (), "0-9": ("--0-9", "--window", "0"), "1.0": ("--consume-1.0",)}
+
+
+def open_connections(port: int, count: int, heartbeat: int, protocol: str) -> generator.Load:
+    """Open idle connections with a channel each, or a session. They stay open until the result of the load is read."""
+    options = ("--messages", str(count), "--heartbeat", str(heartbeat))
+    load = generator.Load(port, "idle", *options, *IDLE_PROTOCOLS[protocol])
     if not load.line():
         raise SystemExit(f"opening connections failed: {load.process.communicate()[1].strip()}")
     return load
@@ -90,23 +95,24 @@ def idle(chosen: argparse.Namespace, contender: brokers.Contender) -> dict[str, 
     """Measure the memory of idle connections with a channel each, and the processor time of their heartbeats."""
     # Open some connections first, so that the modules and buffers that they need do not count as the cost of a connection.
     generator.run(contender.port, "run", "--seconds", "0.5", "--warmup", "0", "--prefix", "idle")
-    open_connections(contender.port, 10, chosen.heartbeat).result()
+    open_connections(contender.port, 10, chosen.heartbeat, chosen.protocol).result()
     bare = settled_memory(contender.pid)
     alone = share_of_core(contender.pid, IDLE_SECONDS)
     began = time.monotonic()
-    load = open_connections(contender.port, chosen.connections, chosen.heartbeat)
+    load = open_connections(contender.port, chosen.connections, chosen.heartbeat, chosen.protocol)
     took = time.monotonic() - began
     full = settled_memory(contender.pid)
     busy = share_of_core(contender.pid, max(IDLE_SECONDS, chosen.heartbeat / 2))
     load.result()
-    say(f"  opened {chosen.connections} connections with a channel each in {took:.1f} s; {bare:.0f} MB before")
+    say(f"  opened {chosen.connections} connections of AMQP {chosen.protocol} in {took:.1f} s; {bare:.0f} MB before")
     scale = chosen.connections / 10_000
     return {
         "connections": chosen.connections,
+        "protocol": chosen.protocol,
         "heartbeat": chosen.heartbeat,
         "seconds": took,
         "bare_mb": bare,
-        "memory": judge("memory of a connection", (full - bare) * 1024 / chosen.connections, 6, "KiB"),
+        "memory": judge("memory of a connection", (full - bare) * (1 << 20) / chosen.connections, 6000, "bytes"),
         "heartbeats": judge("heartbeats", busy - alone, 3 * scale * 60 / chosen.heartbeat, "% of a core"),
     }
 
@@ -292,6 +298,7 @@ def main() -> int:
     parser.add_argument("--broker", action="append", choices=brokers.SPEAK_0_9_1)
     parser.add_argument("--connections", type=int, default=10_000)
     parser.add_argument("--heartbeat", type=int, default=60, help="seconds between heartbeats of idle connections")
+    parser.add_argument("--protocol", choices=IDLE_PROTOCOLS, default="0-9-1", help="that of idle connections")
     parser.add_argument("--queues", type=int, default=100_000)
     parser.add_argument("--messages", type=int, default=10_000_000)
     parser.add_argument("--line", action="append", choices=list(growth.LINES), help="what grows (default: everything)")

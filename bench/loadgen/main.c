@@ -1,4 +1,5 @@
 /* loadgen: a load generator for AMQP 0-9-1, 0-9 and 1.0 that uses much less CPU than the brokers. See `loadgen --help`. */
+#include "amqp1.h"
 #include "load.h"
 #include "stats.h"
 
@@ -14,7 +15,8 @@ static const char help[] =
     "loadgen run|declare|idle|floor|relay [options]\n"
     "  run      publish and consume, print one JSON object\n"
     "  declare  --messages durable queues, print the milliseconds of each thousand\n"
-    "  idle     --messages connections, kept until the input ends, with heartbeats every --heartbeat seconds (0: none)\n"
+    "  idle     --messages connections, kept until the input ends, with heartbeats every --heartbeat seconds (0: none); 0-9-1,\n"
+    "           --0-9 --window 0, or --consume-1.0 with a session in place of the channel\n"
     "  relay    messages of --size bytes, --window in flight or at --rate, through a relay without a protocol\n"
     "  floor    echoes of --size bytes at --rate between two processes, without a broker\n"
     "  --host --port --user --password --vhost --prefix   the broker, and the prefix of declared names\n"
@@ -54,9 +56,10 @@ void load_declare(const struct load *load, unsigned count)
 }
 
 /* Until the input ends: send a heartbeat on each connection twice per interval, and discard what has arrived there. */
-static void keep_alive(const int *fds, unsigned count, unsigned interval)
+static void keep_alive(const int *fds, unsigned count, unsigned interval, int amqp10)
 {
-    static const uint8_t heartbeat[] = {8, 0, 0, 0, 0, 0, 0, 0xce};
+    static const uint8_t heartbeats[2][8] = {{8, 0, 0, 0, 0, 0, 0, 0xce}, {0, 0, 0, 8, 2, 0, 0, 0}};
+    const uint8_t *heartbeat = heartbeats[amqp10];
     uint8_t discarded[4096];
     struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
     uint64_t begin = now_ns(), sent = 0;
@@ -68,7 +71,7 @@ static void keep_alive(const int *fds, unsigned count, unsigned interval)
         uint64_t due = (uint64_t)((double)(now_ns() - begin) / 1e9 * 2 / interval * count);
         for (; sent < due; sent++) {
             int fd = fds[sent % count];
-            if (send(fd, heartbeat, sizeof heartbeat, MSG_NOSIGNAL) != (ssize_t)sizeof heartbeat)
+            if (send(fd, heartbeat, sizeof heartbeats[0], MSG_NOSIGNAL) != (ssize_t)sizeof heartbeats[0])
                 die("the broker closed an idle connection");
             while (recv(fd, discarded, sizeof discarded, MSG_DONTWAIT) > 0) {
             }
@@ -80,14 +83,17 @@ void load_idle(const struct load *load, unsigned count)
 {
     struct rlimit files = {count + 64, count + 64};
     setrlimit(RLIMIT_NOFILE, &files);
-    int *fds = calloc(count, sizeof *fds);
+    int *fds = calloc(count, sizeof *fds), amqp10 = load->consume1;
+    struct address to = load->broker;
+    to.old = load->old;
+    struct room1 unused;
     for (unsigned i = 0; i < count; i++)
-        fds[i] = amqp_open(&load->broker);
+        fds[i] = amqp10 ? amqp1_open(&to, &unused) : amqp_open(&to);
     puts("open");
     fflush(stdout);
-    keep_alive(fds, count, load->broker.heartbeat);
+    keep_alive(fds, count, load->broker.heartbeat, amqp10);
     for (unsigned i = 0; i < count; i++)
-        amqp_say_close(fds[i]);
+        amqp10 ? amqp1_say_close(fds[i]) : amqp_say_close(fds[i]);
     for (unsigned i = 0; i < count; i++)
         amqp_await_close(fds[i]);
     printf("{\"connections\": %u}\n", count);

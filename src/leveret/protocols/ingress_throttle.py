@@ -53,8 +53,7 @@ class IngressThrottle(CommitWaiter):
 
     def __init__(self, session: Session) -> None:
         self.session: Session | None = session
-        # A dict, because an empty set takes four times as much memory.
-        self.reasons: dict[str, None] = {}
+        self.reasons: tuple[str, ...] = ()
         self.paused = False
         self.limit = FIRST_READ
         self.behind = False
@@ -98,7 +97,8 @@ class IngressThrottle(CommitWaiter):
 
     def pause(self, reason: str) -> None:
         """Stop reading until every reason is released."""
-        self.reasons[reason] = None
+        if reason not in self.reasons:
+            self.reasons = (*self.reasons, reason)
         session = self.session
         if session is not None and not self.paused and not session.closing:
             self.paused = True
@@ -106,7 +106,7 @@ class IngressThrottle(CommitWaiter):
 
     def release(self, reason: str) -> None:
         """Release a reason. Reading resumes after the last one."""
-        self.reasons.pop(reason, None)
+        self.reasons = tuple(other for other in self.reasons if other != reason)
         if not self.reasons:
             self.resume()
 

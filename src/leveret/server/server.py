@@ -149,7 +149,7 @@ class Server:
         if not self.admission.admit(host):
             accepted.close()
             return
-        protocol = SocketProtocol(self._sockets, host, tls, tls_only)
+        protocol = SocketProtocol(self._sockets, tls, tls_only)
         self.admission.enter(protocol, host)
         connecting = self._loop.create_task(self._loop.connect_accepted_socket(lambda: protocol, accepted))
         self._connecting.add(connecting)

@@ -104,21 +104,20 @@ def _retain_freed_memory() -> None:
 class SocketPeer(Peer):
     """The session's interface to its socket."""
 
-    __slots__ = ("_executor", "_gathers", "_limit_reads", "_loop", "_on_open", "_reader", "_timers", "_transport")
+    __slots__ = ("_executor", "_gathers", "_loop", "_protocol", "_reader", "_timers", "_transport")
 
     def __init__(
         self,
         transport: asyncio.Transport,
         sockets: Sockets,
-        on_open: Callable[[], None],
-        limit_reads: Callable[[int, bool], None],
+        protocol: SocketProtocol,
     ) -> None:
         super().__init__()
         self._transport = transport
         self._loop = sockets.loop
         self._executor = sockets.executor
-        self._on_open = on_open
-        self._limit_reads = limit_reads
+        # None if the socket is closed.
+        self._protocol: SocketProtocol | None = protocol
         self._reader = _reader_of(transport)
         self._timers: tuple[asyncio.TimerHandle, ...] = ()
         address = transport.get_extra_info("peername") or ("", 0)
@@ -134,8 +133,8 @@ class SocketPeer(Peer):
             self.certificate = tls.getpeercert() or None
 
     def opened(self) -> None:
-        self._on_open()
-        self._on_open = _nothing
+        if self._protocol is not None:
+            self._protocol.opened()
 
     def write(self, data: bytes) -> None:
         self._transport.write(data)
@@ -183,7 +182,8 @@ class SocketPeer(Peer):
             self._transport.resume_reading()
 
     def limit_reads(self, size: int, slowed: bool) -> None:
-        self._limit_reads(size, slowed)
+        if self._protocol is not None:
+            self._protocol.limit_reads(size, slowed)
 
     def is_writable(self) -> bool:
         # TLS has a buffer of its own, above that of the socket.
@@ -210,8 +210,7 @@ class SocketPeer(Peer):
         for timer in self._timers:
             timer.cancel()
         self._timers = ()
-        self._on_open = _nothing
-        self._limit_reads = _limit_nothing
+        self._protocol = None
 
     def run_blocking(self, function: Callable[[], Result], done: Callable[[Result], None]) -> None:
         future = self._loop.run_in_executor(self._executor, function)
@@ -221,14 +220,6 @@ class SocketPeer(Peer):
         if not future.cancelled():
             error = future.exception()
             done(error if error is not None else future.result())
-
-
-def _nothing() -> None:
-    """Do nothing; callback of a socket that is open or closed."""
-
-
-def _limit_nothing(size: int, slowed: bool) -> None:
-    """Do nothing; callback of a closed socket."""
 
 
 # An event loop transport, including its private attributes.
@@ -266,7 +257,6 @@ class SocketProtocol(asyncio.BufferedProtocol):
 
     Args:
         sockets: The state shared by all sockets.
-        host: The host of the client.
         tls: The TLS context for clients that request TLS, with AMQP 1.0's TLS protocol header or a ClientHello; None
             refuses them.
         tls_only: Whether the listener accepts only TLS.
@@ -276,7 +266,6 @@ class SocketProtocol(asyncio.BufferedProtocol):
         "_awaits_hello",
         "_deadline",
         "_first",
-        "_host",
         "_ignoring",
         "_limited",
         "_peer",
@@ -292,9 +281,8 @@ class SocketProtocol(asyncio.BufferedProtocol):
         "session",
     )
 
-    def __init__(self, sockets: Sockets, host: str, tls: ssl.SSLContext | None, tls_only: bool) -> None:
+    def __init__(self, sockets: Sockets, tls: ssl.SSLContext | None, tls_only: bool) -> None:
         self._sockets = sockets
-        self._host = host
         self._tls = tls
         self._tls_only = tls_only
         self._first = b""
@@ -334,13 +322,13 @@ class SocketProtocol(asyncio.BufferedProtocol):
             )
             self._transport.abort()
 
-    def _opened(self) -> None:
+    def opened(self) -> None:
         """Lift the limits on sockets whose clients have not opened a connection."""
         self._room = self._sockets.part(FIRST_READ)
         self._sockets.admission.leave(self)
         self._end_deadline()
 
-    def _limit_reads(self, size: int, slowed: bool) -> None:
+    def limit_reads(self, size: int, slowed: bool) -> None:
         """Read at most `size` bytes at a time. From a client that is `slowed`, the kernel receives less in advance, too."""
         self._room = self._sockets.part(size)
         if sys.platform != "linux":
@@ -411,7 +399,7 @@ class SocketProtocol(asyncio.BufferedProtocol):
         if found in (UNKNOWN, TLS_HEADER, TLS_HELLO):
             self._reject(found)
             return
-        self._peer = SocketPeer(transport, self._sockets, self._opened, self._limit_reads)
+        self._peer = SocketPeer(transport, self._sockets, self)
         session = self._sockets.protocols.make_session(found, self._peer)
         self.session = session
         rest = self._first[HEADER_SIZE:]

@@ -35,6 +35,8 @@ class WireChannel:
         spec: the method of the content; None for `basic.publish` and `basic.deliver`.
         arguments: the arguments of any other method.
         remaining: bytes of the body that have not been received.
+        parts: parts of the body that have been received; None if there are none.
+        small: the end of the body so far, in pieces too small to be parts; None if there is none.
         spooling: whether the body is forwarded as it arrives.
     """
 
@@ -74,8 +76,8 @@ class WireChannel:
         self.header = b""
         self.size = 0
         self.remaining = 0
-        self.parts: list[bytes] = []
-        self.small = bytearray()
+        self.parts: list[bytes] | None = None
+        self.small: bytearray | None = None
         self.publish: Publish | None = None
         self.spooling = False
 
@@ -84,8 +86,8 @@ class WireChannel:
         self.state = state
         self.stage = NOTHING
         self.header = b""
-        self.parts = []
-        self.small = bytearray()
+        self.parts = None
+        self.small = None
         self.arguments = NO_ARGUMENTS
         self.publish = None
         self.spooling = False
@@ -94,39 +96,43 @@ class WireChannel:
         """Add the payload of a body frame, of at most `remaining` bytes. Append complete content to `out`."""
         self.remaining -= len(data)
         if len(data) >= _SMALL:
-            if self.small:
-                self._flush_small(out)
-            if self.spooling:
-                out.append(ContentPart(self.number, data))
-            else:
-                self.parts.append(data)
-        else:
-            self.small += data
-            if len(self.small) >= _SMALL:
+            self._flush_small(out)
+            self._append(data, out)
+        elif data:
+            small = self.small
+            if small is None:
+                small = self.small = bytearray()
+            small += data
+            if len(small) >= _SMALL:
                 self._flush_small(out)
         if self.remaining == 0:
             self.finish(out)
 
-    def _flush_small(self, out: list[Command]) -> None:
-        data = bytes(self.small)
-        self.small.clear()
+    def _append(self, data: bytes, out: list[Command]) -> None:
+        parts = self.parts
         if self.spooling:
             out.append(ContentPart(self.number, data))
+        elif parts is None:
+            self.parts = [data]
         else:
-            self.parts.append(data)
+            parts.append(data)
+
+    def _flush_small(self, out: list[Command]) -> None:
+        small = self.small
+        if small is not None:
+            self.small = None
+            self._append(bytes(small), out)
 
     def finish(self, out: list[Command]) -> None:
         """Append the command of the complete content."""
-        if self.small:
-            self._flush_small(out)
+        self._flush_small(out)
         body: Body
-        if len(self.parts) == 1:
-            body = self.parts[0]
-        elif self.parts:
-            body = self.parts
-        else:
+        parts = self.parts
+        if parts is None:
             body = b""
-        self.parts = []
+        else:
+            body = parts[0] if len(parts) == 1 else parts
+            self.parts = None
         self.stage = METHOD
         publish = self.publish
         spec = self.spec

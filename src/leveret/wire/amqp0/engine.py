@@ -271,15 +271,15 @@ class Engine(Machine):
         self.max_cost = NO_LIMIT
         self.cost = 0
         self.more = False
-        # A partially received frame: its first piece, or the pieces collected if there are more.
+        # A partially received frame: its first piece, or the pieces collected if there are more, otherwise None.
         self._rest = b""
-        self._gathered = bytearray()
+        self._gathered: bytearray | None = None
         self._needed = 0
         # A partially received body frame with a large payload: its channel, the payload so far, of which the end may be a
-        # small part, and the number of missing bytes with the frame end; 0 if there is no such frame.
+        # small part, and the number of missing bytes with the frame end; None and 0 if there is no such frame.
         self._parts_of = 0
-        self._parts: list[bytes] = []
-        self._small = bytearray()
+        self._parts: list[bytes] | None = None
+        self._small: bytearray | None = None
         self._missing = 0
         # Whether another large content is expected, whose method and header are parsed without its payload.
         self._large_expected = False
@@ -303,7 +303,7 @@ class Engine(Machine):
         """Whether no frame or content is incomplete. True after a protocol error."""
         return self.state >= states.FAILED or not (
             self._rest
-            or self._gathered
+            or self._gathered is not None
             or self._missing
             or any(channel.stage in (assembly.HEADER, assembly.BODY) for channel in self._channels.values())
         )
@@ -341,21 +341,23 @@ class Engine(Machine):
             The end of the data that was used. It is less than all if a large payload begins there.
         """
         kept = len(self._rest)
+        gathered = self._gathered
         if kept:
             if kept + len(data) < self._needed:
-                self._gathered = bytearray(self._rest)
-                self._gathered += data
+                gathered = bytearray(self._rest)
+                gathered += data
+                self._gathered = gathered
                 self._rest = b""
                 return len(data)
             data = self._rest + data
             self._rest = b""
-        elif self._gathered:
-            kept = len(self._gathered)
-            self._gathered += data
-            if len(self._gathered) < self._needed:
+        elif gathered is not None:
+            kept = len(gathered)
+            gathered += data
+            if len(gathered) < self._needed:
                 return len(data)
-            data = bytes(self._gathered)
-            self._gathered = bytearray()
+            data = bytes(gathered)
+            self._gathered = None
         if self.lost or self.state >= states.CLOSE_RECEIVED:
             return len(data) - kept
         pos = self._parse(data, out)
@@ -376,7 +378,7 @@ class Engine(Machine):
             if self._missing:
                 pos = self._add_payload(view, pos, out)
             else:
-                begins = not self._rest and not self._gathered
+                begins = not self._rest and self._gathered is None
                 used = self._next_large(view, pos, out) if begins else 0
                 if not used:
                     # If a large content is expected, only the frames before its payload.
@@ -435,8 +437,9 @@ class Engine(Machine):
 
     def _keep(self, data: bytes) -> None:
         """Keep data for the next call, after what is kept already."""
-        if self._gathered:
-            self._gathered += data
+        gathered = self._gathered
+        if gathered is not None:
+            gathered += data
         elif self._rest:
             self._rest += data
         else:
@@ -492,16 +495,27 @@ class Engine(Machine):
         """Keep a part of a payload. Small parts are joined: a list of single bytes would need many times their size."""
         if len(part) >= _SMALL_PART:
             self._flush_small()
-            self._parts.append(bytes(part))
+            self._append_part(bytes(part))
             return
-        self._small += part
-        if len(self._small) >= _SMALL_PART:
+        small = self._small
+        if small is None:
+            small = self._small = bytearray()
+        small += part
+        if len(small) >= _SMALL_PART:
             self._flush_small()
 
+    def _append_part(self, part: bytes) -> None:
+        parts = self._parts
+        if parts is None:
+            self._parts = [part]
+        else:
+            parts.append(part)
+
     def _flush_small(self) -> None:
-        if self._small:
-            self._parts.append(bytes(self._small))
-            self._small = bytearray()
+        small = self._small
+        if small is not None:
+            self._small = None
+            self._append_part(bytes(small))
 
     def _add_payload(self, view: memoryview, pos: int, out: list[Command]) -> int:
         """Add data to the payload that is being received. Return the end of what was used."""
@@ -514,8 +528,8 @@ class Engine(Machine):
             return pos
         self._missing = 0
         self._flush_small()
-        parts = self._parts
-        self._parts = []
+        parts = self._parts or []
+        self._parts = None
         number = self._parts_of
         if view[pos] != FRAME_END:
             self.lost = True

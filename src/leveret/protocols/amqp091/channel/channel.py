@@ -60,24 +60,27 @@ class BodyReceiver:
     """The body being received, in memory, in the spool or in an upload."""
 
     def __init__(self) -> None:
-        self._parts: list[bytes] | StoredBody = []
+        # None if no body is expected.
+        self._parts: list[bytes] | StoredBody | None = None
 
     def begin(self, body: list[bytes] | StoredBody) -> None:
         """Begin a body, to which the parts are appended."""
         self._parts = body
 
     def add(self, data: bytes) -> None:
+        if self._parts is None:
+            self._parts = []
         self._parts.append(data)
 
     def take(self) -> Body:
         """Return the complete body."""
         body = self._parts
-        self._parts = []
-        return body
+        self._parts = None
+        return [] if body is None else body
 
     def drop(self) -> None:
         """Drop an incomplete body, or one that was stored elsewhere."""
-        self._parts = []
+        self._parts = None
 
 
 class PublisherPause:
