@@ -8,8 +8,15 @@ from bench.turn_lab import Lab
 
 Operation = Callable[[Lab, int], Callable[[], None]]
 OPERATIONS: dict[str, Operation] = {}
+# The operations on deep queues and many bindings, whose bound is lower.
+DEEP: set[str] = set()
 
 
 def operation(function: Operation) -> Operation:
     OPERATIONS[function.__name__] = function
     return function
+
+
+def deep_operation(function: Operation) -> Operation:
+    DEEP.add(function.__name__)
+    return operation(function)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bench.turn_lab import Client, Lab
-from bench.turn_operations import operation
+from bench.turn_operations import deep_operation, operation
 from bench.turns_amqp0.clients import new_client
 
 CONSUMERS = 40_000
@@ -40,11 +40,11 @@ def cancel_consumers(lab: Lab, count: int) -> Callable[[], None]:
     return act
 
 
-@operation
+@deep_operation
 def unbinds(lab: Lab, count: int) -> Callable[[], None]:
     client = new_client(lab)
     client.declare("q")
-    many = min(count, 50_000)
+    many = min(count, 100_000)
     for number in range(many):
         client.send(1, "queue.bind", queue="q", exchange="amq.topic", routing_key=f"a.{number}.#", no_wait=True)
     client.sync()

@@ -6,23 +6,23 @@ import time
 from collections.abc import Callable
 
 from bench.turn_lab import Client, Lab
-from bench.turn_operations import operation
+from bench.turn_operations import deep_operation, operation
 from bench.turns_amqp0.clients import bindings, call, deep, new_client, unacked
 
 
-@operation
+@deep_operation
 def purge(lab: Lab, count: int) -> Callable[[], None]:
     client = deep(lab, count)
     return lambda: call(client, "queue.purge", queue="q")
 
 
-@operation
+@deep_operation
 def purge_durable(lab: Lab, count: int) -> Callable[[], None]:
     client = deep(lab, count, durable=True, delivery_mode=2)
     return lambda: call(client, "queue.purge", queue="q")
 
 
-@operation
+@deep_operation
 def delete(lab: Lab, count: int) -> Callable[[], None]:
     client = deep(lab, count)
     return lambda: call(client, "queue.delete", queue="q")
@@ -35,13 +35,13 @@ def delete_unacked(lab: Lab, count: int) -> Callable[[], None]:
     return lambda: call(client, "queue.delete", queue="q")
 
 
-@operation
+@deep_operation
 def delete_exchange(lab: Lab, count: int) -> Callable[[], None]:
     client = bindings(lab, min(count, 100_000), "direct")
     return lambda: call(client, "exchange.delete", exchange="x")
 
 
-@operation
+@deep_operation
 def delete_bound_queue(lab: Lab, count: int) -> Callable[[], None]:
     client = bindings(lab, min(count, 100_000), "topic")
     return lambda: call(client, "queue.delete", queue="q")
@@ -100,7 +100,7 @@ def last_value_fanout(lab: Lab, count: int) -> Callable[[], None]:
     return act
 
 
-@operation
+@deep_operation
 def expire_all(lab: Lab, count: int) -> Callable[[], None]:
     deep(lab, count, arguments={"x-message-ttl": 8000 + count // 20})
     return lambda: time.sleep(9 + count / 20_000)

@@ -56,13 +56,14 @@ class LocatedEntries(Located):
 class HeldLog(MemoryLog):
     """A log in memory that behaves like an engine on disk: one commit at a time, which returns on request.
 
-    `held` False makes commits return at the end of the turn. `recovery` returns the state that a start would find after
-    a crash: the committed entries as stored and updated.
+    `held` False makes commits return at the end of the turn, and `behind` is the result of `is_behind`. `recovery` returns
+    the state that a start would find after a crash: the committed entries as stored and updated.
     """
 
     def __init__(self, held: bool = False) -> None:
         super().__init__()
         self.held = held
+        self.behind = False
         self.metadata: dict[tuple[str, str], bytes] = {}
         self.flying: tuple[int, list[CommitWaiter], list[Any]] | None = None
         self.changes: list[Any] = []
@@ -96,6 +97,9 @@ class HeldLog(MemoryLog):
 
     def is_awaited(self) -> bool:
         return True
+
+    def is_behind(self) -> bool:
+        return self.behind
 
     def has_pending(self) -> bool:
         return self._dirty or self.flying is not None

@@ -10,7 +10,7 @@ import pytest
 
 from leveret.broker.events import EVENT_WORK, EVENTS, MAX_PENDING, MAX_WORK, EventsExchange
 from leveret.broker.message import make_address
-from leveret.broker.queues.classic.queue import ClassicQueue
+from leveret.broker.queues.classic.queue import GUARDED_WORK, ClassicQueue
 from leveret.broker.transactions.transaction import ACCEPT, Transaction
 from leveret.broker.watches import events_of
 from tests.broker.support import Taker, World, body_of
@@ -464,7 +464,7 @@ class TestCounts:
         listen(world, "routed.q")
         before = world.broker.work
         queue.push(world.message("a", key="q"))
-        assert world.broker.work - before == plain + EVENT_WORK
+        assert world.broker.work - before == plain + GUARDED_WORK + EVENT_WORK
 
     def test_pending_events_end_with_their_vhost(self, world: World) -> None:
         queue = world.queue()

@@ -10,6 +10,7 @@ import pytest
 from leveret.broker.errors import StorageFailed
 from leveret.broker.log import OK
 from leveret.broker.message import Overlay
+from leveret.storage.batched import MAX_PUTS
 from leveret.storage.registry import make_logs
 from tests.storage.harness import FakeQueue, Harness, Waiter, content, entry_of, memory_log, message, sqlite_log
 
@@ -184,3 +185,18 @@ def test_pending_bytes_return_to_zero(harness: Harness) -> None:
     harness.commit()
     assert harness.log.pending_bytes == 0
     harness.log.close()
+
+
+def test_a_log_is_behind_while_many_changes_of_the_metadata_wait_for_a_commit(tmp_path: Path) -> None:
+    harness = Harness(lambda: sqlite_log(tmp_path))
+    log = harness.log
+    for number in range(MAX_PUTS):
+        log.put("binding", str(number), None)
+    assert not log.is_behind()
+    log.put("binding", "another", None)
+    assert log.is_behind()
+    waiter = Waiter(log)
+    log.flush()
+    harness.loop.run_until(lambda: bool(waiter.batches))
+    assert not log.is_behind()
+    log.close()

@@ -3,8 +3,8 @@
 Only one job takes a step in each pass of the event loop.
 
 `Jobs.run_steps` is for operations of a client that affect any number of objects: an iterator does the work and yields the
-units of work of each piece. Small work is done at once; the rest of larger work follows in steps of a few milliseconds.
-The client, and everything that must come after the operation, waits for `done`.
+units of work of each piece. Small work is done at once; the rest of larger work follows in steps of one or two
+milliseconds. The client, and everything that must come after the operation, waits for `done`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import mypyc_attr
 
+from leveret.broker.log import CommitWaiter
 from leveret.broker.timers import Timed
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ logger = logging.getLogger("leveret.broker")
 
 
 # Units of work of one step, about 1 µs each.
-STEP_WORK: Final = 4000
+STEP_WORK: Final = 2000
 # Units of work of a turn above which even small jobs and removals wait for the next turn.
 MAX_AT_ONCE: Final = 2 * STEP_WORK
 
@@ -45,7 +46,7 @@ class Job(Timed):
 
     @abstractmethod
     def step(self) -> bool:
-        """Do a few milliseconds of work; return False if there is nothing to do until `resume`."""
+        """Do one or two milliseconds of work; return False if there is nothing to do until `resume`."""
 
     def failed(self) -> None:
         """Notify the waiters that `step` raised an exception, which is logged."""
@@ -108,23 +109,42 @@ def advance(broker: Broker, pieces: Iterator[int]) -> bool:
     return True
 
 
+class CaughtUp(CommitWaiter):
+    """Resumes the removals after a commit."""
+
+    def __init__(self, removals: Removals) -> None:
+        self.removals = removals
+
+    def committed(self, batch: int) -> None:
+        self.removals.caught_up()
+
+
 class Removals(Job):
-    """Clean-up of deleted objects: entries of queues, bindings. In the order of deletion."""
+    """Clean-up of deleted objects: entries of queues, bindings. In the order of deletion.
+
+    They wait while the log is behind: a table of all changes at once would take too long to grow.
+    """
 
     def __init__(self, jobs: Jobs) -> None:
         super().__init__(jobs)
         self.pending: deque[Iterator[int] | Callable[[], None]] = deque()
         self.busy = False
+        self.waiting = False
 
     def add(self, pieces: Iterator[int]) -> None:
         """Clean something up: at once if it is small, nothing else is waiting and the turn has time left."""
         self.pending.append(pieces)
-        if self.busy or self.listed:
+        if self.busy or self.listed or self.waiting:
             return
         if self.jobs.broker.work < MAX_AT_ONCE:
             self.step()
-        if self.pending:
+        if self.pending and not self.waiting:
             self.resume()
+
+    def caught_up(self) -> None:
+        """Continue after the commit that the removals waited for."""
+        self.waiting = False
+        self.resume()
 
     def after(self, done: Callable[[], None]) -> bool:
         """Call `done` once everything added so far is removed; return False if that is already the case."""
@@ -134,6 +154,11 @@ class Removals(Job):
         return True
 
     def step(self) -> bool:
+        log = self.jobs.broker.log
+        if log.is_behind():
+            self.waiting = True
+            log.wait(CaughtUp(self))
+            return False
         self.busy = True
         try:
             left = self.jobs.step_work

@@ -250,6 +250,10 @@ class Log:
         """Return whether accepted changes are not on disk yet."""
         return self.pending_bytes > 0
 
+    def is_behind(self) -> bool:
+        """Return whether so many changes of the metadata wait for a commit that removals should wait for it, too."""
+        return False
+
     @abstractmethod
     def flush(self) -> None:
         """End the turn: start a commit unless one is running, nothing is pending, or the batch is held open."""

@@ -67,6 +67,8 @@ RESERVED_ROWS: Final = 100_000
 MAX_SUBMITTED: Final = 2
 # Maximum size of a batch whose columns the event loop encodes when it is idle: about 0.1 ms.
 ENCODED_BYTES: Final = 128 << 10
+# Changes of the metadata above which removals wait for a commit.
+MAX_PUTS: Final = 20_000
 
 _pack_index: Final = INDEX.pack
 
@@ -181,19 +183,24 @@ class BatchedLog(Log):
                     self._settle_elsewhere(self.trimmer.row_of(place), place & SLOT_MASK)
                 at += 1
                 continue
-            live = row.live
-            if row.state == STORED and row.links is None and live > 1 and self._covers(row_ids, at, live):
-                self.trimmer.settle_all(row, row_slots[at : at + live])
-                at += live
+            if row.state == STORED and row.links is None:
+                end = self._end_of_run(row_ids, at, row.live)
+                self.trimmer.settle_many(row, row_slots[at:end])
+                at = end
                 continue
             self._settle_elsewhere(row, row_slots[at])
             at += 1
 
-    def _covers(self, row_ids: array[int], at: int, live: int) -> bool:
-        """Return whether the positions from `at` are all live entries of a row."""
-        if at + live > len(row_ids) or row_ids[at + live - 1] != row_ids[at]:
-            return False
-        return row_ids[at : at + live].count(row_ids[at]) == live
+    def _end_of_run(self, row_ids: array[int], at: int, live: int) -> int:
+        """Return the end of the positions from `at` that are in the same row, which has `live` entries."""
+        row_id = row_ids[at]
+        end = min(at + max(live, 1), len(row_ids))
+        if row_ids[end - 1] == row_id and row_ids[at:end].count(row_id) == end - at:
+            return end
+        last = at + 1
+        while last < end and row_ids[last] == row_id:
+            last += 1
+        return last
 
     def update(self, entry: Entry) -> None:
         row: StoredRow = entry.row  # type: ignore[assignment]
@@ -233,6 +240,9 @@ class BatchedLog(Log):
         self.pending_bytes += size
         self.pending_spooled += size
         return size > 0
+
+    def is_behind(self) -> bool:
+        return len(self._puts) > MAX_PUTS
 
     def flush(self) -> None:
         if not self._started or self.completion is not None:

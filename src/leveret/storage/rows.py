@@ -202,9 +202,9 @@ class StoredRow(Row):
         self.live -= 1
         self.dead.append(slot)
 
-    def settle_all(self, slots: array[int]) -> None:
-        """Note that the batch that touches the row settles its remaining entries."""
-        self.live = 0
+    def settle_many(self, slots: array[int]) -> None:
+        """Note that the batch that touches the row settles some of its entries."""
+        self.live -= len(slots)
         self.dead.extend(slots)
 
     def count_dead(self) -> None:

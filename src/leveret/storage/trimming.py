@@ -136,10 +136,10 @@ class Trimmer:
                 return
         self._kill_record(row, slot)
 
-    def settle_all(self, row: StoredRow, slots: array[int]) -> None:
-        """Settle all remaining entries of a stored row without links."""
+    def settle_many(self, row: StoredRow, slots: array[int]) -> None:
+        """Settle entries of a stored row without links."""
         self.touch(row)
-        row.settle_all(slots)
+        row.settle_many(slots)
 
     def replace_update(self, links: Links, slot: int) -> None:
         """Drop the latest update of an entry, since a newer one replaces it."""

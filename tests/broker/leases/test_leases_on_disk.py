@@ -58,6 +58,8 @@ def test_batches_survive_housekeeping_and_restarts(tmp_path: Path) -> None:
     wanted = [body(number) for number in range(COUNT)]
     # Now most of every row is garbage: the rest of them moves.
     noise.purge()
+    while world.broker.jobs.removals.pending:
+        world.broker.jobs.run()
     for _ in range(20):
         world.push(noise, "z" * 5000, persistent=True)
         world.run()

@@ -107,6 +107,24 @@ def test_a_deleted_exchange_stops_routing_at_once(world: World) -> None:
     assert metadata.EXCHANGE in {kind for kind, _ in log_of(world).metadata}
 
 
+def test_removals_wait_for_a_commit_while_the_log_is_behind(world: World) -> None:
+    world.vhost.declare_exchange("x", "topic", durable=True)
+    queue = world.queue(durable=True)
+    for number in range(MANY):
+        world.vhost.bind(queue, "x", f"a.{number}", {})
+    world.end_turn()
+    log = log_of(world)
+    log.held = log.behind = True
+    world.vhost.delete_exchange("x")
+    steps(world)
+    assert sum(kind == metadata.BINDING for kind, _ in log.metadata) == MANY
+    log.held = log.behind = False
+    log.release_all()
+    steps(world)
+    assert metadata.BINDING not in {kind for kind, _ in log.metadata}
+    assert not world.broker.jobs.removals.pending
+
+
 def test_unacked_messages_of_a_deleted_queue_are_settled(world: World) -> None:
     queue = world.queue(durable=True)
     taker = Taker(queue)

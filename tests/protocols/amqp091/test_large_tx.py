@@ -280,7 +280,7 @@ def test_a_commit_counts_as_work_of_the_turn(site: Site) -> None:
     for channel in channels:
         channel.send("tx.commit")
     client.flush()
-    assert len(client.session.rest) == 1
+    assert 0 < len(client.session.rest) < len(channels)
     site.run()
     assert site.vhost.queues["to"].ready_count == 6 * LARGE
 

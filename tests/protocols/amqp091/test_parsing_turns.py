@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import leveret
-from leveret.protocols.amqp091.connection.base import MAX_PARSED, MAX_WORK, OPEN_WORK
+from leveret.protocols.amqp091.connection.base import MAX_OWN_WORK, MAX_PARSED, METHOD_WORK, OPEN_WORK
 from leveret.wire.amqp0.engine import FRAME_COST, SIZE_SHIFT
 from tests.protocols.support import Channel, Site
 
@@ -45,7 +45,7 @@ def test_many_small_methods_are_parsed_over_several_turns(channel: Channel, monk
 
 
 def test_large_tables_are_parsed_one_per_turn(channel: Channel) -> None:
-    table = {f"argument {number:05}": number for number in range((MAX_PARSED << SIZE_SHIFT) // 25)}
+    table = {f"argument {number:05}": number for number in range((MAX_PARSED << SIZE_SHIFT) // 20)}
     for name in ("one", "two", "three"):
         channel.send("queue.declare", queue=name, arguments=table)
     queues = channel.client.site.vhost.queues
@@ -71,10 +71,33 @@ def test_order_is_kept_when_more_arrives_before_all_is_parsed(channel: Channel) 
 
 def test_channels_are_opened_over_several_turns() -> None:
     client = Site(channel_max=5000).connect()
-    many = 2 * MAX_WORK // OPEN_WORK
+    many = 2 * MAX_OWN_WORK // OPEN_WORK
     for number in range(1, many + 1):
         client.engine.send(number, "channel.open", {})
     client.flush()
-    assert 0 < len(client.session.channels) <= MAX_WORK // OPEN_WORK + 1
+    assert 0 < len(client.session.channels) <= MAX_OWN_WORK // OPEN_WORK + 1
     client.run()
     assert len(client.session.channels) == many
+
+
+def test_small_messages_are_published_over_several_turns(channel: Channel) -> None:
+    channel.declare("q")
+    many = 2 * MAX_OWN_WORK + 10
+    for _ in range(many):
+        channel.publish("q")
+    channel.client.flush()
+    queue = channel.client.site.vhost.queues["q"]
+    assert 0 < queue.ready_count <= MAX_OWN_WORK + 1
+    channel.run()
+    assert queue.ready_count == many
+
+
+def test_methods_of_one_connection_are_executed_over_several_turns(channel: Channel) -> None:
+    many = 2 * MAX_OWN_WORK // METHOD_WORK
+    for number in range(many):
+        channel.send("queue.declare", queue=f"q{number}", no_wait=True)
+    channel.client.flush()
+    queues = channel.client.site.vhost.queues
+    assert 0 < len(queues) <= MAX_OWN_WORK // METHOD_WORK + 1
+    channel.run()
+    assert len(queues) == many

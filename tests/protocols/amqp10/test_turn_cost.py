@@ -10,7 +10,7 @@ import pytest
 from leveret.broker.bodies import StoredBody
 from leveret.broker.broker import MAX_CONVERTED
 from leveret.broker.message import FORMAT_AMQP1, Message, make_address
-from leveret.protocols.amqp10.connection.connection import COSTS, MAX_FRAME_VALUES, MAX_WORK
+from leveret.protocols.amqp10.connection.connection import COSTS, MAX_FRAME_VALUES, MAX_OWN_WORK
 from leveret.protocols.amqp10.link.incoming import JOINED_CHUNK, MAX_VALUES, REFUSED, RESOLVED, IncomingLink
 from leveret.protocols.amqp10.session import dispositions
 from leveret.protocols.amqp10.session.serial_numbers import Numbers
@@ -122,10 +122,10 @@ def test_a_burst_of_attaches_is_carried_out_in_several_turns() -> None:
     site = make_site(links=4096)
     session = connect(site).begin()
     client = session.client
-    many = 2 * MAX_WORK // COSTS[ATTACH]
+    many = 2 * MAX_OWN_WORK // COSTS[ATTACH]
     one_turn(client, octets(*(Attach(f"link {number}", number, False, target=Target("q")) for number in range(many))))
     endpoint = client.session.sessions.by_channel[0]
-    assert 0 < len(endpoint.links) <= MAX_WORK // COSTS[ATTACH] + 1
+    assert 0 < len(endpoint.links) <= MAX_OWN_WORK // COSTS[ATTACH] + 1
     client.run()
     assert len(endpoint.links) == many
     assert [frame.handle for frame in client.all(Attach)] == list(range(many))

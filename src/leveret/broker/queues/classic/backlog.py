@@ -25,7 +25,7 @@ from leveret.broker import settlement
 from leveret.broker.log import Log, RecoveredQueue
 from leveret.broker.message import Entry, is_for
 
-CHUNK_ENTRIES: Final = 4096
+CHUNK_ENTRIES: Final = 2048
 CHUNK_BYTES: Final = 1 << 20
 # Entries that are settled between two checks of the budget.
 PIECE: Final = 512

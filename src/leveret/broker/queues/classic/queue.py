@@ -59,6 +59,8 @@ if TYPE_CHECKING:
 
 # Units of work of a dead letter: its headers are decoded, and it is routed.
 DEAD_LETTER_WORK: Final = 25
+# Units of work of a push that limits, a TTL or a watch check, in addition to that of any other.
+GUARDED_WORK: Final = 1
 
 
 class ClassicQueue(Queue):
@@ -193,6 +195,7 @@ class ClassicQueue(Queue):
         self.ready.append(self, entry)
         self.counters.count_published(1)
         if message.expires_at:
+            self.broker.work += GUARDED_WORK
             self.expiry.expiring = True
             if self.stored and message.persistent:
                 self.expiry.note_stored(self)
@@ -210,6 +213,7 @@ class ClassicQueue(Queue):
         return True
 
     def _push_guarded(self, message: Message) -> bool:
+        self.broker.work += GUARDED_WORK
         if self.limits.reject_publish(message):
             return False
         entry = self.prepare(message)

@@ -56,8 +56,10 @@ UNFRAMED_CLOSE_TIMEOUT: Final = 0.25
 # Units of work that all connections together may do in one turn. Above it, each connection performs one command per turn,
 # so that a flood does not delay the others.
 MAX_WORK: Final = 10_000
-# Maximum units of work to parse the data of one read.
-MAX_PARSED: Final = 8000
+# Units of work that the commands of one connection may do in one turn.
+MAX_OWN_WORK: Final = 1200
+# Maximum units of work to parse at once.
+MAX_PARSED: Final = 2000
 # Units of work of a method other than publish, ack and nack.
 METHOD_WORK: Final = 15
 # Units of work of opening a channel.
@@ -188,6 +190,7 @@ class BaseConnection(VhostSession):
         """Perform commands, or as many as one turn may perform."""
         channels = self.channels
         broker = self.broker
+        most = min(MAX_WORK, broker.work + MAX_OWN_WORK)
         done = 0
         for command in commands:
             done += 1
@@ -200,8 +203,9 @@ class BaseConnection(VhostSession):
                 self._queue_command(channel, command)
             else:
                 self.perform(channel, command)
-            if broker.work > MAX_WORK:
+            if broker.work + done > most:
                 break
+        broker.work += done
         if done < len(commands) or self.engine.more:
             self.rest = commands[done:]
             self.ingress.pause_for_turn()

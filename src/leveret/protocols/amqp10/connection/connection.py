@@ -62,8 +62,10 @@ CLOSE_TIMEOUT: Final = 5.0
 UNFRAMED_CLOSE_TIMEOUT: Final = 0.25
 # Maximum units of work (about 1 µs each) of all connections together in one turn, as in 0-9-1.
 MAX_WORK: Final = 20_000
+# The same of the frames of one connection.
+MAX_OWN_WORK: Final = 5000
 # Maximum units of work to parse the data of one read.
-MAX_READ: Final = 10_000
+MAX_READ: Final = 2500
 # Maximum number of values in the performative of one frame: enough for an unsettled map of 10,000 deliveries.
 MAX_FRAME_VALUES: Final = 32_768
 # Units of work to end a suspended link.
@@ -178,12 +180,13 @@ class Connection(VhostSession):
         """Process frames, up to the limit of one turn."""
         services = self.services
         broker = self.broker
+        most = min(MAX_WORK, broker.work + MAX_OWN_WORK)
         done = 0
         for frame in frames:
             done += 1
             broker.work += COSTS[frame.kind]
             self._perform(frame)
-            if broker.work > MAX_WORK or self.waiting_login or self.deferred is not None:
+            if broker.work > most or self.waiting_login or self.deferred is not None:
                 break
         deferred = self.deferred
         if done < len(frames) or deferred is not None:
