@@ -36,6 +36,7 @@ from leveret.broker.exchanges.base import Binding, Exchange
 from leveret.broker.exchanges.control import CONTROL, RESERVED, ControlExchange, check_not_control
 from leveret.broker.exchanges.direct import DirectExchange
 from leveret.broker.exchanges.registry import exchange_class, make_exchange
+from leveret.broker.exchanges.table import Table
 from leveret.broker.firehose import Firehose
 from leveret.broker.jobs import logged
 from leveret.broker.message import Message
@@ -412,18 +413,17 @@ class Vhost:
         """Remove the bindings of a deleted exchange. A start in between ignores the remaining ones."""
         for destination in list(exchange.by_destination):
             own = exchange.unbind_destination(destination)
-            if own:
+            if len(own):
                 self._forget_source(exchange, destination)
                 yield from logged(self._removing_bindings_to_one(exchange, destination, own))
         yield 1
 
     def _removing_bindings_to_one(
-        self, exchange: Exchange, destination: Destination, own: dict[tuple[str, Frozen], Binding]
+        self, exchange: Exchange, destination: Destination, own: Table[tuple[str, Frozen], Binding]
     ) -> Iterator[int]:
         """Remove bindings to one destination that their exchange no longer lists."""
         kept = exchange.durable and destination.stored
-        while own:
-            binding = own.popitem()[1]
+        for binding in own.drain():
             exchange.removed(binding)
             if kept and not self._is_bound_again(exchange, destination, binding):
                 self.broker.log.put(
@@ -789,7 +789,7 @@ class Vhost:
         """Yield these bindings one by one; bindings may change in the meantime."""
         for exchange in list(self.exchanges.values()):
             for destination in list(exchange.by_destination):
-                for binding in list(exchange.by_destination.get(destination, {}).values()):
+                for binding in exchange.bindings_to(destination):
                     yield exchange, binding
 
     # Recovery

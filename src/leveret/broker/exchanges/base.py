@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from leveret.broker.destination import Destination
 from leveret.broker.errors import PreconditionFailed
+from leveret.broker.exchanges.table import Table
 from leveret.broker.values import FieldTable, Frozen, freeze
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class Exchange(Destination):
         self.needs_headers = False
         self.needs_property = ""
         # By destination, then by the rest of the identity: removing a destination touches only its own bindings.
-        self.by_destination: dict[Destination, dict[tuple[str, Frozen], Binding]] = {}
+        self.by_destination: dict[Destination, Table[tuple[str, Frozen], Binding]] = {}
         # The destinations that are exchanges.
         self.targets: dict[Exchange, None] = {}
         # Statistics: messages published to the exchange by clients, and copies of these that were routed to queues.
@@ -141,38 +142,48 @@ class Exchange(Destination):
         identity = (routing_key, freeze(arguments))
         own = self.by_destination.get(destination)
         if own is None:
-            own = self.by_destination[destination] = {}
+            own = self.by_destination[destination] = Table()
             destination.bound_to(self)
-        if identity in own:
+        if own.get(identity) is not None:
             return False
         binding = Binding(destination, routing_key, arguments, encoded)
-        own[identity] = binding
+        own.put(identity, binding)
         self.added(binding)
         return True
 
     def has(self, destination: Destination, routing_key: str, arguments: FieldTable) -> bool:
         """Return whether such a binding exists."""
+        return self.find(destination, routing_key, arguments) is not None
+
+    def find(self, destination: Destination, routing_key: str, arguments: FieldTable) -> Binding | None:
+        """Return a binding, None if it does not exist."""
         own = self.by_destination.get(destination)
-        return own is not None and (routing_key, freeze(arguments)) in own
+        return None if own is None else own.get((routing_key, freeze(arguments)))
+
+    def bindings_to(self, destination: Destination) -> list[Binding]:
+        """Return the bindings to a destination, in no particular order."""
+        own = self.by_destination.get(destination)
+        return [] if own is None else own.values()
 
     def unbind(self, destination: Destination, routing_key: str, arguments: FieldTable) -> bool:
         """Remove a binding. Returns False if it does not exist."""
         own = self.by_destination.get(destination)
         if own is None:
             return False
-        binding = own.pop((routing_key, freeze(arguments)), None)
+        binding = own.pop((routing_key, freeze(arguments)))
         if binding is None:
             return False
-        if not own:
+        if not len(own):
             del self.by_destination[destination]
             destination.unbound_from(self)
         self.removed(binding)
         return True
 
-    def unbind_destination(self, destination: Destination) -> dict[tuple[str, Frozen], Binding]:
+    def unbind_destination(self, destination: Destination) -> Table[tuple[str, Frozen], Binding]:
         """Remove and return all bindings to a destination. The caller passes each to `removed`."""
         destination.unbound_from(self)
-        return self.by_destination.pop(destination, {})
+        own = self.by_destination.pop(destination, None)
+        return Table() if own is None else own
 
     def bindings(self) -> list[Binding]:
         """Return all bindings, in no particular order."""

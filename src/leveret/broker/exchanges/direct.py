@@ -7,6 +7,7 @@ from typing import ClassVar
 from leveret.broker.destination import Destination
 from leveret.broker.exchanges.base import Binding, Effort, Exchange
 from leveret.broker.exchanges.index import add, discard
+from leveret.broker.exchanges.table import Table
 from leveret.broker.values import FieldTable
 
 
@@ -22,16 +23,21 @@ class DirectExchange(Exchange):
         arguments: FieldTable | None = None,
     ) -> None:
         super().__init__(name, durable, auto_delete, internal, arguments)
-        self.by_key: dict[str, dict[Destination, int]] = {}
+        self.by_key: Table[str, dict[Destination, int]] = Table()
 
     def added(self, binding: Binding) -> None:
-        add(self.by_key.setdefault(binding.routing_key, {}), binding.destination)
+        counts = self.by_key.get(binding.routing_key)
+        if counts is None:
+            counts = {}
+            self.by_key.put(binding.routing_key, counts)
+        add(counts, binding.destination)
 
     def removed(self, binding: Binding) -> None:
-        counts = self.by_key[binding.routing_key]
+        counts = self.by_key.get(binding.routing_key)
+        assert counts is not None
         discard(counts, binding.destination)
         if not counts:
-            del self.by_key[binding.routing_key]
+            self.by_key.pop(binding.routing_key)
 
     def match(self, routing_key: str, headers: FieldTable, hashed: str, effort: Effort) -> list[Destination]:
         counts = self.by_key.get(routing_key)

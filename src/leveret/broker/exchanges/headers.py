@@ -17,6 +17,7 @@ from leveret.broker.destination import Destination
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.exchanges.base import Binding, Effort, Exchange
 from leveret.broker.exchanges.index import add, discard
+from leveret.broker.exchanges.table import Table
 from leveret.broker.values import FieldTable, FieldValue, freeze
 
 MATCH_ARGUMENT: Final = "x-match"
@@ -92,9 +93,9 @@ class HeadersExchange(Exchange):
         super().__init__(name, durable, auto_delete, internal, arguments)
         self.needs_key = False
         self.needs_headers = True
-        self.conditions: dict[ConditionKey, Condition] = {}
+        self.conditions: Table[ConditionKey, Condition] = Table()
         self.names: dict[Hashable, int] = {}
-        self.patterns: dict[Binding, Pattern] = {}
+        self.patterns: Table[Binding, Pattern] = Table()
         # Destinations of bindings without conditions.
         self.always: dict[Destination, int] = {}
 
@@ -112,7 +113,7 @@ class HeadersExchange(Exchange):
             add(self.always, binding.destination)
         elif every and len(conditions) > 1:
             pattern = Pattern(binding.destination, conditions)
-            self.patterns[binding] = pattern
+            self.patterns.put(binding, pattern)
             pattern.found_by.patterns[pattern] = None
         else:
             for condition in conditions:
@@ -120,12 +121,12 @@ class HeadersExchange(Exchange):
 
     def removed(self, binding: Binding) -> None:
         keys = _keys_of(binding)
-        pattern = self.patterns.pop(binding, None)
+        pattern = self.patterns.pop(binding)
         if pattern is not None:
             del pattern.found_by.patterns[pattern]
         elif keys:
             for key in keys:
-                discard(self.conditions[key].enough, binding.destination)
+                discard(self._condition(key).enough, binding.destination)
         elif _mode(binding.arguments).startswith("all"):
             discard(self.always, binding.destination)
         for key in keys:
@@ -134,17 +135,23 @@ class HeadersExchange(Exchange):
     def _use(self, key: ConditionKey) -> Condition:
         condition = self.conditions.get(key)
         if condition is None:
-            condition = self.conditions[key] = Condition(key)
+            condition = Condition(key)
+            self.conditions.put(key, condition)
             if len(key) > 1:
                 add(self.names, key[0])
         condition.users += 1
         return condition
 
+    def _condition(self, key: ConditionKey) -> Condition:
+        condition = self.conditions.get(key)
+        assert condition is not None
+        return condition
+
     def _leave(self, key: ConditionKey) -> None:
-        condition = self.conditions[key]
+        condition = self._condition(key)
         condition.users -= 1
         if not condition.users:
-            del self.conditions[key]
+            self.conditions.pop(key)
             if len(key) > 1:
                 discard(self.names, key[0])
 

@@ -15,6 +15,7 @@ from typing import ClassVar, Final
 from leveret.broker.destination import Destination
 from leveret.broker.exchanges.base import Binding, Effort, Exchange
 from leveret.broker.exchanges.index import add, discard
+from leveret.broker.exchanges.table import Table
 from leveret.broker.values import FieldTable
 
 # Tails that new patterns may share.
@@ -40,7 +41,7 @@ class Node:
     __slots__ = ("any_word", "any_words", "count", "destination", "others", "repeats", "tail", "words")
 
     def __init__(self, repeats: bool, tail: tuple[str, ...]) -> None:
-        self.words: dict[str, Node] | None = None
+        self.words: Table[str, Node] | None = None
         self.any_word: Node | None = None
         self.any_words: Node | None = None
         self.repeats = repeats
@@ -50,7 +51,9 @@ class Node:
         self.others: dict[Destination, int] | None = None
 
     def is_empty(self) -> bool:
-        return not self.words and self.destination is None and self.any_word is None and self.any_words is None
+        words = self.words
+        has_words = words is not None and len(words) > 0
+        return not has_words and self.destination is None and self.any_word is None and self.any_words is None
 
     def after(self, word: str) -> Node | None:
         """Return the node after a word of a pattern."""
@@ -68,8 +71,8 @@ class Node:
             self.any_word = node
         else:
             if self.words is None:
-                self.words = {}
-            self.words[word] = node
+                self.words = Table()
+            self.words.put(word, node)
 
     def drop(self, word: str) -> None:
         """Remove the node after a word of a pattern."""
@@ -78,7 +81,7 @@ class Node:
         elif word == "*":
             self.any_word = None
         elif self.words is not None:
-            del self.words[word]
+            self.words.pop(word)
 
     def expand(self) -> None:
         """Replace the tail by a node, because another pattern leads here."""

@@ -12,7 +12,6 @@ import msgspec
 from leveret.broker.destination import Destination
 from leveret.broker.exchanges.base import Binding, Exchange
 from leveret.broker.queues.queue import Queue
-from leveret.broker.values import freeze
 from leveret.broker.vhost import Vhost
 from leveret.management.json_values import encode_json
 from leveret.management.operations.connections import Cancel, Close
@@ -214,7 +213,7 @@ def _deleted_exchange(find: Callable[[C, N], Vhost | None]) -> Callable[[C, N], 
 
 def _bindings_to(vhost: Vhost, destination: Destination) -> Iterator[dict[str, object]]:
     for exchange in vhost.sources.get((destination.kind, destination.name), {}).values():
-        for binding in exchange.by_destination.get(destination, {}).values():
+        for binding in exchange.bindings_to(destination):
             yield _describe_binding(exchange, binding)
 
 
@@ -282,7 +281,7 @@ def _binding(find: Callable[[C, B], Vhost | None]) -> Callable[[C, B], object]:
         target = None if vhost is None else vhost.find_destination(request.kind, request.destination)
         if exchange is None or target is None:
             return None
-        binding = exchange.by_destination.get(target, {}).get((request.routing_key, freeze(request.arguments)))
+        binding = exchange.find(target, request.routing_key, request.arguments)
         return None if binding is None else _describe_binding(exchange, binding)
 
     return state

@@ -11,7 +11,6 @@ from msgspec import UNSET, UnsetType, field
 from leveret.broker.destination import Destination
 from leveret.broker.errors import NotFound
 from leveret.broker.exchanges.base import Binding, Exchange
-from leveret.broker.values import freeze
 from leveret.broker.vhost import Vhost
 from leveret.management.json_values import ClientTable, plain
 from leveret.management.operations.operation import Context, Operation, Operations
@@ -90,7 +89,7 @@ def _bindings(vhost: Vhost, request: List) -> Iterator[tuple[Exchange, Binding]]
     for exchange in sources:
         for destination in list(exchange.by_destination):
             if _matches(destination, request):
-                for binding in list(exchange.by_destination.get(destination, {}).values()):
+                for binding in exchange.bindings_to(destination):
                     yield exchange, binding
 
 
@@ -108,14 +107,14 @@ def _destination(vhost: Vhost, request: OneBinding) -> Destination:
 def _listed(vhost: Vhost, destination: Destination, request: OneBinding) -> Binding | None:
     """Return the binding with the routing key and arguments that `bindings.list` shows."""
     exchange = vhost.exchanges.get(request.source)
-    own = {} if exchange is None else exchange.by_destination.get(destination, {})
-    exact = own.get((request.routing_key, freeze(request.arguments)))
+    if exchange is None:
+        return None
+    exact = exchange.find(destination, request.routing_key, request.arguments)
     if exact is not None:
         return exact
     wanted = (request.routing_key, plain(request.arguments))
-    return next(
-        (binding for binding in own.values() if (plain(binding.routing_key), plain(binding.arguments)) == wanted), None
-    )
+    own = exchange.bindings_to(destination)
+    return next((binding for binding in own if (plain(binding.routing_key), plain(binding.arguments)) == wanted), None)
 
 
 def add(context: Context, request: OneBinding) -> None:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from msgspec import field
 
+from leveret.broker.destination import Destination
 from leveret.broker.errors import AccessRefused, NotFound, PreconditionFailed
 from leveret.broker.exchanges.base import Binding, Exchange
 from leveret.broker.queues.queue import Queue
-from leveret.broker.values import FieldTable, Frozen, freeze
+from leveret.broker.values import FieldTable
 from leveret.management.json_values import ClientTable, plain
 from leveret.management.operations.operation import EACH, Right, VhostContext, VhostOperation, VhostOperations
 from leveret.management.structs import Arguments, Messages, Reply, Request, check_arguments, check_routing_key
@@ -336,7 +337,10 @@ def perform_unbind(context: VhostContext, request: OneBinding) -> Reply:
     is_queue = request.kind == "queue"
     check = check_queue_binding if is_queue else check_exchange_binding
     check(context, request.destination, request.source, request.routing_key)
-    binding = _own(context.vhost, request).get((request.routing_key, freeze(request.arguments)))
+    exchange, destination = _ends(context.vhost, request)
+    binding = None
+    if exchange is not None and destination is not None:
+        binding = exchange.find(destination, request.routing_key, request.arguments)
     if binding is None and request.arguments:
         wanted = plain(request.arguments)  # lists show values that JSON does not have as other ones
         candidates = between(context.vhost, request, MAX_COMPARED, COMPARE_WORK)
@@ -372,8 +376,9 @@ def between(vhost: Vhost, request: Bindings, limit: int, work: int) -> list[Bind
         limit: The maximum number of bindings. Raises `PreconditionFailed` if there are more.
         work: The units of work per binding.
     """
-    own = _own(vhost, request)
-    found = [binding for binding in own.values() if binding.routing_key == request.routing_key]
+    exchange, destination = _ends(vhost, request)
+    own = [] if exchange is None or destination is None else exchange.bindings_to(destination)
+    found = [binding for binding in own if binding.routing_key == request.routing_key]
     vhost.broker.work += len(own) >> SEARCH_SHIFT
     if len(found) > limit:
         raise PreconditionFailed(
@@ -384,10 +389,9 @@ def between(vhost: Vhost, request: Bindings, limit: int, work: int) -> list[Bind
     return found
 
 
-def _own(vhost: Vhost, request: Bindings) -> dict[tuple[str, Frozen], Binding]:
-    exchange = vhost.exchanges.get(request.source)
-    target = vhost.find_destination(request.kind, request.destination)
-    return {} if exchange is None or target is None else exchange.by_destination.get(target, {})
+def _ends(vhost: Vhost, request: Bindings) -> tuple[Exchange | None, Destination | None]:
+    """Return the exchange and the destination of a request, None if they do not exist."""
+    return vhost.exchanges.get(request.source), vhost.find_destination(request.kind, request.destination)
 
 
 QUEUE_DECLARE: Final = VhostOperation(perform_declare_queue, DeclareQueue, QueueDefinition, Right("configure", "name"))

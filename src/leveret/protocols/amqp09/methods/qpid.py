@@ -90,7 +90,7 @@ def _has(channel: Channel, exchange: Exchange, queue: Queue | None, routing_key:
             return routing_key in ("", queue.name)
         return channel.vhost.find_queue(routing_key) is not None if routing_key else bool(channel.vhost.queues)
     if queue is not None:
-        return any(_matches(binding, routing_key, arguments) for binding in exchange.by_destination.get(queue, {}).values())
+        return any(_matches(binding, routing_key, arguments) for binding in exchange.bindings_to(queue))
     return any(
         _matches(binding, routing_key, arguments) for own in exchange.by_destination.values() for binding in own.values()
     )
