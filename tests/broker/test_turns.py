@@ -16,6 +16,7 @@ from leveret.broker.leases.leases import Leases
 from leveret.broker.message import Entry, Message
 from leveret.broker.queues.classic import delayed
 from leveret.broker.queues.classic.browsing import ASK_SHIFT, PORTION, VISIT_WORK
+from leveret.broker.queues.classic.dispatcher import MAX_DELIVERED
 from leveret.broker.queues.classic.queue import ClassicQueue
 from leveret.broker.queues.queue import Queue
 from leveret.broker.streams.queue import StreamQueue
@@ -36,23 +37,23 @@ class Writing(Output):
         self.flushed += 1
 
 
-def test_one_queue_delivers_a_step_per_turn(world: World) -> None:
+def test_one_queue_delivers_a_limited_number_per_turn(world: World) -> None:
     queue = world.queue()
-    world.push(queue, *(["m"] * (STEP_WORK * 2 + 10)))
-    taker = Taker(queue, credit=STEP_WORK * 4)
+    world.push(queue, *(["m"] * (MAX_DELIVERED * 2 + 10)))
+    taker = Taker(queue, credit=MAX_DELIVERED * 4)
     world.broker.end_turn()
-    assert len(taker.bodies()) == STEP_WORK
+    assert len(taker.bodies()) == MAX_DELIVERED
     world.run()
-    assert len(taker.bodies()) == STEP_WORK * 2 + 10
+    assert len(taker.bodies()) == MAX_DELIVERED * 2 + 10
 
 
 def test_more_input_may_cause_more_output(world: World) -> None:
     queue = world.queue()
-    world.push(queue, *(["m"] * (STEP_WORK * 3)))
-    taker = Taker(queue, credit=STEP_WORK * 4)
+    world.push(queue, *(["m"] * (MAX_DELIVERED * 3)))
+    taker = Taker(queue, credit=MAX_DELIVERED * 4)
     world.broker.inputs += 1
     world.broker.end_turn()
-    assert len(taker.bodies()) == STEP_WORK * 2
+    assert len(taker.bodies()) == MAX_DELIVERED * 2
     assert world.broker.inputs == 0
 
 

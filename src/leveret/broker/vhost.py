@@ -84,7 +84,7 @@ STRICT_DELIVERY_LIMIT: Final = 5
 # Units of work to add or remove a queue, and the additional ones to add a stream.
 QUEUE_WORK: Final = 20
 # Units of work to remove a binding.
-BINDING_WORK: Final = 8
+BINDING_WORK: Final = 16
 OTHER_CLASSES: Final = b"mixed"
 DEAD_QUEUE: Final = "amq.dead"
 # Maximum number of names of unknown arguments that are remembered as logged.

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from leveret.broker.queues.classic.queue import ClassicQueue
     from leveret.broker.queues.loading import Waiting
 
+# Deliveries of a queue in one turn, and as many again for each client that was read in the turn.
+MAX_DELIVERED: Final = 1000
 # Asking this many consumers, plus one, takes at least 1 µs; one less than a power of two.
 ASKED: Final = 7
 # This many entries at the end are checked one by one: usually only the last one is new.
@@ -152,7 +154,7 @@ class Dispatcher(Rings):
         freed = 0
         broker = queue.broker
         begun = broker.work
-        most = STEP_WORK * (1 + broker.inputs)
+        most = MAX_DELIVERED * (1 + broker.inputs)
         try:
             while ring:
                 if delivered >= most:
