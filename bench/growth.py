@@ -8,8 +8,10 @@ in which only one figure differs.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from html import escape
 from typing import Any, Final
 
 from bench import generator
@@ -197,3 +199,48 @@ def table(lines: dict[str, dict[int, float]]) -> str:
         points = ", ".join(f"{count:,}: {value:.2f}" for count, value in costs.items())
         rows.append(f"| {LINES[name].title} | {points} | {growth(costs):.1f} x |")
     return "\n".join(rows) + "\n"
+
+
+# Size of the chart in pixels, of the margins for its labels, and of a row of its legend.
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, LEGEND = 760, 420, 56, 40, 36, 18
+COLOURS: Final = ("#1a73e8", "#d93025", "#188038", "#e37400", "#9334e6", "#12a4af", "#5f6368")
+
+
+def chart(lines: dict[str, dict[int, float]]) -> str:
+    """Return an SVG chart of the costs with logarithmic axes. Values of 0 have no place on these."""
+    points = {name: [(count, value) for count, value in costs.items() if count] for name, costs in lines.items()}
+    every = [point for line in points.values() for point in line]
+    right = math.ceil(math.log10(max(count for count, _ in every)))
+    bottom = math.floor(math.log10(min(value for _, value in every)))
+    top = math.ceil(math.log10(max(value for _, value in every)))
+
+    def at(count: float, value: float) -> tuple[float, float]:
+        x = LEFT + math.log10(count) / right * (WIDTH - LEFT - RIGHT)
+        return x, TOP + (top - math.log10(value)) / (top - bottom) * (HEIGHT - TOP - 24)
+
+    height = HEIGHT + 16 + LEGEND * len(lines)
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
+        'font-family="sans-serif" font-size="12">',
+        f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
+        '<text x="8" y="18" font-size="14">Processor time of a message in microseconds, while one figure grows</text>',
+    ]
+    for power in range(right + 1):
+        x, y = at(10**power, 10**bottom)
+        out.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{y:.1f}" stroke="#dadce0"/>')
+        out.append(f'<text x="{x:.1f}" y="{y + 16:.1f}" text-anchor="middle">{10**power:,}</text>')
+    for power in range(bottom, top + 1):
+        x, y = at(1, 10**power)
+        out.append(f'<line x1="{x:.1f}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#dadce0"/>')
+        out.append(f'<text x="{x - 6:.1f}" y="{y + 4:.1f}" text-anchor="end">{10**power:g}</text>')
+    for row, (name, line) in enumerate(points.items()):
+        colour = COLOURS[row % len(COLOURS)]
+        places = [at(count, value) for count, value in line]
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+        out.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        out.extend(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in places)
+        y = HEIGHT + 16 + LEGEND * row
+        out.append(f'<rect x="{LEFT}" y="{y - 9}" width="12" height="10" fill="{colour}"/>')
+        out.append(f'<text x="{LEFT + 20}" y="{y}">{escape(LINES[name].title)}</text>')
+    out.append("</svg>")
+    return "\n".join(out) + "\n"

@@ -226,6 +226,8 @@ def grow(chosen: argparse.Namespace, contender: brokers.Contender) -> dict[str, 
     """Measure how the cost of a message grows with queues, bindings, connections, consumers, depth and body size."""
     costs = {name: growth.measure(growth.LINES[name], contender, say, chosen.limit) for name in chosen.line or growth.LINES}
     say(growth.table(costs))
+    chosen.output.mkdir(parents=True, exist_ok=True)
+    (chosen.output / "growth.svg").write_text(growth.chart(costs))
     return {"microseconds": costs}
 
 

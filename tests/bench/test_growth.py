@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -26,6 +27,17 @@ def test_table_has_a_row_for_each_line_with_its_growth() -> None:
         "| messages in the queue, persistent | 0: 2.00, 1,000: 2.50, 10,000: 3.00 | 1.5 x |",
         "| consumers of the queue | 1: 1.00, 10: 1.00 | 1.0 x |",
     ]
+
+
+def test_chart_has_a_line_for_each_line_of_the_table_without_values_of_zero() -> None:
+    drawn = ElementTree.fromstring(
+        growth.chart({"depth": {0: 2.0, 1000: 2.5, 10_000: 30.0}, "consumers": {1: 0.5, 10: 1.0}})
+    )
+    named = "{http://www.w3.org/2000/svg}"
+    assert [len((line.get("points") or "").split()) for line in drawn.iter(f"{named}polyline")] == [2, 2]
+    texts = [text.text for text in drawn.iter(f"{named}text")]
+    assert texts[-2:] == ["messages in the queue, persistent", "consumers of the queue"]
+    assert {"1", "10,000", "0.1", "100"} <= set(texts)
 
 
 @pytest.mark.slow
