@@ -68,7 +68,7 @@ MAX_SUBMITTED: Final = 2
 # Maximum size of a batch whose columns the event loop encodes when it is idle: about 0.1 ms.
 ENCODED_BYTES: Final = 128 << 10
 # Changes of the metadata above which removals wait for a commit.
-MAX_PUTS: Final = 20_000
+MAX_PUTS: Final = 5000
 
 _pack_index: Final = INDEX.pack
 

@@ -27,6 +27,8 @@ from leveret.broker.message import Entry, is_for
 
 CHUNK_ENTRIES: Final = 2048
 CHUNK_BYTES: Final = 1 << 20
+# Units of work to settle an entry in memory, and to release it.
+ENTRY_WORK: Final = 2
 # Entries that are settled between two checks of the budget.
 PIECE: Final = 512
 # Entries (as powers of two) that are moved in 1 µs to insert one between them, and that are passed to find its place.
@@ -517,7 +519,7 @@ class Backlog:
                         highest = max(highest, entry.seq)
                 if rows:
                     log.settle_range(queue_id, 0, highest, (), rows, slots)
-                yield taken
+                yield ENTRY_WORK * taken
         while self.chunks:
             chunk = self.chunks.popleft()
             if not chunk.overflow:

@@ -27,14 +27,13 @@ if TYPE_CHECKING:
 LOW_HEAD: Final = 2048
 # Number of young entries at which a push pages them out without waiting for the memory watch.
 YOUNG_ENTRIES: Final = 64
-# Entries that are paged out, or written to the overflow log, in one step: as many as a chunk has.
-PAGED_AT_ONCE: Final = CHUNK_ENTRIES
+# Entries that are paged out, or written to the overflow log, in one step.
+PAGED_AT_ONCE: Final = CHUNK_ENTRIES // 2
 STORED_AT_ONCE: Final = 1024
 # The backlog of a queue that has never had an entry. It stays empty: its priority is that of no entry, so `level_of`
 # replaces it. Most queues of a large broker are empty, and a backlog takes 1.7 KB.
 NO_BACKLOG: Final = Backlog(-2)
-# Entries, as powers of two, that are paged out in 1 µs, and moved or counted.
-PAGE_SHIFT: Final = 1
+# Entries, as a power of two, that are moved or counted in 1 µs.
 COUNT_SHIFT: Final = 4
 
 
@@ -275,7 +274,7 @@ class ReadyList:
             if row is None:
                 self._store(islice(young, PAGED_AT_ONCE))
             elif row.batch <= row.log.committed:
-                self.broker.work += self.page_young(backlog) >> PAGE_SHIFT
+                self.broker.work += self.page_young(backlog)
             # Each push stores its own entry, too: of the others, one part is stored per commit, which is less than fast
             # publishers send meanwhile.
             overflow = self.broker.overflow
@@ -350,10 +349,10 @@ class ReadyList:
             count = self.page_young(backlog)
             if count < PAGED_AT_ONCE:
                 break
-            yield count >> PAGE_SHIFT
+            yield count
             if self.epoch != epoch:
                 return
-        yield 1 + (count >> PAGE_SHIFT)
+        yield 1 + count
         young = backlog.young
         if young and young[0].row is None and self.epoch == epoch:
             yield from self._storing(young, 0)
@@ -393,7 +392,7 @@ class ReadyList:
                 if len(head) > last:
                     yield from self._storing(head, kept)
                     return
-                yield 1 + (len(tail) >> PAGE_SHIFT)
+                yield 1 + len(tail)
                 continue
             young = backlog.young
             if young is None:

@@ -59,7 +59,7 @@ MAX_WORK: Final = 10_000
 # Units of work that the commands of one connection may do in one turn.
 MAX_OWN_WORK: Final = 1200
 # Maximum units of work to parse at once.
-MAX_PARSED: Final = 2000
+MAX_PARSED: Final = 1000
 # Units of work of a method other than publish, ack and nack.
 METHOD_WORK: Final = 15
 # Units of work of opening a channel.
