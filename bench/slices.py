@@ -2,7 +2,8 @@
 
 A client publishes a small persistent message at a fixed rate and measures the time from when it is due to its confirm. In
 every second interval, another client publishes bodies of 200 MB. Both run in processes of their own. `--checkout ../other`
-measures the compiled build of another checkout.
+measures the compiled build of another checkout, and `--how transaction` bodies in a transaction; `amqp10`, `file` and
+`reference` those of AMQP 1.0 and of the classes file and message of 0-9.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Final
 
 from bench.pairs import Build
+from leveret import sync
 from tests.support.broker import LeveretProcess
 from tests.support.peers.amqp091 import Basic, Peer, Queue, content_header
 from tests.support.peers.framing import BODY_FRAME, frame_bytes
@@ -53,12 +57,46 @@ class Publisher:
         return time.perf_counter() - began
 
 
-def publish_large(port: int, size: int) -> None:
+def commit(connection: Any, body: bytes) -> None:
+    channel = connection.channel(transactional=True)
+    with channel.transaction():
+        channel.publish(body, "large", delivery_mode=2)
+
+
+def transfer(connection: Any, body: bytes) -> None:
+    connection.session().publish(body, "large", delivery_mode=2)
+
+
+def stage(connection: Any, body: bytes) -> None:
+    connection.channel().send_file(body, "large")
+
+
+def refer(connection: Any, body: bytes) -> None:
+    connection.channel().transfer(body, "large", delivery_mode=2)
+
+
+# How a large body is published besides with a confirm: the protocol and the function.
+WAYS: Final[dict[str, tuple[str, Callable[[Any, bytes], None]]]] = {
+    "transaction": ("0-9-1", commit),
+    "amqp10": ("1.0", transfer),
+    "file": ("0-9", stage),
+    "reference": ("0-9", refer),
+}
+
+
+def publish_large(port: int, size: int, how: str) -> None:
     """Publish and purge a body for each line of the input, and write a line in turn."""
     publisher = Publisher(port, "large")
     piece = bytes(range(256)) * 400
     for _ in sys.stdin:
-        print(publisher.publish(piece, size // len(piece)), flush=True)
+        if how in WAYS:
+            protocol, publish = WAYS[how]
+            with sync.connect(f"amqp://guest:guest@127.0.0.1:{port}", protocol=protocol, timeout=60) as connection:
+                began = time.perf_counter()
+                publish(connection, piece * (size // len(piece)))
+                print(time.perf_counter() - began, flush=True)
+        else:
+            print(publisher.publish(piece, size // len(piece)), flush=True)
         publisher.channel.call(Queue.Purge, Queue.PurgeOk, queue="large")
 
 
@@ -81,18 +119,19 @@ def percentile(values: list[float], share: float) -> float:
 
 def main() -> int:
     if sys.argv[1:2] == ["large"]:
-        publish_large(int(sys.argv[2]), int(sys.argv[3]))
+        publish_large(int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
         return 0
     parser = argparse.ArgumentParser(prog="python -m bench.slices", description="Confirms beside a large body.")
     parser.add_argument("--rounds", type=int, default=5, help="intervals with a large body (default 5)")
     parser.add_argument("--size", type=int, default=200 * MIB, help="bytes of the large body (default 200 MiB)")
     parser.add_argument("--interval", type=float, default=0.004, help="seconds between the small messages (default 0.004)")
+    parser.add_argument("--how", choices=("confirm", *WAYS), default="confirm", help="publishes of the large bodies")
     parser.add_argument("--checkout", type=Path, default=Path(__file__).resolve().parents[1])
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="leveret-slices-") as directory:
         build = LargeBodies(chosen.checkout.resolve(), Path(directory) / "broker")
         large = subprocess.Popen(
-            [sys.executable, "-m", "bench.slices", "large", str(build.port), str(chosen.size)],
+            [sys.executable, "-m", "bench.slices", "large", str(build.port), str(chosen.size), chosen.how],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -77,15 +77,16 @@ class Writer:
         body = HeldBody(body_of(LARGE, self.large.seq + 1))
         item = Message(ADDRESS, HEADER, body, body.size, True)
 
-        def publish() -> None:
+        def publish(written: StoredBody) -> None:
             self.writes_ahead = False
+            item.body = written
             entry = self.large.entry(item)
             self.log.store(entry)
             self.entries.append(entry)
             self.announce([[[LARGE, entry.seq, LARGE, entry.seq]], [], []])
 
         self.writes_ahead = True
-        assert self.log.write_ahead(HEADER, body, publish)
+        assert self.log.write_ahead(HEADER, body, publish, lambda: True)
 
     def announce(self, batch: list[list[list[int]]]) -> None:
         """Announce a part of the current batch, and its commit."""

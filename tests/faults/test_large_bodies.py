@@ -11,13 +11,15 @@ import socket
 import sqlite3
 import struct
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from pamqp import commands
 from pamqp.header import ContentHeader
 
+from leveret import sync
 from tests.faults.neighbour import Neighbour
 from tests.support.broker import LeveretProcess, basic_config, leveret_only
 from tests.support.peers.framing import BODY_FRAME, HEADER_FRAME, decode, encode, frame_bytes
@@ -362,3 +364,68 @@ def test_a_disk_that_fills_up_while_a_body_arrives(small: LeveretProcess) -> Non
     client.peer.expect_method("Channel.OpenOk")
     client.close()
     neighbour.close()
+
+
+def send_in_transaction(url: str, body: bytes) -> None:
+    with sync.connect(url, reconnect=False) as connection:
+        channel = connection.channel(transactional=True)
+        with channel.transaction():
+            channel.publish(body, "large", delivery_mode=2)
+
+
+def send_over_amqp10(url: str, body: bytes) -> None:
+    with sync.connect(url, protocol="1.0", reconnect=False) as connection:
+        connection.session().publish(body, "large", delivery_mode=2)
+
+
+def send_file(url: str, body: bytes) -> None:
+    with sync.connect(url, protocol="0-9", reconnect=False) as connection:
+        connection.channel().send_file(body, "large")
+
+
+def send_by_reference(url: str, body: bytes) -> None:
+    with sync.connect(url, protocol="0-9", reconnect=False) as connection:
+        connection.channel().transfer(body, "large", delivery_mode=2)
+
+
+@pytest.mark.parametrize("send", [send_in_transaction, send_over_amqp10, send_file, send_by_reference])
+def test_a_kill_between_the_slices_of_other_classes(process: LeveretProcess, send: Callable[[str, bytes], None]) -> None:
+    body = random.Random(1).randbytes(48 * MIB)
+    other = Client(process).confirming()
+    other.declare("small")
+    other.declare("large")
+    with ThreadPoolExecutor(1) as executor:
+        sending = executor.submit(send, process.url(), body)
+        wait_until(lambda: chunks(process) > 2, "some slices of the body")
+        other.begin("small", 5, True)
+        other.peer.send_bytes(frame_bytes(BODY_FRAME, 1, b"small"))
+        assert other.peer.expect_method("Basic.Ack").delivery_tag == 1
+        process.kill()
+        # On a slow machine, the body may be complete by now.
+        confirmed = sending.exception(60) is None
+    process.start()
+    with sync.connect(process.url()) as connection:
+        channel = connection.channel()
+        assert channel.declare_queue("small", passive=True).message_count == 1
+        stored = channel.declare_queue("large", passive=True).message_count
+        assert stored == 1 or not confirmed
+        if stored:
+            message = channel.get("large", no_ack=True)
+            assert message is not None and message.body == body
+        wait_until(lambda: not chunks(process), "the deletion of the chunks")
+
+
+def test_a_rollback_deletes_a_body_that_was_written(process: LeveretProcess) -> None:
+    body = bytes(5 * MIB)
+    with sync.connect(process.url()) as connection:
+        channel = connection.channel(transactional=True)
+        channel.declare_queue("large", durable=True)
+        channel.publish(body, "large", delivery_mode=2)
+        wait_until(lambda: chunks(process) > 5, "the body")
+        channel.tx_rollback()
+        wait_until(lambda: not chunks(process), "the deletion of the body")
+        with channel.transaction():
+            channel.publish(body, "large", delivery_mode=2)
+            channel.publish(b"small", "large", delivery_mode=2)
+        messages = [channel.get("large", no_ack=True) for _ in range(2)]
+        assert [message and message.body for message in messages] == [body, b"small"]

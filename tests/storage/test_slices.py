@@ -37,21 +37,30 @@ def spooled(spool: FileSpool, body: bytes = BODY) -> StoredBody:
 
 
 class Publish:
-    """A publish of a large message, which a log writes ahead. `stores`: whether it stores the message in the end."""
+    """A publish of a large message, which a log writes ahead.
+
+    stores  whether the message is stored as soon as it is written
+    wanted  whether the message will be published
+    """
 
     def __init__(self, harness: Harness, queue: FakeQueue, body: StoredBody, stores: bool = True) -> None:
         self.harness = harness
         self.queue = queue
         self.message = Message(ADDRESS, HEADER, body, body.size, True)
         self.stores = stores
+        self.wanted = True
         self.done = False
-        self.ahead = harness.log.write_ahead(HEADER, body, self.publish)
+        self.ahead = harness.log.write_ahead(HEADER, body, self.written, lambda: self.wanted)
 
-    def publish(self) -> None:
+    def written(self, body: StoredBody) -> None:
         self.done = True
+        self.message.body = body
         if self.stores:
-            self.entry = self.queue.entry(self.message)
-            self.harness.log.store(self.entry)
+            self.store()
+
+    def store(self) -> None:
+        self.entry = self.queue.entry(self.message)
+        self.harness.log.store(self.entry)
 
 
 def test_a_message_of_two_chunks_is_not_written_ahead(harness: Harness, spool: FileSpool) -> None:
@@ -122,9 +131,68 @@ def test_a_message_that_is_not_published_leaves_no_chunks(harness: Harness, spoo
     publish = Publish(harness, FakeQueue(1), spooled(spool), stores=False)
     harness.log.flush()
     if not closes:
-        harness.loop.run_until(lambda: publish.done and not harness.log.has_pending())
+        harness.loop.run_until(lambda: publish.done)
+        publish.message.body = b""
+        harness.log.flush()
+        harness.loop.run_until(lambda: not harness.log.has_pending())
     found = on_disk(harness)
     assert found["chunk"] == []
+    assert harness.log.pending_bytes == 0
+
+
+def test_a_message_that_is_stored_in_a_later_batch_uses_its_chunks(harness: Harness, spool: FileSpool) -> None:
+    queue = FakeQueue(1)
+    publish = Publish(harness, queue, spooled(spool), stores=False)
+    harness.log.flush()
+    harness.loop.run_until(lambda: publish.done)
+    written = harness.log.statistics()["written_bytes"]
+    harness.publish(queue, b"small")
+    harness.commit()
+    publish.store()
+    harness.commit()
+    assert harness.log.statistics()["written_bytes"] - written < MIB
+    harness.reopen()
+    assert harness.bodies(1) == [b"small", BODY]
+
+
+def test_a_second_message_with_the_same_body_has_chunks_of_its_own(harness: Harness, spool: FileSpool) -> None:
+    queue = FakeQueue(1)
+    publish = Publish(harness, queue, spooled(spool))
+    harness.log.flush()
+    harness.loop.run_until(lambda: publish.done)
+    second = queue.entry(Message(ADDRESS, HEADER, publish.message.body, len(BODY), True))
+    harness.log.store(second)
+    harness.commit()
+    settle(harness, publish.entry)
+    harness.commit()
+    harness.reopen()
+    assert harness.bodies(1) == [BODY]
+
+
+def test_another_log_does_not_use_the_chunks(harness: Harness, spool: FileSpool, tmp_path: Path) -> None:
+    other = Harness(lambda: sqlite_log(tmp_path / "other"))
+    publish = Publish(harness, FakeQueue(1), spooled(spool), stores=False)
+    harness.log.flush()
+    harness.loop.run_until(lambda: publish.done)
+    other.log.store(FakeQueue(1).entry(publish.message))
+    other.commit()
+    other.reopen()
+    assert other.bodies(1) == [BODY]
+
+
+def test_the_rest_of_a_message_that_is_no_longer_wanted_is_not_written(harness: Harness, spool: FileSpool) -> None:
+    unwanted = Publish(harness, FakeQueue(1), spooled(spool))
+    next_one = Publish(harness, FakeQueue(2), spooled(spool))
+    harness.log.flush()
+    harness.loop.posted.get(timeout=60)()
+    unwanted.wanted = False
+    harness.loop.run_until(lambda: next_one.done)
+    harness.commit()
+    assert harness.log.statistics()["written_bytes"] < (CHUNKS + 3) * MIB
+    assert not unwanted.done
+    harness.log.flush()
+    harness.loop.run_until(lambda: not harness.log.has_pending())
+    assert len(on_disk(harness)["chunk"]) == CHUNKS
     assert harness.log.pending_bytes == 0
 
 

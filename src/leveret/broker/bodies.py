@@ -6,6 +6,7 @@ No code may assume that a body fits in memory. A log engine stores large bodies 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from io import UnsupportedOperation
 from typing import Union
 
@@ -31,6 +32,59 @@ class StoredBody:
     def read(self, at: int, length: int) -> bytes:
         """Return up to `length` bytes from position `at`; fewer at the end. Raises `OSError`."""
         raise UnsupportedOperation(f"a body of type {type(self).__name__} is write-only")
+
+    def is_written(self) -> bool:
+        """Return whether a log has written the body ahead."""
+        return False
+
+    def claim(self, owner: object, header: bytes) -> tuple[int, int] | None:
+        """Take the first and the last chunk that a log has written ahead for a message with this header.
+
+        `owner` is the part of the log that owns the chunks. Returns None if it has none, or another message has taken them.
+        """
+        return None
+
+
+class WrittenBody(StoredBody):
+    """A body that a log has written ahead, in chunks that also contain the header of its message.
+
+    If no message takes the chunks, `dropped` is called with them when the object is released, in any thread.
+    """
+
+    __slots__ = ("_body", "_chunks", "_dropped", "_header", "_owner")
+
+    def __init__(
+        self,
+        body: StoredBody,
+        header: bytes,
+        owner: object,
+        chunks: tuple[int, int],
+        dropped: Callable[[tuple[int, int]], None],
+    ) -> None:
+        super().__init__()
+        self.size = body.size
+        self._owner = owner
+        self._body = body
+        self._header = header
+        self._chunks: tuple[int, int] | None = chunks
+        self._dropped = dropped
+
+    def read(self, at: int, length: int) -> bytes:
+        return self._body.read(at, length)
+
+    def is_written(self) -> bool:
+        return True
+
+    def claim(self, owner: object, header: bytes) -> tuple[int, int] | None:
+        if owner is not self._owner or header != self._header:
+            return None
+        chunks = self._chunks
+        self._chunks = None
+        return chunks
+
+    def __del__(self) -> None:
+        if self._chunks is not None:
+            self._dropped(self._chunks)
 
 
 # In one piece, in several pieces in order, or outside memory.

@@ -227,12 +227,15 @@ class Log:
     def forget(self, queue_id: int) -> None:
         """Forget the sequence numbers of a deleted queue, whose id will not be used again."""
 
-    def write_ahead(self, header: bytes, body: StoredBody, done: Callable[[], None]) -> bool:
+    def write_ahead(
+        self, header: bytes, body: StoredBody, done: Callable[[StoredBody], None], wanted: Callable[[], bool]
+    ) -> bool:
         """Write a large message, piece by piece between other commits, before it is published.
 
         Returns False for a message that can be published at once. Otherwise `done` is called on the event loop when the
-        message is on disk, and publishes it, with the same header and body. The record that `store` then adds refers to
-        the message on disk. If `done` does not store it, it is removed.
+        message is on disk, with the body to publish it with, at once or later, and with the same header. The record that
+        `store` then adds refers to the message on disk. If that body is released without such a record, or once `wanted`
+        returns False, the pieces on disk are removed.
         """
         return False
 

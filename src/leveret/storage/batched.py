@@ -235,8 +235,10 @@ class BatchedLog(Log):
     def is_awaited(self) -> bool:
         return bool(self._waiters) or self._spills.has_slices()
 
-    def write_ahead(self, header: bytes, body: StoredBody, done: Callable[[], None]) -> bool:
-        size = self._spills.write_ahead(header, body, done)
+    def write_ahead(
+        self, header: bytes, body: StoredBody, done: Callable[[StoredBody], None], wanted: Callable[[], bool]
+    ) -> bool:
+        size = self._spills.write_ahead(header, body, done, wanted)
         self.pending_bytes += size
         self.pending_spooled += size
         return size > 0
@@ -428,7 +430,8 @@ class BatchedLog(Log):
         chunks: tuple[int, int] | None = None
         if len(first) + len(header) + message.size > CHUNK_BYTES:
             flags |= SPILLED
-            chunks = self._spills.claim(message)
+            if isinstance(body, StoredBody):
+                chunks = body.claim(self._spills, header)
             if chunks is None:
                 chunks = self._spills.add(message)
                 self.pending_bytes += len(header) + message.size
@@ -522,6 +525,9 @@ class BatchedLog(Log):
 
     def next_commit(self) -> Commit:
         """Build the next commit: of the batch, or of a slice of a large body. Both take turns."""
+        dropped = self._spills.drop_unwanted()
+        self.pending_bytes -= dropped
+        self.pending_spooled -= dropped
         if self._spills.has_slices() and (self._slice_due or not self._has_batch()):
             return self._build_slice()
         return self._build()

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from leveret.broker.bodies import StoredBody
+from leveret.broker.bodies import StoredBody, WrittenBody
 from leveret.broker.message import Message
 from leveret.storage.batch import CHUNK_BYTES, BodyPart, ChunkPart, Commit
 
@@ -22,25 +22,33 @@ MAX_CHUNKS: Final = 2
 
 
 class WrittenAhead:
-    """A large message that is written before it is published. `claimed`: whether a record of the log refers to it."""
+    """A large message that is written before it is published.
 
-    __slots__ = ("body", "claimed", "done", "first", "header", "last")
+    first, last  its chunks
+    done         called with its body when all chunks are on disk
+    wanted       whether it will still be published
+    """
 
-    def __init__(self, header: bytes, body: StoredBody, done: Callable[[], None], first: int, last: int) -> None:
+    __slots__ = ("body", "done", "first", "header", "last", "wanted")
+
+    def __init__(
+        self, header: bytes, body: StoredBody, done: Callable[[StoredBody], None], wanted: Callable[[], bool], first: int
+    ) -> None:
         self.header = header
         self.body = body
         self.done = done
+        self.wanted = wanted
         self.first = first
-        self.last = last
-        self.claimed = False
+        self.last = first
 
 
 class Slice:
-    """A chunk to write in a commit of its own."""
+    """A chunk of a message to write in a commit of its own."""
 
-    __slots__ = ("chunk", "id", "size")
+    __slots__ = ("ahead", "chunk", "id", "size")
 
-    def __init__(self, id: int, chunk: list[ChunkPart], size: int) -> None:
+    def __init__(self, ahead: WrittenAhead, id: int, chunk: list[ChunkPart], size: int) -> None:
+        self.ahead = ahead
         self.id = id
         self.chunk = chunk
         self.size = size
@@ -58,10 +66,9 @@ class Spills:
         self.queued = 0
         self._chunks: list[tuple[int, list[ChunkPart]]] = []
         self._slices: deque[Slice] = deque()
-        # The messages of the slices, in order, and the one that is being published.
+        # The messages of the slices, in order.
         self._ahead: deque[WrittenAhead] = deque()
-        self._published: WrittenAhead | None = None
-        # Ranges of chunks to delete, first and last.
+        # Ranges of chunks to delete, first and last. Other threads may append to it, too.
         self._dead: deque[tuple[int, int]] = deque()
         self._deletes_next = False
 
@@ -103,40 +110,44 @@ class Spills:
 
     # Messages that are written ahead
 
-    def write_ahead(self, header: bytes, body: StoredBody, done: Callable[[], None]) -> int:
-        """Queue the slices of a message, and call `done` when they are on disk. Returns their bytes, 0 for a small one."""
+    def write_ahead(
+        self, header: bytes, body: StoredBody, done: Callable[[StoredBody], None], wanted: Callable[[], bool]
+    ) -> int:
+        """Queue the slices of a message. Returns their bytes, 0 for a small message, or one that was written ahead."""
         size = len(header) + body.size
-        if size <= MAX_CHUNKS * CHUNK_BYTES:
+        if size <= MAX_CHUNKS * CHUNK_BYTES or body.is_written():
             return 0
-        first = self.next
+        ahead = WrittenAhead(header, body, done, wanted, self.next)
         for chunk, length in split([header, body]):
-            self._slices.append(Slice(self.next, chunk, length))
+            ahead.last = self.next
+            self._slices.append(Slice(ahead, self.next, chunk, length))
             self.next += 1
-        self._ahead.append(WrittenAhead(header, body, done, first, self.next - 1))
+        self._ahead.append(ahead)
         self.queued += size
         return size
 
-    def claim(self, message: Message) -> tuple[int, int] | None:
-        """Return the chunks of a message that was written ahead and is being published, None for another message."""
-        ahead = self._published
-        if ahead is None or ahead.claimed or message.body is not ahead.body or message.header != ahead.header:
-            return None
-        ahead.claimed = True
-        return ahead.first, ahead.last
-
     def written(self, commit: Commit) -> None:
-        """Publish the message whose last slice a commit wrote. Its chunks are deleted if no record refers to them."""
+        """Publish the message whose last slice a commit wrote."""
         ahead = self._ahead[0] if self._ahead else None
         if ahead is None or not commit.chunks or commit.chunks[0][0] != ahead.last:
             return
         self._ahead.popleft()
-        self._published = ahead
-        try:
-            ahead.done()
-        finally:
-            self._published = None
-            if not ahead.claimed:
-                self._dead.append((ahead.first, ahead.last))
+        body = WrittenBody(ahead.body, ahead.header, self, (ahead.first, ahead.last), self._dead.append)
+        if ahead.wanted():
+            ahead.done(body)
+
+    def drop_unwanted(self) -> int:
+        """Drop the remaining slices of the first messages that will not be published. Returns their bytes."""
+        before = self.queued
+        slices = self._slices
+        while slices and not slices[0].ahead.wanted():
+            ahead = slices[0].ahead
+            if slices[0].id > ahead.first:
+                self._dead.append((ahead.first, slices[0].id - 1))
+            while slices and slices[0].ahead is ahead:
+                self.queued -= slices.popleft().size
+            self._ahead.remove(ahead)
+        return before - self.queued
 
     def abandon(self) -> None:
         """Write no more messages ahead, and delete what was written of them: the log is about to be closed."""

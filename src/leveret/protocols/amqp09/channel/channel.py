@@ -6,8 +6,10 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
+from leveret.broker.bodies import StoredBody
 from leveret.broker.consumer import Client
 from leveret.broker.message import FORMAT_BASIC_AMQP09, FORMAT_CLASS_AMQP09, Entry, Message
+from leveret.broker.routing import Route
 from leveret.protocols.amqp09.channel.consumers import publisher_of
 from leveret.protocols.amqp09.channel.dtx import DtxSession
 from leveret.protocols.amqp09.contents.files import Files
@@ -43,6 +45,7 @@ class Channel(Channel091):
         pace: limits set by stream.qos.
         recovers: whether basic.recover was received while the client had paused deliveries by channel.flow. It is
             performed when they resume.
+        method: the method that is being performed; None between methods.
         request: id of the request. A deferred reply names it.
         replied_first: first of the broker's requests that the method replies to.
         replied_last: last of these. The range may contain millions of ids, so iterate over the pending requests, not over
@@ -55,6 +58,7 @@ class Channel(Channel091):
         self.publisher = publisher_of(connection, BASIC)
         self.id = id
         self.recovers = False
+        self.method: Method | None = None
         self.request = 0
         self.replied_first = 0
         self.replied_last = 0
@@ -103,10 +107,28 @@ class Channel(Channel091):
         )
 
     def begin_method(self, command: Method) -> None:
-        """Note the ids of a method before it is performed."""
+        """Note a method and its ids before it is performed."""
+        self.method = command
         self.request = command.request
         self.replied_first = command.replied_first
         self.replied_last = command.replied_last
+
+    def end_method(self) -> None:
+        """Forget a method that was performed."""
+        self.method = None
+
+    def write_ahead(self, route: Route, message: Message, use: Callable[[StoredBody], None]) -> bool:
+        """Write a large message to the log, pass its new body to `use`, and perform the current method again.
+
+        Returns:
+            Whether the method must wait; False if the message can be published now.
+        """
+        command = self.method
+        return (
+            command is not None
+            and message.persistent
+            and self.perform_again_with(command, route, message.header, message.body, use)
+        )
 
     def recover_when_active(self) -> None:
         """Perform a basic.recover when the client resumes deliveries."""

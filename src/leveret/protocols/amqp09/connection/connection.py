@@ -19,4 +19,9 @@ class Connection(BaseConnection):
     def perform_method(self, channel: Channel091, command: Method) -> None:
         if isinstance(channel, Channel):
             channel.begin_method(command)
-        dispatch.perform(channel, command)
+            try:
+                dispatch.perform(channel, command)
+            finally:
+                channel.end_method()
+        else:
+            dispatch.perform(channel, command)

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import struct
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from leveret.broker.bodies import StoredBody
 from leveret.broker.dead_letter import split_address
 from leveret.broker.errors import CommandInvalid, ContentTooLarge, NotAllowed, PreconditionFailed
 from leveret.broker.message import Entry, Message
 from leveret.broker.queues.queue import Queue
+from leveret.broker.routing import Route
 from leveret.broker.timers import Timed
 from leveret.broker.uploads import Upload
 from leveret.broker.values import FieldTable
@@ -109,7 +112,7 @@ class Files:
         opened: contents that the client may stage, in order.
         receiving: the content that the client is staging.
         opens: deliveries whose `file.open` the client has not answered.
-        pending: uploads published in the open transaction.
+        pending: uploads published in the open transaction, and one that the log writes before it is published.
         full: queues over their limits, for which the client was asked to pause.
     """
 
@@ -125,6 +128,8 @@ class Files:
         self._last_name = ""
         self._last_turn = 0
         self._found = 0
+        # The body of an upload that the log has written, until its `file.publish` is performed again.
+        self._written: StoredBody | None = None
 
     # From the client
 
@@ -168,6 +173,29 @@ class Files:
         staged = incoming.staged
         staged.describe(with_size(method.header, staged.announced or 0))
         staged.release()
+
+    def write_ahead(self, staged: Upload, route: Route, message: Message) -> bool:
+        """Write a large upload to the log before it is published. Meanwhile no other channel can publish it.
+
+        Returns:
+            Whether `file.publish` must wait.
+        """
+        if not self.channel.write_ahead(route, message, partial(self._take_written, staged)):
+            return False
+        staged.claim()
+        self.pending.append(staged)
+        return True
+
+    def _take_written(self, staged: Upload, written: StoredBody) -> None:
+        self.pending.remove(staged)
+        staged.unclaim()
+        self._written = written
+
+    def take_written(self) -> StoredBody | None:
+        """Return the body that the log has written for the current `file.publish`, None if it has none."""
+        written = self._written
+        self._written = None
+        return written
 
     def transaction_ended(self, committed: bool) -> None:
         for staged in self.pending:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from leveret.broker.bodies import StoredBody
 from leveret.broker.errors import PreconditionFailed, ResourceLocked
+from leveret.broker.message import Message
 from leveret.broker.uploads import Upload
 from leveret.wire.amqp0.classes import encode_transfer
 from leveret.wire.amqp0.values import Arguments
@@ -23,13 +25,19 @@ MAX_NAME_BYTES: Final = 1024
 
 
 class Reference:
-    """An open reference. `transfers` has the arguments and request ids of its transfers."""
+    """An open reference.
+
+    Attributes:
+        transfers: the arguments and request ids of its transfers.
+        messages: their messages, once the client has closed the reference.
+    """
 
     def __init__(self, name: str, staged: Upload) -> None:
         self.name = name
         self.staged = staged
         self.turn = staged.turn
         self.transfers: list[tuple[Arguments, int]] = []
+        self.messages: list[Message] = []
         self._fields = 0
 
     def check(self) -> None:
@@ -50,6 +58,14 @@ class Reference:
                 f" with {MAX_FIELD_BYTES} bytes of fields"
             )
         self.transfers.append((arguments, request))
+
+    def complete(self, messages: list[Message]) -> None:
+        """Set the messages of the transfers."""
+        self.messages = messages
+
+    def replace_body(self, message: Message, body: StoredBody) -> None:
+        """Publish a message with a body that the log has written."""
+        message.body = body
 
 
 def leave(staged: Upload) -> None:

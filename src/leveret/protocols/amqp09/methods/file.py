@@ -102,6 +102,8 @@ def publish(
     channel: Channel, ticket: int, exchange: str, routing_key: str, mandatory: bool, immediate: bool, identifier: str
 ) -> None:
     """Perform file.publish."""
+    files = channel.files
+    written = files.take_written()
     channel.tickets.check(ticket, WRITE, exchange)
     connection = channel.opened_on
     address = make_address(exchange, routing_key)
@@ -115,14 +117,13 @@ def publish(
         )
     if staged.owner is not None:
         raise ResourceLocked(f"file.publish: '{identifier}' is open for staging")
-    files = channel.files
     files.check_pause()
     header = staged.header
     properties = decode_header(header, QPID, V0_9)[2]
     message = Message(
         address,
         header,
-        staged.finish(),
+        staged.finish() if written is None else written,
         staged.size,
         True,
         properties.get("priority", -1),
@@ -131,6 +132,8 @@ def publish(
         publisher_of(connection, FILE),
         FORMAT_CLASS_AMQP09,
     )
+    if files.write_ahead(staged, route, message):
+        return
     flags = MANDATORY * mandatory | IMMEDIATE * immediate
     prepare_other_classes(channel.vhost)
     if channel.transacted:

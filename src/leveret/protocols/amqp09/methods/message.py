@@ -69,7 +69,7 @@ def transfer(channel: Channel, **arguments: Any) -> None:
             f"a body of {len(data)} bytes exceeds the maximum of {limit}; the setting is amqp.max_message_size"
         )
     answers = channel.messages.answers
-    answers.add(publish(channel, arguments, data, len(data), channel.request))
+    answers.add(publish(channel, arguments, make_message(channel, arguments, data, len(data)), channel.request))
 
 
 def check(channel: Channel, arguments: Arguments) -> None:
@@ -83,17 +83,14 @@ def check(channel: Channel, arguments: Arguments) -> None:
     channel.opened_on.find_route(make_address(arguments["destination"], arguments["routing_key"]))
 
 
-def publish(channel: Channel, arguments: Arguments, body: Body, size: int, request: int) -> Answer:
-    """Publish a complete transfer, and return the reply to the request with the id `request`."""
-    connection = channel.opened_on
-    address = make_address(arguments["destination"], arguments["routing_key"])
-    route = connection.find_route(address)
+def make_message(channel: Channel, arguments: Arguments, body: Body, size: int) -> Message:
+    """Create the message of a complete transfer."""
     now = channel.broker.timers.now()
     ttl = arguments["ttl"]
     expires_at = now + ttl if ttl else 0
     header = encode_transfer(size, {**arguments, "timestamp": now // 1000, "expiration": -(-expires_at // 1000)})
-    message = Message(
-        address,
+    return Message(
+        make_address(arguments["destination"], arguments["routing_key"]),
         header,
         body,
         size,
@@ -101,9 +98,16 @@ def publish(channel: Channel, arguments: Arguments, body: Body, size: int, reque
         arguments["priority"],
         expires_at,
         -1,
-        publisher_of(connection, MESSAGE),
+        publisher_of(channel.opened_on, MESSAGE),
         FORMAT_CLASS_AMQP09,
     )
+
+
+def publish(channel: Channel, arguments: Arguments, message: Message, request: int) -> Answer:
+    """Publish the message of a transfer, and return the reply to the request with the id `request`."""
+    connection = channel.opened_on
+    route = connection.find_route(message.address)
+    body = message.body
     prepare_other_classes(channel.vhost)
     channel.count_publish(route)
     channel.check_pause()
@@ -116,7 +120,7 @@ def publish(channel: Channel, arguments: Arguments, body: Body, size: int, reque
     except Rejected as rejected:
         return Answer("message.reject", {"code": rejected.code, "text": str(rejected)}, request)
     if channel.transacted:
-        channel.publish_in_transaction(message, route, 0, 0 if isinstance(body, StoredBody) else size)
+        channel.publish_in_transaction(message, route, 0, 0 if isinstance(body, StoredBody) else message.size)
         return Answer("message.ok", {}, request)
     accepted = True
     for queue in queues:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from leveret.broker.errors import BrokerError
 from leveret.protocols.amqp09.channel.channel import Channel
 from leveret.protocols.amqp09.contents.answers import Answer
 from leveret.protocols.amqp09.contents.references import KIND, leave
-from leveret.protocols.amqp09.methods.message import publish
+from leveret.protocols.amqp09.methods.message import make_message, publish
 from leveret.protocols.amqp091.reply_codes import CODES
 from leveret.wire.amqp0.classes import MESSAGE
 
@@ -87,17 +88,28 @@ def close(channel: Channel, reference: str) -> None:
     """Perform message.close: publish the transfers of the reference."""
     messages = channel.messages
     found = messages.find_reference(reference)
+    staged = found.staged
+    try:
+        if found.transfers and not found.messages:
+            body = staged.finish()
+            found.complete([make_message(channel, arguments, body, staged.size) for arguments, _ in found.transfers])
+        for message in found.messages:
+            route = channel.opened_on.find_route(message.address)
+            if channel.write_ahead(route, message, partial(found.replace_body, message)):
+                return
+    except BrokerError:
+        del messages.references[reference]
+        messages.answers.ok()
+        leave(staged)
+        raise
     del messages.references[reference]
     messages.answers.ok()
-    staged = found.staged
     if not found.transfers:
         staged.discard()
         return
-    size = staged.size
     try:
-        body = staged.finish()
-        for arguments, request in found.transfers:
-            messages.answers.add(publish(channel, arguments, body, size, request))
+        for (arguments, request), message in zip(found.transfers, found.messages, strict=True):
+            messages.answers.add(publish(channel, arguments, message, request))
     except BrokerError:
         leave(staged)
         raise

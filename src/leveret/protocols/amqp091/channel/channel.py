@@ -31,7 +31,7 @@ from leveret.protocols.amqp091.channel.unacked import PIECE_WORK, UnackedDeliver
 from leveret.protocols.amqp091.channel.window import ChannelWindow
 from leveret.protocols.amqp091.reply_codes import FAILURE
 from leveret.protocols.ingress_throttle import ALARM, BACKLOG
-from leveret.wire.amqp0.commands import IMMEDIATE, MANDATORY, ContentMethod, Publish
+from leveret.wire.amqp0.commands import IMMEDIATE, MANDATORY, Command, ContentMethod, Publish
 from leveret.wire.amqp0.constants import INTERNAL_ERROR
 from leveret.wire.amqp0.values import Arguments
 
@@ -144,8 +144,6 @@ class Channel(UnackedOwner):
         # Publishes
         self.confirms: PublisherConfirms | None = None
         self.body = BodyReceiver()
-        # Whether the log has the large message that is being published.
-        self.written = False
         # Transactions
         self.transacted = False
         self.transaction = NO_TRANSACTION
@@ -187,7 +185,7 @@ class Channel(UnackedOwner):
         body: Body = command.body
         if command.spooled:
             body = self.body.take()
-            if command.delivery_mode == 2 and self.write_ahead(command, route, header, body):
+            if command.delivery_mode == 2 and self.perform_again_with(command, route, header, body, self.body.begin):
                 return
         message = Message(
             address,
@@ -232,31 +230,34 @@ class Channel(UnackedOwner):
         if confirms is not None:
             confirms.add(message, accepted)
 
-    def write_ahead(self, command: Publish, route: Route, header: bytes, body: Body) -> bool:
+    def perform_again_with(
+        self, command: Command, route: Route, header: bytes, body: Body, use: Callable[[StoredBody], None]
+    ) -> bool:
         """Write a large message to the log before it is published, so that its commit does not delay other channels.
 
-        Further commands of the channel wait. Returns False if the message can be published now.
+        Further commands of the channel wait. Then the new body is passed to `use`, and the command is performed again.
+
+        Returns:
+            Whether the command must wait; False if the message can be published now.
         """
-        if self.written:
-            self.written = False
-            return False
-        if self.transacted or not isinstance(body, StoredBody):
+        if not isinstance(body, StoredBody):
             return False
         if not route.dynamic and not any(queue.durable for queue in route.queues):
             return False
-        stored: StoredBody = body
 
-        def publish() -> None:
-            if not self.closing and not self.abandoned:
-                self.written = True
-                self.body.begin(stored)
-                self.backlog.put_first([command])
-                self.resume()
+        def repeat(written: StoredBody) -> None:
+            use(written)
+            self.backlog.put_first([command])
+            self.resume()
 
-        if not self.log.write_ahead(header, stored, publish):
+        if not self.log.write_ahead(header, body, repeat, self.is_performing):
             return False
         self.stall()
         return True
+
+    def is_performing(self) -> bool:
+        """Return whether the channel still performs commands."""
+        return not self.closing and not self.abandoned
 
     def begin_content(self, publish: Publish) -> None:
         """Prepare to receive a large body in parts, into the spool if there is one.

@@ -461,6 +461,10 @@ class Connection(VhostSession):
         """Return the identity of the link of an attach."""
         return self.vhost_name, self.user, self.container_id, frame.name, not frame.role
 
+    def is_performing(self) -> bool:
+        """Return whether the connection still processes frames other than close."""
+        return not self.closing
+
     def defer(self, frame: Performative) -> None:
         """Process this frame, or the rest of it, in the next turn before all others."""
         self.deferred = frame

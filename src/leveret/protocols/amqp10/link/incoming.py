@@ -19,13 +19,14 @@ from leveret.protocols.amqp10.messages import check_annotations, make_message
 from leveret.protocols.amqp10.session.serial_numbers import HALF, MASK, WINDOW
 from leveret.protocols.amqp10.terminus import destinations
 from leveret.protocols.amqp10.transaction.transaction import LocalTransaction, Posting, presumed, state_of
+from leveret.protocols.ingress_throttle import COMMIT
 from leveret.wire.amqp10 import constants, descriptors
 from leveret.wire.amqp10.composite import Composite
 from leveret.wire.amqp10.decode import count_values
 from leveret.wire.amqp10.messaging import Rejected, Source
 from leveret.wire.amqp10.sections import split
 from leveret.wire.amqp10.transactions import TransactionalState
-from leveret.wire.amqp10.transport import Flow
+from leveret.wire.amqp10.transport import Flow, Transfer
 from leveret.wire.amqp10.values import Value
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from leveret.protocols.amqp10.terminus.target import TargetTerminus
     from leveret.protocols.amqp10.terminus.terminus import TemporaryTopic
     from leveret.wire.amqp10.sections import Sections
-    from leveret.wire.amqp10.transport import Attach, Transfer
+    from leveret.wire.amqp10.transport import Attach
 
 # Name of the outcome rejected in the outcomes of a source. If it is not listed, a refused message ends the link.
 REJECTED: Final = "amqp:rejected:list"
@@ -276,12 +277,41 @@ class IncomingLink(Link):
                 )
         if not frame.more:
             spooled_message = self.spooled_message
+            if spooled_message is not None and not self.ignored and self._write_ahead(spooled_message):
+                return
             self._forget_chunks()
             if spooled_message is None:
                 self._finish(b"".join(chunks))
             else:
                 self._finish(spooled_message.finish(), spooled_message.body)
             self._finish_resumed()
+
+    def _write_ahead(self, spooled_message: SpooledMessage) -> bool:
+        """Write a large message to the log before it is published, so that its commit does not delay other connections.
+
+        The input of the connection waits. Returns False if the message can be published now.
+        """
+        body = spooled_message.body
+        sections = split(spooled_message.finish())
+        route = self.route
+        if body is None or not sections.durable:
+            return False
+        if route is not None and not route.dynamic and not any(queue.durable for queue in route.queues):
+            return False
+        session = self.session
+        connection = session.connection
+
+        def publish(written: StoredBody) -> None:
+            spooled_message.body = written
+            connection.ingress.release(COMMIT)
+
+        header = make_message(sections, b"", session.broker.timers, 0).header
+        if not session.log.write_ahead(header, body, publish, connection.is_performing):
+            return False
+        connection.ingress.pause(COMMIT)
+        # An empty frame completes the delivery.
+        session.repeat_transfer(Transfer(self.handle, channel=session.channel))
+        return True
 
     def _check_continuation(self, frame: Transfer) -> None:
         """Refuse a frame that does not continue the incomplete delivery (transport 2.7.5)."""

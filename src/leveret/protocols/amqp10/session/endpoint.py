@@ -189,6 +189,12 @@ class SessionEndpoint(UnackedOwner):
             self.connection.send(End(channel=self.channel))
             self.connection.sessions.forget(self)
 
+    def repeat_transfer(self, frame: Transfer) -> None:
+        """Process a transfer that has been counted again in a later turn, before all other frames."""
+        self.incoming_window += 1
+        self.next_incoming_id = (self.next_incoming_id - 1) & MASK
+        self.connection.defer(frame)
+
     def _transfer(self, frame: Transfer) -> None:
         window = self.incoming_window
         if window <= 0:
