@@ -75,7 +75,7 @@ def refer(connection: Any, body: bytes) -> None:
     connection.channel().transfer(body, "large", delivery_mode=2)
 
 
-# How a large body is published besides with a confirm: the protocol and the function.
+# Publishes of a large body besides one with a confirm: the protocol and the function.
 WAYS: Final[dict[str, tuple[str, Callable[[Any, bytes], None]]]] = {
     "transaction": ("0-9-1", commit),
     "amqp10": ("1.0", transfer),
