@@ -45,7 +45,7 @@ struct address {
     unsigned heartbeat; /* seconds between heartbeats, as negotiated; 0 for none */
 };
 
-/* Connect, with TCP_NODELAY. Exits on failure. */
+/* Connect, with TCP_NODELAY and without pacing. Exits on failure. */
 int amqp_connect(const struct address *to);
 /* Connect, log in, open the vhost and channel 1; the socket is still blocking. Exits on failure. */
 int amqp_open(const struct address *to);

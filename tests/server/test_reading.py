@@ -19,7 +19,7 @@ from leveret.protocols.services import Services, SessionSettings
 from leveret.security.users import UserStore
 from leveret.server import transport
 from leveret.server.server import Server
-from leveret.server.transport import LIMITED_RECEIVE_BUFFER, SO_BUF_LOCK, SocketPeer
+from leveret.server.transport import LIMITED_RECEIVE_BUFFER, LOOPBACK_CONGESTION, SO_BUF_LOCK, SocketPeer
 from leveret.storage.memory import MemoryLog
 
 
@@ -97,6 +97,21 @@ def test_a_limited_socket_is_read_and_received_in_small_pieces(monkeypatch: pyte
                 await until(lambda: accepted.getsockopt(socket.SOL_SOCKET, SO_BUF_LOCK) == 0)
 
     asyncio.run(scenario())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not pace their output")
+def test_output_to_a_client_on_this_machine_is_not_paced() -> None:
+    async def scenario() -> bytes:
+        async with serving() as (server, port):
+            with socket.create_connection(("127.0.0.1", port)):
+                await until(lambda: bool(server.accepted))
+                (protocol,) = server.accepted
+                assert protocol._transport is not None
+                accepted = protocol._transport.get_extra_info("socket")
+                name: bytes = accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+                return name.rstrip(b"\0")
+
+    assert asyncio.run(scenario()) == LOOPBACK_CONGESTION
 
 
 def test_a_socket_is_writable_until_the_client_leaves_output_unread() -> None:

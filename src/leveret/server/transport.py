@@ -7,13 +7,13 @@ import contextlib
 import logging
 import os
 import select
+import socket
 import ssl
 import sys
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
-from socket import SO_RCVBUF, SOL_SOCKET
 from typing import Any, TypeAlias
 
 from leveret.protocols.detect import (
@@ -42,6 +42,9 @@ LIMITED_RECEIVE_BUFFER = 128 << 10
 LIMITED_FOR = 5.0
 # The option that, set to 0, lets Linux choose the buffer sizes again. The module socket has no name for it.
 SO_BUF_LOCK = 72
+# Congestion control for clients on this machine. The loopback interface loses nothing and has no queue, but BBR would pace
+# the output, with a timer for each piece. Linux always has Reno.
+LOOPBACK_CONGESTION = b"reno"
 # Bytes in the socket's buffer above which deliveries stop.
 HIGH_WATER = 1 << 20
 # Maximum number of pieces per write to a socket (IOV_MAX is at least 1024 on Linux, macOS and the BSDs).
@@ -124,7 +127,7 @@ class SocketPeer(Peer):
         own = transport.get_extra_info("sockname") or ("", 0)
         self.host = str(address[0])
         self.name = f"{_shown(address)} -> {_shown(own)}"
-        self.local = self.host.startswith("127.") or self.host in ("::1", "") or self.host.startswith("::ffff:127.")
+        self.local = _is_local(self.host)
         tls = transport.get_extra_info("ssl_object")
         self.tls = tls is not None
         # TLS encrypts pieces one by one, and other event loops have output that they do not report.
@@ -190,11 +193,11 @@ class SocketPeer(Peer):
         return not self._transport.get_write_buffer_size() and not self._reader.get_write_buffer_size()
 
     def hung_up(self) -> bool:
-        socket = self._transport.get_extra_info("socket")
-        if socket is None or socket.fileno() < 0:
+        accepted = self._transport.get_extra_info("socket")
+        if accepted is None or accepted.fileno() < 0:
             return False
         poll = select.poll()
-        poll.register(socket.fileno(), select.POLLRDHUP)
+        poll.register(accepted.fileno(), select.POLLRDHUP)
         return bool(poll.poll(0))
 
     def call_soon(self, callback: Callable[[], None]) -> None:
@@ -240,6 +243,11 @@ def finish(transport: asyncio.Transport) -> None:
         transport.write_eof()
     else:
         transport.close()  # TLS sends close_notify instead
+
+
+def _is_local(host: str) -> bool:
+    """Return whether a client is on this machine; "" is the host of one without an IP address."""
+    return host.startswith(("127.", "::ffff:127.")) or host in ("::1", "")
 
 
 def _shown(address: tuple[str | int, ...] | str) -> str:
@@ -308,6 +316,8 @@ class SocketProtocol(asyncio.BufferedProtocol):
         self._upgrading = False
         if self._deadline is None:
             self._deadline = self._sockets.loop.call_later(self._sockets.handshake_timeout, self._too_slow)
+            if sys.platform == "linux" and _is_local(self._host):
+                self._set_option(socket.IPPROTO_TCP, socket.TCP_CONGESTION, LOOPBACK_CONGESTION)
         if self._sockets.protocols.services.stopping:
             transport.abort()
 
@@ -337,7 +347,7 @@ class SocketProtocol(asyncio.BufferedProtocol):
             self._cancel_release()
             if not self._limited:
                 self._limited = True
-                self._set_option(SO_RCVBUF, LIMITED_RECEIVE_BUFFER)
+                self._set_option(socket.SOL_SOCKET, socket.SO_RCVBUF, LIMITED_RECEIVE_BUFFER)
         elif self._limited and self._release is None:
             self._release = self._sockets.loop.call_later(LIMITED_FOR, self._release_buffer)
 
@@ -345,16 +355,16 @@ class SocketProtocol(asyncio.BufferedProtocol):
         """Let the kernel choose the size of the receive buffer again."""
         self._release = None
         self._limited = False
-        self._set_option(SO_BUF_LOCK, 0)
+        self._set_option(socket.SOL_SOCKET, SO_BUF_LOCK, 0)
 
     def _cancel_release(self) -> None:
         if self._release is not None:
             self._release.cancel()
             self._release = None
 
-    def _set_option(self, option: int, value: int) -> None:
+    def _set_option(self, level: int, option: int, value: int | bytes) -> None:
         with contextlib.suppress(OSError):  # the socket is closed, or the kernel has no such option
-            self._reader.get_extra_info("socket").setsockopt(SOL_SOCKET, option, value)
+            self._reader.get_extra_info("socket").setsockopt(level, option, value)
 
     def _end_deadline(self) -> None:
         if self._deadline is not None:
