@@ -8,8 +8,10 @@ from leveret.broker.jobs import STEP_WORK
 from leveret.protocols.amqp091.channel.backlog import MAX_BACKLOG
 from leveret.protocols.amqp091.channel.channel import LOW_MEMORY_WINDOW
 from leveret.protocols.services import ALARM_WORK
+from leveret.protocols.vhost_session import FEW_OUTPUTS, LARGE_QUANTUM, QUANTUM
 from leveret.wire.amqp0.commands import Method
 from leveret.wire.amqp0.properties import encode_header
+from leveret.wire.output_buffer import LARGE_PAYLOAD
 from tests.broker.support import HeldLog
 from tests.protocols.amqp09.support import Clock
 from tests.protocols.support import Channel, Site
@@ -234,6 +236,47 @@ class TestUnackedLimit:
         site.broker.tight = False
         channel.client.session.wake()
         assert len(channel.deliveries()) == 10
+
+
+class TestShareOfATurn:
+    """A connection gets deliveries up to a number of bytes per turn. The client has not read them."""
+
+    @pytest.mark.parametrize(("size", "share"), [(1000, QUANTUM), (LARGE_PAYLOAD, LARGE_QUANTUM)], ids=["small", "large"])
+    def test_large_payloads_extend_it(self, site: Site, size: int, share: int) -> None:
+        publisher = site.channel()
+        publisher.declare()
+        for _ in range(2 * LARGE_QUANTUM // size):
+            publisher.publish(body=bytes(size))
+        publisher.run()
+        (consumer,) = self.consume(site, "q")
+        assert share <= consumer.client.peer.unwritten() <= share + size + 200
+
+    def test_large_payloads_do_not_extend_it_on_many_connections(self, site: Site) -> None:
+        publisher = site.channel()
+        queues = [f"q{number}" for number in range(3 * FEW_OUTPUTS)]
+        for queue in queues:
+            publisher.declare(queue)
+            publisher.call("queue.bind", "queue.bind-ok", queue=queue, exchange="amq.fanout", routing_key="", arguments={})
+        for _ in range(20):
+            publisher.publish("", bytes(64 << 10), exchange="amq.fanout")
+        publisher.run()
+        consumers = self.consume(site, *queues)
+        begun = [consumer.client.peer.unwritten() for consumer in consumers]
+        assert max(begun) > QUANTUM + (65 << 10)
+        assert len([size for size in begun if size > QUANTUM + (65 << 10)]) <= FEW_OUTPUTS
+        site.run()
+        assert {consumer.client.peer.unwritten() // (64 << 10) for consumer in consumers} == {20}
+
+    def consume(self, site: Site, *queues: str) -> list[Channel]:
+        """Consume from each queue on a connection of its own, each in its own turn, without those that follow."""
+        consumers = [site.channel() for _ in queues]
+        for consumer, queue in zip(consumers, queues, strict=True):
+            consumer.client.deaf = True
+            consumer.client.engine.send(
+                consumer.number, "basic.consume", {"queue": queue, "consumer_tag": "c", "no_ack": True, "no_wait": True}
+            )
+            consumer.client.flush()
+        return consumers
 
 
 class TestCommandsBehindAPendingReply:

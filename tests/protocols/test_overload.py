@@ -6,8 +6,18 @@ from typing import Any
 
 import pytest
 
-from leveret.protocols.amqp091.connection.outgoing import QUANTUM
-from leveret.protocols.ingress_throttle import ALARM, BEHIND, FIRST_READ, MAX_COMMANDS, MAX_READ, MIN_READ, SLOWED_FOR
+from leveret.protocols.ingress_throttle import (
+    ALARM,
+    BEHIND,
+    FEW,
+    FIRST_READ,
+    MAX_COMMANDS,
+    MAX_READ,
+    MIN_READ,
+    SHARED_READ,
+    SLOWED_FOR,
+)
+from leveret.protocols.vhost_session import LARGE_QUANTUM
 from leveret.wire.amqp10.messaging import Properties
 from leveret.wire.amqp10.transport import Flow
 from tests.protocols.amqp09.support import Client as Client09
@@ -16,7 +26,7 @@ from tests.protocols.amqp10.transaction.test_transactions import Controller
 from tests.protocols.support import Channel, Site
 
 # More than a connection gets in one turn, in messages that are encoded as a whole.
-BODY = bytes(QUANTUM // 4)
+BODY = bytes(LARGE_QUANTUM // 4)
 MESSAGES = 10
 
 
@@ -95,6 +105,14 @@ class TestReads:
         for _ in range(8):
             read_size(publisher, MESSAGES, BODY)
         assert publisher.client.peer.limit == MAX_READ
+
+    def test_large_messages_to_many_queues_are_read_in_smaller_pieces(self, site: Site, publisher: Channel) -> None:
+        for number in range(FEW + 1):
+            site.channel().declare(f"q{number}")
+            bind(site.channel(), f"q{number}", "amq.fanout")
+        for _ in range(8):
+            flood(publisher, exchange="amq.fanout")
+        assert publisher.client.peer.limit == SHARED_READ
 
     def test_parts_of_a_large_body_are_read_in_large_pieces(self, site: Site, publisher: Channel) -> None:
         publisher.declare()

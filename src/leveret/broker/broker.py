@@ -181,6 +181,7 @@ class Broker:
     max_routing_keys, max_routing_steps, max_routing_queues  limits of routing one message
     work         units of work done in this turn: delivering a message to a queue is one, about 1 µs
     inputs       number of times in this turn that a client was read or became ready for more output: each allows more work
+    waking       connections that have had their share of a turn, and resume deliveries in the next ones
     converted    bytes of headers converted for consumers of another protocol in this turn; beyond MAX_CONVERTED, they
                  wait for the next one
     segments     storage of sealed streams; None if they stay in the log
@@ -221,6 +222,7 @@ class Broker:
         self.max_routing_queues = DEFAULT_ROUTING_QUEUES
         self.work = 0
         self.inputs = 0
+        self.waking = 0
         self.converted = 0
         self.next_queue_id = 1
         self.reserved_queue_ids = 1

@@ -23,11 +23,15 @@ BEHIND: Final = "behind"
 
 # Uncommitted bytes above which the broker stops reading publishers.
 MAX_UNCOMMITTED: Final = 64 << 20
-# Bytes that the broker reads from a client per turn, powers of two: at most, at first, and at least. The number of commands
-# in a read decides, so that small messages take no longer turns than large ones.
-MAX_READ: Final = 256 << 10
+# Bytes that the broker reads from a client per turn, powers of two: at most, at most if other clients or several queues
+# share the turn, at first, and at least. The number of commands in a read decides, so that small messages take no longer
+# turns than large ones.
+MAX_READ: Final = 512 << 10
+SHARED_READ: Final = 256 << 10
 FIRST_READ: Final = 16 << 10
 MIN_READ: Final = 4 << 10
+# Clients that are read in a turn, or queues of a message, above which reads are limited to SHARED_READ.
+FEW: Final = 4
 # Commands in a read above which the next one is smaller.
 MAX_COMMANDS: Final = 512
 # Seconds for which a client that was slowed down is shown as such.
@@ -60,10 +64,11 @@ class IngressThrottle(CommitWaiter):
         self.slowed_at = -SLOWED_FOR
         self.withheld = 0
 
-    def adapt(self, behind: bool, commands: int, size: int) -> None:
+    def adapt(self, behind: bool, commands: int, size: int, shared: bool) -> None:
         """Choose the size of the next read after one of `size` bytes with a number of commands.
 
         It is smaller while the broker is `behind` with the messages that it has, and if one read keeps the broker busy.
+        `shared`: many other clients or queues share the turn.
         """
         limit = self.limit
         if behind:
@@ -73,6 +78,8 @@ class IngressThrottle(CommitWaiter):
             limit = max(limit >> 1, MIN_READ)
         elif size >= limit and commands <= MAX_COMMANDS >> 1:
             limit = min(limit << 1, MAX_READ)
+        if shared:
+            limit = min(limit, SHARED_READ)
         session = self.session
         if (limit != self.limit or behind != self.behind) and session is not None:
             self.limit = limit

@@ -16,6 +16,7 @@ from leveret.protocols.services import Services
 from leveret.protocols.session import Session
 from leveret.security.accounts import Account, TokenRefused
 from leveret.security.tags import IMPERSONATOR
+from leveret.wire.output_buffer import OutputBuffer
 
 if TYPE_CHECKING:
     from leveret.broker.vhost import Vhost
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger("leveret.connection")
 
 MAX_ROUTES: Final = 4096
+# Bytes of deliveries to one connection per turn, without large payloads and with them. Further deliveries wait until the
+# socket has accepted them. More than a read has, so that a queue that keeps up with its publisher is not behind.
+QUANTUM: Final = 256 << 10
+LARGE_QUANTUM: Final = 1 << 20
+# Connections with output in this turn and the next ones above which large payloads do not extend the quantum.
+FEW_OUTPUTS: Final = 8
 OPERATIONS: Final = ("configure", "write", "read")
 # Maximum seconds between two checks whether a token has expired, since the wall clock may be set.
 MAX_EXPIRY_INTERVAL: Final = 600.0
@@ -90,6 +97,25 @@ class VhostSession(Session):
         if not self.dirty:
             self.dirty = True
             self.broker.outputs.append(self)
+
+    def exceeds_quantum(self, output: OutputBuffer) -> bool:
+        """Return whether more than QUANTUM bytes of output are the share of the connection in this turn."""
+        pending = output.pending
+        broker = self.broker
+        return (
+            pending > LARGE_QUANTUM
+            or pending - output.pending_large > QUANTUM
+            or len(broker.outputs) + broker.waking > FEW_OUTPUTS
+        )
+
+    def wake_later(self) -> None:
+        """Wake consumers in a later turn: the connection has had its share of this one."""
+        self.broker.waking += 1
+        self.peer.call_soon(self._wake)
+
+    def _wake(self) -> None:
+        self.broker.waking -= 1
+        self.wake()
 
     # Publishes
 

@@ -50,7 +50,7 @@ HIGH_WATER = 1 << 20
 # Maximum number of pieces per write to a socket (IOV_MAX is at least 1024 on Linux, macOS and the BSDs).
 MAX_PIECES = 1024
 # Bytes of a block of memory, which is freed at once.
-RETAINED = 1 << 20
+RETAINED = 4 << 20
 # Bytes per read from which the session copies what it keeps.
 LARGE_READ = 8 << 10
 # The same before the client opens its connection. TLS retains as much memory as its largest read.

@@ -15,15 +15,17 @@ class OutputBuffer:
 
     Attributes:
         pending: size of the buffered output in bytes.
+        pending_large: bytes of large payloads in it.
     """
 
-    __slots__ = ("_large", "_pieces", "pending")
+    __slots__ = ("_large", "_pieces", "pending", "pending_large")
 
     def __init__(self) -> None:
         # Output up to the last large payload, and after it.
         self._large: list[bytes | memoryview] = []
         self._pieces: list[bytes | memoryview] = []
         self.pending = 0
+        self.pending_large = 0
 
     def to_send(self) -> bytes:
         """Return and clear all pending data."""
@@ -43,6 +45,7 @@ class OutputBuffer:
             self._pieces = []
             self._large = []
             self.pending = 0
+            self.pending_large = 0
         return pieces
 
     def _add_large(self, payload: bytes | memoryview) -> None:
@@ -50,4 +53,5 @@ class OutputBuffer:
         pieces = self._pieces
         self._large.append(b"".join(pieces))
         self._large.append(payload)
+        self.pending_large += len(payload)
         pieces.clear()

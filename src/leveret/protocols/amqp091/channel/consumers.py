@@ -10,8 +10,8 @@ from leveret.broker.message import NOT_BASIC, Entry, Message
 from leveret.broker.queues.queue import Queue
 from leveret.broker.values import FieldTable
 from leveret.protocols.amqp091 import content
-from leveret.protocols.amqp091.connection.outgoing import QUANTUM
 from leveret.protocols.convert import to_amqp0
+from leveret.protocols.vhost_session import QUANTUM
 
 if TYPE_CHECKING:
     from leveret.protocols.amqp091.channel.channel import Channel
@@ -70,7 +70,12 @@ class ChannelConsumer(Consumer):
         if not channel.active:
             return False
         connection = channel.connection
-        if connection.output.paused or connection.engine.pending > QUANTUM or connection.broker.converted > MAX_CONVERTED:
+        engine = connection.engine
+        if (
+            connection.output.paused
+            or (engine.pending > QUANTUM and connection.exceeds_quantum(engine))
+            or connection.broker.converted > MAX_CONVERTED
+        ):
             if not self.apart and self.is_writable():
                 self.queue.consumers.wait_for_turn(self)
             connection.starve()

@@ -24,12 +24,12 @@ from leveret.protocols.amqp091.channel.window import ConnectionWindow
 from leveret.protocols.amqp091.connection.commands import ids_of, name_of
 from leveret.protocols.amqp091.connection.handshake import Handshake
 from leveret.protocols.amqp091.connection.heartbeat import Heartbeat
-from leveret.protocols.amqp091.connection.outgoing import QUANTUM, ConnectionOutput, Sending
+from leveret.protocols.amqp091.connection.outgoing import ConnectionOutput, Sending
 from leveret.protocols.amqp091.reply_codes import CODES, FAILURE, HARD_ERRORS, reply_text
-from leveret.protocols.ingress_throttle import ALARM, BACKLOG, TURN
+from leveret.protocols.ingress_throttle import ALARM, BACKLOG, FEW, TURN
 from leveret.protocols.peer import Peer
 from leveret.protocols.services import Services
-from leveret.protocols.vhost_session import VhostSession
+from leveret.protocols.vhost_session import QUANTUM, VhostSession
 from leveret.wire.amqp0.commands import (
     CHANNEL_SCOPE,
     SOCKET_SCOPE,
@@ -160,16 +160,19 @@ class BaseConnection(VhostSession):
     def _adapt_reads(self, commands: list[Command], size: int) -> None:
         """Choose the size of the next read after these commands: less from a publisher whose queues are behind."""
         behind = False
+        shared = self.broker.inputs > FEW
         if commands:
             last = commands[-1]
             if isinstance(last, Publish):
                 route = self.routes.get(last.address)
                 if route is not None:
-                    self.broker.work += len(route.latest) >> WORK_SHIFT
-                    behind = are_behind(route.latest) and not self._must_be_read()
+                    queues = route.latest
+                    self.broker.work += len(queues) >> WORK_SHIFT
+                    behind = are_behind(queues) and not self._must_be_read()
+                    shared = shared or len(queues) > FEW
             elif isinstance(last, (ContentStart, ContentPart)):
                 behind = self.ingress.behind  # the queues are known when the message is complete
-        self.ingress.adapt(behind, len(commands), size)
+        self.ingress.adapt(behind, len(commands), size, shared)
 
     def _must_be_read(self) -> bool:
         """Return whether the client consumes, or has something to settle or to commit."""

@@ -19,13 +19,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("leveret.connection")
 
-# Bytes of deliveries to one connection per turn. Further deliveries wait until the socket has accepted them.
-QUANTUM: Final = 256 << 10
 # Bytes of unread replies above which the broker stops reading a client's socket.
 MAX_UNWRITTEN: Final = 4 << 20
-# Body bytes that one connection encodes at a time, and writes per turn.
-PIECE: Final = 256 << 10
+# Body bytes that one connection writes per turn, and encodes at a time if the socket has not taken all earlier output.
 TURN: Final = 1 << 20
+PIECE: Final = 256 << 10
 
 
 class Sending:
@@ -125,7 +123,7 @@ class ConnectionOutput:
             self._write()
         if self._starved and not self.paused and connection is not None:
             self._starved = False
-            self._peer.call_soon(connection.wake)
+            connection.wake_later()
 
     def _count(self, size: int) -> None:
         self._sent_any = True
@@ -159,31 +157,42 @@ class ConnectionOutput:
         if queued is None:
             return
         engine = self._engine
-        piece = max(PIECE // engine.payload_max, 1) * engine.payload_max
+        payload_max = engine.payload_max
         room = TURN
+        counted = 0
         while queued and not self._full and self._connection is not None:
             item = queued[0]
             if isinstance(item, bytes):
                 queued.popleft()
-                self._peer.write(item)
-                continue
-            if room <= 0:
-                self._continue_later()
-                return
-            try:
-                taken = item.take(piece)
-            except OSError as error:
-                logger.error("%s: connection aborted, cannot read a message body: %s", self._peer.subject, error)
-                queued.clear()
-                self._peer.abort()
-                return
-            if item.is_done():
-                queued.popleft()
-            item.encode(engine, taken)
-            size = engine.pending
-            room -= size
-            self._count(size)
+                engine.send_encoded(item)
+                counted += len(item)
+                if queued:
+                    continue  # one write with what follows
+            elif room <= 0:
+                break
+            else:
+                limit = room + payload_max if self._peer.is_writable() else PIECE
+                try:
+                    taken = item.take(max(limit // payload_max, 1) * payload_max)
+                except OSError as error:
+                    logger.error("%s: connection aborted, cannot read a message body: %s", self._peer.subject, error)
+                    queued.clear()
+                    engine.to_send()
+                    self._peer.abort()
+                    return
+                if item.is_done():
+                    queued.popleft()
+                item.encode(engine, taken)
+                size = engine.pending - counted
+                room -= size
+                self._count(size)
+            counted = 0
             self._write_encoded()
+        if counted:
+            self._write_encoded()
+        if queued and room <= 0 and not self._full and self._connection is not None:
+            self._continue_later()
+            return
         if not queued:
             # The last large content and the output after it have been written.
             self._queued = None

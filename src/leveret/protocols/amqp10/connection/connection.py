@@ -27,7 +27,6 @@ from leveret.protocols.amqp10.connection.idle_timeout import IdleTimers
 from leveret.protocols.amqp10.connection.sasl import Login, anonymous_user
 from leveret.protocols.amqp10.connection.sessions import Sessions
 from leveret.protocols.amqp10.errors import ConnectionRefused, Refusal, SessionRefused, condition_of, make_error
-from leveret.protocols.amqp10.link.outgoing import QUANTUM
 from leveret.protocols.amqp10.management.link_pair import PendingResponses
 from leveret.protocols.amqp10.session.endpoint import SessionEndpoint
 from leveret.protocols.amqp10.shared_state import Amqp10State
@@ -36,7 +35,7 @@ from leveret.protocols.amqp10.transaction.transaction import OpenTransactions
 from leveret.protocols.detect import HEADER_1_0, HEADER_1_0_SASL
 from leveret.protocols.ingress_throttle import LOGIN, OUTPUT, TURN
 from leveret.protocols.peer import Peer
-from leveret.protocols.vhost_session import VhostSession
+from leveret.protocols.vhost_session import QUANTUM, VhostSession
 from leveret.security.accounts import Account, UserAccount
 from leveret.wire.amqp10 import constants, descriptors
 from leveret.wire.amqp10.composite import Performative
@@ -168,7 +167,7 @@ class Connection(VhostSession):
         else:
             self._perform_all(frames)
         if self.opened:
-            self.ingress.adapt(False, len(frames), len(data))
+            self.ingress.adapt(False, len(frames), len(data), True)
 
     def _read(self, data: bytes) -> list[Performative]:
         """Return the complete frames in the data, up to the limit of one turn."""
@@ -494,7 +493,12 @@ class Connection(VhostSession):
 
     def is_full(self) -> bool:
         """Return whether deliveries must wait for the socket."""
-        if self.paused or self.output.pending > QUANTUM or self.broker.converted > MAX_CONVERTED:
+        output = self.output
+        if (
+            self.paused
+            or (output.pending > QUANTUM and self.exceeds_quantum(output))
+            or self.broker.converted > MAX_CONVERTED
+        ):
             self.wake_soon()
             return True
         return False
@@ -528,7 +532,7 @@ class Connection(VhostSession):
             self.output.to_send()
         if self.starved and not self.paused:
             self.starved = False
-            self.peer.call_soon(self.wake)
+            self.wake_later()
 
     def wake(self) -> None:
         """Wake links: the output has room again."""

@@ -20,6 +20,7 @@ from leveret.protocols.amqp10.session.serial_numbers import MASK, WINDOW, credit
 from leveret.protocols.amqp10.terminus.filters import Wanted
 from leveret.protocols.amqp10.transaction import acquisition
 from leveret.protocols.message_filters import passes
+from leveret.protocols.vhost_session import QUANTUM
 from leveret.selectors import Filter
 from leveret.wire.amqp10 import constants
 from leveret.wire.amqp10.composite import Composite
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from leveret.protocols.amqp10.transaction.transaction import LocalTransaction
     from leveret.wire.amqp10.transport import Attach
 
-# Maximum bytes of deliveries to a connection per turn. Others wait until the socket has accepted these.
-QUANTUM: Final = 256 << 10
 # Maximum bytes of a content header whose conversion counts as no work.
 SIMPLE: Final = 128
 _PACK_TAG: Final = struct.Struct(">I").pack
