@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from leveret.wire.amqp10 import frames
 from leveret.wire.amqp10.composite import Performative
 from leveret.wire.amqp10.composites import encode_composite
+from leveret.wire.amqp10.decode import NO_LIMIT
 from leveret.wire.amqp10.descriptors import ACCEPTED
 from leveret.wire.amqp10.errors import EncodeError
 from leveret.wire.amqp10.frames import AMQP, SASL, TLS, Empty, Failure, FrameReader, Header
@@ -20,6 +21,7 @@ from leveret.wire.amqp10.messaging import Accepted, Modified, Rejected
 from leveret.wire.amqp10.output import Output
 from leveret.wire.amqp10.security import SaslInit, SaslMechanisms, SaslOutcome
 from leveret.wire.amqp10.transport import Begin, Close, Disposition, End, Error, Flow, Open, Transfer
+from leveret.wire.output_buffer import LARGE_PAYLOAD
 from tests.support.examples import examples
 from tests.wire.amqp10.strategies import plain
 
@@ -34,6 +36,12 @@ def frame(body: bytes, channel: int = 0, type: int = 0, doff: int = 2, size: int
 
 def reader(max_frame_size: int = 65536, header: bool = False) -> FrameReader:
     return FrameReader(max_frame_size, header=header)
+
+
+def opened_reader(max_cost: int = NO_LIMIT) -> FrameReader:
+    opened = FrameReader(65536, header=False, max_cost=max_cost)
+    opened.receive(frame(encode_composite(Open("x"))))
+    return opened
 
 
 def shape(item: Performative) -> tuple[Any, ...]:
@@ -213,6 +221,56 @@ def test_items_do_not_depend_on_how_the_input_is_split(sent: list[Performative],
     assert [shape(item) for item in items] == whole
     single = reader(header=True)
     assert [shape(item) for at in range(len(octets)) for item in single.receive(octets[at : at + 1])] == whole
+
+
+LARGE = [
+    Transfer(1, 300, b"tag", 0, False, payload=bytes(LARGE_PAYLOAD), channel=1),
+    Transfer(1, 301, b"tag", 0, False, more=True, payload=b"abc" * 7000, channel=1),
+    # Not in the short form.
+    Transfer(1, 302, b"tag", 0, False, state=Rejected(Error("x")), payload=b"abc" * 7000, channel=1),
+]
+SMALL = [Transfer(1, 303, b"tag", 0, False, payload=b"abc", channel=1), Flow(1, 2, 3, channel=1)]
+
+
+@examples(150)
+@given(st.lists(st.sampled_from([*LARGE, LARGE[0], *SMALL]), max_size=9), st.data())
+def test_large_transfers_are_read_from_a_buffer_that_is_used_again(sent: list[Performative], data: st.DataObject) -> None:
+    output = Output(65536)
+    for item in sent:
+        output.send(item)
+    octets = output.to_send()
+    cuts = [0, *sorted(data.draw(st.lists(st.integers(0, len(octets)), max_size=4))), len(octets)]
+    buffer = bytearray(len(octets))
+    pieces = opened_reader()
+    items = []
+    for start, end in pairwise(cuts):
+        buffer[: end - start] = octets[start:end]
+        items += pieces.receive(memoryview(buffer)[: end - start])
+        buffer[:] = b"\xff" * len(buffer)
+    assert [shape(item) for item in items] == [shape(item) for item in sent]
+
+
+def test_large_transfers_beyond_the_maximum_cost_are_left_to_the_next_call() -> None:
+    pieces = opened_reader(max_cost=3)
+    octets = frame(encode_composite(Transfer(1, 300, b"tag", 0, False)) + bytes(9000)) * 10
+    pieces.receive(octets)
+    while pieces.more:
+        pieces.receive(b"")
+    items = pieces.receive(memoryview(octets))
+    assert len(items) < 10
+    while pieces.more:
+        items += pieces.receive(b"")
+    assert [len(item.payload) for item in items if isinstance(item, Transfer)] == [9000] * 10
+
+
+def test_a_large_payload_is_sent_without_a_copy() -> None:
+    body = bytes(LARGE_PAYLOAD)
+    output = Output(65536)
+    for number in (300, 301):
+        output.send_transfer(0, 1, number, b"tag", False, (b"head", body, b""), len(body) + 4)
+    pieces = output.take_pieces()
+    assert sum(piece is body for piece in pieces) == 2
+    assert [shape(item)[-1] for item in opened_reader().receive(b"".join(pieces))] == [b"head" + body] * 2
 
 
 @examples(300)

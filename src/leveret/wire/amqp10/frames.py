@@ -18,6 +18,7 @@ from leveret.wire.amqp10.descriptors import DISPOSITION, FLOW, OPEN, TRANSFER
 from leveret.wire.amqp10.errors import DecodeError
 from leveret.wire.amqp10.short import read_disposition, read_flow, read_transfer
 from leveret.wire.amqp10.transport import Transfer
+from leveret.wire.output_buffer import LARGE_PAYLOAD
 
 # Kinds of the other items that `receive` returns; the kinds of performatives are their descriptors.
 FAILURE: Final = 1
@@ -42,6 +43,9 @@ _NOTHING: Final = 3
 # Cost in µs of a frame that is not in a short form, and its bytes per µs (as a power of two).
 FRAME_COST: Final = 8
 FRAME_COST_SHIFT: Final = 3
+
+# Bytes of a frame with a large payload that are parsed without the payload.
+_HEAD_SIZE: Final = 512
 
 _U32: Final = struct.Struct(">I").unpack_from
 _FRAME: Final = struct.Struct(">IBBH").unpack_from
@@ -111,6 +115,7 @@ class FrameReader:
 
     __slots__ = (
         "_expected",
+        "_large",
         "_limit",
         "_need",
         "_rest",
@@ -141,13 +146,18 @@ class FrameReader:
         self._limit = self.first_frame_size
         self._rest = bytearray()
         self._need = HEADER_SIZE
+        # Whether the last frame was large, so that the next one is expected to be.
+        self._large = False
 
     @property
     def buffered(self) -> int:
         return len(self._rest)
 
-    def receive(self, data: bytes) -> list[Performative]:
-        """Return the items that `data` completes. Never raises; returns nothing after a `Failure`."""
+    def receive(self, data: bytes | memoryview) -> list[Performative]:
+        """Return the items that `data` completes. Never raises; returns nothing after a `Failure`.
+
+        A memoryview is not used after the call.
+        """
         items: list[Performative] = []
         self.cost = 0
         self.more = False
@@ -171,16 +181,65 @@ class FrameReader:
                 data = bytes(self._rest)
                 self._rest = bytearray()
         if self._expected != _NOTHING:
-            self._parse(data, pos, items)
+            if isinstance(data, bytes):
+                self._parse(data, pos, items)
+            else:
+                self._parse_view(data, pos, items)
         return items
+
+    def _parse_view(self, view: memoryview, pos: int, items: list[Performative]) -> None:
+        """Read the frames from `pos`. The payloads of successive large transfers are copied singly, the rest together."""
+        while self._large and self.cost < self.max_cost:
+            size = self._large_transfer(view, pos, items)
+            if not size:
+                break
+            pos += size
+        if pos < len(view):
+            self._parse(bytes(view[pos:]), 0, items)
+
+    def _large_transfer(self, view: memoryview, pos: int, items: list[Performative]) -> int:
+        """Read the frame at `pos` if it is a transfer in the short form with a large payload, and complete.
+
+        Returns:
+            Its size in bytes, 0 for other data.
+        """
+        head = bytes(view[pos : pos + _HEAD_SIZE])
+        if len(head) < _HEAD_SIZE or self._expected != _AMQP_FRAMES:
+            return 0
+        size: int
+        offset: int
+        type: int
+        channel: int
+        size, offset, type, channel = _FRAME(head, 0)
+        body = offset << 2
+        if size < LARGE_PAYLOAD or size > self._limit or size > len(view) - pos or offset < 2 or type != AMQP_FRAME:
+            return 0
+        if (
+            body + 6 > _HEAD_SIZE
+            or head[body] != codes.DESCRIBED
+            or head[body + 1] != codes.SMALL_ULONG
+            or head[body + 2] != TRANSFER
+            or head[body + 3] != codes.LIST_8
+        ):
+            return 0
+        end = body + 5 + head[body + 4]
+        if end > _HEAD_SIZE:
+            return 0
+        transfer = read_transfer(head, body + 6, end, head[body + 5], channel)
+        if transfer is None:
+            return 0
+        transfer.payload = bytes(view[pos + end : pos + size])
+        items.append(transfer)
+        self.cost += 1
+        return size
 
     def _parse(self, data: bytes, pos: int, items: list[Performative]) -> None:
         """Read the frames from `pos`, and keep the last one if it is incomplete."""
         cost = self.cost
         end = len(data)
         need = HEADER_SIZE
+        size = 0
         while end - pos >= HEADER_SIZE:
-            size: int
             offset: int
             type: int
             channel: int
@@ -224,6 +283,7 @@ class FrameReader:
                 self.more = True
                 break
         self.cost = cost
+        self._large = size >= LARGE_PAYLOAD
         if pos < end:
             self._rest += memoryview(data)[pos:]
             self._need = need

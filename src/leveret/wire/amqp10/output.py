@@ -16,7 +16,7 @@ from leveret.wire.amqp10.transport import Disposition, Flow, Transfer
 from leveret.wire.output_buffer import LARGE_PAYLOAD, OutputBuffer
 
 # A payload: one piece, or several in order.
-Payload = Union[bytes, list[bytes]]
+Payload = Union[bytes, Sequence[Union[bytes, memoryview]]]
 
 _HEADER_SIZE: Final = 8
 _DOFF: Final = 2

@@ -161,7 +161,7 @@ class Connection(VhostSession):
         self.count_input(len(data))
         self.idle_timers.received()
         waits = self.waiting_login or bool(self.rest) or self.reader.more
-        frames = self._read(bytes(data))
+        frames = self._read(data)
         if waits:
             self.rest.extend(frames)
         else:
@@ -169,7 +169,7 @@ class Connection(VhostSession):
         if self.opened:
             self.ingress.adapt(False, len(frames), len(data), True)
 
-    def _read(self, data: bytes) -> list[Performative]:
+    def _read(self, data: bytes | memoryview) -> list[Performative]:
         """Return the complete frames in the data, up to the limit of one turn."""
         frames = self.reader.receive(data)
         self.broker.work += self.reader.cost

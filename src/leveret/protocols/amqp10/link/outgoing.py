@@ -26,6 +26,7 @@ from leveret.wire.amqp10 import constants
 from leveret.wire.amqp10.composite import Composite
 from leveret.wire.amqp10.transport import Flow, Transfer
 from leveret.wire.amqp10.values import Checked, Symbol
+from leveret.wire.output_buffer import LARGE_PAYLOAD
 
 if TYPE_CHECKING:
     from leveret.protocols.amqp10.link.resume_outgoing import Resumption
@@ -128,10 +129,14 @@ class LinkConsumer(Consumer):
         tag = link.prefix + _PACK_TAG(number)
         output = connection.output
         if message.size <= PIECE and isinstance(body, bytes):
-            payload = head + body if message.headers_at < 0 else head + body + tail_of(message)
-            size = len(payload)
+            tail = tail_of(message) if message.headers_at >= 0 else b""
+            size = len(head) + len(body) + len(tail)
             if size + AROUND <= output.max_frame_size and size <= PIECE:
-                output.send_transfer(session.channel, link.handle, number, tag, self.no_ack, payload, size)
+                if size < LARGE_PAYLOAD:
+                    output.send_transfer(session.channel, link.handle, number, tag, self.no_ack, head + body + tail, size)
+                else:
+                    payload = (head, body, tail)
+                    output.send_transfer(session.channel, link.handle, number, tag, self.no_ack, payload, size)
                 session.count_transfer()
                 if not connection.dirty:
                     connection.mark()
@@ -263,7 +268,7 @@ class Sending:
         room = min(output.max_frame_size, PIECE) - AROUND
         total = len(self.head) + self.size + len(self.tail)
         while session.remote_window > 0 and not connection.is_full():
-            payload = self._next_bytes(room)
+            payload = self._next_pieces(room)
             more = self.at < total
             if self.first:
                 frame = Transfer(
@@ -277,23 +282,26 @@ class Sending:
                     self.state,
                     self.resume,
                     self.aborted,
-                    payload=payload,
                     channel=session.channel,
                 )
                 self.first = False
             else:
-                frame = Transfer(self.link.handle, more=more, payload=payload, channel=session.channel)
-            output.send(frame)
+                frame = Transfer(self.link.handle, more=more, channel=session.channel)
+            output.send_message(frame, payload)
             session.count_transfer()
             if not more:
                 return True
         return False
 
-    def _next_bytes(self, limit: int) -> bytes:
-        """Return the next bytes of head, body and tail. Raises OSError if the body cannot be read."""
+    def _next_pieces(self, limit: int) -> list[bytes | memoryview]:
+        """Return the next bytes of head, body and tail. Those of a body in memory are not copied.
+
+        Raises:
+            OSError: the body cannot be read.
+        """
         at = self.at
         head = len(self.head)
-        pieces: list[bytes] = []
+        pieces: list[bytes | memoryview] = []
         left = limit
         if at < head:
             piece = self.head[at : at + left]
@@ -305,7 +313,7 @@ class Sending:
             start = at - head
             count = min(left, self.size - start)
             if isinstance(body, bytes):
-                pieces.append(body[start : start + count])
+                pieces.append(memoryview(body)[start : start + count])
             else:
                 pieces.append(body.read(start, count))  # type: ignore[union-attr]
             at += count
@@ -316,7 +324,7 @@ class Sending:
             pieces.append(piece)
             at += len(piece)
         self.at = at
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return pieces
 
 
 class _Drained(Waiting):
