@@ -240,10 +240,11 @@ class FrameReader:
         need = HEADER_SIZE
         size = 0
         while end - pos >= HEADER_SIZE:
-            offset: int
-            type: int
-            channel: int
-            size, offset, type, channel = _FRAME(data, pos)
+            # Faster than a `struct`, whose result is a tuple.
+            size = data[pos] << 24 | data[pos + 1] << 16 | data[pos + 2] << 8 | data[pos + 3]
+            offset = data[pos + 4]
+            type = data[pos + 5]
+            channel = data[pos + 6] << 8 | data[pos + 7]
             if self._expected != _AMQP_FRAMES and (self._expected == _BEGINNING or size == _MAGIC):
                 if not self._header(data, pos, items):
                     return

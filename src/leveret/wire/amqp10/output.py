@@ -79,10 +79,10 @@ class Output(OutputBuffer):
     """The output buffer: frames in the order of the calls.
 
     `max_frame_size` is the peer's maximum, 512 until its `open`. Successive deliveries
-    mostly go to the same link, so the constant parts of their frames are cached.
+    mostly go to the same link and have the same size, so the constant parts of their frames are cached.
     """
 
-    __slots__ = ("_channel", "_handle", "_start", "_tag_size", "max_frame_size")
+    __slots__ = ("_channel", "_handle", "_sized_start", "_start", "_tag_size", "_whole", "max_frame_size")
 
     def __init__(self, max_frame_size: int = MIN_MAX_FRAME_SIZE) -> None:
         super().__init__()
@@ -91,6 +91,9 @@ class Output(OutputBuffer):
         self._handle = -1
         self._tag_size = -1
         self._start = b""
+        # The size of the latest short transfer, and `_start` with that size before it.
+        self._whole = -1
+        self._sized_start = b""
 
     def send_header(self, protocol: int) -> None:
         """Send a protocol header, version 1.0.0: `frames.AMQP`, `TLS` or `SASL`."""
@@ -129,9 +132,11 @@ class Output(OutputBuffer):
         if delivery_id < 256 or tag_size > _MAX_SHORT or whole > self.max_frame_size:
             self.send_message(Transfer(handle, delivery_id, delivery_tag, 0, settled, channel=channel), payload)
             return
+        if whole != self._whole:
+            self._whole = whole
+            self._sized_start = _PACK_SIZE(whole) + start
         pieces = self._pieces
-        pieces.append(_PACK_SIZE(whole))
-        pieces.append(start)
+        pieces.append(self._sized_start)
         pieces.append(_PACK_DELIVERY(0x70, delivery_id, 0xA0, tag_size))
         pieces.append(delivery_tag)
         pieces.append(_SETTLED if settled else _UNSETTLED)
@@ -158,6 +163,7 @@ class Output(OutputBuffer):
         number = uint(handle)
         size = min(_LIST_AROUND + len(number) + tag_size, 255)
         self._start = _PACK_START(_DOFF, _AMQP_FRAME, channel, 0x00, 0x53, 0x14, 0xC0, size, 5) + number
+        self._whole = -1
         self._channel = channel
         self._handle = handle
         self._tag_size = tag_size
