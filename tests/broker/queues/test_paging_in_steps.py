@@ -8,11 +8,13 @@ import pytest
 
 from leveret.broker.jobs import STEP_WORK
 from leveret.broker.queues.classic.queue import ClassicQueue
-from leveret.broker.queues.classic.ready_list import PAGED_AT_ONCE
+from leveret.broker.queues.classic.ready_list import PAGE_WORK, PAGED_AT_ONCE, PUSHES
 from leveret.broker.queues.shares import MIN_SHARE, QUEUES, QUEUES_WORK
 from tests.broker.support import Taker, World
 
-MANY = 4 * PAGED_AT_ONCE
+MANY = 4 * STEP_WORK
+# Entries that are paged out in one step.
+MAX_PAGED = STEP_WORK // PAGE_WORK + PAGED_AT_ONCE
 SHARE = 40_000
 
 
@@ -50,14 +52,14 @@ def bodies(count: int = MANY) -> list[str]:
 def test_a_deep_queue_is_paged_out_over_several_turns(world: World, persistent: bool) -> None:
     queue = fill(world, persistent=persistent)
     page_down(world)
-    assert queue.ready.backlog.paged <= 2 * PAGED_AT_ONCE and queue.ready_count == MANY
+    assert queue.ready.backlog.paged <= MAX_PAGED and queue.ready_count == MANY
     before = -1
     while queue.ready.backlog.paged > before or not queue.ready.backlog.paged:
         before = queue.ready.backlog.paged
         while world.posted:
             paged = queue.ready.backlog.paged
             step(world)
-            assert queue.ready.backlog.paged - paged <= 2 * PAGED_AT_ONCE
+            assert queue.ready.backlog.paged - paged <= MAX_PAGED
             assert queue.ready_count == MANY
         page_down(world)
     world.run()
@@ -142,7 +144,7 @@ def test_many_queues_are_paged_out_over_several_turns(world: World) -> None:
     assert world.contents(queues[-1]) == ["x" * SHARE, "y"]
 
 
-def test_a_push_pages_out_a_part_of_what_a_long_commit_has_left(world: World) -> None:
+def test_pushes_share_the_paging_of_what_a_long_commit_has_left(world: World) -> None:
     world.held_log.held = True
     queue = world.queue(durable=True)
     world.broker.page_above = SHARE
@@ -150,12 +152,16 @@ def test_a_push_pages_out_a_part_of_what_a_long_commit_has_left(world: World) ->
     world.run()
     assert queue.ready.backlog.paged == 0
     world.held_log.release_all()
-    world.push(queue, "later", persistent=True)
-    assert queue.ready.backlog.paged == PAGED_AT_ONCE
+    later = [f"later {number}" for number in range(PUSHES)]
+    for body in later:
+        paged = queue.ready.backlog.paged
+        world.push(queue, body, persistent=True)
+        assert queue.ready.backlog.paged - paged in (0, 2 * PUSHES)
+    assert queue.ready.backlog.paged == 2 * PUSHES
     world.held_log.held = False
     world.held_log.release_all()
     world.run()
-    assert world.contents(queue) == [*bodies(), "later"]
+    assert world.contents(queue) == [*bodies(), *later]
 
 
 def test_many_queues_are_added_up_over_several_turns(world: World) -> None:

@@ -103,6 +103,31 @@ class Chunk:
         self.sizes.append(size)
         self.bytes += size
 
+    def add_run(self, run: PagedRun, begin: int, end: int) -> None:
+        """Add the positions of a run from index `begin` to `end` (exclusive) at the end."""
+        count = end - begin
+        added = run.publishers if count == len(run.publishers) else run.publishers[begin:end]
+        publishers = self.publishers
+        if publishers is None and added.count(self.publisher) < count:
+            publishers = self.publishers = array("Q", (self.publisher,)) * len(self.seqs)
+        if publishers is not None:
+            publishers.fromlist(added)
+        if not self.wide and (run.long_bits >> 32 or run.short_bits >> 16):
+            self._widen()
+        if count == len(run.seqs):
+            self.seqs.fromlist(run.seqs)
+            self.rows.fromlist(run.rows)
+            self.slots.fromlist(run.slots)
+            self.sizes.fromlist(run.sizes)
+            self.bytes += run.bytes
+            return
+        self.seqs.fromlist(run.seqs[begin:end])
+        self.rows.fromlist(run.rows[begin:end])
+        self.slots.fromlist(run.slots[begin:end])
+        sizes = run.sizes[begin:end]
+        self.sizes.fromlist(sizes)
+        self.bytes += sum(sizes)
+
     def extend(self, other: Chunk) -> None:
         """Add the positions of another chunk at the end."""
         if (
@@ -147,6 +172,37 @@ class Chunk:
     def publisher_of(self, index: int) -> int:
         publishers = self.publishers
         return self.publisher if publishers is None else publishers[index]
+
+
+class PagedRun:
+    """Entries that are paged out together: their positions as parallel lists, which are faster to fill than arrays.
+
+    long_bits, short_bits  the bits in use of any sequence number or row id, and of any slot or size
+    """
+
+    __slots__ = ("bytes", "long_bits", "overflow", "publishers", "rows", "seqs", "short_bits", "sizes", "slots")
+
+    def __init__(self, overflow: bool) -> None:
+        self.overflow = overflow
+        self.seqs: list[int] = []
+        self.rows: list[int] = []
+        self.slots: list[int] = []
+        self.sizes: list[int] = []
+        self.publishers: list[int] = []
+        self.long_bits = 0
+        self.short_bits = 0
+        self.bytes = 0
+
+    def add(self, row_id: int, slot: int, seq: int, size: int, publisher: int) -> None:
+        """Add a position at the end."""
+        self.rows.append(row_id)
+        self.slots.append(slot)
+        self.seqs.append(seq)
+        self.sizes.append(size)
+        self.publishers.append(publisher)
+        self.long_bits |= seq | row_id
+        self.short_bits |= slot | size
+        self.bytes += size
 
 
 def _halved(typecode: str, values: array[int]) -> array[int] | None:
@@ -348,6 +404,28 @@ class Backlog:
         chunk.add(row_id, slot, seq, size, publisher)
         self.paged += 1
         self.paged_bytes += size
+
+    def page_run(self, run: PagedRun) -> None:
+        """Add the positions of a run at the end of the chunks."""
+        chunks = self.chunks
+        count = len(run.seqs)
+        begin = 0
+        while begin < count:
+            chunk: Chunk | None = chunks[len(chunks) - 1] if chunks else None
+            if (
+                chunk is None
+                or chunk.overflow != run.overflow
+                or len(chunk.seqs) >= CHUNK_ENTRIES
+                or chunk.bytes + run.bytes > CHUNK_BYTES
+                or (self.loading and len(chunks) == 1)
+            ):
+                chunk = Chunk(run.overflow, run.publishers[begin])
+                chunks.append(chunk)
+            end = min(begin + CHUNK_ENTRIES - len(chunk.seqs), count)
+            chunk.add_run(run, begin, end)
+            begin = end
+        self.paged += count
+        self.paged_bytes += run.bytes
 
     def page_tail(self, keep: int, overflow: Log | None) -> list[Entry]:
         """Page out the committed entries at the end of the head, except for the first `keep` entries. Returns the entries.

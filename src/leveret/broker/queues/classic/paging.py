@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from leveret.broker.queues.classic.ready_list import PAGE_WORK
 from leveret.broker.queues.paging import Paging
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class ClassicPaging(Paging):
     def _page_delayed(self) -> Iterator[int]:
         delays = self.queue.delays
         if delays is not None:
-            yield 1 + delays.page()
+            yield 1 + PAGE_WORK * delays.page()
 
     def is_active(self) -> bool:
         delays = self.queue.delays

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker.log import Loaded, RecoveredQueue
 from leveret.broker.message import DEFAULT_PRIORITY, ENTRY_OVERHEAD, Entry, Overlay
-from leveret.broker.queues.classic.backlog import CHUNK_ENTRIES, Backlog, Chunk
+from leveret.broker.queues.classic.backlog import CHUNK_BYTES, Backlog, Chunk, PagedRun
 from leveret.broker.queues.loading import make_entry
 
 if TYPE_CHECKING:
@@ -28,13 +28,17 @@ LOW_HEAD: Final = 2048
 # Number of young entries at which a push pages them out without waiting for the memory watch.
 YOUNG_ENTRIES: Final = 64
 # Entries that are paged out, or written to the overflow log, in one step.
-PAGED_AT_ONCE: Final = CHUNK_ENTRIES // 2
+PAGED_AT_ONCE: Final = 1024
 STORED_AT_ONCE: Final = 1024
+# While pushes page out, one of this many does so, and pages out twice as many. So the work is spread over all pushes.
+PUSHES: Final = 16
 # The backlog of a queue that has never had an entry. It stays empty: its priority is that of no entry, so `level_of`
 # replaces it. Most queues of a large broker are empty, and a backlog takes 1.7 KB.
 NO_BACKLOG: Final = Backlog(-2)
-# Entries, as a power of two, that are moved or counted in 1 µs.
+# Entries (as a power of two) that are moved or counted in 1 µs.
 COUNT_SHIFT: Final = 4
+# Units of work to page out an entry.
+PAGE_WORK: Final = 2
 
 
 class Load:
@@ -273,8 +277,8 @@ class ReadyList:
             row = young[0].row
             if row is None:
                 self._store(islice(young, PAGED_AT_ONCE))
-            elif row.batch <= row.log.committed:
-                self.broker.work += self.page_young(backlog)
+            elif row.batch <= row.log.committed and not young[len(young) - 1].seq % PUSHES:
+                self.broker.work += PAGE_WORK * self.page_young(backlog, 2 * PUSHES)
             # Each push stores its own entry, too: of the others, one part is stored per commit, which is less than fast
             # publishers send meanwhile.
             overflow = self.broker.overflow
@@ -283,26 +287,33 @@ class ReadyList:
                 if newest.row is None:
                     overflow.store(newest)
 
-    def page_young(self, backlog: Backlog) -> int:
-        """Replace committed young entries by their positions, oldest first. Return how many, at most PAGED_AT_ONCE."""
+    def page_young(self, backlog: Backlog, limit: int) -> int:
+        """Replace committed young entries by their positions, oldest first. Return how many, at most `limit`."""
         young = backlog.young
         if young is None or not self.pageable:
             return 0
         overflow = self.broker.overflow
         count = 0
-        while young and count < PAGED_AT_ONCE:
+        freed = 0
+        run = PagedRun(False)
+        while young and count < limit:
             entry = young[0]
             row = entry.row
             if row is None or row.batch > row.log.committed:
                 break
             young.popleft()
             count += 1
-            message = entry.message
-            size = message.size
-            self.memory -= size + ENTRY_OVERHEAD
             if entry.overlay is not None:
                 self.note_refusals(entry)
-            backlog.page(row.id, entry.slot, entry.seq, size, row.log is overflow, message.publisher)
+            message = entry.message
+            outside = row.log is overflow
+            if run.overflow != outside or run.bytes >= CHUNK_BYTES:
+                freed += run.bytes
+                backlog.page_run(run)
+                run = PagedRun(outside)
+            run.add(row.id, entry.slot, entry.seq, message.size, message.publisher)
+        backlog.page_run(run)
+        self.memory -= freed + run.bytes + count * ENTRY_OVERHEAD
         if not young and not backlog.chunks and not backlog.loading:
             backlog.young = None
         return count
@@ -346,13 +357,13 @@ class ReadyList:
             return
         epoch = self.epoch
         while True:
-            count = self.page_young(backlog)
+            count = self.page_young(backlog, PAGED_AT_ONCE)
             if count < PAGED_AT_ONCE:
                 break
-            yield count
+            yield PAGE_WORK * count
             if self.epoch != epoch:
                 return
-        yield 1 + count
+        yield 1 + PAGE_WORK * count
         young = backlog.young
         if young and young[0].row is None and self.epoch == epoch:
             yield from self._storing(young, 0)
@@ -392,7 +403,7 @@ class ReadyList:
                 if len(head) > last:
                     yield from self._storing(head, kept)
                     return
-                yield 1 + len(tail)
+                yield 1 + PAGE_WORK * len(tail)
                 continue
             young = backlog.young
             if young is None:
