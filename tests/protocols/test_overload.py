@@ -383,3 +383,60 @@ class TestCredit:
         site.services.set_alarm("")
         site.run()
         assert granted(sender) == [8]
+
+
+def starve(site: Site, *, credit: bool = True) -> Channel:
+    """Return a consumer whose next messages are being read from disk, until the broker takes another turn."""
+    site.broker.page_above = 1000
+    channel = site.channel()
+    channel.declare(durable=True)
+    for _ in range(MESSAGES):
+        channel.publish("q", bytes(500), delivery_mode=2)
+    channel.run()
+    site.broker.page_down()
+    site.run()
+    assert site.vhost.queues["q"].paging.paged_memory() > 0
+    consumer = site.channel()
+    if not credit:
+        consumer.qos(1)  # the head, which has one message
+    consumer.send("basic.consume", queue="q", consumer_tag="", no_ack=credit, no_local=False, exclusive=False, arguments={})
+    consumer.client.flush()
+    return consumer
+
+
+class TestMessagesOnDisk:
+    def test_the_publisher_pauses_briefly_while_a_consumer_waits_for_them(self, site: Site, publisher: Channel) -> None:
+        consumer = starve(site)
+        assert is_slowed(publisher)
+        assert not publisher.client.peer.reading
+        assert publisher.client.session.ingress.reasons_shown() == [BEHIND]
+        for _, callback in site.later:
+            callback()
+        assert publisher.client.peer.reading
+        site.run()
+        assert len(consumer.deliveries()) == MESSAGES + 1
+        assert not is_slowed(publisher)
+        assert publisher.client.peer.reading
+
+    def test_a_connection_that_must_be_read_does_not_pause(self, site: Site, publisher: Channel) -> None:
+        publisher.declare("own")
+        publisher.consume("own")
+        starve(site)
+        assert not is_slowed(publisher)
+        assert publisher.client.peer.reading
+
+    def test_the_publisher_keeps_its_speed_if_the_consumer_has_no_credit(self, site: Site, publisher: Channel) -> None:
+        starve(site, credit=False)
+        assert site.vhost.queues["q"].ready_count > 0
+        assert not is_slowed(publisher)
+
+    def test_credit_is_withheld_while_a_consumer_waits_for_them(self, site: Site) -> None:
+        site.channel().declare(durable=True)
+        sender = open_sender(site)
+        consumer = starve(site)
+        granted(sender)
+        send(sender, 6)
+        assert granted(sender) == []
+        site.run()
+        assert granted(sender) == [8]
+        assert len(consumer.deliveries()) == MESSAGES + 6

@@ -43,6 +43,8 @@ class Job(Timed):
         self.listed = False
         # Whether other work waits for it, so that it takes every second step.
         self.urgent = False
+        # Whether its steps neither create nor replace objects, so that `Jobs.stepped` is not called.
+        self.quiet = False
 
     @abstractmethod
     def step(self) -> bool:
@@ -230,6 +232,7 @@ class DeferredQueues(Job):
 
     def __init__(self, jobs: Jobs) -> None:
         super().__init__(jobs)
+        self.quiet = True
         self.queues: dict[Queue, None] = {}
 
     def add(self, queue: Queue) -> None:
@@ -252,7 +255,7 @@ class Jobs:
     """The jobs of a broker.
 
     call_soon  runs a callback in a separate pass of the event loop; set by the server
-    stepped    called after each step, except one that only delivers; set by the server
+    stepped    called after each step, except those of quiet jobs; set by the server
     step_work  units of work of one step
     """
 
@@ -314,7 +317,7 @@ class Jobs:
             except Exception:
                 logger.exception("the clean-up of a failed job failed, too")
         stepped = self.stepped
-        if stepped is not None and job is not self.deferred:
+        if stepped is not None and not job.quiet:
             stepped()
         self.broker.end_turn()
         self.schedule()

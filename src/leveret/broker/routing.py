@@ -202,3 +202,8 @@ def are_behind(queues: list[Queue]) -> bool:
         elif len(queue.consumers):
             return False
     return behind
+
+
+def are_starving(queues: list[Queue]) -> bool:
+    """Return whether consumers of one of these queues wait until messages are read from disk."""
+    return any(queue.is_starving() for queue in queues)

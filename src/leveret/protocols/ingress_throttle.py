@@ -34,6 +34,8 @@ MIN_READ: Final = 4 << 10
 FEW: Final = 4
 # Commands in a read above which the next one is smaller.
 MAX_COMMANDS: Final = 512
+# Seconds between reads from a client while the messages of its queues are read from disk.
+SLOW_READ_INTERVAL: Final = 0.002
 # Seconds for which a client that was slowed down is shown as such.
 SLOWED_FOR: Final = 5.0
 # Retry interval in seconds for input that was read before its client was throttled.
@@ -86,6 +88,16 @@ class IngressThrottle(CommitWaiter):
             self.behind = behind
             session.peer.limit_reads(limit, behind)
 
+    def pause_briefly(self) -> None:
+        """Stop reading for some milliseconds, because the broker is behind and busy with reading messages from disk."""
+        session = self.session
+        if session is not None and not self.reasons:
+            self.pause(BEHIND)
+            session.peer.call_later(SLOW_READ_INTERVAL, self._end_brief_pause)
+
+    def _end_brief_pause(self) -> None:
+        self.release(BEHIND)
+
     def withhold_credit(self) -> None:
         """Note that a link gets no more credit (1.0), because the broker is behind."""
         self.withheld += 1
@@ -100,7 +112,7 @@ class IngressThrottle(CommitWaiter):
 
     def reasons_shown(self) -> list[str]:
         """Return why the client is paused or slowed down, sorted."""
-        return sorted([*self.reasons, BEHIND] if self.is_slowed() else self.reasons)
+        return sorted({**self.reasons, BEHIND: None} if self.is_slowed() else self.reasons)
 
     def pause(self, reason: str) -> None:
         """Stop reading until every reason is released."""

@@ -29,6 +29,9 @@ from leveret.storage.records import (
 from leveret.storage.rows import SLOT_BITS, SLOT_MASK, Links, StoredRow, element
 from leveret.storage.trimming import Trimmer
 
+# Bits of the kind of a plain delivery, whose data are address, header and body: its flags TRANSIENT and format.
+PLAIN_BITS: Final = (TRANSIENT | 3 << FORMAT_SHIFT) << 8
+
 # Larger bodies go to the spool when they are loaded; smaller ones stay in memory.
 SPOOLED_BYTES: Final = 512 << 10
 
@@ -176,6 +179,32 @@ class RowReader:
         message.slot = slot
         return message
 
+    def plain_message(self, slot: int, fields: tuple[int, int, int, int, int, int], latest: bytes) -> Message:
+        """Return the message of a plain delivery. If its address is `latest`, that of another message, they share it."""
+        data = self.data
+        at = self.offsets[slot]
+        end = self.offsets[slot + 1]
+        body = end - fields[2]
+        if not latest or not data.startswith(latest, at):
+            middle = at + 1 + data[at]
+            latest = data[at : middle + 1 + data[middle]]
+        flags = fields[4] >> 8
+        message = Message(
+            latest,
+            data[at + len(latest) : body],
+            data[body:end],
+            fields[2],
+            not flags & TRANSIENT,
+            fields[5],
+            0,
+            -1,
+            0,
+            flags >> FORMAT_SHIFT & 3,
+        )
+        message.row = self.row
+        message.slot = slot
+        return message
+
     def _spilled(self, first: int, count: int, header_size: int, size: int) -> tuple[bytes, Body]:
         """Read header and body from chunk rows. If possible, the body goes to the spool chunk by chunk."""
         if self.spool is not None and size > SPOOLED_BYTES:
@@ -211,8 +240,18 @@ class RowReader:
 def read_piece(plan: LoadPlan, piece: Piece, reader_of: Callable[[StoredRow], RowReader]) -> None:
     """Fill in the results of a piece. Raises `KeyError` if a row is not on disk."""
     own = reader_of(piece.row)
+    results = plan.results
+    entries = own.entries
+    own_row = piece.row
+    plain = not piece.updates and not piece.pending
+    address = b""
     for slot, index in zip(piece.slots, piece.indices, strict=True):
-        fields = own.fields(slot)
+        fields: tuple[int, int, int, int, int, int] = INDEX.unpack_from(entries, INDEX_SIZE * slot)
+        if plain and fields[4] & ~PLAIN_BITS == DELIVERY:
+            message = own.plain_message(slot, fields, address)
+            address = message.address
+            results[index] = Loaded(fields[0], own_row, slot, message, None, 0, 0)
+            continue
         kind = fields[4] & 0xFF
         acquired_count = 0
         delivery_count = 0

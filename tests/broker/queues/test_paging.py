@@ -6,7 +6,7 @@ import pytest
 
 from leveret.broker.log import RecoveredQueue
 from leveret.broker.message import Entry
-from leveret.broker.queues.classic.backlog import Chunk, recovered_chunk
+from leveret.broker.queues.classic.backlog import CHUNK_BYTES, Chunk, recovered_chunk
 from leveret.broker.queues.classic.queue import ClassicQueue
 from leveret.broker.queues.classic.ready_list import PAGED_AT_ONCE
 from tests.broker.support import Keeper, Taker, World, figures
@@ -202,6 +202,27 @@ def test_the_head_stays_while_the_next_entries_are_read(small: World) -> None:
     consumer.give(-1)
     small.run()
     assert consumer.history == BODIES
+
+
+def test_the_next_chunk_is_read_early_although_young_entries_use_up_the_memory(small: World) -> None:
+    queue = small.queue(durable=True)
+    large = "x" * (CHUNK_BYTES // 5)
+    fill(small, queue, bodies=[large] * 20)
+    backlog = queue.ready.backlog
+    consumer = Taker(queue, credit=len(backlog.head))
+    small.run()
+    count = len(backlog.head)
+    assert count > 1 and len(backlog.chunks) > 1
+    small.broker.page_above = 8 * CHUNK_BYTES
+    small.held_log.held = True
+    small.push(queue, *[large] * 30, persistent=True)
+    consumer.give(count // 2 - 1)
+    small.end_turn()
+    assert not backlog.loading
+    consumer.give(2)
+    small.end_turn()
+    assert queue.ready.memory > small.broker.page_above // 2
+    assert backlog.loading and backlog.head
 
 
 def test_the_publisher_is_known_after_paging(small: World) -> None:

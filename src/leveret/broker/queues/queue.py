@@ -292,6 +292,10 @@ class Queue(Destination):
         """Return whether messages wait for the broker: a consumer with credit and a writable socket gets them later."""
         return False
 
+    def is_starving(self) -> bool:
+        """Return whether a consumer with credit and a writable socket waits until messages are read from disk."""
+        return False
+
     # Settlement
 
     @abstractmethod

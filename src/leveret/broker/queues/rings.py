@@ -57,6 +57,7 @@ class Rings:
     serving             the negated priorities of the rings that may have consumers, as a heap
     strays              number of consumers in rings that have left
     waiting_consumer    the consumer that was last parked until the next turn, although it had credit and a writable socket
+    parkings            number of times that a consumer was parked
     """
 
     def __init__(self, broker: Broker, single_active: bool) -> None:
@@ -70,6 +71,7 @@ class Rings:
         self.serving = NO_PRIORITIES
         self.strays = 0
         self.waiting_consumer: Consumer | None = None
+        self.parkings = 0
 
     def __len__(self) -> int:
         return len(self.consumers)
@@ -238,6 +240,7 @@ class Rings:
         if consumer.left:
             self.strays -= 1
         consumer.park()
+        self.parkings += 1
         if not ring:
             self._choose()
 

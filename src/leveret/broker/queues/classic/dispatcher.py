@@ -11,8 +11,10 @@ The dispatcher has no reference to its queue, so that a deleted queue is freed w
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_right
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker import settlement
@@ -21,6 +23,7 @@ from leveret.broker.message import AT_ONCE, ENTRY_OVERHEAD, Entry, expires_at, i
 from leveret.broker.outcomes import ACCEPTED, GET_PROTOCOL
 from leveret.broker.queues.classic.backlog import CHUNK_BYTES, SEQ, Backlog
 from leveret.broker.queues.classic.limits import LEVELS_SHIFT
+from leveret.broker.queues.pace import Pace
 from leveret.broker.queues.rings import Rings
 
 if TYPE_CHECKING:
@@ -62,6 +65,8 @@ class Dispatcher(Rings):
     asking               the entry that could not be offered to all consumers in one turn
     frozen               number of jobs that return entries in steps: nothing is delivered until the order is right again
     waiting              callbacks for when the head is in memory
+    pace                 the pace of consumers without credit; None until a publisher is slowed down or might be
+    parkings_checked     the number of parkings at the last check of the pace
     """
 
     def __init__(self, broker: Broker, single_active: bool) -> None:
@@ -72,6 +77,8 @@ class Dispatcher(Rings):
         self.asking: Asking | None = None
         self.frozen = 0
         self.waiting: list[Waiting] = []
+        self.pace: Pace | None = None
+        self.parkings_checked = 0
 
     def add(self, consumer: Consumer) -> bool:
         if consumer.selective:
@@ -123,6 +130,30 @@ class Dispatcher(Rings):
         for backlog in queue.ready.all_levels():
             backlog.passed = 0
         self.asking = None
+
+    def has_taker(self) -> bool:
+        """Return whether the consumer that is served next has credit and a writable socket."""
+        ring = self.ring
+        if not ring:
+            return False
+        consumer = ring[0]
+        return not consumer.left and consumer.is_writable() and consumer.has_credit_for(0)
+
+    def is_delayed(self, delivered: int) -> bool:
+        """Return whether consumers that wait for credit would be faster if the broker were not busy with publishers.
+
+        Args:
+            delivered: The number of deliveries of the queue so far.
+        """
+        pace = self.pace
+        waited = (pace is not None and pace.slowing) or self.parkings != self.parkings_checked
+        self.parkings_checked = self.parkings
+        for consumer in islice(self.consumers, ASKED + 1):
+            if (waited or consumer.parked) and not consumer.left and consumer.is_writable():
+                if pace is None:
+                    pace = self.pace = Pace()
+                return pace.is_behind(time.monotonic(), delivered)
+        return False
 
     def drain(self, queue: ClassicQueue) -> None:
         """Deliver until the entries or the credit of the consumers run out."""

@@ -57,6 +57,8 @@ if TYPE_CHECKING:
     from leveret.broker.watches import QueueWatch
 
 
+# Ready messages from which on the pace of consumers without credit matters.
+PACED_MESSAGES: Final = 1000
 # Units of work of a dead letter: its headers are decoded, and it is routed.
 DEAD_LETTER_WORK: Final = 25
 # Units of work of a push that limits, a TTL or a watch check, in addition to that of any other.
@@ -358,7 +360,18 @@ class ClassicQueue(Queue):
         return None if self.paused else self.dispatcher.get(self, no_ack, audience, scope)
 
     def is_behind(self) -> bool:
-        return self.ready_count > 0 and (self.dispatcher.is_behind() or self.broker.jobs.deferred.has(self))
+        if not self.ready_count:
+            return False
+        dispatcher = self.dispatcher
+        return (
+            dispatcher.is_behind()
+            or self.broker.jobs.deferred.has(self)
+            or self.is_starving()
+            or (self.ready_count >= PACED_MESSAGES and dispatcher.is_delayed(self.counters.delivered))
+        )
+
+    def is_starving(self) -> bool:
+        return self.ready.is_read_first() and self.dispatcher.has_taker()
 
     def can_deliver_now(self, message: Message) -> bool:
         if self.paused:

@@ -419,8 +419,20 @@ class ReadyList:
     def load_more(self, queue: ClassicQueue, backlog: Backlog) -> None:
         """Read the next chunk if the head is empty, or short and the queue has memory left in its share."""
         length = len(backlog.head)
-        if not length or (length < LOW_HEAD and self.memory < self.broker.page_above // 2):
+        if not length or (length < LOW_HEAD and self._has_memory_for(length, backlog.chunks[0])):
             self.load(queue, backlog)
+
+    def _has_memory_for(self, length: int, chunk: Chunk) -> bool:
+        """Return whether a chunk may be read behind a head of `length` entries.
+
+        The share may be used up by young entries. So the chunk is read in any case if it is small compared with the share,
+        but not behind a head that may be larger.
+        """
+        share = self.broker.page_above
+        if self.memory < share // 2:
+            return True
+        count = len(chunk.seqs)
+        return 2 * length < count and chunk.bytes + count * ENTRY_OVERHEAD < share // 4
 
     def load(self, queue: ClassicQueue, backlog: Backlog) -> None:
         """Read the next chunk."""
@@ -475,6 +487,12 @@ class ReadyList:
     def is_loading(self) -> bool:
         """Return whether entries are being loaded."""
         return any(level.loading for level in self.all_levels())
+
+    def is_read_first(self) -> bool:
+        """Return whether the next entries are being loaded."""
+        if self.levels is None:
+            return self.backlog.loading and not self.backlog.head
+        return any(level.loading and not level.head for level in self.all_levels())
 
     def return_chunks(self, priority: int, chunks: list[Chunk]) -> None:
         """Return positions, in the order of their sequence numbers, to their old places in a level."""

@@ -15,7 +15,7 @@ from typing import Final
 from leveret.broker.errors import BrokerError
 from leveret.broker.message import Message
 from leveret.broker.queues.queue import Queue
-from leveret.broker.routing import are_behind
+from leveret.broker.routing import are_behind, are_starving
 from leveret.management.descriptions import ChannelInfo, ConnectionInfo, TransactionInfo
 from leveret.management.json_values import ClientTable
 from leveret.protocols.amqp091.channel.channel import Channel
@@ -170,6 +170,8 @@ class BaseConnection(VhostSession):
                     self.broker.work += len(queues) >> WORK_SHIFT
                     behind = are_behind(queues) and not self._must_be_read()
                     shared = shared or len(queues) > FEW
+                    if behind and are_starving(queues):
+                        self.ingress.pause_briefly()
             elif isinstance(last, (ContentStart, ContentPart)):
                 behind = self.ingress.behind  # the queues are known when the message is complete
         self.ingress.adapt(behind, len(commands), size, shared)

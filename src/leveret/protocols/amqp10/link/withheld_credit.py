@@ -24,6 +24,7 @@ class WithheldCredit(Job):
 
     def __init__(self, jobs: Jobs) -> None:
         super().__init__(jobs)
+        self.quiet = True
         self._links: deque[IncomingLink] = deque()
 
     def __len__(self) -> int:
