@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from leveret.broker.log import RecoveredQueue
-from leveret.broker.message import Entry
+from leveret.broker.message import ENTRY_OVERHEAD, Entry
 from leveret.broker.queues.classic.backlog import CHUNK_BYTES, Chunk, recovered_chunk
 from leveret.broker.queues.classic.queue import ClassicQueue
-from leveret.broker.queues.classic.ready_list import PAGED_AT_ONCE
+from leveret.broker.queues.classic.ready_list import LOW_HEAD, MAX_YOUNG, PAGED_AT_ONCE
 from tests.broker.support import Keeper, Taker, World, figures
 
 BODIES = [f"{number:04}" for number in range(60)]
@@ -99,6 +99,21 @@ def test_paging_keeps_pace_with_a_publisher_that_sends_much_in_each_turn() -> No
     backlog = queue.ready.backlog
     assert len(backlog) == 4 * len(bodies)
     assert len(backlog) - backlog.paged <= 2 * len(bodies)
+
+
+def test_few_young_entries_stay_in_memory_although_the_queue_has_memory_left() -> None:
+    share = 8 * LOW_HEAD * ENTRY_OVERHEAD
+    world = World(page_above=share)
+    queue = world.queue(durable=True)
+    fill(world, queue, bodies=["m"] * (9 * LOW_HEAD))
+    ready = queue.ready
+    head = len(ready.backlog.head)
+    assert head > LOW_HEAD and ready.backlog.paged
+    for _ in range(3):
+        world.push(queue, *["m"] * MAX_YOUNG, persistent=True)
+        world.run()
+    assert ready.memory < share
+    assert len(ready.backlog) - ready.backlog.paged - head <= 2 * MAX_YOUNG
 
 
 def test_a_mixture_of_both() -> None:

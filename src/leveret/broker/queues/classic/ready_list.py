@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 LOW_HEAD: Final = 2048
 # Number of young entries at which a push pages them out without waiting for the memory watch.
 YOUNG_ENTRIES: Final = 64
+# Number of young entries at which a push pages them out even if the queue has memory left in its share. Garbage collections
+# examine each entry that lives for more than some milliseconds, and take tens of milliseconds for a share of them.
+MAX_YOUNG: Final = 1024
 # Entries that are paged out, or written to the overflow log, in one step.
 PAGED_AT_ONCE: Final = 1024
 STORED_AT_ONCE: Final = 1024
@@ -148,14 +151,16 @@ class ReadyList:
         if message.priority != backlog.priority or self.levels is not None:
             backlog = self.level_of(message.priority)
         young = backlog.young
-        if young is None:
-            backlog.head.append(entry)
-        else:
-            young.append(entry)
         memory = self.memory + message.size + ENTRY_OVERHEAD
         self.memory = memory
-        if memory > self.broker.page_above:
-            self.page_out(queue, backlog)
+        if young is None:
+            backlog.head.append(entry)
+            if memory > self.broker.page_above:
+                self.page_out(queue, backlog)
+        else:
+            young.append(entry)
+            if len(young) > MAX_YOUNG or memory > self.broker.page_above:
+                self.page_out(queue, backlog)
 
     def insert_new(self, queue: ClassicQueue, entry: Entry) -> None:
         """Add an entry that becomes visible after younger ones, or as the newest one."""
