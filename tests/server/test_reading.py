@@ -13,7 +13,7 @@ import pytest
 
 from leveret.broker.broker import Broker, VhostSettings
 from leveret.protocols.detect import HEADER_AMQP091
-from leveret.protocols.ingress_throttle import MAX_READ, MIN_READ
+from leveret.protocols.ingress_throttle import MAX_READ, MIN_READ, SHARED_READ
 from leveret.protocols.opening import Protocols
 from leveret.protocols.services import Services, SessionSettings
 from leveret.security.users import UserStore
@@ -87,6 +87,10 @@ def test_a_limited_socket_is_read_and_received_in_small_pieces(monkeypatch: pyte
                 (protocol,) = server.accepted
                 assert protocol._transport is not None
                 accepted = protocol._transport.get_extra_info("socket")
+                before = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+                peer.limit_reads(SHARED_READ, True)
+                assert len(protocol.get_buffer(-1)) == SHARED_READ
+                assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == before
                 peer.limit_reads(MIN_READ, True)
                 assert len(protocol.get_buffer(-1)) == MIN_READ
                 assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 2 * LIMITED_RECEIVE_BUFFER

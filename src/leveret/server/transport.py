@@ -339,11 +339,15 @@ class SocketProtocol(asyncio.BufferedProtocol):
         self._end_deadline()
 
     def limit_reads(self, size: int, slowed: bool) -> None:
-        """Read at most `size` bytes at a time. From a client that is `slowed`, the kernel receives less in advance, too."""
+        """Read at most `size` bytes at a time.
+
+        From a client that is `slowed`, the kernel receives less in advance, too, when the reads are small: until then, the
+        broker may only have been behind for a moment.
+        """
         self._room = self._sockets.part(size)
         if sys.platform != "linux":
             return
-        if slowed:
+        if slowed and size <= FIRST_READ:
             self._cancel_release()
             if not self._limited:
                 self._limited = True

@@ -24,6 +24,7 @@ from leveret.protocols.vhost_session import QUANTUM
 from leveret.selectors import Filter
 from leveret.wire.amqp10 import constants
 from leveret.wire.amqp10.composite import Composite
+from leveret.wire.amqp10.output import Payload
 from leveret.wire.amqp10.transport import Flow, Transfer
 from leveret.wire.amqp10.values import Checked, Symbol
 from leveret.wire.output_buffer import LARGE_PAYLOAD
@@ -129,14 +130,17 @@ class LinkConsumer(Consumer):
         tag = link.prefix + _PACK_TAG(number)
         output = connection.output
         if message.size <= PIECE and isinstance(body, bytes):
-            tail = tail_of(message) if message.headers_at >= 0 else b""
-            size = len(head) + len(body) + len(tail)
+            payload: Payload
+            if message.size < LARGE_PAYLOAD:
+                joined = head + body if message.headers_at < 0 else head + body + tail_of(message)
+                payload = joined
+                size = len(joined)
+            else:
+                tail = tail_of(message) if message.headers_at >= 0 else b""
+                payload = (head, body, tail)
+                size = len(head) + len(body) + len(tail)
             if size + AROUND <= output.max_frame_size and size <= PIECE:
-                if size < LARGE_PAYLOAD:
-                    output.send_transfer(session.channel, link.handle, number, tag, self.no_ack, head + body + tail, size)
-                else:
-                    payload = (head, body, tail)
-                    output.send_transfer(session.channel, link.handle, number, tag, self.no_ack, payload, size)
+                output.send_transfer(session.channel, link.handle, number, tag, self.no_ack, payload, size)
                 session.count_transfer()
                 if not connection.dirty:
                     connection.mark()
