@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import random
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from leveret.broker.log import Recovery
 from leveret.broker.message import Entry
-from tests.storage.harness import FakeQueue, Harness, message, sqlite_log
+from leveret.storage.checksums import number_sum
+from tests.storage.harness import FakeQueue, Harness, Loop, message, sqlite_log
 
 
 @pytest.fixture
@@ -120,4 +124,90 @@ def test_recovered_fan_outs_can_be_settled(harness: Harness) -> None:
         harness.log.settle(entry)
     harness.commit()
     assert not harness.log.statistics()["rows"]
+    harness.log.close()
+
+
+@pytest.fixture
+def large(harness: Harness) -> tuple[Harness, FakeQueue, list[int]]:
+    """A closed log of more than 4 MiB with settled entries, and the sequence numbers of the others."""
+    queue = FakeQueue(1)
+    alive: list[Entry] = []
+    for _ in range(12):
+        alive += harness.publish(queue, *[bytes(4096) for _ in range(100)])
+        harness.commit()
+        for entry in alive[::3]:
+            harness.log.settle(entry)
+        del alive[::3]
+    harness.commit()
+    harness.log.close()
+    return harness, queue, [entry.seq for entry in alive]
+
+
+def seqs_of(recovery: Recovery) -> list[int]:
+    return list(recovery.queues[1].seqs)
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+def test_a_large_log_is_indexed_after_it_was_opened(large: tuple[Harness, FakeQueue, list[int]], in_thread: bool) -> None:
+    harness, queue, alive = large
+    log = harness.log = harness.make()
+    recovery = log.open(index_later=True)
+    assert recovery.index is not None and not recovery.queues and recovery.last_seq == {1: queue.seq}
+    if not in_thread:
+        recovery.index.run()
+        assert seqs_of(recovery) == alive
+    harness.loop = Loop()
+    log.start(harness.loop.post)
+    new = [entry.seq for entry in harness.publish(queue, *[b"new"] * 50)]
+    harness.commit()
+    if in_thread:
+        done: list[bool] = []
+        recovery.index.start(lambda: done.append(True))
+        harness.loop.run_until(lambda: bool(done))
+        assert recovery.index.progress() == 1
+        harness.publish(queue, b"newer")
+        for _ in recovery.index.adopting():
+            pass
+        assert seqs_of(recovery) == alive
+        new.append(queue.seq)
+    found = recovery.queues[1]
+    log.settle_range(1, 0, found.seqs[99], (), found.rows[:100], found.slots[:100])
+    harness.commit()
+    assert seqs_of(harness.reopen()) == [*alive[100:], *new]
+    harness.log.close()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_log_that_is_closed_while_it_is_indexed_loses_nothing(
+    large: tuple[Harness, FakeQueue, list[int]], clean: bool
+) -> None:
+    harness, queue, alive = large
+    if not clean:
+        with closing(sqlite3.connect(harness.log.shared_file() or "", isolation_level=None)) as connection:
+            connection.execute("UPDATE state SET value = 0, crc = ? WHERE name = 'clean'", (number_sum("clean", 0),))
+        Path(f"{harness.log.shared_file()}-wal").touch()  # a crash leaves it
+    log = harness.log = harness.make()
+    recovery = log.open(index_later=True)
+    assert recovery.index is not None and recovery.clean == clean
+    harness.loop = Loop()
+    log.start(harness.loop.post)
+    recovery.index.start(lambda: None)
+    new = [entry.seq for entry in harness.publish(queue, b"new")]
+    again = harness.reopen()
+    assert again.clean == clean and seqs_of(again) == [*alive, *new]
+    harness.log.close()
+
+
+def test_a_clean_stop_notes_the_queues_with_entries(harness: Harness) -> None:
+    harness.log.note_occupied([3, 5])
+    assert harness.reopen().occupied == {3, 5}
+    # Not noted this time.
+    assert harness.reopen().occupied is None
+    harness.log.note_occupied([3])
+    harness.log.close()
+    # An earlier version has written since, and left the record.
+    with closing(sqlite3.connect(harness.log.shared_file() or "", isolation_level=None)) as connection:
+        connection.execute("UPDATE state SET value = 99, crc = ? WHERE name = 'next_row'", (number_sum("next_row", 99),))
+    harness.begin()
+    assert harness.recovery.occupied is None
     harness.log.close()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from io import UnsupportedOperation
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -122,6 +122,38 @@ class RecoveredQueue:
         self.priorities: array[int] = array("h")
         self.sizes: array[int] = array("I")
 
+    def truncate(self, count: int) -> None:
+        """Keep only the first `count` entries, and free the memory of the others."""
+        del self.seqs[count:]
+        del self.rows[count:]
+        del self.slots[count:]
+        del self.priorities[count:]
+        del self.sizes[count:]
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class RowIndex:
+    """The rows of a large log, which are not indexed yet when it is opened. They are indexed once, by `run` or `start`."""
+
+    @abstractmethod
+    def run(self) -> None:
+        """Index the rows now, and complete the recovery. Blocking. Raises `StorageFailed` if they are damaged."""
+
+    @abstractmethod
+    def start(self, done: Callable[[], None]) -> None:
+        """Index the rows in a thread, after the start of the log. `done` is called on the event loop.
+
+        If the rows are damaged, the log fails instead, and the next start names the damage.
+        """
+
+    @abstractmethod
+    def adopting(self) -> Iterator[int]:
+        """Add the rows to the log, in steps, after `done` was called. After the last step, the recovery is complete."""
+
+    @abstractmethod
+    def progress(self) -> float:
+        """Return the part of the rows that has been read, from 0 to 1."""
+
 
 class Recovery:
     """The contents of a log at its start.
@@ -131,6 +163,8 @@ class Recovery:
     queues     by queue id
     last_seq   by queue id: the highest sequence number in the log, so that none is used twice
     dropped    (kind, key) of damaged metadata that was dropped at the operator's request
+    index      the rows that are still to be indexed: until then `queues` is empty; None if everything is indexed
+    occupied   ids of the queues that had entries when the log was closed; None if that is unknown
     """
 
     def __init__(self) -> None:
@@ -139,6 +173,8 @@ class Recovery:
         self.queues: dict[int, RecoveredQueue] = {}
         self.last_seq: dict[int, int] = {}
         self.dropped: list[tuple[str, str]] = []
+        self.index: RowIndex | None = None
+        self.occupied: frozenset[int] | None = None
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -173,8 +209,10 @@ class Log:
     # Lifecycle
 
     @abstractmethod
-    def open(self) -> Recovery:
+    def open(self, index_later: bool = False) -> Recovery:
         """Open or create the store and recover it. Blocking: called before the event loop runs.
+
+        With `index_later`, the rows of a large log are left to the caller to index: see `Recovery.index`.
 
         Raises `StorageFailed` with the problem and its remedy: locked, newer format, damaged.
         """
@@ -192,6 +230,16 @@ class Log:
     @abstractmethod
     def close(self) -> None:
         """Commit pending changes, mark the store as cleanly closed, and release it. Blocks."""
+
+    def note_occupied(self, queue_ids: list[int]) -> None:
+        """Note which queues have entries, after the last change and before the log is closed (`Recovery.occupied`)."""
+
+    def fail(self, reason: str) -> None:
+        """Commit nothing more, because the recovery cannot be completed."""
+        self.state = FAILED
+        self.reason = reason
+        if self.on_state is not None:
+            self.on_state()
 
     # Records of the current batch (the hot path: no exceptions, no I/O)
 

@@ -9,9 +9,10 @@ load plans.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
+from leveret.broker import metadata
 from leveret.broker.bodies import StoredBody, whole
 from leveret.broker.durations import Durations
 from leveret.broker.log import FAILED, OK, CommitWaiter, Loaded, Located, Log, Recovery
@@ -65,6 +66,8 @@ RESERVED_SEQUENCES: Final = 100_000
 RESERVED_ROWS: Final = 100_000
 # Maximum number of submitted commits: the one that the worker writes, and the next one.
 MAX_SUBMITTED: Final = 2
+# Rows that are added in one piece of a step.
+ADOPTED_AT_ONCE: Final = 256
 # Maximum size of a batch whose columns the event loop encodes when it is idle: about 0.1 ms.
 ENCODED_BYTES: Final = 128 << 10
 # Changes of the metadata above which removals wait for a commit.
@@ -86,6 +89,7 @@ class BatchedLog(Log):
         self._reserved_rows = 0
         self._marks: dict[int, int] = {}
         self._last: dict[int, int] = {}
+        self._occupied: list[int] | None = None
         self._waiters: list[CommitWaiter] = []
         self._puts: dict[tuple[str, str], bytes | None] = {}
         self._new_marks: dict[int, int] = {}
@@ -667,20 +671,32 @@ class BatchedLog(Log):
 
     def adopt(self, rebuilt: Rebuilt) -> Recovery:
         """Adopt the result of recovery. Returns the part for the broker."""
-        trimmer = self.trimmer
-        self.rows.update(rebuilt.rows)
         self._next_row = rebuilt.next_row
         self._spills.next = rebuilt.next_chunk
-        self._spills.delete(rebuilt.orphans)
         self._marks = rebuilt.recovery.last_seq.copy()
         self._last = rebuilt.recovery.last_seq.copy()
-        trimmer.begin_batch(self.filling, self._touched)
-        for row in rebuilt.stored:
-            trimmer.added(row)
-            if not row.live and not row.pins:
-                trimmer.touch(row)
+        self.trimmer.begin_batch(self.filling, self._touched)
+        if rebuilt.indexed:
+            for _ in self.adopting(rebuilt):
+                pass
         self._begin_draft()
         return rebuilt.recovery
+
+    def adopting(self, rebuilt: Rebuilt) -> Iterator[int]:
+        """Add the indexed rows, in steps."""
+        self._spills.delete(rebuilt.orphans)
+        rows = self.rows
+        trimmer = self.trimmer
+        for kept in (rebuilt.moved, rebuilt.stored):
+            while kept:
+                row = kept.pop()
+                rows[row.id] = row
+                if row.state == STORED:
+                    trimmer.added(row)
+                    if not row.live and not row.pins:
+                        trimmer.touch(row)
+                if not len(kept) % ADOPTED_AT_ONCE:
+                    yield ADOPTED_AT_ONCE
 
     def abandon_slices(self) -> None:
         """Publish no more large messages, and delete what was written of them. Called before the last commits."""
@@ -697,4 +713,11 @@ class BatchedLog(Log):
             if seq != mark:
                 commit.marks[queue_id] = seq
         commit.next_row = self._next_row
+        occupied = self._occupied
+        # Of use only if nothing was written since, not even by an earlier version, which leaves the record.
+        value = None if occupied is None else metadata.pack({"next_row": self._next_row, "queues": occupied})
+        commit.puts[metadata.OCCUPIED, ""] = value
         return commit
+
+    def note_occupied(self, queue_ids: list[int]) -> None:
+        self._occupied = queue_ids

@@ -38,7 +38,7 @@ class MemoryLog(Log):
         self._waiters: list[CommitWaiter] = []
         self._post: Callable[[Callable[[], None]], None] | None = None
 
-    def open(self) -> Recovery:
+    def open(self, index_later: bool = False) -> Recovery:
         return Recovery()
 
     def start(

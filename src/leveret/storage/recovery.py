@@ -6,13 +6,14 @@ record: columns are sliced out of the packed index and appended whole.
 
 from __future__ import annotations
 
+import time
 from array import array
 from collections.abc import Iterable
 from heapq import merge
 from itertools import compress
 from typing import Final
 
-from leveret.broker.log import Log, RecoveredQueue, Recovery, Row
+from leveret.broker.log import Log, RecoveredQueue, Recovery
 from leveret.storage.batch import IndexReader, bytes_to_words, decode_settled
 from leveret.storage.records import DELIVERY, ENTRY, INDEX_SIZE, KINDS, MESSAGE, NONE, UPDATE
 from leveret.storage.rows import (
@@ -30,25 +31,48 @@ from leveret.storage.rows import (
 
 # Rows with entries of more queues than this are processed record by record.
 _FEW_QUEUES: Final = 6
+# Seconds between two breaks, and of a break: the shortest time in which a waiting thread wakes up.
+_WORK_TIME: Final = 0.0005
+_BREAK_TIME: Final = 0.000001
+
+
+class Breaks:
+    """Short breaks of a thread, in which the event loop gets the lock of the interpreter.
+
+    Without them, the loop would wait for up to one switch interval whenever it needs the lock, several times a turn:
+    compiled code keeps the lock, and calls of SQLite release it for too short a time.
+    """
+
+    def __init__(self, wanted: bool) -> None:
+        self._wanted = wanted
+        self._last = 0.0
+
+    def take(self) -> None:
+        """Take a break if the last one was a while ago."""
+        if self._wanted and time.monotonic() - self._last > _WORK_TIME:
+            time.sleep(_BREAK_TIME)
+            self._last = time.monotonic()
 
 
 class Rebuilt:
     """The state of a log after recovery.
 
-    rows      by id: those on disk, and moved ones that others reference
-    stored    the rows on disk
+    stored    the rows on disk, the latest first
+    moved     the rows that are no longer on disk, but which others reference
     next_row, next_chunk  the next ids
     orphans   ranges of chunks that no record refers to, first and last
     recovery  the state for the broker
+    indexed   whether the rows were read; if not, only `next_row`, `next_chunk` and parts of `recovery` are known
     """
 
     def __init__(self) -> None:
-        self.rows: dict[int, Row] = {}
         self.stored: list[StoredRow] = []
+        self.moved: list[StoredRow] = []
         self.next_row = 1
         self.next_chunk = 1
         self.orphans: list[tuple[int, int]] = []
         self.recovery = Recovery()
+        self.indexed = True
 
     def find_orphans(self, chunks: Iterable[int]) -> None:
         """Find the chunks without a message among these ids, which ascend.
@@ -102,7 +126,7 @@ class _Collector:
         queue.sizes.extend(sizes)
         queue.priorities.extend(priorities)
 
-    def finish(self) -> RecoveredQueue:
+    def finish(self, breaks: Breaks) -> RecoveredQueue:
         """Return the queue in the order of its sequence numbers."""
         queue = self.queue
         if len(self.runs) == 1:
@@ -127,6 +151,7 @@ class _Collector:
                 runs = [zip(seqs[begin:stop], range(begin, stop), strict=True) for _, _, begin, stop in spans[at:end]]
                 for _, index in merge(*runs):
                     self._take_run(result, index, index + 1)
+                    breaks.take()
             at = end
         return result
 
@@ -142,8 +167,9 @@ class _Collector:
 class Rebuilder:
     """Processes the rows twice, in ascending order of their ids. Raises `ValueError` if a row is damaged."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, breaks: Breaks | None = None) -> None:
         self.log = log
+        self._breaks = breaks if breaks is not None else Breaks(wanted=False)
         self.rows: dict[int, StoredRow] = {}
         self._holders: list[tuple[StoredRow, array[int]]] = []
         self._dead: dict[int, array[int]] = {}
@@ -169,6 +195,7 @@ class Rebuilder:
     def resolve_settled(self) -> None:
         """End the first pass: apply settlements of rows that are on disk, and pin the rows that contain them."""
         for holder, words in self._holders:
+            self._breaks.take()
             at = 0
             while at < len(words):
                 row_id = words[at] | words[at + 1] << 32
@@ -309,6 +336,7 @@ class Rebuilder:
         changed: dict[int, StoredRow] = {}
         updates: list[tuple[int, int]] = []
         for row in self._linked:
+            self._breaks.take()
             for slot, target in enumerate(row.need_links().targets):
                 if not target or not row.slots[slot]:
                     continue
@@ -330,12 +358,13 @@ class Rebuilder:
         for row in changed.values():
             row.recount()
         self._rebuild_moved(rebuilt)
-        for row_id, row in self.rows.items():
-            rebuilt.rows[row_id] = row
-            rebuilt.stored.append(row)
+        # One by one: to free a large dict at once takes longer than a turn.
+        while self.rows:
+            rebuilt.stored.append(self.rows.popitem()[1])
+            self._breaks.take()
         recovery = rebuilt.recovery
         for queue_id, collector in self._collectors.items():
-            queue = collector.finish()
+            queue = collector.finish(self._breaks)
             if queue.seqs:
                 recovery.queues[queue_id] = queue
 
@@ -343,6 +372,7 @@ class Rebuilder:
         """Apply the last update of each entry; the others, and those of settled entries, are garbage."""
         updates.sort()
         for place, target in updates:
+            self._breaks.take()
             row = self.rows[place >> SLOT_BITS]
             entry_row = self.rows[target >> SLOT_BITS] if target else None
             entry_slot = target & SLOT_MASK
@@ -370,4 +400,4 @@ class Rebuilder:
                 array("Q", [place for _, place in ordered]),
                 [self.rows[target_id] for target_id in {place >> SLOT_BITS for _, place in ordered}],
             )
-            rebuilt.rows[row_id] = row
+            rebuilt.moved.append(row)

@@ -12,6 +12,7 @@ from leveret.broker.log import FAILED, Recovery
 from leveret.storage import disk
 from leveret.storage.batched import BatchedLog
 from leveret.storage.data_directory import DirectoryLock, Reserve
+from leveret.storage.indexing import StoreIndex
 from leveret.storage.presence import LogFiles
 from leveret.storage.salvage import NOTHING_LOST, Salvage
 from leveret.storage.sqlite_store import SqliteStore
@@ -55,6 +56,10 @@ class SqliteLog(BatchedLog):
         self._reserve_bytes = reserve_bytes if durable else 0
         self._lock: DirectoryLock | None = None
         self._store: SqliteStore | None = None
+        # The rows that are not indexed yet, and whether the log was closed properly before.
+        self._row_index: StoreIndex | None = None
+        self._clean = True
+        self._post: Callable[[Callable[[], None]], None] | None = None
 
     @property
     def file(self) -> Path:
@@ -64,7 +69,7 @@ class SqliteLog(BatchedLog):
     def shared_file(self) -> Path | None:
         return self.file
 
-    def open(self) -> Recovery:
+    def open(self, index_later: bool = False) -> Recovery:
         """Open or create the store and recover it. Blocking: called before the event loop runs.
 
         Raises `StorageFailed`, with the remedy, if the store is locked, damaged or of a newer format.
@@ -77,7 +82,7 @@ class SqliteLog(BatchedLog):
             reserve = Reserve(self.path / f"{self.name}.reserve", self._reserve_bytes)
             reserve.allocate()
             self._store = SqliteStore(self.file, self._synchronous, reserve, self._salvage, incomplete)
-            rebuilt = self._store.recover(self)
+            rebuilt = self._store.recover(self, index_later)
             if self._durable:
                 self._mark()
             if incomplete:
@@ -93,7 +98,20 @@ class SqliteLog(BatchedLog):
         except BaseException:
             self._release()
             raise
-        return self.adopt(rebuilt)
+        recovery = self.adopt(rebuilt)
+        self._clean = recovery.clean
+        if not rebuilt.indexed:
+            self._row_index = recovery.index = StoreIndex(self, self._store, rebuilt)
+        return recovery
+
+    def indexed(self) -> None:
+        """Note that all rows are indexed."""
+        self._row_index = None
+
+    def post(self, callback: Callable[[], None]) -> None:
+        """Run a callback on the event loop, from any thread."""
+        if self._post is not None:
+            self._post(callback)
 
     def _check_files(self) -> bool:
         """Raise `StorageFailed` if files are missing, unless the operator accepts that.
@@ -130,6 +148,7 @@ class SqliteLog(BatchedLog):
     ) -> None:
         assert self._store is not None, "the log is not open"
         self._when_idle = when_idle
+        self._post = post
         self._worker = Worker(self, self._store, post)
         self._started = True
 
@@ -139,6 +158,8 @@ class SqliteLog(BatchedLog):
         Raises `StorageFailed` if that fails; the store is released in any case.
         """
         self.complete_batch()
+        if self._row_index is not None:
+            self._row_index.stop()
         try:
             self._end()
         finally:
@@ -165,7 +186,11 @@ class SqliteLog(BatchedLog):
             while self.pending():
                 store.commit(self.next_commit())
                 self.returned()
-            store.finish(self.last_commit())
+            if self._row_index is None or self._clean:
+                store.finish(self.last_commit())
+            else:
+                # The next start must still treat the rows that are not indexed as after an unclean stop.
+                store.commit(self.last_commit())
         except (StoreFull, StoreBroken) as error:
             raise StorageFailed(f"the log was not closed properly: {error}") from None
         if not self._durable:

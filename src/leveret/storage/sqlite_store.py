@@ -18,15 +18,16 @@ import struct
 from pathlib import Path
 from typing import Final
 
+from leveret.broker import metadata
 from leveret.broker.errors import StorageFailed
-from leveret.broker.log import Log
+from leveret.broker.log import Log, Recovery
 from leveret.storage import disk
 from leveret.storage.batch import BodyPart, ChunkPart, Commit, CopyPlan, RowImage, copy_rows
 from leveret.storage.checkpointer import Checkpointer
 from leveret.storage.checksums import Checksums, RowDamaged, chunk_sum, decode_text, definition_sum, number_sum, row_columns
 from leveret.storage.data_directory import LOCKS, Reserve
-from leveret.storage.recovery import Rebuilder, Rebuilt
-from leveret.storage.rows import SLOT_BITS, SLOT_MASK
+from leveret.storage.indexing import MALFORMED, RowScan
+from leveret.storage.recovery import Rebuilt
 from leveret.storage.salvage import NOTHING_LOST, Salvage
 from leveret.storage.verification import (
     STATE,
@@ -64,11 +65,12 @@ SPARE_PAGES: Final = 2048
 VACUUM_PAGES: Final = 1024
 # A failed commit ran out of space if this many bytes beyond its size cannot be written either.
 PROBE_BYTES: Final = 1 << 20
-_MALFORMED: Final = (ValueError, IndexError, KeyError, TypeError, struct.error)
 # Writes to the database, the write-ahead log and its index, where SQLite reports a full quota as an I/O error.
 _FAILED_WRITES: Final = (sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_TRUNCATE, sqlite3.SQLITE_IOERR_SHMSIZE)
 # Databases up to this size are checked completely after an unclean stop.
 CHECK_BYTES: Final = 64 << 20
+# Larger logs are indexed while the broker serves. One of this size takes at most about 0.5 s, with a row per message.
+INDEXED_BYTES: Final = 4 << 20
 
 _SCHEMA: Final = (
     "CREATE TABLE log(id INTEGER PRIMARY KEY, settled BLOB, entries BLOB, data BLOB)",
@@ -275,16 +277,19 @@ class SqliteStore:
 
     # Recovery
 
-    def recover(self, log: Log) -> Rebuilt:
-        """Read the state of the log. Raises `StorageFailed` if the database is damaged."""
+    def recover(self, log: Log, index_later: bool) -> Rebuilt:
+        """Read the state of the log. Raises `StorageFailed` if the database is damaged.
+
+        With `index_later`, the rows of a large log are not read: see `Rebuilt.indexed`.
+        """
         try:
-            return self._recover(log)
+            return self._recover(log, index_later)
         except sqlite3.Error as error:
             raise self._unopened(error) from None
-        except _MALFORMED as error:
+        except MALFORMED as error:
             raise self.damaged(str(error)) from None
 
-    def _recover(self, log: Log) -> Rebuilt:
+    def _recover(self, log: Log, index_later: bool) -> Rebuilt:
         execute = self._connection.execute
         rebuilt = Rebuilt()
         recovery = rebuilt.recovery
@@ -309,13 +314,20 @@ class SqliteStore:
             execute("COMMIT")
         state = dict(execute("SELECT name, value FROM state"))
         try:
-            last = self._read(log, rebuilt)
-        except _MALFORMED:
+            self._read_definitions(rebuilt)
+            rebuilt.next_row = max(state["next_row"], (execute("SELECT max(id) FROM log").fetchone()[0] or 0) + 1)
+            rebuilt.next_chunk = (execute("SELECT max(id) FROM chunk").fetchone()[0] or 0) + 1
+            rebuilt.indexed = not (index_later and self._is_large(recovery, state))
+            found = recovery.metadata.pop((metadata.OCCUPIED, ""), None)
+            if found is not None and recovery.clean:
+                occupied = metadata.unpack(found)
+                if occupied["next_row"] == state["next_row"]:
+                    recovery.occupied = frozenset(occupied["queues"])
+            if rebuilt.indexed:
+                RowScan(self._connection, self.checksums, log, rebuilt).run()
+        except MALFORMED:
             self._refuse_damage(LogCheck(self._connection).run())
             raise
-        rebuilt.next_row = max(state["next_row"], last + 1)
-        rebuilt.next_chunk = (execute("SELECT max(id) FROM chunk").fetchone()[0] or 0) + 1
-        rebuilt.find_orphans(chunk for (chunk,) in execute("SELECT id FROM chunk ORDER BY id"))
         if "damaged" in state:
             execute("DELETE FROM state WHERE name = 'damaged'")
         _set_state(self._connection, "clean", 0)
@@ -325,9 +337,33 @@ class SqliteStore:
         self._open_checkpointer()
         return rebuilt
 
-    def _read(self, log: Log, rebuilt: Rebuilt) -> int:
-        """Read the state of the log and return the highest row id. Raises `ValueError` if anything is damaged."""
-        execute = self._connection.execute
+    def _is_large(self, recovery: Recovery, state: dict[str, int]) -> bool:
+        """Return whether the rows are to be indexed after the start, through another connection."""
+        if not self._shared or recovery.dropped or "damaged" in state:
+            return False
+        sizes = self.statistics()
+        return sizes["file_bytes"] + sizes["wal_bytes"] > INDEXED_BYTES
+
+    def scan(self, log: Log, rebuilt: Rebuilt) -> None:
+        """Read the rows of a large log before its start. Raises `StorageFailed` if they are damaged."""
+        try:
+            try:
+                RowScan(self._connection, self.checksums, log, rebuilt).run()
+            except MALFORMED:
+                self._refuse_damage(LogCheck(self._connection).run())
+                raise
+        except sqlite3.Error as error:
+            raise self._unopened(error) from None
+        except MALFORMED as error:
+            raise self.damaged(str(error)) from None
+
+    def remember_damage(self, connection: sqlite3.Connection) -> None:
+        """Make the next start check everything. Called by the thread that has found damage, with its connection."""
+        with contextlib.suppress(sqlite3.Error):
+            _set_state(connection, "damaged", 1)
+
+    def _read_definitions(self, rebuilt: Rebuilt) -> None:
+        """Read everything but the rows and chunks. Raises `ValueError` if anything is damaged."""
         recovery = rebuilt.recovery
         facts = dict(read_state(self._connection))
         self.checksums = Checksums(facts["first_row"], facts["first_chunk"])
@@ -335,26 +371,6 @@ class SqliteStore:
             (kind, key.decode("utf-8", "surrogateescape")): value for kind, key, value in read_metadata(self._connection)
         }
         recovery.last_seq = dict(read_marks(self._connection))
-        checksums = self.checksums
-        rebuilder = Rebuilder(log)
-        last = 0
-        for row_id, settled, index_size, data_size in execute(
-            "SELECT id, settled, length(entries), length(data) FROM log ORDER BY id"
-        ):
-            checksums.check_settled(row_id, settled)
-            rebuilder.settled(row_id, settled, index_size, data_size)
-            last = row_id
-        rebuilder.resolve_settled()
-        for row_id, settled_size, index, data_size in execute(
-            "SELECT id, length(settled), entries, length(data) FROM log ORDER BY id"
-        ):
-            checksums.check_index(row_id, settled_size, index, data_size)
-            rebuilder.index(row_id, index, data_size)
-        rebuilder.finish(rebuilt)
-        if rebuilder.dangling:
-            place = rebuilder.dangling[0]
-            raise ValueError(f"the message of record {place & SLOT_MASK} of row {place >> SLOT_BITS} is missing")
-        return last
 
     def _migrate(self) -> None:
         """Migrate a log of format 1: definitions and marks get checksums now, rows when they are rewritten.
@@ -437,7 +453,7 @@ class SqliteStore:
     def _damaged_row(self, row_id: int, error: Exception) -> StoreBroken:
         """Return the error for a damaged row."""
         text = f"row {row_id} of the log is damaged: {error}"
-        with contextlib.suppress(sqlite3.Error, *_MALFORMED):
+        with contextlib.suppress(sqlite3.Error, *MALFORMED):
             text = str(LogCheck(self._connection).finding_of(row_id, error))
         self._remember_damage(row_id)
         return StoreBroken(text)
