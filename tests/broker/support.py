@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from leveret.broker.bodies import Body, whole
 from leveret.broker.broker import Broker, HeaderReader, VhostSettings
 from leveret.broker.consumer import NO_CLIENT, Consumer, UnackedOwner
-from leveret.broker.log import CommitWaiter, Loaded, Located, RecoveredQueue, Recovery
+from leveret.broker.log import CommitWaiter, Loaded, Located, RecoveredQueue, Recovery, RowIndex
 from leveret.broker.message import AT_ONCE, FORMAT_AMQP0, Entry, Message, make_address
 from leveret.broker.queues.classic.queue import ClassicQueue
 from leveret.broker.queues.queue import Queue
+from leveret.broker.queues.registry import SERVE_UNINDEXED
 from leveret.broker.routing import Route
 from leveret.broker.segments import SegmentSettings, SegmentStore
 from leveret.broker.timers import Timers
@@ -212,6 +213,30 @@ class HeldLog(MemoryLog):
         return log, recovery
 
 
+class HeldIndex(RowIndex):
+    """The rows of a recovery, which are indexed on request."""
+
+    def __init__(self, recovery: Recovery) -> None:
+        self.recovery = recovery
+        self.found = dict(recovery.queues)
+        self.done: Callable[[], None] | None = None
+        recovery.queues.clear()
+        recovery.index = self
+
+    def run(self) -> None:
+        self.recovery.queues.update(self.found)
+
+    def start(self, done: Callable[[], None]) -> None:
+        self.done = done
+
+    def adopting(self) -> Iterator[int]:
+        self.run()
+        yield 1
+
+    def progress(self) -> float:
+        return 0.5
+
+
 class JsonReader(HeaderReader):
     """The test encoding of properties: JSON."""
 
@@ -367,6 +392,7 @@ class World:
             self.broker.seal_streams(store, sealing or SegmentSettings())
             recovery = recovery or Recovery()
         if recovery is not None:
+            self.broker.indexing.begin(recovery, SERVE_UNINDEXED)
             self.broker.recover(recovery)
         self.vhost = self.broker.add_vhost("/", VhostSettings(strict=strict))
         if recovery is not None:

@@ -25,7 +25,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeveretProcess]
 
 def test_a_healthy_broker(broker: LeveretProcess, commands: Commands) -> None:
     assert commands.ok("health") == "ok\n"
-    assert commands.ok("health", "--alarms", "--listener", str(broker.port), "--listener", "amqp") == "ok\n"
+    assert commands.ok("health", "--alarms", "--indexed", "--listener", str(broker.port), "--listener", "amqp") == "ok\n"
     found = commands.json("health")
     assert (found["status"], found["problems"], found["alarm"]) == ("ok", [], "")
 

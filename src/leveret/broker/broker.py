@@ -26,6 +26,7 @@ from leveret.broker.consumer import Output, UnackedOwner
 from leveret.broker.content_policy import DROP_IN_ORDER, ContentPolicy
 from leveret.broker.errors import NotFound, PreconditionFailed, ResourceError
 from leveret.broker.exchanges.base import DEFAULT_ROUTING_STEPS
+from leveret.broker.indexing import Indexing
 from leveret.broker.jobs import STEP_WORK, Jobs, Sliced, logged
 from leveret.broker.kept_files import KeptFiles
 from leveret.broker.leases.recovery import Restoring
@@ -227,10 +228,13 @@ class Broker:
         self.next_queue_id = 1
         self.reserved_queue_ids = 1
         self.next_lease_epoch = 1
+        # Entries of this start by queue id; queues take over theirs, and the rest belongs to deleted ones.
+        self._recovered: dict[int, RecoveredQueue] = {}
         # Whether damaged definitions were dropped at this start.
         self.incomplete = False
         # Removals of queues that this start must complete.
-        self._leftovers = Leftovers()
+        self.leftovers = Leftovers()
+        self.indexing = Indexing(self)
         self.kept_files = KeptFiles(log)
         self.in_turn = False
         self.flush_due = 0.0
@@ -529,9 +533,10 @@ class Broker:
             self.identity = str(metadata.unpack(identity)["identity"])
         if self.segments is not None:
             self.segments.home = self.identity
+        self._recovered = recovery.queues
         used_ids = max([*recovery.queues, *recovery.last_seq], default=0)
         taken = branch_recovery.take(recovery)
-        self._leftovers.recover(recovery)
+        self.leftovers.recover(recovery)
         leases = Restoring(recovery)
         streams = StreamRecords(recovery)
         for (kind, key), data in stored.items():
@@ -563,7 +568,7 @@ class Broker:
                 if vhost is not None:
                     vhost.restore(kind, names[1:], metadata.unpack(value), recovery, leases, streams)
                 elif not recovery.dropped and kind in _DROPPED_WITH_VHOST:
-                    self._drop_definition(kind, key, metadata.unpack(value), recovery)
+                    self._drop_definition(kind, key, metadata.unpack(value))
         for (kind, key), value in stored.items():
             if kind == metadata.BRANCH:
                 name, branch = metadata.split_key(key)
@@ -581,12 +586,12 @@ class Broker:
         self.kept_files.recover(recovery)
         self.uploads.recover(recovery)
 
-    def _drop_definition(self, kind: str, key: str, value: Record, recovery: Recovery) -> None:
+    def _drop_definition(self, kind: str, key: str, value: Record) -> None:
         """Drop a definition whose vhost was deleted, before all steps of that."""
         self.log.put(kind, key, None)
         if kind == metadata.QUEUE:
             vhost = metadata.split_key(key)[0]
-            self._leftovers.add(vhost, value["id"], recovery.queues.pop(value["id"], RecoveredQueue()))
+            self.leftovers.add(vhost, value["id"])
 
     def _recover_bindings(self, stored: dict[tuple[str, str], bytes]) -> None:
         """Rebuild the bindings, and remove those whose source or destination was deleted.
@@ -635,7 +640,10 @@ class Broker:
 
     def start(self) -> None:
         """Start timers and the first reads of recovered queues, once the log commits."""
-        self._leftovers.remove(self.log, self.jobs.removals)
+        if self.indexing.is_active():
+            self.indexing.start()
+        else:
+            self.remove_leftovers()
         self._sweep_segments()
         for vhost in self.vhosts.values():
             vhost.events.rebind()
@@ -646,6 +654,17 @@ class Broker:
             vhost.pending_dead_letters.start()
             vhost.sink_transactions.start()
             vhost.branches.start()
+
+    def remove_leftovers(self) -> None:
+        """Remove the recovered entries of deleted queues, in steps, once everything is indexed."""
+        self.leftovers.remove(self._recovered, self.log, self.jobs.removals)
+
+    def note_occupied(self) -> None:
+        """Note in the log which queues have entries, before it is closed: at the next start, the others serve at once."""
+        if self.jobs.waiting:
+            return  # entries may still be on their way into or out of queues
+        queues = [queue for vhost in self.vhosts.values() for queue in vhost.queues.values()]
+        self.log.note_occupied([queue.id for queue in queues if queue.stored and queue.is_occupied()])
 
     def _sweep_segments(self) -> None:
         """Delete files that belong to no segment, unless there is no stream: then definitions may have been lost."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from leveret.broker.queues.queue import Queue
 
 # Message to a client about any other exception.
 INTERNAL_ERROR: Final = "internal error; see the broker's log"
@@ -65,6 +68,16 @@ class ResourceError(BrokerError):
 
 class ContentTooLarge(BrokerError):
     condition = "content-too-large"
+
+
+class NotIndexed(BrokerError):
+    """The recovered entries of a queue are still being indexed. The operation has changed nothing; repeat it later."""
+
+    condition = "resource-locked"
+
+    def __init__(self, queue: Queue) -> None:
+        super().__init__(f"{queue} is still indexing its messages from before the start of the broker: try again later")
+        self.queue = queue
 
 
 class StorageFailed(BrokerError):

@@ -38,6 +38,7 @@ from leveret.broker.exchanges.direct import DirectExchange
 from leveret.broker.exchanges.registry import exchange_class, make_exchange
 from leveret.broker.exchanges.table import Table
 from leveret.broker.firehose import Firehose
+from leveret.broker.indexing import check_indexed
 from leveret.broker.jobs import logged
 from leveret.broker.message import Message
 from leveret.broker.metadata import Record
@@ -585,6 +586,7 @@ class Vhost:
         queue = self.queue(name, owner)
         if if_unused and queue.consumers.is_consumed():
             raise PreconditionFailed(f"queue '{name}' in vhost '{self.name}' in use")
+        check_indexed(queue)
         # Only the specification counts unacked messages as messages in the queue.
         if if_empty and (queue.ready_count or queue.leased_count or (self.strict and queue.unacked)):
             raise PreconditionFailed(f"queue '{name}' in vhost '{self.name}' is not empty")

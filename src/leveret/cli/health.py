@@ -17,6 +17,7 @@ _LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 @click.command()
 @click.option("--alarms", is_flag=True, help="Also fail while an alarm blocks publishers.")
+@click.option("--indexed", is_flag=True, help="Also fail while messages are being indexed after a start.")
 @click.option(
     "--listener",
     "listeners",
@@ -32,7 +33,7 @@ _LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}
     help="Seconds for the broker to answer.",
 )
 @remote_options
-def health(alarms: bool, listeners: tuple[str, ...], timeout: float) -> None:
+def health(alarms: bool, indexed: bool, listeners: tuple[str, ...], timeout: float) -> None:
     """Check a broker, for probes of containers and load balancers.
 
     Fails if the broker does not answer or its log does not accept commits. The exit code is 0 for a healthy broker, 1 for
@@ -40,7 +41,7 @@ def health(alarms: bool, listeners: tuple[str, ...], timeout: float) -> None:
     """
     broker = current(timeout)
     found: Item = broker.call("health")
-    problems = _problems(found, alarms, listeners, timeout)
+    problems = _problems(found, alarms, indexed, listeners, timeout)
     if broker.as_json:
         show_json({"status": "failed" if problems else "ok", "problems": problems, **found})
     elif not problems:
@@ -49,12 +50,16 @@ def health(alarms: bool, listeners: tuple[str, ...], timeout: float) -> None:
         raise Failed("; ".join(problems))
 
 
-def _problems(found: Item, alarms: bool, listeners: tuple[str, ...], timeout: float) -> list[str]:
+def _problems(found: Item, alarms: bool, indexed: bool, listeners: tuple[str, ...], timeout: float) -> list[str]:
     problems = []
     if found["state"] != OK:
         problems.append(f"the log is {found['state']}: {found['reason']}")
     if alarms and found["alarm"]:
         problems.append(f"publishers are blocked: {found['alarm']}")
+    if indexed and found["unindexed_queues"]:
+        problems.append(
+            f"the messages of {found['unindexed_queues']} queues are being indexed: {100 * found['indexed']:.0f} % are read"
+        )
     for wanted in listeners:
         urls = [url for url in found["listeners"] if wanted in (url.partition("://")[0], url.rpartition(":")[2])]
         if not urls:

@@ -61,6 +61,8 @@ class Admin:
         request = _read(name, operation.request, fields)
         context = Context(self.managed, principal)
         admit(name, operation, context)
+        if not operation.early:
+            await self._indexed()
         if operation.changes:
             result = await self._change(operation, context, request)
         else:
@@ -80,6 +82,7 @@ class Admin:
         if operation is None:
             raise BadCall(f"unknown call '{name}' in a vhost; expected one of {', '.join(sorted(DEFINITIONS))}")
         request = _read(name, operation.request, fields)
+        await self._indexed()
         context = VhostContext(self.managed.vhost(vhost), principal, None, self.managed.auditor)
         removed = _Done(asyncio.get_running_loop())
         is_removed = True
@@ -110,6 +113,16 @@ class Admin:
             await self._on_disk(self._commit())
         await self.managed.audit.written()
         return result
+
+    async def _indexed(self) -> None:
+        """Wait until all messages are indexed, since most operations count, read or remove some."""
+        indexing = self.managed.broker.indexing
+        if indexing.is_active() and not indexing.given_up:
+            done = _Done(asyncio.get_running_loop())
+            indexing.after(done.call)
+            await done.future
+        if indexing.given_up:
+            raise StorageFailed("the broker stops before all messages are indexed")
 
     def _commit(self) -> _Done:
         """End the turn. Returns a waiter for the changes to be on disk."""

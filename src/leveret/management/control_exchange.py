@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
@@ -113,9 +114,24 @@ class Requests(RequestHandler):
     def _execute(self, vhost: Vhost, message: Message, session: RequestingSession, reply: _Reply) -> None:
         pending = self._pending.get(session.number, 0)
         self._pending[session.number] = pending + 1
+        if pending >= MAX_PENDING:
+            reply.resolve(ResourceError(f"this connection has {pending} pending requests; expected at most {MAX_PENDING}"))
+            return
+        indexing = self._broker.indexing
+        if indexing.is_active():
+            indexing.after(partial(self._execute_indexed, vhost, message, session, reply))
+        else:
+            self._answer(vhost, message, session, reply)
+
+    def _execute_indexed(self, vhost: Vhost, message: Message, session: RequestingSession, reply: _Reply) -> None:
+        """Execute a request that has waited until all messages are indexed."""
+        if self._session(session.number) is session:
+            self._answer(vhost, message, session, reply)
+        else:
+            self._end_pending(session.number)  # the connection is closed
+
+    def _answer(self, vhost: Vhost, message: Message, session: RequestingSession, reply: _Reply) -> None:
         try:
-            if pending >= MAX_PENDING:
-                raise ResourceError(f"this connection has {pending} pending requests; expected at most {MAX_PENDING}")
             principal = User(session.account, source=f"connection {session.number}, leveret.control")
             context = VhostContext(vhost, principal, session, self._auditor)
             answer = _perform(message, self._envelopes, context)
@@ -136,15 +152,18 @@ class Requests(RequestHandler):
             else:
                 reply.resolve(answer)
 
+    def _end_pending(self, number: int) -> None:
+        """Note that a request of a connection is not pending any more."""
+        pending = self._pending.pop(number) - 1
+        if pending:
+            self._pending[number] = pending
+
     def wait(self, reply: _Reply) -> None:
         """Send the reply when all earlier writes are on disk."""
         self._broker.log.wait(reply)
 
     def send(self, message: Message, queue: Queue, body: bytes) -> None:
-        number = message.publisher & CONNECTION
-        pending = self._pending.pop(number) - 1
-        if pending:
-            self._pending[number] = pending
+        self._end_pending(message.publisher & CONNECTION)
         if not queue.deleted:
             queue.push(self._envelopes.reply(queue.vhost, message, queue.name, body))
             self._broker.end_turn()

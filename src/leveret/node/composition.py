@@ -16,6 +16,7 @@ from leveret.broker.broker import Broker, HeaderReader, VhostSettings
 from leveret.broker.errors import PreconditionFailed, StorageFailed
 from leveret.broker.log import Log, Recovery
 from leveret.broker.message import FORMAT_AMQP0, FORMAT_AMQP1, FORMAT_BASIC_AMQP09, FORMAT_CLASS_AMQP09
+from leveret.broker.queues.registry import SERVE_UNINDEXED
 from leveret.broker.transactions.branch import BranchSettings
 from leveret.broker.transactions.sink_transactions import SinkTransactionSettings
 from leveret.broker.uploads import UploadSettings
@@ -123,7 +124,7 @@ class Composition:
         self.users = users
         self.log, self.overflow = _make_logs(config, salvage)
         try:
-            recovery = self.log.open()
+            recovery = self.log.open(index_later=True)
             if self.overflow is not None:
                 self.overflow.open()
             warn_about_permissions(config, self.on_disk)
@@ -137,6 +138,7 @@ class Composition:
         config, users = self.config, self.users
         users.load(recovery.metadata, recovery.dropped)
         self.broker = self._make_broker(config)
+        self.broker.indexing.begin(recovery, SERVE_UNINDEXED)
         self.services = Services(
             self.broker,
             users,

@@ -166,6 +166,7 @@ class Server:
         """Close the listeners, then the connections with 320, then the log."""
         services = self.services
         services.stopping = True
+        self.broker.indexing.give_up()
         for listener in self.listeners:
             listener.close()
         for session in list(services.sessions):
@@ -186,6 +187,7 @@ class Server:
             self.broker.segments.store.stop()
         self.broker.check_clock()
         self.broker.end_turn()
+        self.broker.note_occupied()
         try:
             self.broker.uploads.close()
             self.broker.log.close()
@@ -222,6 +224,7 @@ class Server:
             if not self._failed:
                 self._failed = True
                 logger.error("the store has failed: %s", broker.log.reason)
+                broker.indexing.give_up()
                 if self.on_failure is not None:
                     self.on_failure()
             return

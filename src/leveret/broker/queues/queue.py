@@ -164,6 +164,10 @@ class Queue(Destination):
     def start(self) -> None:
         """Start timers and first reads, once all queues are recovered and the log commits."""
 
+    def is_unindexed(self) -> bool:
+        """Return whether its recovered entries are still being indexed, so that it delivers nothing (see `indexing`)."""
+        return False
+
     def configure(self, settings: QueueSettings) -> None:
         """Replace the settings in effect; those that have no policy key stay the same."""
         self.settings = settings
@@ -224,6 +228,11 @@ class Queue(Destination):
     def leased_count(self) -> int:
         """Entries of planned batches."""
         return 0 if self.leases is None else self.leases.count
+
+    def is_occupied(self) -> bool:
+        """Return whether the queue has or may have entries."""
+        counted = self.ready_count or self.delayed_count or self.unacked or self.leased_count or len(self.hidden)
+        return bool(counted) or self.is_unindexed()
 
     # Publishing
 

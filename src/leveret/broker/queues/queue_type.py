@@ -20,9 +20,10 @@ class QueueType:
     refused   shared arguments that it rejects; `because` is the reason, which follows the name of the type in the error
     durable   its queues are durable, and neither exclusive nor auto-delete
     apply_to  the value of `apply-to` of policies for this type only, "" for none
+    serves_unindexed  its queues accept messages before their recovered entries are indexed
     """
 
-    __slots__ = ("apply_to", "because", "defaults", "durable", "make", "name", "own", "refused")
+    __slots__ = ("apply_to", "because", "defaults", "durable", "make", "name", "own", "refused", "serves_unindexed")
 
     def __init__(
         self,
@@ -35,6 +36,7 @@ class QueueType:
         refused: tuple[str, ...] = (),
         because: str = "",
         apply_to: str = "",
+        serves_unindexed: bool = False,
     ) -> None:
         self.name = name
         self.make = make
@@ -44,3 +46,4 @@ class QueueType:
         self.refused = refused
         self.because = because
         self.apply_to = apply_to
+        self.serves_unindexed = serves_unindexed

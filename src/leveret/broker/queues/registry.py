@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 TYPES: Final = {queue_type.name: queue_type for queue_type in (classic.TYPE, quorum.TYPE, stream.TYPE, last_value.TYPE)}
 
+# The types whose queues may be recovered before their entries are indexed.
+SERVE_UNINDEXED: Final = frozenset(name for name, queue_type in TYPES.items() if queue_type.serves_unindexed)
+
 # All arguments of queue.declare; `parse_queue_arguments` checks which of them the queue type accepts.
 QUEUE_ARGUMENTS: Final = declared_by_name(
     Argument("x-queue-type", TEXT, choices=tuple(TYPES), default=CLASSIC),

@@ -23,26 +23,28 @@ def removal_key(vhost: str, queue_id: int) -> str:
 
 
 class Leftovers:
-    """The recovered entries of deleted queues, by the keys of the records of their removal."""
+    """Deleted queues with recovered entries, by the keys of the records of their removal."""
 
     def __init__(self) -> None:
-        self._by_key: dict[str, RecoveredQueue] = {}
+        self._keys: dict[str, None] = {}
 
     def recover(self, recovery: Recovery) -> None:
-        """Take over the entries of queues whose removal was interrupted."""
+        """Add the queues whose removal was interrupted."""
         for kind, key in recovery.metadata:
             if kind == metadata.REMOVAL:
-                self._by_key[key] = recovery.queues.pop(_id_of(key), RecoveredQueue())
+                self._keys[key] = None
 
-    def add(self, vhost: str, queue_id: int, recovered: RecoveredQueue) -> None:
-        """Add the entries of a queue whose definition was dropped."""
-        self._by_key[removal_key(vhost, queue_id)] = recovered
+    def add(self, vhost: str, queue_id: int) -> str:
+        """Add a queue that has no definition any more. Return the key of its removal."""
+        key = removal_key(vhost, queue_id)
+        self._keys[key] = None
+        return key
 
-    def remove(self, log: Log, removals: Removals) -> None:
-        """Remove the entries, in steps."""
-        for key, left in self._by_key.items():
-            removals.add(_removing(log, key, left))
-        self._by_key = {}
+    def remove(self, recovered: dict[int, RecoveredQueue], log: Log, removals: Removals) -> None:
+        """Remove the entries, in steps, from the recovered ones by queue id, and from the log."""
+        for key in self._keys:
+            removals.add(_removing(log, key, recovered.pop(_id_of(key), RecoveredQueue())))
+        self._keys = {}
 
 
 def _removing(log: Log, key: str, left: RecoveredQueue) -> Iterator[int]:

@@ -86,7 +86,14 @@ async def ready_to_serve_clients(request: Request) -> Answer:
     if not any(protocol in _AMQP for protocol, _, _ in endpoints(request, health["listeners"])):
         return _failed("no active listeners for AMQP/AMQPS")
     limited = _connections(health)
-    return _ok() if limited.status == 200 else limited
+    if limited.status != 200:
+        return limited
+    unindexed = health["unindexed_queues"]
+    if unindexed:
+        return _ok(
+            reason=f"{unindexed} queues do not deliver yet: {100 * health['indexed']:.0f} % of the messages are indexed"
+        )
+    return _ok()
 
 
 async def connection_limit(request: Request) -> Answer:

@@ -222,9 +222,9 @@ def _is_of(consumer: Consumer, request: Cancel) -> bool:
 
 
 OPERATIONS: Operations = {
-    "connections.list": Operation(list_connections, InVhost, ConnectionInfo),
-    "connections.close": Operation(close, Close, changes=True),
-    "connections.close_user": Operation(close_user, CloseUser, Closed, changes=True),
+    "connections.list": Operation(list_connections, InVhost, ConnectionInfo, early=True),
+    "connections.close": Operation(close, Close, changes=True, early=True),
+    "connections.close_user": Operation(close_user, CloseUser, Closed, changes=True, early=True),
     "connections.throttling": Operation(throttling, OfConnection, Throttling),
     "connections.sessions": Operation(list_sessions, OfConnection, SessionInfo),
     "connections.links": Operation(list_session_links, OfConnection, SessionLinkInfo),

@@ -291,6 +291,7 @@ class Operation(Generic[Q, R]):
         right: The required right.
         changes: Whether it writes to the log. The reply is sent when the changes are on disk.
         removes: Whether it removes objects, which may take several turns. The reply is sent when they are removed.
+        early: Whether it is executed while messages are still being indexed after a start. Others wait for that.
     """
 
     function: Callable[[Context, Q], Result[R]]
@@ -299,6 +300,7 @@ class Operation(Generic[Q, R]):
     right: Right = OPERATOR
     changes: bool = False
     removes: bool = False
+    early: bool = False
 
 
 @dataclass(frozen=True, slots=True)

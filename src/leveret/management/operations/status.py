@@ -16,7 +16,11 @@ STEP: Final = 200
 
 
 class Status(ProcessInfo, kw_only=True):
-    """State of the process, totals, and log statistics, in bytes and seconds."""
+    """State of the process, totals, and log statistics, in bytes and seconds.
+
+    While messages are being indexed after a start, `indexed` is the part that was read, from 0 to 1, and the messages of
+    `unindexed_queues` are not counted.
+    """
 
     alarm: str
     vhosts: int
@@ -27,6 +31,8 @@ class Status(ProcessInfo, kw_only=True):
     ready: int
     unacked: int
     queue_memory: int
+    unindexed_queues: int
+    indexed: float
     log: dict[str, str | int]
 
 
@@ -38,6 +44,8 @@ class Health(Reply, kw_only=True):
         state: The state of the log: `ok`, `full` or `failed`.
         reason: The reason for another state than `ok`.
         max_connections: The maximum number of connections; 0 is unlimited.
+        unindexed_queues: Queues whose messages are still being indexed after a start.
+        indexed: The part of the messages that was read for that, from 0 to 1.
     """
 
     alarm: str
@@ -47,6 +55,8 @@ class Health(Reply, kw_only=True):
     connections: int
     max_connections: int
     vhosts: int
+    unindexed_queues: int
+    indexed: float
 
 
 def health(context: Context, request: Request) -> Health:
@@ -60,6 +70,8 @@ def health(context: Context, request: Request) -> Health:
         connections=len(list(context.managed.sessions())),
         max_connections=context.managed.config.limits.connections,
         vhosts=len(context.broker.vhosts),
+        unindexed_queues=len(context.broker.indexing.queues),
+        indexed=round(context.broker.indexing.progress(), 3),
     )
 
 
@@ -75,7 +87,8 @@ async def status(context: Context, request: Request) -> Status:
             queues += 1
             if not queues % STEP:
                 await asyncio.sleep(0)
-            ready += queue.ready_count
+            if not queue.is_unindexed():
+                ready += queue.ready_count
             unacked += queue.unacked
             consumers += len(queue.consumers)
             memory += queue.paging.memory()
@@ -91,6 +104,8 @@ async def status(context: Context, request: Request) -> Status:
         ready=ready,
         unacked=unacked,
         queue_memory=memory,
+        unindexed_queues=len(context.broker.indexing.queues),
+        indexed=round(context.broker.indexing.progress(), 3),
         log={
             "state": log.state,
             "reason": log.reason,
@@ -105,6 +120,6 @@ def _reply_name(name: str) -> str:
 
 
 OPERATIONS: Operations = {
-    "status": Operation(status, Request, Status),
-    "health": Operation(health, Request, Health),
+    "status": Operation(status, Request, Status, early=True),
+    "health": Operation(health, Request, Health, early=True),
 }

@@ -7,7 +7,9 @@ from uuid import UUID
 
 import pytest
 
+from leveret.broker.log import Recovery
 from leveret.broker.message import Message, make_address
+from leveret.broker.queues.registry import SERVE_UNINDEXED
 from leveret.management.operations import definitions
 from leveret.protocols.amqp10.management import bindings
 from leveret.protocols.amqp10.management.messages import MAX_VALUES, Request
@@ -18,7 +20,7 @@ from leveret.wire.amqp10.messaging import Properties, Source, Target
 from leveret.wire.amqp10.sections import split
 from leveret.wire.amqp10.transport import Attach, Detach, Flow, Transfer
 from leveret.wire.amqp10.values import Array, Int, Symbol, UInt, ULong
-from tests.broker.support import HeldLog
+from tests.broker.support import HeldIndex, HeldLog
 from tests.protocols.amqp10.support import Client, Receiver, Sender, Session, connect, make_site, message
 from tests.protocols.support import Site
 
@@ -92,6 +94,21 @@ def session(site: Site) -> Session:
 @pytest.fixture
 def node(session: Session) -> Node:
     return Node(session)
+
+
+def test_requests_wait_until_all_messages_are_indexed(site: Site, node: Node) -> None:
+    recovery = Recovery()
+    rows = HeldIndex(recovery)
+    indexing = site.broker.indexing
+    indexing.begin(recovery, SERVE_UNINDEXED)
+    indexing.start()
+    node.send("PUT", "/queues/q", {"durable": True})
+    node.send("GET", "/queues/q")
+    assert node.answers() == [] and "q" not in site.vhost.queues
+    assert rows.done is not None
+    rows.done()
+    node.client.run()
+    assert [(found.subject, value["message_count"]) for found, value in node.answers()] == [("201", 0), ("200", 0)]
 
 
 class TestLinkPair:

@@ -545,9 +545,10 @@ class Backlog:
             later: deque[Entry] = deque()
             while head and head[len(head) - 1].seq > last:
                 later.appendleft(head.pop())
-            if self.young is not None:
-                later.extend(self.young)
-            self.young = later
+            if later or self.young is None:
+                if self.young is not None:
+                    later.extend(self.young)
+                self.young = later
         paged: list[Entry] = []
         if head and head[len(head) - 1].seq > first:
             paged = self.page_tail(bisect_left(head, first, key=SEQ), overflow)
@@ -607,17 +608,21 @@ class Backlog:
             yield len(chunk.seqs)
 
     def recover(self, recovered: RecoveredQueue, first: int, last: int) -> None:
-        """Add the positions from `first` to `last` (exclusive) of a recovered queue, in slices."""
+        """Add the positions from `first` to `last` (exclusive) of a recovered queue before all others, in slices."""
         while first < last:
-            until = min(first + CHUNK_ENTRIES, last)
-            n_bytes = sum(recovered.sizes[first:until])
-            while n_bytes > 4 * CHUNK_BYTES and until - first > 1:
-                until = first + (until - first) // 2
-                n_bytes = sum(recovered.sizes[first:until])
-            self.chunks.append(recovered_chunk(recovered, first, until))
-            self.paged += until - first
-            self.paged_bytes += n_bytes
-            first = until
+            begin = max(first, last - CHUNK_ENTRIES)
+            n_bytes = sum(recovered.sizes[begin:last])
+            while n_bytes > 4 * CHUNK_BYTES and last - begin > 1:
+                begin = last - (last - begin) // 2
+                n_bytes = sum(recovered.sizes[begin:last])
+            self.page_first(recovered_chunk(recovered, begin, last))
+            last = begin
+
+    def page_first(self, chunk: Chunk) -> None:
+        """Add positions before all others."""
+        self.chunks.appendleft(chunk)
+        self.paged += len(chunk.seqs)
+        self.paged_bytes += chunk.bytes
 
 
 def merged(some: deque[Chunk], others: deque[Chunk]) -> deque[Chunk]:

@@ -156,7 +156,7 @@ class ClassicLimits(QueueLimits):
         """
         queue = self.queue
         self.overfull = False
-        if self.rejects_when_full:
+        if self.rejects_when_full or queue.ready.unindexed:
             return
         if queue.vhost.dead_letters.publishing:
             self.overfull = True

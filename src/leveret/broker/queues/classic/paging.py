@@ -49,6 +49,8 @@ class ClassicPaging(Paging):
 
     def is_loading_for(self, consumer: Consumer) -> bool:
         queue = self.queue
+        if queue.ready.unindexed:
+            return True
         if consumer.seen is not None:
             return queue.browsing.is_reading(consumer)
         if consumer.apart:

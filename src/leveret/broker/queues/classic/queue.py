@@ -22,6 +22,7 @@ from leveret.broker import metadata, settlement
 from leveret.broker.arguments import CLASSIC, QueueSettings
 from leveret.broker.consumer import Consumer, Scope
 from leveret.broker.errors import AccessRefused, PreconditionFailed
+from leveret.broker.indexing import check_indexed
 from leveret.broker.jobs import STEP_WORK
 from leveret.broker.leases.leases import Leases
 from leveret.broker.leases.reading import LEASE
@@ -37,6 +38,7 @@ from leveret.broker.queues.classic.inspection import ClassicInspection
 from leveret.broker.queues.classic.limits import ClassicLimits
 from leveret.broker.queues.classic.paging import ClassicPaging
 from leveret.broker.queues.classic.ready_list import ReadyList
+from leveret.broker.queues.frozen import thaw
 from leveret.broker.queues.lifetime import UnusedTimer
 from leveret.broker.queues.limits import NO_LIMITS
 from leveret.broker.queues.paging import NO_PAGING
@@ -49,7 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from leveret.broker.leases.recovery import Restoring
-    from leveret.broker.log import Recovery
+    from leveret.broker.log import RecoveredQueue, Recovery
     from leveret.broker.metadata import Record
     from leveret.broker.queues.rings import Rings
     from leveret.broker.streams.recovery import StreamRecords
@@ -124,6 +126,11 @@ class ClassicQueue(Queue):
         self.has_delayed = record.get("has_delayed", False)
         delivered_until = self.ready.delivered_until = record.get("handed_out_until", 0)
         self.leases = leases.restore(self)
+        if recovery.index is not None:
+            if self.id in recovery.last_seq and self.broker.indexing.add(self):
+                self.ready.await_index()
+                self.dispatcher.freeze()
+            return
         recovered = recovery.queues.get(self.id)
         if recovered is not None and recovered.seqs:
             self.next_seq = max(self.next_seq, self.ready.recover(self, recovered) + 1)
@@ -144,6 +151,34 @@ class ClassicQueue(Queue):
         self.ready.read_heads(self)
         if self.limits.overfull:
             self.activate()
+
+    def is_unindexed(self) -> bool:
+        return self.ready.unindexed and not self.deleted
+
+    def taking_over(self, recovered: RecoveredQueue, clean: bool) -> Iterator[int]:
+        """Put its recovered entries before those that were published since the start, in steps, and deliver.
+
+        `clean` says whether the log was closed properly. A deletion in between leaves the other entries to the caller.
+        """
+        last_seq = recovered.seqs[-1] if recovered.seqs else 0
+        levels: dict[int, Backlog] = {}
+        yield from self.ready.recovering(recovered, levels)
+        if self.deleted:
+            self.broker.jobs.removals.add(self._settling(list(levels.values()), None, {}))
+            return
+        was_unindexed = self.ready.unindexed
+        self.ready.end_index(levels)
+        self.broker.indexing.discard(self)
+        if len(self.ready):
+            self.broker.paging.add(self)
+        if not clean:
+            self.mark_delivered(last_seq)
+        self.ready.read_heads(self)
+        if was_unindexed:
+            thaw(self)
+        self.activate()
+        if self.limits.is_set:
+            self.limits.enforce()
 
     def configure(self, settings: QueueSettings) -> None:
         super().configure(settings)
@@ -374,7 +409,7 @@ class ClassicQueue(Queue):
         return self.ready.is_read_first() and self.dispatcher.has_taker()
 
     def can_deliver_now(self, message: Message) -> bool:
-        if self.paused:
+        if self.paused or self.ready.unindexed:
             return False
         if self.ready_count:
             self.drain()
@@ -598,6 +633,7 @@ class ClassicQueue(Queue):
 
     def purge(self) -> int:
         capabilities.check_supported(self, capabilities.PURGE)
+        check_indexed(self)
         count = self.discard()
         if self.watch is not None:
             self.watch.removed("purged", count)
@@ -640,7 +676,10 @@ class ClassicQueue(Queue):
         self._detach_all()
         removals = self.broker.jobs.removals
         removals.add(self._forgetting())
-        if self.stored and removals.pending:
+        if self.ready.unindexed:
+            self.broker.indexing.delete(self)
+            self.dispatcher.notify_waiting()
+        elif self.stored and removals.pending:
             self.leftover = True
             self.log.put(metadata.REMOVAL, removal_key(self.vhost.name, self.id), b"")
         if self.watch is not None:
@@ -682,4 +721,4 @@ class ClassicQueue(Queue):
         self.paging = NO_PAGING
 
 
-TYPE: Final[QueueType] = QueueType(CLASSIC, ClassicQueue, apply_to="classic_queues")
+TYPE: Final[QueueType] = QueueType(CLASSIC, ClassicQueue, apply_to="classic_queues", serves_unindexed=True)

@@ -19,5 +19,10 @@ class QuorumQueue(ClassicQueue):
 
 
 TYPE: Final[QueueType] = QueueType(
-    "quorum", QuorumQueue, defaults={"x-delivery-limit": 20}, durable=True, apply_to="quorum_queues"
+    "quorum",
+    QuorumQueue,
+    defaults={"x-delivery-limit": 20},
+    durable=True,
+    apply_to="quorum_queues",
+    serves_unindexed=True,
 )

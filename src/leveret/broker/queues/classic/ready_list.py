@@ -42,6 +42,8 @@ NO_BACKLOG: Final = Backlog(-2)
 COUNT_SHIFT: Final = 4
 # Units of work to page out an entry.
 PAGE_WORK: Final = 2
+# Positions, as a power of two, that are recovered in 1 µs.
+RECOVER_SHIFT: Final = 2
 
 
 class Load:
@@ -68,6 +70,7 @@ class ReadyList:
     epoch            number of purges; the result of a load from an earlier epoch is dropped
     delivered_until  sequence number up to which paged-out entries count as delivered before
     refusals         the scopes that have refused a paged-out entry, by its sequence number
+    unindexed        recovered entries are still to be added before all others, which are therefore `young`
     """
 
     def __init__(self, vhost: Vhost, max_priority: int, pageable: bool) -> None:
@@ -81,6 +84,7 @@ class ReadyList:
         self.epoch = 0
         self.delivered_until = 0
         self.refusals: dict[int, list[object]] = {}
+        self.unindexed = False
 
     def __len__(self) -> int:
         levels = self.levels
@@ -126,7 +130,7 @@ class ReadyList:
         backlog = self.backlog
         if levels is None:
             if backlog is NO_BACKLOG:
-                backlog = self.backlog = Backlog(raw)
+                backlog = self.backlog = self._new_level(raw)
                 return backlog
             if raw == backlog.priority or self.priority_of(raw) == self.priority_of(backlog.priority):
                 return backlog
@@ -138,8 +142,14 @@ class ReadyList:
         priority = self.priority_of(raw)
         level = levels.get(priority)
         if level is None:
-            level = Backlog(priority)
+            level = self._new_level(priority)
             levels[priority] = level
+        return level
+
+    def _new_level(self, priority: int) -> Backlog:
+        level = Backlog(priority)
+        if self.unindexed:
+            level.young = deque()
         return level
 
     # Insertion and removal
@@ -279,6 +289,8 @@ class ReadyList:
             backlog.young = deque()
             self.broker.paging.add(queue)
         elif len(young) > YOUNG_ENTRIES:
+            if self.unindexed:
+                self.broker.paging.add(queue)
             row = young[0].row
             if row is None:
                 self._store(islice(young, PAGED_AT_ONCE))
@@ -319,7 +331,7 @@ class ReadyList:
             run.add(row.id, entry.slot, entry.seq, message.size, message.publisher)
         backlog.page_run(run)
         self.memory -= freed + run.bytes + count * ENTRY_OVERHEAD
-        if not young and not backlog.chunks and not backlog.loading:
+        if not young and not backlog.chunks and not backlog.loading and not self.unindexed:
             backlog.young = None
         return count
 
@@ -514,27 +526,64 @@ class ReadyList:
 
     def recover(self, queue: ClassicQueue, recovered: RecoveredQueue) -> int:
         """Take over the recovered positions of a queue; nothing is read yet. Return the highest sequence number."""
-        seqs = recovered.seqs
-        priorities = recovered.priorities
-        count = len(seqs)
-        if priorities.count(priorities[0]) == count:
-            self.backlog = Backlog(priorities[0])
-            self.backlog.recover(recovered, 0, count)
+        last_seq = recovered.seqs[-1]
+        levels: dict[int, Backlog] = {}
+        for _ in self.recovering(recovered, levels):
+            pass
+        for level in levels.values():
+            level.young = deque()
+        if len(levels) == 1:
+            self.backlog = next(iter(levels.values()))
         else:
-            levels: dict[int, Backlog] = {}
-            for index in range(count):
-                priority = self.priority_of(priorities[index])
-                level = levels.get(priority)
-                if level is None:
-                    level = Backlog(priority)
-                    levels[priority] = level
-                level.page(recovered.rows[index], recovered.slots[index], seqs[index], recovered.sizes[index], False, 0)
             self.levels = levels
-        for level in self.all_levels():
-            if level.chunks:
-                level.young = deque()
         self.broker.paging.add(queue)
-        return seqs[count - 1]
+        return last_seq
+
+    def recovering(self, recovered: RecoveredQueue, levels: dict[int, Backlog]) -> Iterator[int]:
+        """Move the recovered positions to new levels, in steps: the newest first, so that memory is freed in steps, too."""
+        while recovered.seqs:
+            last = len(recovered.seqs)
+            first = max(0, last - CHUNK_ENTRIES)
+            priorities = recovered.priorities[first:]
+            if priorities.tobytes() == priorities[:1].tobytes() * (last - first):
+                self._recovered_level(levels, priorities[0]).recover(recovered, first, last)
+                yield (last - first) >> RECOVER_SHIFT
+            else:
+                self._recover_mixed(recovered, first, levels)
+                yield last - first
+            recovered.truncate(first)
+
+    def _recover_mixed(self, recovered: RecoveredQueue, first: int, levels: dict[int, Backlog]) -> None:
+        """Add the recovered positions from `first`, which have several priorities, to their levels."""
+        found: dict[int, list[Chunk]] = {}
+        for index in range(first, len(recovered.seqs)):
+            chunks = found.setdefault(self.priority_of(recovered.priorities[index]), [])
+            if not chunks or chunks[len(chunks) - 1].is_full():
+                chunks.append(Chunk(False))
+            chunks[len(chunks) - 1].add(
+                recovered.rows[index], recovered.slots[index], recovered.seqs[index], recovered.sizes[index], 0
+            )
+        for priority, chunks in found.items():
+            level = self._recovered_level(levels, priority)
+            while chunks:
+                level.page_first(chunks.pop())
+
+    def _recovered_level(self, levels: dict[int, Backlog], raw: int) -> Backlog:
+        priority = self.priority_of(raw)
+        level = levels.get(priority)
+        if level is None:
+            level = levels[priority] = Backlog(raw)
+        return level
+
+    def await_index(self) -> None:
+        """Keep new entries behind recovered ones, which `end_index` adds later."""
+        self.unindexed = True
+
+    def end_index(self, levels: dict[int, Backlog]) -> None:
+        """Add the recovered positions in these levels before all other entries."""
+        self.unindexed = False
+        for level in levels.values():
+            self.return_chunks(level.priority, list(level.chunks))
 
     def read_heads(self, queue: ClassicQueue) -> None:
         """Read the heads of a queue whose entries expire, because the timer is set to their expiry."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from leveret.broker.errors import BrokerError, ChannelError, NotAllowed, NotFound, ResourceLocked
+from leveret.broker.indexing import check_indexed
 from leveret.broker.queues.queue import Queue
 from leveret.broker.values import FieldTable
 from leveret.management.operations import definitions
@@ -90,6 +91,7 @@ def declare(
         )
     channel.set_last_queue(found.name)
     found.lifetime.touch()
+    check_indexed(found)
     found.catch_up()
     reply_when_stored(
         channel,

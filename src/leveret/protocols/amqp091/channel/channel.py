@@ -16,6 +16,7 @@ from leveret.broker.errors import NotImplementedByBroker, PreconditionFailed
 from leveret.broker.jobs import logged
 from leveret.broker.message import AT_ONCE, FORMAT_AMQP0, Entry, Message
 from leveret.broker.queues.frozen import FrozenQueues
+from leveret.broker.queues.loading import Waiting
 from leveret.broker.queues.queue import Queue
 from leveret.broker.routing import Route, check_keys
 from leveret.broker.transactions.transaction import ACCEPT, REJECT, REQUEUE
@@ -97,6 +98,25 @@ class PublisherPause:
     def is_violated(self, now: int) -> bool:
         """Return whether a publish violates the pause."""
         return self._confirmed or now > self._until
+
+
+class _Unindexed(Waiting):
+    """A command that waits until the recovered entries of a queue are indexed."""
+
+    def __init__(self, channel: Channel, queue: Queue, command: Command) -> None:
+        self.channel = channel
+        self.queue = queue
+        self.command = command
+
+    def loaded(self) -> None:
+        channel = self.channel
+        if channel.closing or channel.abandoned:
+            return
+        if self.queue.is_unindexed():
+            self.queue.paging.wait_loaded(self)
+            return
+        channel.backlog.put_first([self.command])
+        channel.resume()
 
 
 class Channel(UnackedOwner):
@@ -828,6 +848,11 @@ class Channel(UnackedOwner):
     def cancel_stall(self) -> None:
         """Undo `stall`, because the command that stalled the channel failed."""
         self.stalled = False
+
+    def wait_indexed(self, queue: Queue, command: Command) -> None:
+        """Perform a command again when a queue is indexed. Further commands of this channel wait meanwhile."""
+        self.stall()
+        queue.paging.wait_loaded(_Unindexed(self, queue, command))
 
     def resume(self) -> None:
         """Perform the commands queued since `stall`."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
-from leveret.broker.errors import BrokerError
+from leveret.broker.errors import BrokerError, NotIndexed
 from leveret.broker.message import Message
 from leveret.broker.queues.queue import Queue
 from leveret.broker.routing import are_behind, are_starving
@@ -266,6 +266,8 @@ class BaseConnection(VhostSession):
                     channel.begin_stage(command.method)
             elif isinstance(command, Error):
                 self._protocol_error(command)
+        except NotIndexed as unindexed:
+            channel.wait_indexed(unindexed.queue, command)
         except BrokerError as error:
             class_id, method_id = self.ids_of(channel, command)
             if error.closes_connection:

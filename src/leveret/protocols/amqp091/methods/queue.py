@@ -7,6 +7,7 @@ from functools import partial
 from typing import Final
 
 from leveret.broker.errors import NotFound
+from leveret.broker.indexing import check_indexed
 from leveret.broker.queues.queue import Queue
 from leveret.broker.values import FieldTable
 from leveret.management.operations import definitions
@@ -58,6 +59,7 @@ def declare(
         )
     channel.set_last_queue(found.name)
     found.lifetime.touch()
+    check_indexed(found)
     found.catch_up()
     reply_when_stored(
         channel,

@@ -462,6 +462,7 @@ class OutgoingLink(Link):
 
     def send_flow(self, properties: Checked = None) -> None:
         session = self.session
+        queue = self.consumer.queue
         if self.transaction is not None:
             properties = {**(properties or {}), Symbol(TXN_ID): self.transaction.id}
         session.connection.send(
@@ -473,7 +474,7 @@ class OutgoingLink(Link):
                 self.handle,
                 self.delivery_count,
                 self.credit,
-                min(self.consumer.queue.ready_count, 0xFFFFFFFF),
+                None if queue.is_unindexed() else min(queue.ready_count, 0xFFFFFFFF),
                 self.draining,
                 properties=properties,
                 channel=session.channel,

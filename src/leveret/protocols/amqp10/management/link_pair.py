@@ -95,6 +95,7 @@ class LinkPair(CommitWaiter):
     Attributes:
         waiting: responses that wait for their commit. Like those in `ready`, they count towards the connection's limit.
         ready: responses that wait for credit.
+        unindexed: requests that wait until all messages are indexed.
     """
 
     def __init__(self, session: SessionEndpoint, name: str) -> None:
@@ -104,9 +105,25 @@ class LinkPair(CommitWaiter):
         self.answers: AnswerLink | None = None
         self.waiting: deque[PendingResponse] = deque()
         self.ready: deque[bytes] = deque()
+        self.unindexed: deque[bytes] = deque()
 
     def perform(self, payload: bytes) -> None:
-        """Perform a request."""
+        """Perform a request, when all messages are indexed."""
+        indexing = self.session.broker.indexing
+        if indexing.is_active():
+            self.unindexed.append(payload)
+            indexing.after(self._perform_next)
+        else:
+            self._perform(payload)
+
+    def _perform_next(self) -> None:
+        """Perform the first request that has waited until all messages are indexed."""
+        payload = self.unindexed.popleft()
+        if self.session.link_pairs.get(self.name) is self and not self.session.closing:
+            self._perform(payload)
+            self.session.connection.mark()
+
+    def _perform(self, payload: bytes) -> None:
         session = self.session
         connection = session.connection
         busy = ""
@@ -201,7 +218,7 @@ class LinkPair(CommitWaiter):
 
     def room(self) -> int:
         """Return how many more requests the client may send."""
-        return MAX_REQUESTS - len(self.waiting) - len(self.ready)
+        return MAX_REQUESTS - len(self.waiting) - len(self.ready) - len(self.unindexed)
 
 
 class RequestLink(IncomingLink):

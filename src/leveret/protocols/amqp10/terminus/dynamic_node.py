@@ -41,7 +41,7 @@ class DynamicNode:
         ):
             return False
         if self.policy in (descriptors.DELETE_ON_NO_MESSAGES, descriptors.DELETE_ON_NO_LINKS_OR_MESSAGES):
-            return not queue.ready_count and not queue.delayed_count and not queue.unacked
+            return not queue.ready_count and not queue.delayed_count and not queue.unacked and not queue.is_unindexed()
         return True
 
 
