@@ -189,7 +189,11 @@ def deep(chosen: argparse.Namespace, contender: brokers.Contender) -> dict[str, 
     contender.stop()
     began = time.monotonic()
     contender.start(timeout=1800)
+    listening = time.monotonic() - began
+    # The reply has the number of messages, so it waits until all of them are indexed.
+    generator.run(contender.port, "declare", "--durable", "--messages", "1", "--prefix", "deep", timeout=1800)
     restart = time.monotonic() - began
+    say(f"  listening after {listening:.2f} s")
     restarted = status(contender.pid, "VmHWM")
 
     drained, during_drain = beside(
@@ -213,6 +217,7 @@ def deep(chosen: argparse.Namespace, contender: brokers.Contender) -> dict[str, 
         "fill": filled,
         "drain": drained,
         "resting_mb": resting,
+        "listening_seconds": listening,
         "during_fill": during_fill,
         "during_drain": during_drain,
         "memory": judge("peak memory", max(peak_filling, restarted, peak_draining), 1024, "MB"),

@@ -395,7 +395,7 @@ class ClassicQueue(Queue):
         return None if self.paused else self.dispatcher.get(self, no_ack, audience, scope)
 
     def is_behind(self) -> bool:
-        if not self.ready_count:
+        if not self.ready_count or self.ready.unindexed:
             return False
         dispatcher = self.dispatcher
         return (
@@ -406,7 +406,7 @@ class ClassicQueue(Queue):
         )
 
     def is_starving(self) -> bool:
-        return self.ready.is_read_first() and self.dispatcher.has_taker()
+        return self.ready.is_read_first() and not self.ready.unindexed and self.dispatcher.has_taker()
 
     def can_deliver_now(self, message: Message) -> bool:
         if self.paused or self.ready.unindexed:

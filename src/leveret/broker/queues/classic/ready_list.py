@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker.log import Loaded, RecoveredQueue
 from leveret.broker.message import DEFAULT_PRIORITY, ENTRY_OVERHEAD, Entry, Overlay
-from leveret.broker.queues.classic.backlog import CHUNK_BYTES, Backlog, Chunk, PagedRun
+from leveret.broker.queues.classic.backlog import CHUNK_BYTES, CHUNK_ENTRIES, Backlog, Chunk, PagedRun
 from leveret.broker.queues.loading import make_entry
 
 if TYPE_CHECKING:
