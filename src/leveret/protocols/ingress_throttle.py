@@ -112,7 +112,7 @@ class IngressThrottle(CommitWaiter):
 
     def reasons_shown(self) -> list[str]:
         """Return why the client is paused or slowed down, sorted."""
-        return sorted({**self.reasons, BEHIND: None} if self.is_slowed() else self.reasons)
+        return sorted({*self.reasons, BEHIND} if self.is_slowed() else self.reasons)
 
     def pause(self, reason: str) -> None:
         """Stop reading until every reason is released."""
