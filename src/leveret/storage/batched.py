@@ -348,8 +348,8 @@ class BatchedLog(Log):
 
     def load(self, rows: array[int], slots: array[int], done: Callable[[list[Loaded]], None]) -> None:
         worker = self._worker
-        assert worker is not None
-        worker.read(plan_load(self.trimmer, rows, slots, done))
+        if worker is not None:  # a queue may get a chunk while the log is closed, and ask for the next one
+            worker.read(plan_load(self.trimmer, rows, slots, done))
 
     def locate(self, rows: array[int], slots: array[int]) -> Located | None:
         return locate(self.trimmer, self.committed, rows, slots)
