@@ -123,11 +123,11 @@ class SocketPeer(Peer):
         self._protocol: SocketProtocol | None = protocol
         self._reader = _reader_of(transport)
         self._timers: tuple[asyncio.TimerHandle, ...] = ()
-        address = transport.get_extra_info("peername") or ("", 0)
+        address = _address_of(transport)
         own = transport.get_extra_info("sockname") or ("", 0)
         self.host = str(address[0])
         self.name = f"{_shown(address)} -> {_shown(own)}"
-        self.local = _is_local(self.host)
+        self.local = _is_local(address)
         tls = transport.get_extra_info("ssl_object")
         self.tls = tls is not None
         # TLS encrypts pieces one by one, and other event loops have output that they do not report.
@@ -245,8 +245,14 @@ def finish(transport: asyncio.Transport) -> None:
         transport.close()  # TLS sends close_notify instead
 
 
-def _is_local(host: str) -> bool:
-    """Return whether a client is on this machine; "" is the host of one without an IP address."""
+def _address_of(transport: asyncio.Transport) -> tuple[str | int, ...]:
+    """Return the address of the client; its host is "" without an IP address."""
+    return transport.get_extra_info("peername") or ("", 0)
+
+
+def _is_local(address: tuple[str | int, ...]) -> bool:
+    """Return whether a client is on this machine."""
+    host = str(address[0])
     return host.startswith(("127.", "::ffff:127.")) or host in ("::1", "")
 
 
@@ -316,7 +322,7 @@ class SocketProtocol(asyncio.BufferedProtocol):
         self._upgrading = False
         if self._deadline is None:
             self._deadline = self._sockets.loop.call_later(self._sockets.handshake_timeout, self._too_slow)
-            if sys.platform == "linux" and _is_local(self._host):
+            if sys.platform == "linux" and _is_local(_address_of(transport)):
                 self._set_option(socket.IPPROTO_TCP, socket.TCP_CONGESTION, LOOPBACK_CONGESTION)
         if self._sockets.protocols.services.stopping:
             transport.abort()
