@@ -96,9 +96,20 @@ def test_a_package_has_the_files_and_requirements_of_a_new_kind(file: Path) -> N
     target = file.parent / "out"
     with pytest.raises(PipelineError, match="'log' is a relative path"):
         package_pipeline(str(file), str(target))
+    assert not target.exists()
     file.write_text(TEXT.replace('"log"', '"/data/log"').replace('"table"', '"/data/table"'))
     package_pipeline(str(file), str(target))
     assert (target / "rules.txt").read_text() == "all"
     assert "auditing>=1" in (target / "requirements.txt").read_text().splitlines()
     with ZipFile(target / "packages.zip") as packed:
         assert "leveret/spark/pipeline/kinds/registry.py" in packed.namelist()
+
+
+@pytest.mark.parametrize("broker", ['[broker]\npassword_file = "secret"\n', 'broker = { password_file = "secret" }\n'])
+def test_a_package_refuses_a_relative_password_file(file: Path, broker: str) -> None:
+    target = file.parent / "out"
+    absolute = TEXT.replace('"log"', '"/data/log"').replace('"table"', '"/data/table"')
+    file.write_text(absolute.replace("[flows.audit]", f"{broker}[flows.audit]", 1))
+    with pytest.raises(PipelineError, match="password_file 'secret' is a relative path; .* an absolute path"):
+        package_pipeline(str(file), str(target))
+    assert not target.exists()

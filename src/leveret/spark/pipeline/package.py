@@ -6,13 +6,14 @@ because compiled code cannot be shipped. requirements.txt lists them.
 
 from __future__ import annotations
 
-import re
 import shlex
+import tomllib
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import leveret
+from leveret.segments.typed_json import Document
 from leveret.spark.pipeline import model
 from leveret.spark.pipeline.errors import PipelineError
 from leveret.spark.pipeline.load import load_pipeline
@@ -54,23 +55,19 @@ def package_pipeline(path: str, target: str, master: str | None = None) -> str:
     """
     pipeline = load_pipeline(path, replacements(master, None))
     text = Path(path).read_text("utf-8")
-    directory = Path(target)
-    directory.mkdir(parents=True, exist_ok=True)
+    files: dict[str, bytes] = {}
     modules: dict[str, Path] = {}
     for name, flow in pipeline.flows.items():
-        text = _copy_files(text, flow, Path(path).absolute().parent, directory)
+        text = _collect_files(text, flow, Path(path).absolute().parent, files)
         for transform in flow.sections():
             if isinstance(transform, model.Transform) and transform.function is not None:
                 root = transform.function.partition(":")[0].partition(".")[0]
                 modules[root] = _find_module(root, transform.path, name)
-    sections = [section for flow in pipeline.flows.values() for section in flow.sections()]
-    locations = {"directory"}.union(*(section.LOCATIONS for section in sections))
-    for shared in re.findall(rf'^\s*(?:{"|".join(sorted(locations))})\s*=\s*"([^"]*)"', text, re.MULTILINE):
-        if "://" not in shared and not Path(shared).is_absolute():
-            raise PipelineError(
-                f"{path}: {shared!r} is a relative path; a packaged pipeline needs a URL or an absolute "
-                "path that every machine can access"
-            )
+    _check_locations(path, text, pipeline)
+    directory = Path(target)
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (directory / name).write_bytes(content)
     archive = directory / "packages.zip"
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as archive_file:
         for source, name in _sources(modules):
@@ -82,6 +79,28 @@ def package_pipeline(path: str, target: str, master: str | None = None) -> str:
     submit.write_text(SUBMIT.format(options=shlex.join(_options(pipeline))), "utf-8")
     submit.chmod(0o755)
     return str(submit)
+
+
+def _check_locations(path: str, text: str, pipeline: model.Pipeline) -> None:
+    """Refuse relative paths of locations, which each machine of the cluster would look up in a directory of its own."""
+    sections = [pipeline.broker, *(section for flow in pipeline.flows.values() for section in flow.sections())]
+    keys = {"directory"}.union(*(section.LOCATIONS for section in sections))
+    for key, location in _strings(tomllib.loads(text)):
+        if key in keys and "://" not in location and not Path(location).is_absolute():
+            raise PipelineError(
+                f"{path}: {key} {location!r} is a relative path; a packaged pipeline needs a URL or an absolute path that "
+                "every machine can access"
+            )
+
+
+def _strings(table: dict[str, Document]) -> Iterator[tuple[str, str]]:
+    """Yield the strings in a table and in those inside it, with their keys."""
+    for key, value in table.items():
+        for element in value if isinstance(value, list) else [value]:
+            if isinstance(element, dict):
+                yield from _strings(element)
+            elif isinstance(element, str) and element is value:
+                yield key, element
 
 
 def _options(pipeline: model.Pipeline) -> list[str]:
@@ -113,8 +132,8 @@ def _find_module(root: str, paths: list[str], flow: str) -> Path:
     raise PipelineError(f"flows.{flow}.transform.function: module {root} not found in {', '.join(paths)}")
 
 
-def _copy_files(text: str, flow: model.FlowSection, base: Path, directory: Path) -> str:
-    """Copy files with relative paths, and return the file's text with their new names."""
+def _collect_files(text: str, flow: model.FlowSection, base: Path, files: dict[str, bytes]) -> str:
+    """Add the files with relative paths to `files`, by name, and return the file's text with their new names."""
     for place in (getattr(section, name) for section in flow.sections() for name in section.FILES):
         if place is None:
             continue
@@ -122,7 +141,7 @@ def _copy_files(text: str, flow: model.FlowSection, base: Path, directory: Path)
         if not source.exists():
             raise PipelineError(f"{place} cannot be copied: the file does not exist")
         if source.is_relative_to(base):
-            (directory / source.name).write_bytes(source.read_bytes())
+            files[source.name] = source.read_bytes()
             text = text.replace(f'"{source.relative_to(base).as_posix()}"', f'"{source.name}"')
     return text
 
