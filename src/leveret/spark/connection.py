@@ -34,7 +34,7 @@ from leveret.client.errors import (
 from leveret.client.parameters import Parameters
 from leveret.client.url import parse_url
 from leveret.segments.typed_json import Document
-from leveret.spark.errors import BrokerUnreachable, OptionError, RequestRefused
+from leveret.spark.errors import BrokerUnreachable, ConnectionRefused, OptionError, RequestRefused
 from leveret.spark.options import Settings
 
 CONTROL_EXCHANGE: Final = "leveret.control"
@@ -144,7 +144,8 @@ def open_connection(endpoint: Endpoint, name: str, reconnect_timeout: float = RE
         reconnect_timeout: Seconds to keep trying.
 
     Raises:
-        BrokerUnreachable: The timeout expired; raised at once if the broker refuses the login, the vhost or TLS.
+        ConnectionRefused: The broker refused the login, the vhost or TLS; raised at once.
+        BrokerUnreachable: The timeout expired.
     """
     deadline = time.monotonic() + reconnect_timeout
     attempt = 0
@@ -154,7 +155,7 @@ def open_connection(endpoint: Endpoint, name: str, reconnect_timeout: float = RE
         except ConnectionFailed as error:
             last: Error = error
             if isinstance(error, _PERMANENT_ERRORS) and error.reply_text != CLOSED_DURING_LOGIN:
-                raise BrokerUnreachable(f"no connection to {endpoint}: {error}") from None
+                raise ConnectionRefused(f"no connection to {endpoint}: {error}") from None
         except (ConnectionClosed, Timeout) as error:
             last = error
         pause = _RETRY_DELAYS[min(attempt, len(_RETRY_DELAYS) - 1)]

@@ -15,6 +15,10 @@ class BrokerUnreachable(SparkError):
     """The broker could not be reached in time."""
 
 
+class ConnectionRefused(BrokerUnreachable):
+    """The broker refused the login, the vhost or TLS, and would refuse them again."""
+
+
 class RequestRefused(SparkError):
     """The broker replied to a request with an error.
 

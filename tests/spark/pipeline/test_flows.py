@@ -20,7 +20,7 @@ from leveret.spark.pipeline.output.existing_tables import check_table
 from leveret.spark.pipeline.output.tables import TableWriter
 from leveret.spark.pipeline.run import flows_of
 from leveret.spark.pipeline.state import read_state
-from leveret.spark.pipeline.supervise import Supervisor
+from leveret.spark.pipeline.supervise import Supervisor, failure_reason
 from tests.spark.pipeline.support import orders, publish, run_to_end
 from tests.support.broker import LeveretProcess
 
@@ -273,7 +273,29 @@ def test_a_run_with_once_does_not_wait_for_a_missing_stream(
     lines: list[str] = []
     assert not Supervisor(spark, pipeline, flows_of(pipeline), True, lines.append).run()
     assert any(line.startswith("f: failed: ") and "no queue 'nothing'" in line for line in lines), lines
-    assert not any("starts again" in line for line in lines)
+    assert not any("restarting" in line for line in lines)
+
+
+def test_a_run_with_once_does_not_repeat_a_refused_login(
+    spark: SparkSession, broker: LeveretProcess, tmp_path: Path
+) -> None:
+    pipeline = pipeline_of(
+        {
+            "name": "once",
+            "directory": str(tmp_path / "state"),
+            "broker": {"url": broker.url().replace("guest:guest@", "guest:wrong@")},
+            "flows": {"f": {"capture": {"stream": "s"}, "tables": [{"path": str(tmp_path / "table")}]}},
+        }
+    )
+    lines: list[str] = []
+    assert not Supervisor(spark, pipeline, flows_of(pipeline), True, lines.append).run()
+    assert any(line.startswith("f: failed: ") and "refused user 'guest'" in line for line in lines), lines
+    assert not any("restarting" in line for line in lines)
+
+
+def test_the_reason_of_a_failed_call_of_the_jvm_is_its_exception() -> None:
+    trace = "An error occurred while calling o516.load.\n: java.lang.IllegalStateException: no table 't'\n\tat a.B.c(B.java:1)\n"
+    assert failure_reason(Exception(trace)) == "java.lang.IllegalStateException: no table 't'"
 
 
 def test_an_iceberg_table_gets_one_commit_per_batch(spark: SparkSession, tmp_path: Path) -> None:

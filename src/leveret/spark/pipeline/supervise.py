@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from leveret.spark.errors import OptionError
+from leveret.spark.errors import ConnectionRefused, DataLoss, OffsetError, OptionError
 from leveret.spark.finish import finish
 from leveret.spark.pipeline import state as states
 from leveret.spark.pipeline.definition import Flow
@@ -97,8 +97,10 @@ class Supervisor:
         self._file.write(state, {running.name: running.state for running in self._running})
 
 
-# Prefix of `_reason` for errors about options and the names in them.
-_OPTION_ERROR = f"{OptionError.__module__}.{OptionError.__name__}:"
+# Prefixes of `failure_reason` for errors that a restart repeats until the options or the broker's objects are changed.
+_PERMANENT_ERRORS = tuple(
+    f"{error.__module__}.{error.__name__}:" for error in (OptionError, OffsetError, DataLoss, ConnectionRefused)
+)
 
 
 class _RunningFlow:
@@ -204,11 +206,11 @@ class _RunningFlow:
     def _record_failure(self, error: Exception) -> None:
         self._failures += 1
         self._failed_at = time.monotonic()
-        self.state.error = _reason(error)
+        self.state.error = failure_reason(error)
         self.state.updated = time.time()
-        # With `once`, a flow does not wait until a missing queue or exchange is declared.
-        invalid = self._once and self.state.error.startswith(_OPTION_ERROR)
-        if self._failures > self._supervision.restarts or invalid or isinstance(error, PipelineError):
+        # With `once`, a flow does not wait until a missing queue or user is created.
+        permanent = self._once and self.state.error.startswith(_PERMANENT_ERRORS)
+        if self._failures > self._supervision.restarts or permanent or isinstance(error, PipelineError):
             self.state.state = states.FAILED
             self._echo(f"{self.name}: failed: {self.state.error}")
             return
@@ -232,9 +234,12 @@ def _first_line(error: BaseException) -> str:
     return text.splitlines()[0] if text else error.__class__.__name__
 
 
-def _reason(error: BaseException) -> str:
+def failure_reason(error: BaseException) -> str:
     """Return the useful line of a Spark failure: the last line of the Python exception in it, if any."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if len(lines) > 1 and lines[0].startswith("An error occurred while calling "):
+        # Py4J's name of the call, then ": " and the exception of the JVM.
+        lines[:2] = [lines[1].removeprefix(": ")]
     for start in ("leveret.", "pyspark.errors.", "Caused by:"):
         for line in lines:
             if line.startswith(start):
