@@ -405,7 +405,9 @@ def test_additions_survive_a_restart(tmp_path: Path) -> None:
     process = LeveretProcess(tmp_path / "broker", config="")
     commands = Commands(process.data_dir)
     with process.start():
-        commands.ok("users", "add", "alice", "--password-file", "-", input="secret")
+        added = commands.ok("users", "add", "alice", "--password-file", "-", input="secret")
+        assert "removed the default user 'guest'" in added
+        assert "guest" not in commands.ok("users", "add", "bob", "--no-password")
         commands.ok("vhosts", "add", "shop", "--max-queues", "4")
         commands.ok("permissions", "set", "alice", "--vhost", "shop", "--configure", ".*", "--write", ".*", "--read", ".*")
         commands.ok("queues", "add", "orders", "--vhost", "shop")

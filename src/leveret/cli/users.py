@@ -108,7 +108,7 @@ def add(
         raise click.UsageError("expected only one of --password-file, --password-hash and --no-password")
     broker = current()
     password = None if no_password or password_hash is not None else get_password(password_file)
-    broker.call(
+    reply = broker.call(
         "users.add",
         name=name,
         password=password,
@@ -119,6 +119,8 @@ def add(
         max_channels=max_channels,
     )
     click.echo(f"added user '{name}'; set its permissions: leveret permissions set {name} --vhost / ...")
+    if reply["default_removed"]:
+        click.echo("removed the default user 'guest', which exists only while there is no other; add it to keep it")
 
 
 @users.command()

@@ -294,7 +294,7 @@ def test_a_run_with_once_does_not_repeat_a_refused_login(
 
 
 def test_the_reason_of_a_failed_call_of_the_jvm_is_its_exception() -> None:
-    trace = "An error occurred while calling o516.load.\n: java.lang.IllegalStateException: no table 't'\n\tat a.B.c(B.java:1)\n"
+    trace = "An error occurred while calling o516.load.\n: java.lang.IllegalStateException: no table 't'\n\tat a.B.c"
     assert failure_reason(Exception(trace)) == "java.lang.IllegalStateException: no table 't'"
 
 

@@ -110,6 +110,6 @@ def test_a_package_refuses_a_relative_password_file(file: Path, broker: str) -> 
     target = file.parent / "out"
     absolute = TEXT.replace('"log"', '"/data/log"').replace('"table"', '"/data/table"')
     file.write_text(absolute.replace("[flows.audit]", f"{broker}[flows.audit]", 1))
-    with pytest.raises(PipelineError, match="password_file 'secret' is a relative path; .* an absolute path"):
+    with pytest.raises(PipelineError, match="password_file 'secret' is a relative path"):
         package_pipeline(str(file), str(target))
     assert not target.exists()

@@ -61,6 +61,12 @@ class Set(Password, kw_only=True):
     tags: list[str] | str
 
 
+class AddReply(Reply, kw_only=True):
+    """`default_removed` is whether the default user existed until then."""
+
+    default_removed: bool
+
+
 class SetReply(Reply, kw_only=True):
     """Whether the user was added."""
 
@@ -192,10 +198,12 @@ def _add(context: Context, name: str, secret: Secret | None, tags: Iterable[str]
     )
 
 
-async def add(context: Context, request: Add) -> None:
+async def add(context: Context, request: Add) -> AddReply:
     """Add a user."""
     secret = await _secret(context, request)
+    default = context.users.has_default()
     _add(context, request.name, secret, request.tags, UserLimits(request.max_connections, request.max_channels))
+    return AddReply(default_removed=default and not context.users.has_default())
 
 
 async def set_user(context: Context, request: Set) -> SetReply:
