@@ -15,7 +15,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from leveret.spark.connection import ControlClient, endpoint_of
-from leveret.spark.errors import OptionError
+from leveret.spark.errors import OptionError, SparkError
 from leveret.spark.options import Settings, read_options
 from leveret.spark.schema import check_schema, table_schema
 from leveret.spark.source.modes import BATCH_READERS, STREAM_READERS
@@ -49,8 +49,12 @@ class AmqpDataSource(DataSource):
         return _open(BATCH_READERS, "read", settings, target)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        settings, target = self._find(schema, True)
-        return _open(STREAM_READERS, "readStream", settings, target)
+        from leveret.spark.source.failed_reader import FailedReader
+
+        try:
+            return self._open_stream(schema)
+        except SparkError as error:
+            return FailedReader(error)
 
     # Spark passes both by name.
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -62,6 +66,10 @@ class AmqpDataSource(DataSource):
         from leveret.spark.sink.writer import stream_writer
 
         return stream_writer(self._sink_settings(), schema, overwrite)
+
+    def _open_stream(self, schema: StructType) -> DataSourceStreamReader:
+        settings, target = self._find(schema, True)
+        return _open(STREAM_READERS, "readStream", settings, target)
 
     def _sink_settings(self) -> Settings:
         """Return the settings without Spark's own options, which Spark passes to sinks."""

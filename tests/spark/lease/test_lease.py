@@ -133,9 +133,9 @@ def test_invalid_input_of_a_lease(broker: LeveretProcess, queue: str) -> None:
         LeaseReader(settings_of(broker.url(), queue=queue), queue)
     options = {"url": broker.url(), "queue": queue, "lease": "l"}
     with pytest.raises(OptionError, match=f"no queue '{queue}-none'"):
-        AmqpDataSource({**options, "queue": f"{queue}-none"}).streamReader(table_schema())
+        AmqpDataSource({**options, "queue": f"{queue}-none"}).streamReader(table_schema()).initialOffset()
     with pytest.raises(OptionError, match="consumerName: not valid in mode lease"):
-        AmqpDataSource({**options, "consumerName": "c"}).streamReader(table_schema())
+        AmqpDataSource({**options, "consumerName": "c"}).streamReader(table_schema()).initialOffset()
 
 
 def test_unread_batches_return_to_the_queue_after_the_lease_timeout(

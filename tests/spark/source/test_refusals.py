@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,7 +18,7 @@ from leveret.spark.errors import OffsetError, OptionError, SparkError
 from leveret.spark.options import read_options
 from leveret.spark.source.stream_reader import StreamReader
 from leveret.spark.source.target import Target
-from tests.spark.support import declare_stream, numbers, publish, read
+from tests.spark.support import TIMEOUT, declare_stream, numbers, publish, read, start
 from tests.support.broker import LeveretProcess
 
 if TYPE_CHECKING:
@@ -37,6 +38,18 @@ def test_spark_shows_the_error(spark: SparkSession, broker: LeveretProcess) -> N
         read(spark, broker.url(), streem="s")
     with pytest.raises(Exception, match=r"OptionError: option stream: no queue 'nowhere'"):
         read(spark, broker.url(), stream="nowhere").collect()
+
+
+@pytest.mark.parametrize("available_now", [True, False])
+def test_a_query_shows_only_the_error(
+    spark: SparkSession, broker: LeveretProcess, tmp_path: Path, available_now: bool
+) -> None:
+    query = start(
+        spark, broker.url(), tmp_path, available_now=available_now, stream="nowhere", startingOffsets="earliest"
+    )
+    with pytest.raises(Exception, match=r"OptionError: option stream: no queue 'nowhere'") as raised:
+        query.awaitTermination(TIMEOUT)
+    assert "UnboundLocalError" not in str(raised.value)
 
 
 def test_options(broker: LeveretProcess, connection: sync.Connection, name: str) -> None:

@@ -33,7 +33,7 @@ class DirectSource(AmqpDataSource):
     def schema(self) -> StructType:
         return from_arrow_schema(FILE_SCHEMA)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+    def _open_stream(self, schema: StructType) -> DataSourceStreamReader:
         settings, target = self._find(super().schema(), True)
         return DirectReader(settings, target, self._task)
 
