@@ -44,9 +44,7 @@ def test_spark_shows_the_error(spark: SparkSession, broker: LeveretProcess) -> N
 def test_a_query_shows_only_the_error(
     spark: SparkSession, broker: LeveretProcess, tmp_path: Path, available_now: bool
 ) -> None:
-    query = start(
-        spark, broker.url(), tmp_path, available_now=available_now, stream="nowhere", startingOffsets="earliest"
-    )
+    query = start(spark, broker.url(), tmp_path, available_now=available_now, stream="nowhere", startingOffsets="earliest")
     with pytest.raises(Exception, match=r"OptionError: option stream: no queue 'nowhere'") as raised:
         query.awaitTermination(TIMEOUT)
     assert "UnboundLocalError" not in str(raised.value)
