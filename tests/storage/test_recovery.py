@@ -200,7 +200,7 @@ def test_a_log_that_is_closed_while_it_is_indexed_loses_nothing(
 
 def test_a_clean_stop_notes_the_queues_with_entries(harness: Harness) -> None:
     harness.log.note_occupied([3, 5])
-    assert harness.reopen().occupied == {3, 5}
+    assert harness.reopen().occupied == frozenset((3, 5))
     # Not noted this time.
     assert harness.reopen().occupied is None
     harness.log.note_occupied([3])
