@@ -22,6 +22,7 @@ from leveret.broker.timers import Timed
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
+    from leveret.broker.queues.loading import Waiting
     from leveret.broker.queues.queue import Queue
 
 logger = logging.getLogger("leveret.broker")
@@ -234,10 +235,15 @@ class DeferredQueues(Job):
         super().__init__(jobs)
         self.quiet = True
         self.queues: dict[Queue, None] = {}
+        self.waiting: dict[Queue, list[Waiting]] = {}
 
     def add(self, queue: Queue) -> None:
         self.queues[queue] = None
         self.resume()
+
+    def wait(self, queue: Queue, waiting: Waiting) -> None:
+        """Notify the caller when the queue has continued its deliveries, after `has` returned True."""
+        self.waiting.setdefault(queue, []).append(waiting)
 
     def has(self, queue: Queue) -> bool:
         """Return whether deliveries of the queue continue in a later turn."""
@@ -248,6 +254,8 @@ class DeferredQueues(Job):
             queue = next(iter(self.queues))
             del self.queues[queue]
             queue.activate()
+            for waiting in self.waiting.pop(queue, ()):
+                waiting.loaded()
         return bool(self.queues)
 
 

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Waiting:
-    """Callback for when the head of a queue is in memory."""
+    """Callback for when the head of a queue is in memory, or the queue has continued its deliveries."""
 
     @abstractmethod
     def loaded(self) -> None:
-        """Continue with the loaded entries."""
+        """Continue with the entries that are in memory."""
 
 
 def make_entry(queue: Queue, item: Loaded, publisher: int, delivered_until: int) -> Entry:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from leveret.broker.queues.classic.dispatcher import MAX_DELIVERED
 from leveret.security.permissions import Permission
 from leveret.wire.amqp10.messaging import (
     Accepted,
@@ -253,6 +254,26 @@ def test_drain_of_an_empty_queue(session: Session) -> None:
     receiver = session.receiver(credit=7)
     receiver.flow(7, drain=True)
     assert session.client.take(Flow).delivery_count == 7
+
+
+SELECTOR = Described(Symbol("apache.org:selector-filter:string"), "JMSDeliveryMode = 'NON_PERSISTENT'")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [Source("q"), Source("q", distribution_mode="copy"), Source("q", filter={Symbol("f"): SELECTOR})],
+    ids=["queue", "browser", "filter"],
+)
+def test_a_drain_takes_all_messages_of_a_deep_queue(session: Session, source: Source) -> None:
+    """More than a queue delivers in one turn."""
+    bodies = [b"%d" % number for number in range(4 * MAX_DELIVERED)]
+    sender = session.sender(name="filling")
+    for body in bodies:
+        sender.send(message(body), settled=True)
+    receiver = session.receiver(source=source)
+    receiver.flow(2 * len(bodies), window=2 * len(bodies), drain=True)
+    assert receiver.bodies() == bodies
+    assert session.client.all(Flow)[-1].link_credit == 0
 
 
 def test_echo_and_available(session: Session) -> None:

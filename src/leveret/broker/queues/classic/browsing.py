@@ -306,9 +306,9 @@ class Browsing:
             queue.lifetime.end_use()
 
     def is_reading(self, consumer: Consumer) -> bool:
-        """Return whether entries that this consumer may want are being read."""
+        """Return whether this consumer may still get entries, which are being read or delivered in steps."""
         browser = self.browsers.get(consumer)
-        return browser is not None and browser.reading
+        return browser is not None and (browser.reading or self.serving)
 
     def note_late(self, queue: ClassicQueue, entry: Entry) -> None:
         """Note a ready entry whose sequence number the browsers may have passed."""
@@ -349,6 +349,7 @@ class Browsing:
                     more = True
         finally:
             self.serving = False
+            queue.dispatcher.notify_waiting()
 
 
 def next_chunk(level: Backlog, seen: int) -> Chunk | None:

@@ -332,7 +332,7 @@ class Sending:
 
 
 class _Drained(Waiting):
-    """Waiter that drains a link after its queue has loaded messages from disk."""
+    """Waiter that drains a link after its queue has loaded messages from disk, or has continued its deliveries."""
 
     def __init__(self, link: OutgoingLink) -> None:
         self.link = link
@@ -493,8 +493,13 @@ class OutgoingLink(Link):
             if session.remote_window <= 0 or session.sending or session.connection.paused or session.connection.starved:
                 session.draining.append(self)  # more deliveries will follow
                 return
+            queue = self.consumer.queue
+            deferred = session.connection.broker.jobs.deferred
+            if deferred.has(queue):
+                deferred.wait(queue, _Drained(self))
+                return
             if self._is_reading():
-                self.consumer.queue.paging.wait_loaded(_Drained(self))
+                queue.paging.wait_loaded(_Drained(self))
                 return
             self.delivery_count = (self.delivery_count + self.credit) & MASK
             self.credit = 0
