@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from leveret.broker.message import Entry
+from leveret.storage.data_directory import Reserve
 from leveret.storage.rows import MOVED, StoredRow
 from leveret.storage.sqlite_store import KEPT_WAL_BYTES
 from tests.storage.harness import FakeQueue, Harness, content, message, sqlite_log
@@ -345,6 +346,20 @@ def test_the_file_shrinks_after_a_drain(harness: Harness) -> None:
     harness.reopen()
     assert not harness.recovery.queues
     harness.log.close()
+
+
+def test_an_idle_store_keeps_little_of_its_log_on_a_disk_that_is_almost_full(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Reserve, "free", lambda reserve: 8_000_000)
+    queue = FakeQueue(1)
+    log: Any = harness.log
+    for _ in range(4):
+        harness.publish(queue, b"s" * 1_000_000)
+        harness.commit()
+    assert log.statistics()["file_bytes"] + log.statistics()["wal_bytes"] > 4_000_000
+    wait_until(lambda: log.statistics()["wal_bytes"] <= 1_000_000)
+    log.close()
 
 
 def test_row_ids_are_never_reused(harness: Harness, tmp_path: Path) -> None:

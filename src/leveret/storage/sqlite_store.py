@@ -56,6 +56,8 @@ CHECKPOINT_PAGES: Final = 4096
 # Maximum size of the write-ahead log after a restart, and of an idle store. It is not truncated below: a sync of bytes that
 # overwrite others takes 0.12 ms where one that extends the file takes 0.2 ms.
 KEPT_WAL_BYTES: Final = 2 * CHECKPOINT_PAGES * PAGE_BYTES
+# On a disk with little free space, an idle store keeps at most this part of it, so that an alarm can end.
+KEPT_WAL_PART: Final = 8
 # With more pages in the write-ahead log, a commit waits for the checkpoint.
 MAX_WAL_PAGES: Final = 4 * CHECKPOINT_PAGES
 # The same while space is short: the write-ahead log cannot use free pages of the database.
@@ -647,7 +649,8 @@ class SqliteStore:
     def _wal_is_large(self) -> bool:
         """Return whether the write-ahead log is larger than what the store keeps."""
         try:
-            return os.stat(f"{self.path}-wal").st_size > KEPT_WAL_BYTES
+            size = os.stat(f"{self.path}-wal").st_size
+            return size > min(KEPT_WAL_BYTES, self.reserve.free() // KEPT_WAL_PART)
         except OSError:
             return False
 
