@@ -6,7 +6,7 @@ import pytest
 
 from leveret.broker.log import RecoveredQueue
 from leveret.broker.message import ENTRY_OVERHEAD, Entry
-from leveret.broker.queues.classic.backlog import CHUNK_BYTES, Chunk, recovered_chunk
+from leveret.broker.queues.classic.backlog import CHUNK_BYTES, Chunk, PagedRun, recovered_chunk
 from leveret.broker.queues.classic.queue import ClassicQueue
 from leveret.broker.queues.classic.ready_list import LOW_HEAD, MAX_YOUNG, PAGED_AT_ONCE
 from tests.broker.support import Keeper, Taker, World, figures
@@ -434,3 +434,26 @@ def test_a_chunk_keeps_the_publisher_of_each_entry(first: int, last: int) -> Non
     part.extend(chunk)
     assert [part.publisher_of(index) for index in range(7)] == publishers[1:] + publishers
     assert chunk.wide == (max(publishers) >= 1 << 32)
+
+
+@pytest.mark.parametrize("publishers", [(7, 7), (7, 8), (7, 1 << 48), (1 << 48, 7)])
+@pytest.mark.parametrize("several", [False, True])
+def test_a_run_of_any_publishers_is_added_to_a_chunk(publishers: tuple[int, int], several: bool) -> None:
+    chunk = Chunk(False, 5)
+    chunk.add(1, 0, 1, 10, 5)
+    if several:
+        chunk.add(1, 1, 2, 10, 6)
+    before = len(chunk.seqs)
+    run = PagedRun(False)
+    for index, publisher in enumerate(publishers):
+        run.add(2, index, 10 + index, 10, publisher)
+    chunk.add_run(run, 0, 1)
+    chunk.add_run(run, 1, 2)
+    found = [chunk.publisher_of(index) for index in range(len(chunk.seqs))]
+    assert found == [5, 6][:before] + list(publishers)
+    assert list(chunk.seqs)[before:] == [10, 11]
+    assert chunk.wide == (max(publishers) >= 1 << 32)
+    other = Chunk(False, 5)
+    other.add(3, 0, 20, 10, 6)
+    chunk.extend(other)
+    assert chunk.publisher_of(len(chunk.seqs) - 1) == 6

@@ -105,15 +105,15 @@ class Chunk:
 
     def add_run(self, run: PagedRun, begin: int, end: int) -> None:
         """Add the positions of a run from index `begin` to `end` (exclusive) at the end."""
+        if not self.wide and ((run.long_bits | self.publisher) >> 32 or run.short_bits >> 16):
+            self._widen()
         count = end - begin
         added = run.publishers if count == len(run.publishers) else run.publishers[begin:end]
         publishers = self.publishers
         if publishers is None and added.count(self.publisher) < count:
-            publishers = self.publishers = array("Q", (self.publisher,)) * len(self.seqs)
+            publishers = self.publishers = array("Q" if self.wide else "I", (self.publisher,)) * len(self.seqs)
         if publishers is not None:
             publishers.fromlist(added)
-        if not self.wide and (run.long_bits >> 32 or run.short_bits >> 16):
-            self._widen()
         if count == len(run.seqs):
             self.seqs.fromlist(run.seqs)
             self.rows.fromlist(run.rows)
@@ -177,7 +177,7 @@ class Chunk:
 class PagedRun:
     """Entries that are paged out together: their positions as parallel lists, which are faster to fill than arrays.
 
-    long_bits, short_bits  the bits in use of any sequence number or row id, and of any slot or size
+    long_bits, short_bits  the bits in use of any sequence number, row id or publisher, and of any slot or size
     """
 
     __slots__ = ("bytes", "long_bits", "overflow", "publishers", "rows", "seqs", "short_bits", "sizes", "slots")
@@ -200,7 +200,7 @@ class PagedRun:
         self.seqs.append(seq)
         self.sizes.append(size)
         self.publishers.append(publisher)
-        self.long_bits |= seq | row_id
+        self.long_bits |= seq | row_id | publisher
         self.short_bits |= slot | size
         self.bytes += size
 
