@@ -66,13 +66,13 @@ def test_protocol_headers() -> None:
     for protocol in (AMQP, TLS, SASL):
         output = Output()
         output.send_header(protocol)
-        octets = output.to_send()
-        assert octets == b"AMQP" + bytes((protocol, 1, 0, 0))
-        [header] = reader(header=True).receive(octets)
+        encoded = output.to_send()
+        assert encoded == b"AMQP" + bytes((protocol, 1, 0, 0))
+        [header] = reader(header=True).receive(encoded)
         assert isinstance(header, Header)
         assert (header.protocol, header.is_supported()) == (protocol, True)
-    for octets in (b"AMQP\x00\x01\x01\x00", b"AMQP\x00\x00\x09\x01", b"AMQP\x01\x01\x00\x09"):
-        [header] = reader(header=True).receive(octets)
+    for encoded in (b"AMQP\x00\x01\x01\x00", b"AMQP\x00\x00\x09\x01", b"AMQP\x01\x01\x00\x09"):
+        [header] = reader(header=True).receive(encoded)
         assert isinstance(header, Header)
         assert not header.is_supported()
     assert failure(reader(header=True).receive(b"GET / HTTP/1.1")).condition == FRAMING
@@ -87,11 +87,11 @@ def test_all_frames_in_one_read() -> None:
     output.send(Begin(0, 10, 10, channel=3))
     output.send_empty()
     pending = output.pending
-    octets = output.to_send()
-    assert pending == len(octets)
+    encoded = output.to_send()
+    assert pending == len(encoded)
     assert output.pending == 0
     assert output.to_send() == b""
-    items = reader(header=True).receive(octets)
+    items = reader(header=True).receive(encoded)
     assert [shape(item)[0] for item in items[:1]] == ["header"]
     assert [type(item).__name__ for item in items] == ["Header", "SaslInit", "Header", "Open", "Begin", "Empty"]
     assert [item.channel for item in items] == [0, 0, 0, 0, 3, 0]
@@ -100,12 +100,12 @@ def test_all_frames_in_one_read() -> None:
 def test_sasl_frames() -> None:
     output = Output()
     output.send(SaslMechanisms(("PLAIN", "ANONYMOUS")))
-    octets = output.to_send()
-    assert octets[4:8] == b"\x02\x01\x00\x00"
+    encoded = output.to_send()
+    assert encoded[4:8] == b"\x02\x01\x00\x00"
     sasl = reader(header=True)
     sasl.receive(b"AMQP\x03\x01\x00\x00")
     # Bytes 6 and 7 and the extended header are ignored.
-    [item] = sasl.receive(frame(octets[8:], channel=9, type=1, doff=4))
+    [item] = sasl.receive(frame(encoded[8:], channel=9, type=1, doff=4))
     assert isinstance(item, SaslMechanisms)
     assert (item.sasl_server_mechanisms, item.channel) == (("PLAIN", "ANONYMOUS"), 0)
     for bad, condition in (
@@ -120,7 +120,7 @@ def test_sasl_frames() -> None:
 
 
 @pytest.mark.parametrize(
-    ("octets", "condition"),
+    ("encoded", "condition"),
     [
         (frame(b"", size=7), FRAMING),
         (frame(b"", size=0), FRAMING),
@@ -145,9 +145,9 @@ def test_sasl_frames() -> None:
     ],
     ids=lambda item: item.hex()[:40] if isinstance(item, bytes) else "",
 )
-def test_valid_items_precede_the_failure(octets: bytes, condition: str) -> None:
+def test_valid_items_precede_the_failure(encoded: bytes, condition: str) -> None:
     amqp = reader()
-    items = amqp.receive(frame(encode_composite(Begin(0, 1, 1)), 1) + octets + frame(encode_composite(End()), 1))
+    items = amqp.receive(frame(encode_composite(Begin(0, 1, 1)), 1) + encoded + frame(encode_composite(End()), 1))
     assert [type(item).__name__ for item in items] == ["Begin", "Failure"]
     assert failure(items).condition == condition
     assert failure(items).text
@@ -183,8 +183,8 @@ def test_a_frame_that_is_announced_is_not_buffered_in_vain() -> None:
     amqp = reader()
     for _ in range(10):
         assert amqp.receive(b"") == []
-    octets = frame(encode_composite(Transfer(0, 1, b"t", 0)) + b"x" * 5000, 1)
-    items = [item for at in range(0, len(octets), 7) for item in amqp.receive(octets[at : at + 7])]
+    encoded = frame(encode_composite(Transfer(0, 1, b"t", 0)) + b"x" * 5000, 1)
+    items = [item for at in range(0, len(encoded), 7) for item in amqp.receive(encoded[at : at + 7])]
     assert len(items) == 1
     assert amqp.buffered == 0
 
@@ -212,15 +212,15 @@ def test_items_do_not_depend_on_how_the_input_is_split(sent: list[Performative],
     output = Output(4096)
     for item in sent:
         output.send(item)
-    octets = b"AMQP\0\1\0\0" + output.to_send()
-    whole = [shape(item) for item in reader(header=True).receive(octets)]
+    encoded = b"AMQP\0\1\0\0" + output.to_send()
+    whole = [shape(item) for item in reader(header=True).receive(encoded)]
     assert whole[1:] == [shape(item) for item in sent]
-    cuts = [0, *sorted(data.draw(st.lists(st.integers(0, len(octets)), max_size=8))), len(octets)]
+    cuts = [0, *sorted(data.draw(st.lists(st.integers(0, len(encoded)), max_size=8))), len(encoded)]
     pieces = reader(header=True)
-    items = [item for start, end in pairwise(cuts) for item in pieces.receive(octets[start:end])]
+    items = [item for start, end in pairwise(cuts) for item in pieces.receive(encoded[start:end])]
     assert [shape(item) for item in items] == whole
     single = reader(header=True)
-    assert [shape(item) for at in range(len(octets)) for item in single.receive(octets[at : at + 1])] == whole
+    assert [shape(item) for at in range(len(encoded)) for item in single.receive(encoded[at : at + 1])] == whole
 
 
 LARGE = [
@@ -238,13 +238,13 @@ def test_large_transfers_are_read_from_a_buffer_that_is_used_again(sent: list[Pe
     output = Output(65536)
     for item in sent:
         output.send(item)
-    octets = output.to_send()
-    cuts = [0, *sorted(data.draw(st.lists(st.integers(0, len(octets)), max_size=4))), len(octets)]
-    buffer = bytearray(len(octets))
+    encoded = output.to_send()
+    cuts = [0, *sorted(data.draw(st.lists(st.integers(0, len(encoded)), max_size=4))), len(encoded)]
+    buffer = bytearray(len(encoded))
     pieces = opened_reader()
     items = []
     for start, end in pairwise(cuts):
-        buffer[: end - start] = octets[start:end]
+        buffer[: end - start] = encoded[start:end]
         items += pieces.receive(memoryview(buffer)[: end - start])
         buffer[:] = b"\xff" * len(buffer)
     assert [shape(item) for item in items] == [shape(item) for item in sent]
@@ -252,11 +252,11 @@ def test_large_transfers_are_read_from_a_buffer_that_is_used_again(sent: list[Pe
 
 def test_large_transfers_beyond_the_maximum_cost_are_left_to_the_next_call() -> None:
     pieces = opened_reader(max_cost=3)
-    octets = frame(encode_composite(Transfer(1, 300, b"tag", 0, False)) + bytes(9000)) * 10
-    pieces.receive(octets)
+    encoded = frame(encode_composite(Transfer(1, 300, b"tag", 0, False)) + bytes(9000)) * 10
+    pieces.receive(encoded)
     while pieces.more:
         pieces.receive(b"")
-    items = pieces.receive(memoryview(octets))
+    items = pieces.receive(memoryview(encoded))
     assert len(items) < 10
     while pieces.more:
         items += pieces.receive(b"")
@@ -299,9 +299,9 @@ def test_deliveries_are_split(
         for _ in range(2):
             output.send(Transfer(handle, delivery_id, tag, 0, settled, payload=payload, channel=5))
     pending = output.pending
-    octets = output.to_send()
-    assert pending == len(octets)
-    items = reader().receive(octets)
+    encoded = output.to_send()
+    assert pending == len(encoded)
+    items = reader().receive(encoded)
     assert len(items) % 2 == 0
     half = items[: len(items) // 2]
     assert [shape(item) for item in items[len(half) :]] == [shape(item) for item in half]
@@ -312,12 +312,12 @@ def test_deliveries_are_split(
     for item in transfers[1:]:
         assert plain(item) == plain(Transfer(handle, more=item.more))
     pos = 0
-    while pos < len(octets):
-        size = int.from_bytes(octets[pos : pos + 4], "big")
+    while pos < len(encoded):
+        size = int.from_bytes(encoded[pos : pos + 4], "big")
         assert size <= limit
         pos += size
     if len(half) > 1:
-        assert int.from_bytes(octets[:4], "big") == limit
+        assert int.from_bytes(encoded[:4], "big") == limit
 
 
 def test_a_continued_delivery() -> None:
