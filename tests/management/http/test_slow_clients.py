@@ -104,6 +104,19 @@ def test_too_many_connections() -> None:
     assert [connection.transport.aborted for connection in connections] == [False, True, True, False, False]
 
 
+def test_a_connection_that_has_just_opened() -> None:
+    """Its request may be about to arrive, even if the connections before it are as new to the server."""
+    clock = Clock()
+    clients = SlowClients(3, clock)
+    connections = [Connection() for _ in range(5)]
+    clients.close(connections)
+    assert not any(connection.transport.aborted for connection in connections)
+    clock.now += 1
+    connections[0].cycle = Exchange(response_complete=True)
+    clients.close([*connections, Connection()])
+    assert [connection.transport.aborted for connection in connections] == [False, True, True, True, False]
+
+
 @pytest.mark.slow
 def test_idle_connections_do_not_deny_the_api(api: HttpBroker) -> None:
     idle = []
@@ -112,11 +125,19 @@ def test_idle_connections_do_not_deny_the_api(api: HttpBroker) -> None:
             connection = socket.create_connection(("127.0.0.1", api.port))
             connection.settimeout(0)
             idle.append(connection)
-        wait_until(lambda: api("GET", "/whoami").status == 200, "an answer")
+        wait_until(lambda: is_served(api), "an answer")
         wait_until(lambda: is_closed(idle[0]), "the oldest connection to close")
     finally:
         for connection in idle:
             connection.close()
+
+
+def is_served(api: HttpBroker) -> bool:
+    try:
+        return api("GET", "/whoami").status == 200
+    except ConnectionResetError:
+        # On a busy machine, this client may be among the slow ones.
+        return False
 
 
 def is_closed(connection: socket.socket) -> bool:

@@ -52,7 +52,8 @@ class SlowClients:
     """Closes connections of slow clients.
 
     Args:
-        max_waiting: Maximum number of connections, beyond which those are closed that wait for a request the longest.
+        max_waiting: Maximum number of connections, beyond which those are closed that wait for a request the longest. A
+            connection that was not there at the last look is not among them: its request may be about to arrive.
         clock: Returns the time in seconds.
     """
 
@@ -71,7 +72,7 @@ class SlowClients:
             state = seen[connection] = self._look(connection, now)
             if now - state.since >= _limit(state):
                 connection.transport.abort()
-            elif state.is_waiting:
+            elif state.is_waiting and connection in self._seen:
                 waiting.append((state.since, connection))
         self._seen = seen
         excess = len(connections) - self._max
