@@ -18,7 +18,12 @@ ARGS   ?=
 TESTS  ?=
 # Tests mostly wait for brokers and clients, so run more processes than CPUs. The tests of a file share a process.
 WORKERS := 5
-PYTEST = $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_OPTIONS)
+# A test whose cleanup hangs after its timeout ends the run after these seconds, more than the longest timeout, with the
+# stacks of all threads.
+HANGS      := $(if $(TESTS),1900,700)
+HANGS_SLOW := 1900
+PYTEST = $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0 \
+	-o faulthandler_exit_on_timeout=true -o faulthandler_timeout=$(HANGS) $(PYTEST_OPTIONS)
 
 # Tests that `make test-all` repeats on the plain files, with all examples of property tests: layers with compiled modules,
 # segments, and the conformance suite.
@@ -130,7 +135,7 @@ test: $(STAMPS)/spark $(STAMPS)/spark-classes
 	LEVERET_PURE=1 $(PYTEST) $(SELECTED)
 
 test-rest: $(STAMPS)/spark $(STAMPS)/spark-classes
-	LEVERET_PURE=1 $(PYTEST) -m slow
+	LEVERET_PURE=1 $(PYTEST) -o faulthandler_timeout=$(HANGS_SLOW) -m slow
 else
 test test-rest: COMPILE := --require
 # Property tests try all of their examples (tests/support/examples.py).
@@ -144,7 +149,7 @@ test-rest: $(STAMPS)/spark $(STAMPS)/spark-classes $(STAMPS)/proton compiled
 	@failed=0; output=$$(mktemp); \
 	LEVERET_PURE=1 $(PYTEST) -n 3 -m "not slow" $(PURE_TESTS) >"$$output" 2>&1 & pure=$$!; \
 	trap 'kill $$pure 2>/dev/null; rm -f "$$output"' EXIT; trap 'exit 130' INT TERM; \
-	$(PYTEST) -m slow || failed=1; \
+	$(PYTEST) -o faulthandler_timeout=$(HANGS_SLOW) -m slow || failed=1; \
 	wait $$pure || failed=1; pure=; \
 	cat "$$output"; exit $$failed
 endif
