@@ -28,7 +28,6 @@ class Checkpointer:
     """Runs checkpoint rounds in a thread of its own. All methods are called from the worker thread.
 
     connection  used by this thread alone after the first round begins
-    busy        whether a round is in progress
     rounds      rounds since the log restarted
     may_begin   whether a complete commit followed the last round
     error       the error of a failed round
@@ -36,14 +35,20 @@ class Checkpointer:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
-        self.busy = False
         self.rounds = 0
         self.may_begin = True
         self.error: sqlite3.Error | None = None
         self._pages_at_start = 0
         self._jobs: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        self._done = threading.Event()
+        # Set while no round is in progress.
+        self._idle = threading.Event()
+        self._idle.set()
         self._runner: threading.Thread | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a round is in progress."""
+        return not self._idle.is_set()
 
     def committing(self) -> None:
         """Note that a commit is about to begin."""
@@ -61,18 +66,16 @@ class Checkpointer:
         if self._runner is None:
             self._runner = threading.Thread(target=self._run, name="leveret-checkpoint", daemon=True)
             self._runner.start()
-        self.busy = True
+        self._idle.clear()
         self.may_begin = False
         self.rounds += 1
         self._pages_at_start = pages
-        self._done.clear()
         self._jobs.put(True)
         return False
 
     def wait(self) -> None:
         """Wait for the round in progress."""
-        if self.busy:
-            self._done.wait()
+        self._idle.wait()
 
     def restart(self) -> None:
         """Note that all of the log is in the database."""
@@ -95,5 +98,4 @@ class Checkpointer:
             except Exception as error:
                 self.error = sqlite3.OperationalError(f"{type(error).__name__}: {error}")
             finally:
-                self.busy = False
-                self._done.set()
+                self._idle.set()
