@@ -122,20 +122,26 @@ class Application:
 
     async def keep_statistics(self) -> None:
         """Read statistics each second, keep their history, and evaluate alerts, until the task is cancelled."""
-        await self._history.open()
-        await self._webhooks.open()
-        await self._mailer.open()
-        running = (self._alerts.run(), self._webhooks.run(), self._mailer.run())
-        alerts = [asyncio.create_task(task) for task in running]
+        # Not cancelled, so that what a thread has begun to open is closed.
+        opening = asyncio.create_task(self._open_databases())
+        alerts: list[asyncio.Task[None]] = []
         try:
+            await asyncio.shield(opening)
+            running = (self._alerts.run(), self._webhooks.run(), self._mailer.run())
+            alerts += [asyncio.create_task(task) for task in running]
             await self._cache.poll(self._ticked)
         finally:
             for task in alerts:
                 task.cancel()
-            await asyncio.wait(alerts)
+            await asyncio.wait([opening, *alerts])
             await self._webhooks.close()
             await self._mailer.close()
             await self._history.close()
+
+    async def _open_databases(self) -> None:
+        await self._history.open()
+        await self._webhooks.open()
+        await self._mailer.open()
 
     def _ticked(self) -> None:
         self._history.ticked(self._cache)
