@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +16,7 @@ from leveret import sync
 from leveret.client._sync import driver
 from leveret.spark.connection import endpoint_of
 from leveret.spark.errors import OffsetError, OptionError
+from leveret.spark.spool import directory
 from leveret.spark.spool.consumer import SpoolConsumer
 from leveret.spark.spool.directory import Spool
 from leveret.spark.spool.reader import SpoolReader
@@ -96,8 +98,9 @@ def test_a_spool_waits_for_the_process_of_a_query_that_has_just_ended(
 ) -> None:
     before = Spool(str(tmp_path), SOURCE)
     before.append(messages(0, 3))
-    # The other process ends while this one waits.
-    monkeypatch.setattr(time, "sleep", lambda seconds: before.close())
+    # The other process ends while this one waits. Other threads sleep as usual.
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda seconds: before.close())
+    monkeypatch.setattr(directory, "time", clock)
     after = Spool(str(tmp_path), SOURCE)
     assert after.next == 3
     after.close()
