@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from leveret.client import amqp10
 from leveret.segments import typed_json
 from leveret.segments.schema import AMQP10
 from leveret.spark.errors import OptionError
+from leveret.spark.sink import amqp091_publisher
 from leveret.spark.sink.amqp091_publisher import Rate
 from leveret.spark.sink.task import PublishError
 from leveret.wire.amqp0.properties import FLAGS_AT, decode_header
@@ -421,13 +422,13 @@ def test_the_rate_is_limited(
 ) -> None:
     slept: list[float] = []
     now = [100.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
 
     def sleep(seconds: float) -> None:
         slept.append(seconds)
         now[0] += seconds
 
-    monkeypatch.setattr(time, "sleep", sleep)
+    # Only for the publisher: threads of other tests may wait meanwhile.
+    monkeypatch.setattr(amqp091_publisher, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
     rate = Rate(100.0)
     assert rate.max_chunk() == 10
     for _ in range(5):
