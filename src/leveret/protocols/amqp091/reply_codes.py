@@ -6,6 +6,7 @@ from typing import Final
 
 CODES: Final[dict[str, int]] = {
     "content-too-large": 311,
+    "no-route": 312,
     "no-consumers": 313,
     "connection-forced": 320,
     "invalid-path": 402,

@@ -20,6 +20,7 @@ from leveret.protocols.amqp091.channel.channel import Channel as Channel091
 from leveret.protocols.amqp091.content import MAX_EXPIRATION
 from leveret.wire.amqp0.classes import BASIC, FILE, STREAM, class_of
 from leveret.wire.amqp0.commands import TICKET_SHIFT, ContentMethod, Method, Publish
+from leveret.wire.record_batches import ADDRESS_PREFIX
 
 if TYPE_CHECKING:
     from leveret.protocols.amqp09.connection.base import BaseConnection
@@ -72,10 +73,19 @@ class Channel(Channel091):
     def publish(self, command: Publish) -> None:
         ticket = command.flags >> TICKET_SHIFT
         if ticket or self.tickets.required:
-            command.flags &= _FLAGS
             address = command.address
-            self.tickets.check(ticket, WRITE, address[1 : 1 + address[0]].decode("utf-8", "surrogateescape"))
+            if not address.startswith(ADDRESS_PREFIX):
+                command.flags &= _FLAGS
+                self._check_ticket(ticket, address)
         Channel091.publish(self, command)
+
+    def check_row(self, ticket: int, address: bytes) -> None:
+        if ticket or self.tickets.required:
+            self._check_ticket(ticket, address)
+
+    def _check_ticket(self, ticket: int, address: bytes) -> None:
+        """Check that a ticket permits publishing to the exchange of an address."""
+        self.tickets.check(ticket, WRITE, address[1 : 1 + address[0]].decode("utf-8", "surrogateescape"))
 
     def tag_owner(self, tag: str) -> Channel091 | None:
         """Return the channel that has the consumer with this tag."""

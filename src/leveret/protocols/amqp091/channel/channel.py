@@ -23,6 +23,7 @@ from leveret.broker.transactions.transaction import ACCEPT, REJECT, REQUEUE
 from leveret.broker.vhost import Vhost
 from leveret.protocols.amqp091 import content
 from leveret.protocols.amqp091.channel.backlog import CommandBacklog
+from leveret.protocols.amqp091.channel.batches import BatchPublish
 from leveret.protocols.amqp091.channel.confirms import PublisherConfirms
 from leveret.protocols.amqp091.channel.consumer_timeout import ConsumerTimeout
 from leveret.protocols.amqp091.channel.consumers import ChannelConsumer, ConsumersByTag
@@ -32,9 +33,11 @@ from leveret.protocols.amqp091.channel.unacked import PIECE_WORK, UnackedDeliver
 from leveret.protocols.amqp091.channel.window import ChannelWindow
 from leveret.protocols.amqp091.reply_codes import FAILURE
 from leveret.protocols.ingress_throttle import ALARM, BACKLOG
+from leveret.protocols.record_batches import push_row
 from leveret.wire.amqp0.commands import IMMEDIATE, MANDATORY, Command, ContentMethod, Publish
 from leveret.wire.amqp0.constants import INTERNAL_ERROR
 from leveret.wire.amqp0.values import Arguments
+from leveret.wire.record_batches import ADDRESS_PREFIX
 
 if TYPE_CHECKING:
     from leveret.protocols.amqp091.connection.base import BaseConnection
@@ -192,6 +195,9 @@ class Channel(UnackedOwner):
         address = command.address
         route = connection.routes.get(address)
         if route is None or connection.topology != self.vhost.topology:
+            if address.startswith(ADDRESS_PREFIX):
+                self.publish_batch(command)
+                return
             route = connection.find_route(address)
         header = command.header
         expires_at = 0
@@ -249,6 +255,42 @@ class Channel(UnackedOwner):
         confirms = self.confirms
         if confirms is not None:
             confirms.add(message, accepted)
+
+    def publish_batch(self, command: Publish) -> None:
+        """Publish the rows of a record batch, in steps if there are many. Further commands wait."""
+        body = self.body.take() if command.spooled else command.body
+        batch = BatchPublish(self, command, body)
+        self.run_steps(batch.pieces(), batch.done)
+
+    def check_row(self, ticket: int, address: bytes) -> None:
+        """Check the access ticket of a record batch (0-9) for the address of a row.
+
+        Raises:
+            BrokerError: it does not permit publishing to the exchange.
+        """
+
+    def publish_row(self, message: Message, route: Route, flags: int) -> bool:
+        """Publish a message of a record batch. Returns whether it has a queue, or need not have one.
+
+        Raises:
+            RowRefused: a queue refused it.
+            BrokerError: its routing was refused.
+        """
+        self.publish_count += 1
+        queues = route.queues
+        if route.dynamic or (message.headers_at >= 0 and b"CC" in message.header):
+            queues = self.route_message(route, message)
+        else:
+            route.published += 1
+        if not queues:
+            if not flags & MANDATORY:
+                self.dropped += 1
+                return True
+            self.returned += 1
+            self.vhost.statistics.count_returned()
+            return False
+        push_row(message, queues)
+        return True
 
     def perform_again_with(
         self, command: Command, route: Route, header: bytes, body: Body, use: Callable[[StoredBody], None]

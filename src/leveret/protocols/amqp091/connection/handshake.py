@@ -12,6 +12,7 @@ from leveret.broker.values import FieldTable
 from leveret.protocols.amqp091.connection.login import Login
 from leveret.wire.amqp0.constants import NOT_ALLOWED
 from leveret.wire.amqp0.values import Arguments, ContentProperties
+from leveret.wire.record_batches import EXCHANGE, SERVER_PROPERTY
 
 if TYPE_CHECKING:
     from leveret.protocols.amqp091.connection.base import BaseConnection
@@ -161,6 +162,7 @@ def string_properties(connection: BaseConnection) -> FieldTable:
         "host": socket.gethostname(),
         "copyright": "The Leveret authors",
         "information": "Licensed under the Apache License 2.0",
+        SERVER_PROPERTY: EXCHANGE,
         **connection.services.server_properties,
     }
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from leveret.broker.errors import AccessRefused, BrokerError, ResourceError
 from leveret.protocols.amqp10.errors import LinkRefused, condition_of, make_error
 from leveret.protocols.amqp10.link import direct_reply, unsettled_map
+from leveret.protocols.amqp10.link.batches import BATCHES, BatchLink
 from leveret.protocols.amqp10.link.durable_source import DurableSourceConsumer
 from leveret.protocols.amqp10.link.incoming import IncomingLink
 from leveret.protocols.amqp10.link.link import Link
@@ -207,7 +208,7 @@ def _attach_incoming(
     if terminus is None or not _is_same(terminus, target):
         terminus = TargetTerminus(termini, key)
     termini.check(terminus, target, known)
-    link = IncomingLink(session, frame, handle)
+    link = BatchLink(session, frame, handle) if target.address == BATCHES else IncomingLink(session, frame, handle)
     address: str | None = None
     properties: Checked = None
     if _wants_topic(target):
@@ -221,6 +222,8 @@ def _attach_incoming(
         address = node_made.queue.name
         properties = _lifetime(node_made)
         link.set_target("", address)
+    elif target.address == BATCHES:
+        address = BATCHES
     elif target.address is not None:
         address = _text(target.address)
         link.send_to(destinations.resolve(connection, address, tuple(target.capabilities)))

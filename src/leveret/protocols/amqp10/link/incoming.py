@@ -510,7 +510,7 @@ class IncomingLink(Link):
         session = self.session
         if sections.message_annotations >= 0 or sections.delivery_annotations >= 0 or sections.footer >= 0:
             check_annotations(sections, session.connection.vhost.strict)
-        _check_values(sections)
+        check_values(sections)
         session.published += 1
         if self.exchange is None:
             self._publish_relayed(sections)
@@ -732,7 +732,7 @@ class IncomingLink(Link):
         target.detached()
 
 
-def _check_values(sections: Sections) -> None:
+def check_values(sections: Sections) -> None:
     """Refuse a message whose sections before the body are too large to convert for a 0-9-1 consumer in one turn."""
     end = len(sections.data) if sections.body < 0 else sections.body
     if end > MAX_VALUES and count_values(sections.data, 0, end, MAX_VALUES) > MAX_VALUES:

@@ -1,0 +1,256 @@
+"""Record batches published on a channel (docs/record-batches.md). Shared by 0-9-1 and 0-9."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from leveret.broker.bodies import Body, whole
+from leveret.broker.errors import BrokerError, PreconditionFailed
+from leveret.broker.message import Message, make_address
+from leveret.broker.routing import Route, check_keys
+from leveret.protocols.amqp091 import content
+from leveret.protocols.amqp091.channel.direct_replies import MIN_REPLY_HEADER, REPLY_TO
+from leveret.protocols.amqp091.reply_codes import CODES, reply_text
+from leveret.protocols.record_batches import (
+    CHECK_WORK,
+    CHUNK,
+    PUBLISH_WORK,
+    SCAN_SHIFT,
+    Report,
+    in_row,
+    open_batch,
+    route_of,
+    too_large,
+)
+from leveret.wire.amqp0.commands import IMMEDIATE, MANDATORY, TICKET_SHIFT, Publish
+from leveret.wire.amqp0.constants import NO_ROUTE, RESOURCE_ERROR
+from leveret.wire.amqp0.errors import WireError
+from leveret.wire.amqp0.properties import FLAGS_AT, decode_header, encode_header, scan
+from leveret.wire.amqp0.values import ContentProperties
+from leveret.wire.record_batches import EXCHANGE, MAX_BYTES, REPORT_TYPE, RowReader
+
+if TYPE_CHECKING:
+    from leveret.protocols.amqp091.channel.channel import Channel
+
+# Class and method id of basic.publish.
+PUBLISH: Final = (60, 40)
+BASIC: Final = 60
+_FIXED: Final = struct.Struct(">HHQ").pack
+# Bytes of a frame in addition to its payload.
+_FRAME_BYTES: Final = 8
+
+
+class RowProperties:
+    """The properties of one or more rows.
+
+    Attributes:
+        encoded: flags and properties.
+        found: the properties that routing and queueing need.
+        expires_at: see `Message`.
+        copies: whether there may be headers CC or BCC.
+    """
+
+    __slots__ = ("copies", "encoded", "expires_at", "found")
+
+    def __init__(self, encoded: bytes, found: Publish, expires_at: int, copies: bool) -> None:
+        self.encoded = encoded
+        self.found = found
+        self.expires_at = expires_at
+        self.copies = copies
+
+
+class BatchPublish:
+    """A record batch that is being published."""
+
+    def __init__(self, channel: Channel, command: Publish, body: Body) -> None:
+        self.channel = channel
+        self.flags = command.flags & (MANDATORY | IMMEDIATE)
+        self.ticket = command.flags >> TICKET_SHIFT
+        self.header = command.header
+        self.size = command.size
+        self.body = body
+        self.messages: list[Message] = []
+        self.routes: list[Route] = []
+        # That of the vhost when the routes were found.
+        self.topology: int = channel.vhost.topology
+        self.published = 0
+        # The latest row, and the known properties.
+        self.address = b""
+        self.route: Route | None = None
+        self.properties: RowProperties | None = None
+        self.known: dict[bytes, RowProperties] = {}
+        # A message that is in the log; None if there is none.
+        self.stored: Message | None = None
+        self.report = Report()
+        self.refusal: BrokerError | None = None
+
+    def pieces(self) -> Iterator[int]:
+        """Check all rows, then publish them."""
+        try:
+            reader = self._open()
+            while reader.taken < reader.count:
+                yield self._check(reader)
+            self.known.clear()
+            while self.published < len(self.messages):
+                yield self._publish()
+        except BrokerError as error:
+            self.refusal = error
+
+    def _open(self) -> RowReader:
+        if self.flags & IMMEDIATE:
+            raise PreconditionFailed("a record batch cannot be immediate; expected no flag, or mandatory for all its rows")
+        if self.size > MAX_BYTES:
+            raise too_large(self.size)
+        data = whole(self.body)
+        self.body = b""
+        return open_batch(data)
+
+    def _check(self, reader: RowReader) -> int:
+        """Check some rows, and make their messages. Returns the units of work."""
+        channel = self.channel
+        messages = self.messages
+        routes = self.routes
+        publisher = channel.publisher
+        format = channel.format
+        work = 0
+        header = b""
+        header_size = -1
+        rows = reader.take(CHUNK)
+        try:
+            for address, encoded, body in rows:
+                if address != self.address:
+                    self.route = route_of(channel.connection, address)
+                    channel.check_row(self.ticket, address)
+                    self.address = address
+                properties = self.properties
+                if properties is None or properties.encoded != encoded:
+                    header_size = -1
+                    properties = self.known.get(encoded)
+                    if properties is None:
+                        work += len(encoded) >> SCAN_SHIFT
+                        properties = self.known[encoded] = self._scan(encoded)
+                    self.properties = properties
+                size = len(body)
+                if size != header_size:
+                    header = _FIXED(BASIC, 0, size) + properties.encoded
+                    header_size = size
+                found = properties.found
+                message = Message(
+                    self.address,
+                    header,
+                    body,
+                    size,
+                    found.delivery_mode == 2,
+                    found.priority,
+                    properties.expires_at,
+                    found.headers_at,
+                    publisher,
+                    format,
+                )
+                route = self.route
+                assert route is not None
+                if properties.copies:
+                    self._check_copies(message, route)
+                messages.append(message)
+                routes.append(route)
+        except BrokerError as error:
+            raise in_row(len(messages), error) from None
+        return work + CHECK_WORK * len(rows)
+
+    def _scan(self, encoded: bytes) -> RowProperties:
+        """Check the properties of a row.
+
+        Raises:
+            PreconditionFailed: they are malformed, or not permitted.
+        """
+        channel = self.channel
+        engine = channel.connection.engine
+        limit = engine.frame_max - _FRAME_BYTES - FLAGS_AT
+        if engine.frame_max and len(encoded) > limit:
+            raise PreconditionFailed(
+                f"properties of {len(encoded)} bytes; expected at most {limit}, as in a frame of this connection; the"
+                " setting is amqp.frame_max"
+            )
+        header = _FIXED(BASIC, 0, 0) + encoded
+        found = Publish(channel.number, b"", 0, header, 0, b"", 0, -1, None, None, -1)
+        if not scan(found, header, engine.dialect):
+            raise PreconditionFailed("malformed properties; expected the flags and properties of a header of class basic")
+        if found.user_id is not None:
+            channel.check_user(found.user_id)
+        expires_at = 0
+        if found.expiration is not None:
+            expires_at = channel.expiry(found.expiration)
+        if len(header) >= MIN_REPLY_HEADER and header.find(REPLY_TO) >= 0:
+            encoded = channel.replies.with_address(header)[FLAGS_AT:]
+        return RowProperties(encoded, found, expires_at, found.headers_at >= 0 and b"CC" in encoded)
+
+    def _check_copies(self, message: Message, route: Route) -> None:
+        """Check the routing keys in CC and BCC."""
+        channel = self.channel
+        copies = content.check_copies(message)
+        channel.connection.check_topics(route, copies)
+        check_keys(channel.broker, [route.routing_key, *copies])
+
+    def _publish(self) -> int:
+        """Publish some rows. Returns the units of work."""
+        channel = self.channel
+        vhost = channel.vhost
+        first = self.published
+        stop = min(first + CHUNK, len(self.messages))
+        for index in range(first, stop):
+            message = self.messages[index]
+            route = self.routes[index]
+            self.published = index + 1
+            if channel.transacted:
+                try:
+                    channel.publish_in_transaction(message, route, self.flags, message.size)
+                except BrokerError as error:
+                    raise in_row(index, error) from None
+                continue
+            try:
+                if vhost.topology != self.topology:
+                    route = vhost.route(message.address)
+                if not channel.publish_row(message, route, self.flags):
+                    self.report.unroutable.append(index)
+            except BrokerError as error:
+                self.report.refuse(index, str(error))
+            if message.row is not None:
+                self.stored = message
+        return PUBLISH_WORK * (stop - first)
+
+    def done(self) -> None:
+        """Report rows that were not published, and confirm the record batch when all rows are on disk."""
+        channel = self.channel
+        connection = channel.connection
+        refusal = self.refusal
+        if refusal is not None:
+            if refusal.closes_connection:
+                connection.close(CODES[refusal.condition], str(refusal), *PUBLISH)
+            else:
+                connection.refuse(channel, CODES[refusal.condition], str(refusal), *PUBLISH)
+            return
+        if channel.transacted:
+            return  # rows are returned one by one at the commit
+        if not self.report.is_empty():
+            self._send_report()
+        if channel.confirms is not None:
+            channel.confirms.add(self.messages[-1] if self.stored is None else self.stored, not self.report.refused)
+
+    def _send_report(self) -> None:
+        """Return the record batch with a report instead of its rows."""
+        channel = self.channel
+        report = self.report
+        body = report.encode()
+        properties: ContentProperties = {"content_type": REPORT_TYPE}
+        try:
+            own = decode_header(self.header, channel.connection.engine.dialect)[2]
+        except WireError:
+            own = {}
+        for name in ("correlation_id", "message_id"):
+            if own.get(name) is not None:
+                properties[name] = own[name]
+        message = Message(make_address(EXCHANGE, ""), encode_header(BASIC, len(body), properties), body, len(body), False)
+        code = RESOURCE_ERROR if report.refused else NO_ROUTE
+        channel.send_return(message, code, reply_text(code, report.text(len(self.messages))))

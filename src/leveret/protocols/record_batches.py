@@ -1,0 +1,146 @@
+"""Publishing of record batches, for all protocols (docs/record-batches.md).
+
+All rows are checked before the first one is published. Both are done in steps.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from leveret.broker.errors import BrokerError, ContentTooLarge, PreconditionFailed
+from leveret.broker.message import Message
+from leveret.broker.queues.queue import Queue
+from leveret.broker.routing import Route
+from leveret.protocols.vhost_session import VhostSession
+from leveret.wire.record_batches import (
+    ADDRESS_PREFIX,
+    EXCHANGE,
+    MAX_BYTES,
+    InvalidRecordBatch,
+    RowReader,
+    encode_ranges,
+    is_address,
+)
+
+# Rows that are checked or published between two checks of the budget.
+CHUNK: Final = 64
+# Units of work to check and to publish a row.
+CHECK_WORK: Final = 2
+PUBLISH_WORK: Final = 3
+# Bytes of properties (as a power of two) that are scanned for one unit of work.
+SCAN_SHIFT: Final = 5
+
+# Number of queues above which publishing a row counts as more work.
+WIDE_FANOUT: Final = 16
+
+
+class RowRefused(BrokerError):
+    """A queue refused a row, such as a full one with `reject-publish`. The other queues have it."""
+
+    condition = "resource-error"
+
+
+class Report:
+    """Rows of a record batch that were not published, although the others were.
+
+    Attributes:
+        unroutable: rows without a queue.
+        refused: rows that a queue, or the routing, refused.
+        reason: why the first of these was refused.
+    """
+
+    def __init__(self) -> None:
+        self.unroutable: list[int] = []
+        self.refused: list[int] = []
+        self.reason = ""
+
+    def is_empty(self) -> bool:
+        return not self.unroutable and not self.refused
+
+    def refuse(self, index: int, reason: str) -> None:
+        if not self.refused:
+            self.reason = reason
+        self.refused.append(index)
+
+    def text(self, count: int) -> str:
+        """Describe the report for a record batch of `count` rows."""
+        parts: list[str] = []
+        if self.unroutable:
+            parts.append(f"{len(self.unroutable)} of {count} rows unroutable")
+        if self.refused:
+            parts.append(f"{len(self.refused)} of {count} rows refused, row {self.refused[0]}: {self.reason}")
+        return "; ".join(parts)
+
+    def fields(self) -> dict[str, str]:
+        """Return the row numbers, and the reason, as text."""
+        fields: dict[str, str] = {}
+        if self.unroutable:
+            fields["unroutable"] = encode_ranges(self.unroutable)
+        if self.refused:
+            fields["refused"] = encode_ranges(self.refused)
+            # Names may contain invalid UTF-8.
+            fields["reason"] = self.reason.encode("utf-8", "replace").decode()
+        return fields
+
+    def encode(self) -> bytes:
+        """Return the report as JSON."""
+        return json.dumps(self.fields()).encode()
+
+
+def open_batch(data: bytes) -> RowReader:
+    """Return a reader of the rows.
+
+    Raises:
+        PreconditionFailed: the data is not a record batch.
+    """
+    try:
+        return RowReader(data)
+    except InvalidRecordBatch as error:
+        raise PreconditionFailed(str(error)) from None
+
+
+def too_large(size: int) -> BrokerError:
+    """Return the error for a record batch of `size` bytes."""
+    return ContentTooLarge(f"a record batch of {size} bytes; expected at most {MAX_BYTES}, so publish fewer rows in one")
+
+
+def in_row(index: int, error: BrokerError) -> BrokerError:
+    """Return an error of the same kind that names the row."""
+    return type(error)(f"row {index} of the record batch: {error}", closes_connection=error.closes_connection)
+
+
+def route_of(session: VhostSession, address: bytes) -> Route:
+    """Return the route of a row.
+
+    Raises:
+        BrokerError: the address is malformed, its exchange does not exist, or the user may not write to it.
+    """
+    if not is_address(address):
+        raise PreconditionFailed(
+            f"malformed address {address[:50]!r}; expected a short string with the exchange and one with the routing key"
+        )
+    if address.startswith(ADDRESS_PREFIX):
+        raise PreconditionFailed(f"a record batch cannot contain messages to exchange '{EXCHANGE}'")
+    route = session.find_route(address)
+    if route.request:
+        raise PreconditionFailed(
+            f"a record batch cannot contain requests; publish messages to exchange '{route.exchange_name}' singly"
+        )
+    return route
+
+
+def push_row(message: Message, queues: list[Queue], due: int = 0) -> None:
+    """Put a message into its queues, at `due` if that is not 0.
+
+    Raises:
+        RowRefused: a queue is full.
+    """
+    full: Queue | None = None
+    for queue in queues:
+        if not (queue.delay(message, due) if due else queue.push(message)):
+            full = queue
+    if len(queues) > WIDE_FANOUT:
+        queues[0].broker.work += len(queues)
+    if full is not None:
+        raise RowRefused(f"queue '{full.name}' in vhost '{full.vhost.name}' is full")

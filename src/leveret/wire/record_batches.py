@@ -1,0 +1,164 @@
+"""Record batches for publishing: many messages in one, over every protocol.
+
+A client publishes a record batch as one message to the exchange `leveret.batches` (over 1.0: the address
+`/exchanges/leveret.batches`). Its body has n rows in consecutive columns, little-endian:
+
+    "LVB1"  n (4)
+    sizes of addresses, of properties, of bodies (each n of 4)
+    addresses  properties  bodies
+
+An address is a short string with the exchange and one with the routing key. Over 0-9-1 and 0-9, the properties are the
+flags and properties of a content header of class basic, the part after the body size. Over 1.0, properties and body
+together are the sections of a message. Record batches for reading (`x-packed`) have the same columns, and others that
+only the broker knows.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+EXCHANGE: Final = "leveret.batches"
+ADDRESS: Final = "/exchanges/leveret.batches"
+# The short string with the name of the exchange, with which every address of a record batch begins.
+ADDRESS_PREFIX: Final = bytes((len(EXCHANGE),)) + EXCHANGE.encode()
+# Name of the server property (1.0: of the property of the broker's open) that announces the exchange or address.
+SERVER_PROPERTY: Final = "record_batches"
+CONTENT_TYPE: Final = "application/vnd.leveret.record-batch"
+REPORT_TYPE: Final = "application/vnd.leveret.record-batch-report+json"
+
+MAX_ROWS: Final = 4096
+# Maximum size of a record batch in bytes, with all columns.
+MAX_BYTES: Final = 512 << 10
+# Bytes of a record batch without rows, and of a row in addition to its parts.
+HEAD_BYTES: Final = 8
+ROW_BYTES: Final = 12
+
+_MAGIC: Final = b"LVB1"
+_SIZE: Final = struct.Struct("<I")
+
+
+class InvalidRecordBatch(ValueError):
+    """The data is not a valid record batch. The text says what was expected."""
+
+
+def encode(addresses: list[bytes], properties: list[bytes], bodies: list[bytes]) -> bytes:
+    """Return a record batch of these rows."""
+    count = len(addresses)
+    pieces = [
+        _MAGIC,
+        _SIZE.pack(count),
+        encode_sizes(addresses),
+        encode_sizes(properties),
+        encode_sizes(bodies),
+    ]
+    pieces += addresses
+    pieces += properties
+    pieces += bodies
+    return b"".join(pieces)
+
+
+def encode_sizes(values: list[bytes]) -> bytes:
+    """Return the column with the sizes of these values."""
+    return struct.pack(f"<{len(values)}I", *[len(value) for value in values])
+
+
+class RowReader:
+    """Reader of the rows of a record batch, a few at a time.
+
+    Attributes:
+        count: number of rows.
+        taken: number of rows that `take` has returned.
+    """
+
+    __slots__ = ("_addresses_at", "_bodies_at", "_data", "_properties_at", "_sizes", "count", "taken")
+
+    def __init__(self, data: bytes) -> None:
+        """Check the sizes of the columns.
+
+        Raises:
+            InvalidRecordBatch: the data is not a record batch.
+        """
+        size = len(data)
+        if size < HEAD_BYTES or data[:4] != _MAGIC:
+            raise InvalidRecordBatch(
+                f"a record batch begins with {_MAGIC.decode()} and the number of its rows, not with {data[:8]!r}"
+            )
+        count: int = _SIZE.unpack_from(data, 4)[0]
+        if not 1 <= count <= MAX_ROWS:
+            raise InvalidRecordBatch(f"the record batch has {count} rows; expected 1 to {MAX_ROWS}")
+        at = HEAD_BYTES + ROW_BYTES * count
+        if size < at:
+            raise InvalidRecordBatch(f"the record batch of {count} rows ends within its sizes, after {size} bytes")
+        self._sizes: tuple[int, ...] = struct.unpack_from(f"<{3 * count}I", data, HEAD_BYTES)
+        self._data = data
+        self._addresses_at: int = at
+        self._properties_at: int = at + sum(self._sizes[:count])
+        self._bodies_at: int = self._properties_at + sum(self._sizes[count : 2 * count])
+        expected = self._bodies_at + sum(self._sizes[2 * count :])
+        if size != expected:
+            raise InvalidRecordBatch(
+                f"the record batch of {count} rows has {size} bytes; expected {expected}, the sum of its sizes"
+            )
+        self.count = count
+        self.taken = 0
+
+    def take(self, maximum: int) -> list[tuple[bytes, bytes, bytes]]:
+        """Return address, properties and body of the next rows."""
+        data = self._data
+        sizes = self._sizes
+        count = self.count
+        address_at = self._addresses_at
+        properties_at = self._properties_at
+        body_at = self._bodies_at
+        rows: list[tuple[bytes, bytes, bytes]] = []
+        stop = min(self.taken + maximum, count)
+        for index in range(self.taken, stop):
+            address_end = address_at + sizes[index]
+            properties_end = properties_at + sizes[count + index]
+            body_end = body_at + sizes[2 * count + index]
+            rows.append((data[address_at:address_end], data[properties_at:properties_end], data[body_at:body_end]))
+            address_at = address_end
+            properties_at = properties_end
+            body_at = body_end
+        self._addresses_at = address_at
+        self._properties_at = properties_at
+        self._bodies_at = body_at
+        self.taken = stop
+        return rows
+
+
+def is_address(address: bytes) -> bool:
+    """Return whether the data is the address of a row: two short strings."""
+    size = len(address)
+    if size < 2:
+        return False
+    key_at = 1 + address[0]
+    return key_at < size and key_at + 1 + address[key_at] == size
+
+
+def encode_ranges(indices: list[int]) -> str:
+    """Return ascending row numbers as text, such as `0-3,7`."""
+    ranges: list[str] = []
+    at = 0
+    while at < len(indices):
+        first = last = indices[at]
+        at += 1
+        while at < len(indices) and indices[at] == last + 1:
+            last += 1
+            at += 1
+        ranges.append(f"{first}-{last}" if last > first else str(first))
+    return ",".join(ranges)
+
+
+def decode_ranges(text: str) -> list[int]:
+    """Return the row numbers in such a text. Raises ValueError if it is malformed."""
+    indices: list[int] = []
+    for part in text.split(",") if text else ():
+        first, _, last = part.partition("-")
+        begin, end = int(first), int(last or first)
+        if not (len(indices) and begin <= indices[-1]) and begin <= end < MAX_ROWS:
+            indices += range(begin, end + 1)
+        else:
+            raise ValueError(f"invalid row numbers {text[:100]!r}; expected ascending ranges such as 0-3,7")
+    return indices
