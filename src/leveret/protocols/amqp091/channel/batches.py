@@ -233,6 +233,7 @@ class BatchPublish:
             return
         if channel.transacted:
             return  # rows are returned one by one at the commit
+        connection.note_batch(self.routes[-1])
         if not self.report.is_empty():
             self._send_report()
         if channel.confirms is not None:

@@ -15,7 +15,7 @@ from typing import Final
 from leveret.broker.errors import BrokerError, NotIndexed
 from leveret.broker.message import Message
 from leveret.broker.queues.queue import Queue
-from leveret.broker.routing import are_behind, are_starving
+from leveret.broker.routing import Route, are_behind, are_starving
 from leveret.management.descriptions import ChannelInfo, ConnectionInfo, TransactionInfo
 from leveret.management.json_values import ClientTable
 from leveret.protocols.amqp091.channel.channel import Channel
@@ -117,6 +117,8 @@ class BaseConnection(VhostSession):
         # Number of channels and other parts being released.
         self.releasing = 0
         self.confirming: list[PublisherConfirms] = []
+        # Route of the last row of a record batch; None before the first one.
+        self.batch_route: Route | None = None
         # Input
         self.blocked = False
         self.published_any = False
@@ -164,7 +166,7 @@ class BaseConnection(VhostSession):
         if commands:
             last = commands[-1]
             if isinstance(last, Publish):
-                route = self.routes.get(last.address)
+                route = self.routes.get(last.address) or self.batch_route
                 if route is not None:
                     queues = route.latest
                     self.broker.work += len(queues) >> WORK_SHIFT
@@ -175,6 +177,10 @@ class BaseConnection(VhostSession):
             elif isinstance(last, (ContentStart, ContentPart)):
                 behind = self.ingress.behind  # the queues are known when the message is complete
         self.ingress.adapt(behind, len(commands), size, shared)
+
+    def note_batch(self, route: Route) -> None:
+        """Note the route of the last row of a record batch: it decides whether the broker is behind."""
+        self.batch_route = route
 
     def _must_be_read(self) -> bool:
         """Return whether the client consumes, or has something to settle or to commit."""
