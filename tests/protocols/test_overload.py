@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from leveret.broker.message import make_address
 from leveret.protocols.ingress_throttle import (
     ALARM,
     BEHIND,
@@ -17,9 +18,10 @@ from leveret.protocols.ingress_throttle import (
     SHARED_READ,
     SLOWED_FOR,
 )
-from leveret.protocols.vhost_session import LARGE_QUANTUM
+from leveret.protocols.vhost_session import LARGE_QUANTUM, QUANTUM
 from leveret.wire.amqp10.messaging import Properties
 from leveret.wire.amqp10.transport import Flow
+from leveret.wire.record_batches import EXCHANGE, encode
 from tests.protocols.amqp09.support import Client as Client09
 from tests.protocols.amqp10.support import Sender, connect, make_site, message
 from tests.protocols.amqp10.transaction.test_transactions import Controller
@@ -90,6 +92,19 @@ class TestReads:
         site.run()
         assert len(consumer.deliveries()) == MESSAGES + 2
         assert not is_slowed(publisher)
+
+    def test_a_publisher_of_record_batches_is_read_less_while_their_queue_is_behind(
+        self, site: Site, publisher: Channel
+    ) -> None:
+        consume(site)
+        batch = encode([make_address("", "q")], [b"\0\0"], [b""])
+        publisher.publish("", batch, exchange=EXCHANGE)
+        publisher.run()
+        assert not publisher.client.peer.slowed
+        flood(site.channel())
+        publisher.publish("", batch, exchange=EXCHANGE)
+        publisher.client.flush()
+        assert publisher.client.peer.slowed
 
     def test_the_publisher_is_always_read(self, site: Site, publisher: Channel) -> None:
         consume(site)

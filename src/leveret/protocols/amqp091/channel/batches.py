@@ -120,8 +120,9 @@ class BatchPublish:
         rows = reader.take(CHUNK)
         try:
             for address, encoded, body in rows:
-                if address != self.address:
-                    self.route = route_of(channel.connection, address)
+                route = self.route
+                if route is None or address != self.address:
+                    route = self.route = route_of(channel.connection, address)
                     channel.check_row(self.ticket, address)
                     self.address = address
                 properties = self.properties
@@ -149,8 +150,6 @@ class BatchPublish:
                     publisher,
                     format,
                 )
-                route = self.route
-                assert route is not None
                 if properties.copies:
                     self._check_copies(message, route)
                 messages.append(message)

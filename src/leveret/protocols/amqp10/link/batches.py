@@ -217,12 +217,11 @@ class BatchDelivery:
         rows = reader.take(CHUNK)
         try:
             for address, properties, body in rows:
-                if address != self.address:
-                    self.route = route_of(self.connection, address)
+                route = self.route
+                if route is None or address != self.address:
+                    route = self.route = route_of(self.connection, address)
                     self.address = address
                 work += len(properties) >> SCAN_SHIFT
-                route = self.route
-                assert route is not None
                 self._add(route, properties + body)
         except BrokerError as error:
             raise in_row(len(self.rows), error) from None
