@@ -9,6 +9,7 @@ from leveret.client.access import Access
 from leveret.client.errors import (
     AccessRefused,
     AuthenticationFailed,
+    BatchFailed,
     ChannelClosed,
     ConnectionClosed,
     ConnectionFailed,
@@ -53,6 +54,7 @@ __all__ = [
     "Access",
     "AccessRefused",
     "AuthenticationFailed",
+    "BatchFailed",
     "Blocked",
     "ChannelClosed",
     "Closed",

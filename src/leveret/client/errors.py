@@ -182,6 +182,28 @@ class Returned(PublishFailed):
         return self.messages[0] if self.messages else None
 
 
+class BatchFailed(PublishFailed):
+    """Messages of a batch were not published; the others were.
+
+    Attributes:
+        unroutable: Numbers of the messages without a queue, in the order of the batch from 0.
+        refused: Numbers of the messages that a queue refused.
+        messages: All these messages, in the same order.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        messages: Iterable[tuple[str, str, Properties | None, bytes]] = (),
+        unroutable: Iterable[int] = (),
+        refused: Iterable[int] = (),
+    ) -> None:
+        super().__init__(message, messages=messages)
+        self.unroutable = list(unroutable)
+        self.refused = list(refused)
+
+
 class ConsumerCancelled(Error):
     """The server cancelled a consumer because its queue was deleted or became unavailable."""
 

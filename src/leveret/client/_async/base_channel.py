@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from leveret.client._async.consumer import Consumer
 from leveret.client._async.publisher import Publisher
 from leveret.client._async.queue import Exchange, Queue
+from leveret.client.engine.common.batches import BatchCore, Column, Messages, read_rows
 from leveret.client.engine.common.channel import BaseChannelCore
 from leveret.client.engine.common.encoding import Body, encode_flags, name_of
 from leveret.client.engine.common.frontend import Waiter
@@ -280,23 +281,79 @@ class BaseChannel(ABC):
 
     async def send(self, outgoing: Outgoing, timeout: Limit) -> None:
         """Publish an encoded message."""
-        core = self._core
-        driver = self._driver
         waiter = None
-        if core.confirms:
-            waiter = outgoing.waiter = driver.new_waiter()
+        if self._core.confirms:
+            waiter = outgoing.waiter = self._driver.new_waiter()
+        await self._publish(self._core.publish, outgoing, timeout)
+        if waiter is not None:
+            await self._driver.wait(waiter, timeout, "basic.publish")
+
+    async def _publish(self, publish: Callable[[Outgoing], None], outgoing: Outgoing, timeout: Limit) -> None:
+        """Call `publish` with an encoded message as soon as publishing is allowed."""
+        driver = self._driver
         while True:
             with driver.lock:
-                if core.flowing:
+                if self._core.flowing:
                     try:
-                        core.publish(outgoing)
+                        publish(outgoing)
                     except BaseException as error:
                         driver.interrupted(error)
                         raise
-                    break
+                    return
             await self.wait_flowing(timeout)
-        if waiter is not None:
-            await driver.wait(waiter, timeout, "basic.publish")
+
+    async def publish_batch(
+        self,
+        messages: Messages,
+        routing_key: QueueName | Sequence[str] | Column = "",
+        exchange: ExchangeName | Sequence[str] | Column = "",
+        *,
+        mandatory: bool = False,
+        timeout: Limit = DEFAULT,
+        properties: Properties | None = None,
+        **keywords: PropertyValue,
+    ) -> int:
+        """Publish many messages, wait for their confirms, and return their number.
+
+        Over 0-9-1, Leveret gets them in record batches, which cost a fraction of single messages. Other servers get them
+        singly. While the connection is lost, the call waits; see docs/client/reconnecting.md for possible duplicates.
+
+        Args:
+            messages: An Arrow table or record batch with the columns `body`, `routing_key`, `exchange` and those named
+                like properties, of which only `body` is required; a list or an Arrow column of bodies; or a list of
+                `Unpublished`, such as `messages` of an error.
+            routing_key: Routing key of all messages, or a list or an Arrow column with that of each.
+            exchange: Exchange of all messages, or a list or an Arrow column with that of each; "" for the default one.
+            mandatory: Raise `BatchFailed` if messages are unroutable.
+            timeout: Timeout of each wait.
+            properties: Properties of all messages that have none of their own.
+            **keywords: Properties that replace those of `properties`.
+
+        Raises:
+            InvalidMessage: A message cannot be encoded; earlier ones may have been sent if it is too long.
+            BatchFailed: Some messages are unroutable, or the server refused them. The others were published.
+            ChannelClosed: The server refused a record batch, for example because an exchange does not exist.
+            Timeout: The server did not confirm in time, or it blocks publishers.
+        """
+        rows = read_rows(self._encoder, messages, routing_key, exchange, properties, keywords)
+        await self.wait_flowing(timeout)
+        driver = self._driver
+        batch = BatchCore(self._core, self._encoder, rows, encode_flags(mandatory, False))
+        for outgoing in batch.outgoing():
+            while batch.in_flight >= batch.window:
+                with driver.lock:
+                    waiter = batch.window_waiter() if batch.in_flight >= batch.window else None
+                if waiter is not None:
+                    await driver.wait(waiter, timeout, "confirms")
+            await self._publish(batch.publish, outgoing, timeout)
+        while batch.in_flight:
+            with driver.lock:
+                waiter = batch.idle_waiter() if batch.in_flight else None
+            if waiter is not None:
+                await driver.wait(waiter, timeout, "confirms")
+        if batch.error is not None:
+            raise batch.take_error()
+        return len(rows)
 
     async def wait_flowing(self, timeout: Limit = DEFAULT) -> None:
         """Wait until publishing is allowed; at most `blocked_timeout` while the server blocks it. Raises `Timeout`."""

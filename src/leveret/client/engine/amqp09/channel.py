@@ -87,6 +87,10 @@ class Amqp09ChannelCore(ChannelCore):
         # Tag of the last publish before the pending ping; 0 if none is pending.
         self._pinged = 0
 
+    @property
+    def batches(self) -> bool:
+        return False  # confirms by ping report no rows
+
     # Opening and closing
 
     def _opened(self, reply: Method, abandoned: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from leveret.client.engine.amqp091 import batches
 from leveret.client.engine.amqp091.calls import GET_EMPTY, NULL_WAITER, Call, CallingChannel
 from leveret.client.engine.amqp091.consumer import ConsumerCore
 from leveret.client.engine.amqp091.encoding import Amqp091Encoder, encode_address
@@ -25,11 +26,13 @@ from leveret.client.errors import (
 )
 from leveret.client.message import Message
 from leveret.client.properties import Properties, decode_properties
+from leveret.wire import record_batches
 from leveret.wire.amqp0.commands import ContentMethod, Deliver, Method
 from leveret.wire.amqp0.values import Arguments
 
 if TYPE_CHECKING:
     from leveret.client.engine.amqp091.connection import ConnectionCore
+    from leveret.client.engine.common.batches import Rows
 
 # Maximum number of cancelled consumers to remember.
 MAX_CANCELLED_CONSUMERS: Final = 64
@@ -193,6 +196,9 @@ class ChannelCore(CallingChannel):
         arguments = command.arguments
         exchange, routing_key = arguments["exchange"], arguments["routing_key"]
         body = command.body if isinstance(command.body, bytes) else b"".join(command.body)
+        if exchange == record_batches.EXCHANGE:
+            self.pending_confirms.report(*batches.read_report(command.header, body, arguments["reply_text"]))
+            return
         error = Returned(
             f"{arguments['reply_text']}: no queue is bound to exchange '{exchange}' for routing key '{routing_key}'"
             if arguments["reply_code"] == 312
@@ -329,6 +335,13 @@ class ChannelCore(CallingChannel):
                 self._transaction = "begun"
             outgoing.settle(None)
         connection.frontend.flush_soon()
+
+    @property
+    def batches(self) -> bool:
+        return self.connection.server_properties.get(record_batches.SERVER_PROPERTY) == record_batches.EXCHANGE
+
+    def encode_batch(self, rows: Rows, first: int, stop: int, flags: int) -> Publish:
+        return batches.encode_batch(rows, first, stop, flags, self.connection.new_name())
 
     def republish(self) -> int:
         """Publish the unconfirmed messages of the lost connection again, in order, and return their number."""

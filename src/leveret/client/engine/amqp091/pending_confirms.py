@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from leveret.client.engine.common.outgoing import Outgoing
-from leveret.client.errors import Error, Nacked, Returned
+from leveret.client.errors import BatchFailed, Error, Nacked, Returned
 from leveret.client.properties import Properties, decode_properties
 
 
@@ -27,13 +27,30 @@ class Publish(Outgoing):
         self.waiter = None
         self.publisher = None
         self.at_most_once = False
-        self.returned: Returned | None = None
+        self.returned: Returned | BatchFailed | None = None
 
     def describe(self) -> tuple[str, str, Properties | None, bytes]:
         at = 1 + self.address[0]
         exchange = self.address[1:at].decode("utf-8", "surrogateescape")
         routing_key = self.address[at + 1 :].decode("utf-8", "surrogateescape")
         return exchange, routing_key, decode_properties(self.header), self.body
+
+    def is_batch(self, id: str) -> bool:
+        """Return whether it is the record batch with that id."""
+        return False
+
+
+class BatchPublish(Publish):
+    """A record batch. `id` is its correlation id."""
+
+    __slots__ = ("id",)
+
+    def __init__(self, address: bytes, flags: int, header: bytes, body: bytes, id: str) -> None:
+        super().__init__(address, flags, header, body)
+        self.id = id
+
+    def is_batch(self, id: str) -> bool:
+        return self.id == id
 
 
 class PendingConfirms:
@@ -108,6 +125,13 @@ class PendingConfirms:
                         self._returned = tag
                         return True
         return False
+
+    def report(self, id: str, error: BatchFailed) -> None:
+        """Note which rows of a record batch were not published, before its confirm."""
+        for outgoing in self._by_tag.values():
+            if outgoing.is_batch(id):
+                outgoing.returned = error
+                return
 
     def fail_at_most_once(self, error: Error) -> None:
         """Fail the publishes that must not be sent again after a lost connection."""

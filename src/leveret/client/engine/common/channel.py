@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from leveret.client.engine.common.frontend import Procedure, Waiter
-from leveret.client.errors import Error
+from leveret.client.errors import Error, NotSupported
 from leveret.wire.amqp0.values import FieldMapping
 
 if TYPE_CHECKING:
+    from leveret.client.engine.common.batches import Rows
     from leveret.client.engine.common.connection import BaseConnectionCore
     from leveret.client.engine.common.encoding import Encoder
+    from leveret.client.engine.common.outgoing import Outgoing
     from leveret.client.message import Message
 
 
@@ -222,6 +224,19 @@ class BaseChannelCore(ABC):
         Raises:
             InvalidMessage: The message exceeds a limit of the connection.
         """
+
+    @property
+    def batches(self) -> bool:
+        """Whether the server accepts record batches on this channel, once the connection is open."""
+        return False
+
+    def encode_batch(self, rows: Rows, first: int, stop: int, flags: int) -> Outgoing:
+        """Return a record batch of the rows from `first` up to `stop` (exclusive).
+
+        Raises:
+            InvalidMessage: An address cannot be encoded.
+        """
+        raise NotSupported("the channel has no record batches")
 
     # Consuming
 

@@ -48,13 +48,17 @@ class PublisherCore:
         """Handle a confirm or a failure."""
         in_flight = self.in_flight = self.in_flight - 1
         if error is not None:
-            if self.error is None:
-                self.error = error
-            self._failed.append(outgoing.describe())
+            self.note_failure(outgoing, error)
         if self._room.waiting and in_flight <= self.window >> 1:
             self._room.wake()
         if self._idle.waiting and in_flight == 0:
             self._idle.wake()
+
+    def note_failure(self, outgoing: Outgoing, error: Error) -> None:
+        """Note a publish that failed."""
+        if self.error is None:
+            self.error = error
+        self._failed.append(outgoing.describe())
 
     def window_waiter(self) -> Waiter:
         """Return a waiter for half of the window to be free."""

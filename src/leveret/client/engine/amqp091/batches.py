@@ -1,0 +1,51 @@
+"""Record batches over AMQP 0-9-1: encoding, and the server's report of rows that it did not publish."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+
+from leveret.client.engine.amqp091.encoding import encode_address
+from leveret.client.engine.amqp091.pending_confirms import BatchPublish
+from leveret.client.errors import BatchFailed, InvalidMessage
+from leveret.client.properties import decode_properties
+from leveret.wire.amqp0.properties import encode_header
+from leveret.wire.record_batches import CONTENT_TYPE, EXCHANGE, decode_ranges, encode
+
+if TYPE_CHECKING:
+    from leveret.client.engine.common.batches import Rows
+
+_BASIC: Final = 60
+_ADDRESS: Final = encode_address(EXCHANGE, "")
+
+
+def encode_batch(rows: Rows, first: int, stop: int, flags: int, id: str) -> BatchPublish:
+    """Return a record batch of the rows from `first` up to `stop` (exclusive) with a correlation id.
+
+    Raises:
+        InvalidMessage: An address cannot be encoded.
+    """
+    exchanges = rows.exchanges[first:stop]
+    keys = rows.keys[first:stop]
+    known: dict[tuple[str, str], bytes] = {}
+    addresses: list[bytes] = []
+    for pair in zip(exchanges, keys, strict=True):
+        address = known.get(pair)
+        if address is None:
+            address = known[pair] = encode_address(*pair)
+        addresses.append(address)
+    body = encode(addresses, rows.properties[first:stop], rows.bodies[first:stop])
+    header = encode_header(_BASIC, len(body), {"content_type": CONTENT_TYPE, "correlation_id": id})
+    return BatchPublish(_ADDRESS, flags, header, body, id)
+
+
+def read_report(header: bytes, body: bytes, text: str) -> tuple[str, BatchFailed]:
+    """Return the correlation id of a record batch and the error for its rows, with row numbers only."""
+    try:
+        id = decode_properties(header).correlation_id or ""
+        fields = json.loads(body)
+        unroutable = decode_ranges(fields.get("unroutable", ""))
+        refused = decode_ranges(fields.get("refused", ""))
+    except (InvalidMessage, ValueError, AttributeError):
+        return "", BatchFailed(text)
+    return id, BatchFailed(text, unroutable=unroutable, refused=refused)
