@@ -235,7 +235,8 @@ class TestConfirms:
 
     def test_rows_that_a_full_queue_refuses_are_reported_before_the_nack(self, channel: Channel) -> None:
         channel.declare("full", arguments={"x-max-length": 2, "x-overflow": "reject-publish"})
-        publish(channel, [("", "full", b"%d" % number, {}) for number in range(4)] + [("", "q", b"", {})])
+        rows: list[Row] = [("", "full", b"%d" % number, {}) for number in range(4)]
+        publish(channel, [*rows, ("", "q", b"", {})])
         code, text, report = returned(channel)
         assert code == 506 and text.endswith("2 of 5 rows refused, row 2: queue 'full' in vhost '/' is full")
         assert report == {"refused": "2-3", "reason": "queue 'full' in vhost '/' is full"}

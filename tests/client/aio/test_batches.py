@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from leveret import Properties
+from leveret.client.engine.common.encoding import Body
 from leveret.client.errors import BatchFailed, InvalidMessage, NotFound, Unpublished
 from leveret.wire.record_batches import MAX_BYTES, MAX_ROWS
 from tests.client.aio.test_publishing import taken
@@ -18,7 +19,8 @@ from tests.support.proxy import Proxy
 async def test_a_list_of_bodies(connect: Connect) -> None:
     channel = await (await connect()).channel()
     queue = await channel.declare_queue(exclusive=True)
-    assert await channel.publish_batch([b"bytes", "text", bytearray(b"array")], queue, persistent=True) == 3
+    bodies: list[Body] = [b"bytes", "text", bytearray(b"array")]
+    assert await channel.publish_batch(bodies, queue, persistent=True) == 3
     message = await channel.get(queue, no_ack=True)
     assert message is not None and message.properties.delivery_mode == 2 and message.exchange == ""
     assert await taken(channel, queue.name) == [b"text", b"array"]

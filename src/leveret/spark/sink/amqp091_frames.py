@@ -7,6 +7,7 @@ header frame and the start of the body frame for each body size.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from leveret.client.engine.amqp091.encoding import encode_address
@@ -23,6 +24,8 @@ _END: Final = b"\xce"
 _BASIC: Final = 60
 _PUBLISH: Final = 40
 _FIXED: Final = 12
+# Approximate number of bytes that are framed at a time.
+CHUNK_BYTES: Final = 128 << 10
 # Addresses and body sizes in the caches.
 _MAX_CACHED: Final = 4096
 
@@ -37,6 +40,9 @@ class Framer:
         mandatory: Whether the broker returns unroutable messages.
     """
 
+    # Single messages are identified by their delivery tags.
+    id: Final = ""
+
     def __init__(self, channel: int, payload_max: int, prefix: str = "", mandatory: bool = False) -> None:
         self._channel = channel
         self._payload_max = payload_max
@@ -45,6 +51,13 @@ class Framer:
         self._methods: dict[tuple[str, str], bytes] = {}
         self._heads: dict[int, bytes] = {}
         self._same = b""
+
+    def chunks(self, rows: Rows, maximum: int) -> Iterator[Rows]:
+        """Divide rows into pieces of at most `maximum` that are framed at a time."""
+        total = len(rows)
+        step = max(1, min(maximum, CHUNK_BYTES * total // (rows.size + 200 * total + 1) or 1))
+        for start in range(0, total, step):
+            yield rows.slice(start, start + step)
 
     def frames(self, rows: Rows) -> bytes:
         """Return all frames of all rows. Raises EncodeError for a name that is too long."""

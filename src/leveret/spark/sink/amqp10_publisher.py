@@ -10,7 +10,7 @@ from leveret.client.engine.common.outgoing import Outgoing
 from leveret.client.engine.common.publisher import PublisherCore
 from leveret.client.errors import Error, InvalidMessage, Nacked, Returned, copy_error
 from leveret.client.timeouts import DEFAULT
-from leveret.spark.sink.amqp091_publisher import RefusedMessage
+from leveret.spark.sink.amqp091_window import RefusedMessage
 from leveret.spark.sink.rows import Rows
 from leveret.wire.amqp0.commands import MANDATORY
 

@@ -17,7 +17,8 @@ from leveret.client.errors import ChannelClosed, Error, NotFound
 from leveret.spark.connection import ControlClient
 from leveret.spark.errors import OptionError, RequestRefused, SparkError
 from leveret.spark.sink.amqp091_encoder import Amqp091Encoder
-from leveret.spark.sink.amqp091_publisher import Amqp091Publisher, Rate, RefusedMessage
+from leveret.spark.sink.amqp091_publisher import Amqp091Publisher, Rate
+from leveret.spark.sink.amqp091_window import RefusedMessage
 from leveret.spark.sink.amqp10_encoder import Amqp10Encoder
 from leveret.spark.sink.amqp10_publisher import Amqp10Publisher
 from leveret.spark.sink.plan import AT_LEAST_ONCE, DROP, EXACTLY_ONCE, FAIL, SinkPlan
