@@ -342,7 +342,7 @@ OPTIONS: Final = (
         "integer",
         "1000",
         (SINK,),
-        "Maximum number of unconfirmed publishes per task.",
+        "Maximum number of unconfirmed publishes per task. A record batch is one, and at most 8 of them are unconfirmed.",
         values.integer(1, 1_000_000),
     ),
     Option(

@@ -68,6 +68,14 @@ class BatchFramer:
             address = self._addresses[exchange, key] = encode_address(self._prefix + exchange, key)
         return address
 
+    def _addresses_of(self, rows: Rows) -> list[bytes]:
+        pairs = list(zip(rows.exchanges, rows.routing_keys, strict=True))
+        distinct = set(pairs)
+        if len(distinct) == 1:
+            return [self._address(*pairs[0])] * len(pairs)
+        addresses = {pair: self._address(*pair) for pair in distinct}
+        return [addresses[pair] for pair in pairs]
+
     def frames(self, rows: Rows) -> bytes:
         """Return the frames of a record batch, or of a row that is too large for one."""
         from leveret.spark.sink.rows import Rows
@@ -76,7 +84,7 @@ class BatchFramer:
         self.id = str(self._number)
         properties = rows.properties
         batch = encode(
-            [self._address(exchange, key) for exchange, key in zip(rows.exchanges, rows.routing_keys, strict=True)],
+            self._addresses_of(rows),
             [properties] * len(rows) if isinstance(properties, bytes) else properties,
             rows.bodies,
         )
