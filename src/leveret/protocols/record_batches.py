@@ -23,16 +23,15 @@ from leveret.wire.record_batches import (
     is_address,
 )
 
-# Rows that are checked or published between two checks of the budget.
+# Maximum number of rows that are checked or published between two checks of the budget, and units of work after which
+# there are fewer.
 CHUNK: Final = 64
+CHUNK_WORK: Final = 1000
 # Units of work to check and to publish a row.
 CHECK_WORK: Final = 2
 PUBLISH_WORK: Final = 3
 # Bytes of properties (as a power of two) that are scanned for one unit of work.
 SCAN_SHIFT: Final = 5
-
-# Number of queues above which publishing a row counts as more work.
-WIDE_FANOUT: Final = 16
 
 
 class RowRefused(BrokerError):
@@ -140,7 +139,7 @@ def push_row(message: Message, queues: list[Queue], due: int = 0) -> None:
     for queue in queues:
         if not (queue.delay(message, due) if due else queue.push(message)):
             full = queue
-    if len(queues) > WIDE_FANOUT:
-        queues[0].broker.work += len(queues)
+    if len(queues) > 1:
+        queues[0].broker.work += PUBLISH_WORK * (len(queues) - 1)
     if full is not None:
         raise RowRefused(f"queue '{full.name}' in vhost '{full.vhost.name}' is full")

@@ -34,6 +34,9 @@ MAX_BYTES: Final = 512 << 10
 HEAD_BYTES: Final = 8
 ROW_BYTES: Final = 12
 
+# Bytes of properties that `RowReader.take` returns before it stops.
+TAKEN_BYTES: Final = 16 << 10
+
 _MAGIC: Final = b"LVB1"
 _SIZE: Final = struct.Struct("<I")
 
@@ -42,25 +45,19 @@ class InvalidRecordBatch(ValueError):
     """The data is not a valid record batch. The text says what was expected."""
 
 
-def encode(addresses: list[bytes], properties: list[bytes], bodies: list[bytes]) -> bytes:
-    """Return a record batch of these rows."""
-    count = len(addresses)
-    pieces = [
-        _MAGIC,
-        _SIZE.pack(count),
-        encode_sizes(addresses),
-        encode_sizes(properties),
-        encode_sizes(bodies),
-    ]
-    pieces += addresses
-    pieces += properties
-    pieces += bodies
-    return b"".join(pieces)
-
-
-def encode_sizes(values: list[bytes]) -> bytes:
-    """Return the column with the sizes of these values."""
-    return struct.pack(f"<{len(values)}I", *[len(value) for value in values])
+def encode(addresses: list[bytes] | bytes, properties: list[bytes] | bytes, bodies: list[bytes]) -> bytes:
+    """Return a record batch. A column of equal values may be one value."""
+    count = len(bodies)
+    sizes = [_MAGIC, _SIZE.pack(count)]
+    values: list[bytes] = []
+    for column in (addresses, properties, bodies):
+        if isinstance(column, bytes):
+            sizes.append(_SIZE.pack(len(column)) * count)
+            values.append(column * count)
+        else:
+            sizes.append(struct.pack(f"<{count}I", *map(len, column)))
+            values += column
+    return b"".join(sizes + values)
 
 
 class RowReader:
@@ -104,7 +101,7 @@ class RowReader:
         self.taken = 0
 
     def take(self, maximum: int) -> list[tuple[bytes, bytes, bytes]]:
-        """Return address, properties and body of the next rows."""
+        """Return address, properties and body of the next rows: fewer than `maximum` if they have many properties."""
         data = self._data
         sizes = self._sizes
         count = self.count
@@ -121,6 +118,9 @@ class RowReader:
             address_at = address_end
             properties_at = properties_end
             body_at = body_end
+            if properties_at - self._properties_at > TAKEN_BYTES:
+                stop = index + 1
+                break
         self._addresses_at = address_at
         self._properties_at = properties_at
         self._bodies_at = body_at

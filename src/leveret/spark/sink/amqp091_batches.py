@@ -68,11 +68,11 @@ class BatchFramer:
             address = self._addresses[exchange, key] = encode_address(self._prefix + exchange, key)
         return address
 
-    def _addresses_of(self, rows: Rows) -> list[bytes]:
+    def _addresses_of(self, rows: Rows) -> list[bytes] | bytes:
         pairs = list(zip(rows.exchanges, rows.routing_keys, strict=True))
         distinct = set(pairs)
         if len(distinct) == 1:
-            return [self._address(*pairs[0])] * len(pairs)
+            return self._address(*pairs[0])
         addresses = {pair: self._address(*pair) for pair in distinct}
         return [addresses[pair] for pair in pairs]
 
@@ -82,12 +82,7 @@ class BatchFramer:
 
         self._number += 1
         self.id = str(self._number)
-        properties = rows.properties
-        batch = encode(
-            self._addresses_of(rows),
-            [properties] * len(rows) if isinstance(properties, bytes) else properties,
-            rows.bodies,
-        )
+        batch = encode(self._addresses_of(rows), rows.properties, rows.bodies)
         if len(batch) > MAX_BYTES:
             return self._singles.frames(rows)
         header = _FLAGS + encode_short_string(CONTENT_TYPE) + encode_short_string(self.id)

@@ -16,6 +16,7 @@ from leveret.protocols.amqp091.reply_codes import CODES, reply_text
 from leveret.protocols.record_batches import (
     CHECK_WORK,
     CHUNK,
+    CHUNK_WORK,
     PUBLISH_WORK,
     SCAN_SHIFT,
     Report,
@@ -196,11 +197,15 @@ class BatchPublish:
         """Publish some rows. Returns the units of work."""
         channel = self.channel
         vhost = channel.vhost
+        broker = channel.broker
+        begun = broker.work
         first = self.published
         stop = min(first + CHUNK, len(self.messages))
         for index in range(first, stop):
             message = self.messages[index]
             route = self.routes[index]
+            if broker.work - begun > CHUNK_WORK:
+                break
             self.published = index + 1
             if channel.transacted:
                 try:
@@ -217,7 +222,7 @@ class BatchPublish:
                 self.report.refuse(index, str(error))
             if message.row is not None:
                 self.stored = message
-        return PUBLISH_WORK * (stop - first)
+        return PUBLISH_WORK * (self.published - first)
 
     def done(self) -> None:
         """Report rows that were not published, and confirm the record batch when all rows are on disk."""

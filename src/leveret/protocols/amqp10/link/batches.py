@@ -18,6 +18,7 @@ from leveret.protocols.convert import to_amqp0
 from leveret.protocols.record_batches import (
     CHECK_WORK,
     CHUNK,
+    CHUNK_WORK,
     PUBLISH_WORK,
     SCAN_SHIFT,
     Report,
@@ -257,9 +258,14 @@ class BatchDelivery:
         """Publish some rows. Returns the units of work."""
         vhost = self.vhost
         link = self.link
+        broker = vhost.broker
+        begun = broker.work
         first = self.published
         stop = min(first + CHUNK, len(self.rows))
+        route: Route | None = None
         for index in range(first, stop):
+            if broker.work - begun > CHUNK_WORK:
+                break
             row = self.rows[index]
             message = row.message
             route = row.route
@@ -282,9 +288,10 @@ class BatchDelivery:
             # A delayed message that is not durable may be in the overflow log.
             if message.row is not None and (not row.due or message.row.log is link.session.log):
                 self.stored = True
-            if index == stop - 1:
-                link.count_rows(route, stop - first)
-        return PUBLISH_WORK * (stop - first)
+        count = self.published - first
+        if route is not None:
+            link.count_rows(route, count)
+        return PUBLISH_WORK * count
 
     def done(self) -> None:
         """Report the outcome."""
