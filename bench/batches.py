@@ -110,7 +110,7 @@ def main() -> int:
             found: dict[str, list[tuple[float, float]]] = {}
             for number in range(chosen.rounds):
                 with sync.connect(f"amqp://guest:guest@127.0.0.1:{port}/") as connection, connection.channel() as channel:
-                    runs = {
+                    runs: dict[str, Callable[[], None]] = {
                         "singly": partial(publish_singly, channel, bodies, persistent),
                         "publish_batch": partial(publish_batch, channel, bodies, persistent),
                         "encoded": encoded(channel, bodies, persistent),

@@ -192,6 +192,37 @@ class TestSameMessages:
         sender.send(message(encode([GOOD[0]], [b""], [message(header=Header(ttl=0))])))
         assert channel.bodies() == [b"kept"]
 
+    def test_the_firehose_has_each_row(self, site: Site, channel: Channel) -> None:
+        channel.declare("trace")
+        arguments = {"queue": "trace", "exchange": "amq.rabbitmq.trace", "routing_key": "publish.#", "arguments": {}}
+        channel.call("queue.bind", "queue.bind-ok", **arguments)
+        site.vhost.firehose.switch(True)
+        publish(channel, [("", "q", b"a", {}), ("amq.topic", "a.b", b"b", {})])
+        assert channel.bodies("trace") == [b"a", b"b"]
+
+    def test_rows_go_into_a_sink_transaction(self, site: Site, channel: Channel) -> None:
+        site.vhost.sink_transactions.open("s", "app", "user")
+        publish(channel, [("leveret.stage:s:amq.topic", "a.b", b"a", {}), ("leveret.stage:s:", "q", b"b", {})])
+        assert channel.confirms() == [("ack", 1, False)]
+        (transaction,) = site.vhost.sink_transactions.by_uuid.values()
+        assert transaction.count == 2 and site.vhost.queues["q"].ready_count == 0
+        site.vhost.sink_transactions.open("t", "app", "other")
+        publish(channel, [("leveret.stage:t:", "q", b"", {})])
+        assert "belongs to another user" in channel.client.refusal()[1]
+
+    def test_an_alternate_exchange_gets_rows_without_a_queue(self, site: Site, channel: Channel) -> None:
+        arguments = {"alternate-exchange": "amq.fanout"}
+        channel.call("exchange.declare", "exchange.declare-ok", exchange="x", type="direct", arguments=arguments)
+        publish(channel, [("x", "nowhere", b"a", {})], mandatory=True)
+        assert channel.client.take("basic.return", channel.number) is None and channel.bodies() == [b"a"]
+
+    def test_direct_reply_addresses_are_filled_in(self, site: Site, channel: Channel) -> None:
+        channel.consume("amq.rabbitmq.reply-to", no_ack=True)
+        publish(channel, [("", "q", b"", {"reply_to": "amq.rabbitmq.reply-to"})])
+        taken = channel.get()
+        assert taken is not None
+        assert decode_header(taken.header)[2]["reply_to"].startswith("amq.rabbitmq.reply-to.")
+
     def test_ordinary_messages_with_the_content_type_are_untouched(self, site: Site, channel: Channel) -> None:
         body = batch_of(ROWS)
         channel.publish("q", body, content_type="application/vnd.leveret.record-batch")
@@ -252,10 +283,18 @@ class TestConfirms:
         assert site.vhost.queues["q"].ready_count == MAX_ROWS + 1
         assert channel.confirms() == [("ack", 2, True)]
 
-    def test_a_batch_is_published_as_a_whole_if_its_channel_closes(self, site: Site, channel: Channel) -> None:
-        channel.publish("", batch_of([("", "q", b"", {})] * MAX_ROWS), exchange=EXCHANGE)
+    @pytest.mark.parametrize("closed", [True, False])
+    def test_a_batch_is_published_as_a_whole_if_its_connection_ends(self, site: Site, closed: bool) -> None:
+        rows: list[Row] = [("", "q", b"", {"message_id": f"{number:060}"}) for number in range(MAX_ROWS)]
+        channel = site.channel()
+        channel.publish("", batch_of(rows), exchange=EXCHANGE)
         channel.client.flush()
-        channel.client.drop()
+        assert site.vhost.queues["q"].ready_count == 0
+        if closed:
+            reason = {"reply_code": 200, "reply_text": "", "class_id": 0, "method_id": 0}
+            channel.client.call(0, "connection.close", "connection.close-ok", reason)
+        else:
+            channel.client.drop()
         site.run()
         assert site.vhost.queues["q"].ready_count == MAX_ROWS
 

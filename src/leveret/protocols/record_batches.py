@@ -12,6 +12,7 @@ from leveret.broker.errors import BrokerError, ContentTooLarge, PreconditionFail
 from leveret.broker.message import Message
 from leveret.broker.queues.queue import Queue
 from leveret.broker.routing import Route
+from leveret.broker.vhost import Vhost
 from leveret.protocols.vhost_session import VhostSession
 from leveret.wire.record_batches import (
     ADDRESS_PREFIX,
@@ -109,8 +110,8 @@ def in_row(index: int, error: BrokerError) -> BrokerError:
     return type(error)(f"row {index} of the record batch: {error}", closes_connection=error.closes_connection)
 
 
-def route_of(session: VhostSession, address: bytes) -> Route:
-    """Return the route of a row.
+def route_of(session: VhostSession, vhost: Vhost, address: bytes) -> Route:
+    """Return the route of a row in the vhost of the session.
 
     Raises:
         BrokerError: the address is malformed, its exchange does not exist, or the user may not write to it.
@@ -121,7 +122,7 @@ def route_of(session: VhostSession, address: bytes) -> Route:
         )
     if address.startswith(ADDRESS_PREFIX):
         raise PreconditionFailed(f"a record batch cannot contain messages to exchange '{EXCHANGE}'")
-    route = session.find_route(address)
+    route = session.find_route_in(vhost, address)
     if route.request:
         raise PreconditionFailed(
             f"a record batch cannot contain requests; publish messages to exchange '{route.exchange_name}' singly"

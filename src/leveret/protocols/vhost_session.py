@@ -125,7 +125,10 @@ class VhostSession(Session):
         Raises:
             AccessRefused: the user may not write to the exchange or to this routing key, or the exchange is internal.
         """
-        vhost = self.vhost
+        return self.find_route_in(self.vhost, address)
+
+    def find_route_in(self, vhost: Vhost, address: bytes) -> Route:
+        """Return the route of a publish in the vhost of the session, even if the session has left it since."""
         users = self.services.users
         if self.topology != vhost.topology or self.generation != users.generation or len(self.routes) > MAX_ROUTES:
             self.routes.clear()

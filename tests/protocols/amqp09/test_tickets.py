@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from leveret.broker.message import make_address
 from leveret.protocols.amqp09.realms import Realm, Realms
+from leveret.wire.record_batches import EXCHANGE, encode
 from tests.protocols.amqp09.support import Channel, connect
 from tests.protocols.support import Site
 
@@ -83,6 +85,25 @@ def test_publishing_needs_a_ticket_to_write(site: Site) -> None:
     other = connect(site).channel()
     other.publish("data.q")
     assert other.refused() == 403
+
+
+def test_rows_of_a_record_batch_need_a_ticket_for_their_exchange(site: Site) -> None:
+    def publish(channel: Channel, exchange: str, number: int) -> None:
+        batch = encode([make_address("", "data.q"), make_address(exchange, "data.q")], b"\0\0", [b"", b""])
+        channel.publish("", batch, exchange=EXCHANGE, ticket=number)
+        channel.run()
+
+    channel = connect(site).channel()
+    writing = ticket(channel, write=True)
+    publish(channel, "", writing)
+    assert site.vhost.queues["data.q"].ready_count == 2
+    publish(channel, "amq.direct", writing)
+    code, text = channel.client.refusal()
+    assert code == 403 and "row 1 of the record batch: 'amq.direct' is not in realm '/data'" in text
+    other = connect(site).channel()
+    publish(other, "", 0)
+    assert other.client.refusal()[0] == 403
+    assert site.vhost.queues["data.q"].ready_count == 2
 
 
 def test_objects_outside_the_realm_are_refused(site: Site) -> None:

@@ -123,7 +123,7 @@ class BatchPublish:
             for address, encoded, body in rows:
                 route = self.route
                 if route is None or address != self.address:
-                    route = self.route = route_of(channel.connection, address)
+                    route = self.route = route_of(channel.connection, channel.vhost, address)
                     channel.check_row(self.ticket, address)
                     self.address = address
                 properties = self.properties
@@ -208,6 +208,7 @@ class BatchPublish:
                 break
             self.published = index + 1
             if channel.transacted:
+                channel.count_publish(route)
                 try:
                     channel.publish_in_transaction(message, route, self.flags, message.size)
                 except BrokerError as error:

@@ -258,6 +258,8 @@ class Channel(UnackedOwner):
 
     def publish_batch(self, command: Publish) -> None:
         """Publish the rows of a record batch, in steps if there are many. Further commands wait."""
+        if self.pause is not None:
+            self.check_pause()
         body = self.body.take() if command.spooled else command.body
         batch = BatchPublish(self, command, body)
         self.run_steps(batch.pieces(), batch.done)

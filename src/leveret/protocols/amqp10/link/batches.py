@@ -220,7 +220,7 @@ class BatchDelivery:
             for address, properties, body in rows:
                 route = self.route
                 if route is None or address != self.address:
-                    route = self.route = route_of(self.connection, address)
+                    route = self.route = route_of(self.connection, self.vhost, address)
                     self.address = address
                 work += len(properties) >> SCAN_SHIFT
                 self._add(route, properties + body)
