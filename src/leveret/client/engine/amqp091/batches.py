@@ -25,18 +25,20 @@ def encode_batch(rows: Rows, first: int, stop: int, flags: int, id: str) -> Batc
     Raises:
         InvalidMessage: An address cannot be encoded.
     """
-    exchanges = rows.exchanges[first:stop]
-    keys = rows.keys[first:stop]
-    known: dict[tuple[str, str], bytes] = {}
-    addresses: list[bytes] = []
-    for pair in zip(exchanges, keys, strict=True):
-        address = known.get(pair)
-        if address is None:
-            address = known[pair] = encode_address(*pair)
-        addresses.append(address)
-    body = encode(addresses, rows.properties[first:stop], rows.bodies[first:stop])
+    body = encode(encode_addresses(rows, first, stop), rows.properties[first:stop], rows.bodies[first:stop])
     header = encode_header(_BASIC, len(body), {"content_type": CONTENT_TYPE, "correlation_id": id})
     return BatchPublish(_ADDRESS, flags, header, body, id)
+
+
+def encode_addresses(rows: Rows, first: int, stop: int) -> list[bytes] | bytes:
+    """Return the addresses of the rows from `first` up to `stop` (exclusive); one if all are equal.
+
+    Raises:
+        InvalidMessage: An address cannot be encoded.
+    """
+    pairs = list(zip(rows.exchanges[first:stop], rows.keys[first:stop], strict=True))
+    addresses = {pair: encode_address(*pair) for pair in set(pairs)}
+    return addresses[pairs[0]] if len(addresses) == 1 else [addresses[pair] for pair in pairs]
 
 
 def read_report(header: bytes, body: bytes, text: str) -> tuple[str, BatchFailed]:

@@ -10,6 +10,7 @@ from leveret.client.engine.common.outgoing import Outgoing
 from leveret.client.engine.common.publisher import PublisherCore
 from leveret.client.errors import BatchFailed, Error, InvalidMessage, Nacked, Returned, Unpublished
 from leveret.client.properties import NAMES, Properties, PropertyValue, from_keywords
+from leveret.wire.amqp0.commands import MANDATORY
 from leveret.wire.record_batches import HEAD_BYTES, MAX_BYTES, MAX_ROWS, ROW_BYTES
 
 if TYPE_CHECKING:
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
 # Maximum numbers of unconfirmed record batches and of unconfirmed single messages of one call.
 BATCH_WINDOW: Final = 8
 SINGLE_WINDOW: Final = 500
-# Bytes of the two lengths in an address.
-_LENGTHS: Final = 2
+# Bytes of a row in addition to its columns as `Rows` has them: two lengths in the address, and over 1.0 the start of a data
+# section.
+_ADDED: Final = 2 + 8
 
 
 @runtime_checkable
@@ -72,7 +74,7 @@ class Rows:
             zip(self.exchanges, self.keys, self.properties, self.bodies, strict=True)
         ):
             # A character has at most 4 bytes in UTF-8.
-            added = ROW_BYTES + _LENGTHS + 4 * (len(exchange) + len(key)) + len(properties) + len(body)
+            added = ROW_BYTES + _ADDED + 4 * (len(exchange) + len(key)) + len(properties) + len(body)
             if index > first and (size + added > MAX_BYTES or index - first == MAX_ROWS):
                 yield first, index
                 first = index
@@ -85,7 +87,7 @@ class Rows:
         """Return whether a row fits in a record batch."""
         size = 4 * (len(self.exchanges[index]) + len(self.keys[index]))
         size += len(self.properties[index]) + len(self.bodies[index])
-        return HEAD_BYTES + ROW_BYTES + _LENGTHS + size <= MAX_BYTES
+        return HEAD_BYTES + ROW_BYTES + _ADDED + size <= MAX_BYTES
 
 
 def read_rows(
@@ -217,15 +219,15 @@ def _read_table(
 class BatchCore(PublisherCore):
     """The publishes of one batch: record batches, or single messages."""
 
-    __slots__ = ("_encoder", "_first", "_flags", "_refused", "_returned", "_rows")
+    __slots__ = ("_encoder", "_flags", "_refused", "_returned", "_rows", "_sent")
 
     def __init__(self, channel: BaseChannelCore, encoder: Encoder, rows: Rows, flags: int) -> None:
         super().__init__(channel, BATCH_WINDOW if channel.batches else SINGLE_WINDOW)
         self._encoder = encoder
         self._rows = rows
         self._flags = flags
-        # The numbers of the rows of each publish.
-        self._first: dict[Outgoing, range] = {}
+        # The numbers of the rows of each publish, and whether it is a record batch.
+        self._sent: dict[Outgoing, tuple[range, bool]] = {}
         self._returned: list[int] = []
         self._refused: list[int] = []
 
@@ -233,12 +235,20 @@ class BatchCore(PublisherCore):
         """Encode and yield the publishes in order. Raises `InvalidMessage`."""
         rows = self._rows
         channel = self.channel
-        for first, stop in rows.pieces() if channel.batches else ((index, index + 1) for index in range(len(rows))):
-            if channel.batches and (stop - first > 1 or rows.fits(first)):
-                outgoing = channel.encode_batch(rows, first, stop, self._flags)
-            else:
-                outgoing = self._encode(first)
-            self._first[outgoing] = range(first, stop)
+        if not channel.batches:
+            for index in range(len(rows)):
+                outgoing = self._encode(index)
+                self._sent[outgoing] = range(index, index + 1), False
+                yield outgoing
+            return
+        ordered = True
+        for first, stop in rows.pieces():
+            fits = stop - first > 1 or rows.fits(first)
+            outgoing = channel.encode_batch(rows, first, stop, self._flags) if fits else self._encode(first)
+            # Over 1.0, links are not ordered, so a single message has the window for itself.
+            self.window = BATCH_WINDOW if fits and ordered else 1
+            ordered = fits
+            self._sent[outgoing] = range(first, stop), fits
             yield outgoing
 
     def _encode(self, index: int) -> Outgoing:
@@ -250,21 +260,22 @@ class BatchCore(PublisherCore):
 
     def settled(self, outgoing: Outgoing, error: Error | None) -> None:
         super().settled(outgoing, error)
-        self._first.pop(outgoing, None)
+        self._sent.pop(outgoing, None)
 
     def note_failure(self, outgoing: Outgoing, error: Error) -> None:
-        numbers = self._first[outgoing]
-        if isinstance(error, BatchFailed):
-            self._returned += [numbers[index] for index in error.unroutable]
-            self._refused += [numbers[index] for index in error.refused]
+        numbers, is_batch = self._sent[outgoing]
+        report = self.channel.read_report(error) if is_batch else None
+        if report is not None:
+            if self._flags & MANDATORY:
+                self._returned += [numbers[index] for index in report.unroutable]
+            self._refused += [numbers[index] for index in report.refused]
         elif isinstance(error, Returned):
             self._returned += numbers
-        elif isinstance(error, Nacked):
+        elif isinstance(error, Nacked) and not (is_batch and error.condition):
             self._refused += numbers
         elif self.error is None or isinstance(self.error, BatchFailed):
             self.error = error
-            return
-        if self.error is None:
+        if self.error is None and (self._returned or self._refused):
             self.error = BatchFailed()
 
     def take_error(self) -> Error:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from leveret.client.engine.common.frontend import Procedure, Waiter
-from leveret.client.errors import Error, NotSupported
+from leveret.client.errors import BatchFailed, Error, NotSupported
 from leveret.wire.amqp0.values import FieldMapping
 
 if TYPE_CHECKING:
@@ -237,6 +237,10 @@ class BaseChannelCore(ABC):
             InvalidMessage: An address cannot be encoded.
         """
         raise NotSupported("the channel has no record batches")
+
+    def read_report(self, error: Error) -> BatchFailed | None:
+        """Return the numbers of the rows in the error of a record batch; None if it has none."""
+        return error if isinstance(error, BatchFailed) else None
 
     # Consuming
 

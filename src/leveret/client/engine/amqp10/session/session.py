@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.client.amqp10 import no_local as no_local_filter
 from leveret.client.engine.amqp10.conditions import publish_error
+from leveret.client.engine.amqp10.link import batches
 from leveret.client.engine.amqp10.link.outgoing import Amqp10Encoder, Transfer
 from leveret.client.engine.amqp10.link.receiver import Getter, ReceiverCore
 from leveret.client.engine.amqp10.link.replies import Replies
@@ -18,6 +19,7 @@ from leveret.client.engine.common.channel import BaseChannelCore
 from leveret.client.engine.common.frontend import Procedure, Waiter
 from leveret.client.engine.common.waiters import Waiters
 from leveret.client.errors import (
+    BatchFailed,
     ChannelClosed,
     Error,
     InvalidMessage,
@@ -25,6 +27,7 @@ from leveret.client.errors import (
     TransactionLost,
     copy_error,
 )
+from leveret.wire import record_batches
 from leveret.wire.amqp10 import descriptors
 from leveret.wire.amqp10.composite import Composite
 from leveret.wire.amqp10.messaging import Modified, Source, Target
@@ -36,6 +39,7 @@ from leveret.wire.amqp10.values import Value as WireValue
 if TYPE_CHECKING:
     from leveret.client.delivery import Delivery
     from leveret.client.engine.amqp10.connection.connection import Amqp10ConnectionCore
+    from leveret.client.engine.common.batches import Rows
 
 # Maximum number of links for publishes and for gets per channel.
 MAX_SENDERS: Final = 64
@@ -89,6 +93,17 @@ class SessionCore(WireSession, BaseChannelCore):
 
     def new_encoder(self) -> Amqp10Encoder:
         return Amqp10Encoder(self.connection.addresses)
+
+    @property
+    def batches(self) -> bool:
+        properties = self.connection.server_properties
+        return not self.transactional and properties.get(record_batches.SERVER_PROPERTY) == record_batches.ADDRESS
+
+    def encode_batch(self, rows: Rows, first: int, stop: int, flags: int) -> Transfer:
+        return batches.encode_batch(rows, first, stop, flags)
+
+    def read_report(self, error: Error) -> BatchFailed | None:
+        return batches.read_report(error)
 
     @property
     def expecting(self) -> bool:
