@@ -18,7 +18,7 @@ from leveret.protocols.ingress_throttle import (
     SHARED_READ,
     SLOWED_FOR,
 )
-from leveret.protocols.vhost_session import LARGE_QUANTUM, QUANTUM
+from leveret.protocols.vhost_session import LARGE_QUANTUM
 from leveret.wire.amqp10.messaging import Properties
 from leveret.wire.amqp10.transport import Flow
 from leveret.wire.record_batches import EXCHANGE, encode

@@ -34,9 +34,6 @@ MAX_BYTES: Final = 512 << 10
 HEAD_BYTES: Final = 8
 ROW_BYTES: Final = 12
 
-# Bytes of properties that `RowReader.take` returns before it stops.
-TAKEN_BYTES: Final = 16 << 10
-
 _MAGIC: Final = b"LVB1"
 _SIZE: Final = struct.Struct("<I")
 
@@ -61,14 +58,25 @@ def encode(addresses: list[bytes] | bytes, properties: list[bytes] | bytes, bodi
 
 
 class RowReader:
-    """Reader of the rows of a record batch, a few at a time.
+    """Reader of the rows of a record batch.
 
     Attributes:
         count: number of rows.
-        taken: number of rows that `take` has returned.
+        taken: number of rows that were read.
+        address, properties: those of the latest row; the same objects as those of the row before if they are equal.
     """
 
-    __slots__ = ("_addresses_at", "_bodies_at", "_data", "_properties_at", "_sizes", "count", "taken")
+    __slots__ = (
+        "_addresses_at",
+        "_bodies_at",
+        "_data",
+        "_properties_at",
+        "_sizes",
+        "address",
+        "count",
+        "properties",
+        "taken",
+    )
 
     def __init__(self, data: bytes) -> None:
         """Check the sizes of the columns.
@@ -99,33 +107,30 @@ class RowReader:
             )
         self.count = count
         self.taken = 0
+        self.address = b""
+        self.properties = b""
 
-    def take(self, maximum: int) -> list[tuple[bytes, bytes, bytes]]:
-        """Return address, properties and body of the next rows: fewer than `maximum` if they have many properties."""
+    def next(self) -> bytes:
+        """Advance to the next row, and return its body."""
         data = self._data
         sizes = self._sizes
-        count = self.count
-        address_at = self._addresses_at
-        properties_at = self._properties_at
-        body_at = self._bodies_at
-        rows: list[tuple[bytes, bytes, bytes]] = []
-        stop = min(self.taken + maximum, count)
-        for index in range(self.taken, stop):
-            address_end = address_at + sizes[index]
-            properties_end = properties_at + sizes[count + index]
-            body_end = body_at + sizes[2 * count + index]
-            rows.append((data[address_at:address_end], data[properties_at:properties_end], data[body_at:body_end]))
-            address_at = address_end
-            properties_at = properties_end
-            body_at = body_end
-            if properties_at - self._properties_at > TAKEN_BYTES:
-                stop = index + 1
-                break
-        self._addresses_at = address_at
-        self._properties_at = properties_at
-        self._bodies_at = body_at
-        self.taken = stop
-        return rows
+        index = self.taken
+        at = self._addresses_at
+        size = sizes[index]
+        self._addresses_at = at + size
+        # Equal values are one object, so that callers recognize them.
+        if size != len(self.address) or not data.startswith(self.address, at):
+            self.address = data[at : at + size]
+        at = self._properties_at
+        size = sizes[self.count + index]
+        self._properties_at = at + size
+        if size != len(self.properties) or not data.startswith(self.properties, at):
+            self.properties = data[at : at + size]
+        at = self._bodies_at
+        end = at + sizes[2 * self.count + index]
+        self._bodies_at = end
+        self.taken = index + 1
+        return data[at:end]
 
 
 def is_address(address: bytes) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.bodies import Body, whole
-from leveret.broker.errors import BrokerError, PreconditionFailed
+from leveret.broker.errors import BrokerError, NotFound, PreconditionFailed
 from leveret.broker.message import Message, make_address
 from leveret.broker.routing import Route, check_keys
 from leveret.protocols.amqp091 import content
@@ -22,6 +22,7 @@ from leveret.protocols.record_batches import (
     Report,
     in_row,
     open_batch,
+    push_row,
     route_of,
     too_large,
 )
@@ -48,18 +49,35 @@ class RowProperties:
 
     Attributes:
         encoded: flags and properties.
-        found: the properties that routing and queueing need.
-        expires_at: see `Message`.
+        persistent, priority, expires_at, headers_at: see `Message`.
         copies: whether there may be headers CC or BCC.
     """
 
-    __slots__ = ("copies", "encoded", "expires_at", "found")
+    __slots__ = ("copies", "encoded", "expires_at", "headers_at", "persistent", "priority")
 
-    def __init__(self, encoded: bytes, found: Publish, expires_at: int, copies: bool) -> None:
+    def __init__(self, encoded: bytes, found: Publish, expires_at: int) -> None:
         self.encoded = encoded
-        self.found = found
+        self.persistent = found.delivery_mode == 2
+        self.priority = found.priority
         self.expires_at = expires_at
-        self.copies = copies
+        self.headers_at = found.headers_at
+        self.copies = found.headers_at >= 0 and b"CC" in encoded
+
+
+class Run:
+    """Consecutive rows with one address: their route, and the number of the first one.
+
+    Attributes:
+        copies: whether some of them have headers CC or BCC.
+    """
+
+    __slots__ = ("address", "copies", "first", "route")
+
+    def __init__(self, address: bytes, route: Route, first: int) -> None:
+        self.address = address
+        self.route = route
+        self.first = first
+        self.copies = False
 
 
 class BatchPublish:
@@ -73,15 +91,17 @@ class BatchPublish:
         self.size = command.size
         self.body = body
         self.messages: list[Message] = []
-        self.routes: list[Route] = []
+        self.runs: list[Run] = []
         # That of the vhost when the routes were found.
         self.topology: int = channel.vhost.topology
         self.published = 0
-        # The latest row, and the known properties.
-        self.address = b""
-        self.route: Route | None = None
+        # The run of the latest row, its properties, and all known ones.
+        self.run: Run | None = None
+        self.encoded = b""
         self.properties: RowProperties | None = None
         self.known: dict[bytes, RowProperties] = {}
+        # Index of the run that is being published.
+        self.position = 0
         # A message that is in the log; None if there is none.
         self.stored: Message | None = None
         self.report = Report()
@@ -112,52 +132,62 @@ class BatchPublish:
         """Check some rows, and make their messages. Returns the units of work."""
         channel = self.channel
         messages = self.messages
-        routes = self.routes
         publisher = channel.publisher
         format = channel.format
-        work = 0
         header = b""
         header_size = -1
-        rows = reader.take(CHUNK)
+        work = 0
+        stop = min(reader.taken + CHUNK, reader.count)
         try:
-            for address, encoded, body in rows:
-                route = self.route
-                if route is None or address != self.address:
-                    route = self.route = route_of(channel.connection, channel.vhost, address)
-                    channel.check_row(self.ticket, address)
-                    self.address = address
+            while reader.taken < stop and work < CHUNK_WORK:
+                body = reader.next()
+                run = self.run
+                if run is None or reader.address is not run.address:
+                    run = self._begin_run(reader.address)
                 properties = self.properties
-                if properties is None or properties.encoded != encoded:
+                if properties is None or reader.properties is not self.encoded:
                     header_size = -1
-                    properties = self.known.get(encoded)
-                    if properties is None:
-                        work += len(encoded) >> SCAN_SHIFT
-                        properties = self.known[encoded] = self._scan(encoded)
-                    self.properties = properties
+                    work += len(reader.properties) >> SCAN_SHIFT
+                    properties = self.properties = self._properties_of(reader.properties)
+                    self.encoded = reader.properties
                 size = len(body)
                 if size != header_size:
                     header = _FIXED(BASIC, 0, size) + properties.encoded
                     header_size = size
-                found = properties.found
                 message = Message(
-                    self.address,
+                    run.address,
                     header,
                     body,
                     size,
-                    found.delivery_mode == 2,
-                    found.priority,
+                    properties.persistent,
+                    properties.priority,
                     properties.expires_at,
-                    found.headers_at,
+                    properties.headers_at,
                     publisher,
                     format,
                 )
                 if properties.copies:
-                    self._check_copies(message, route)
+                    self._check_copies(message, run)
                 messages.append(message)
-                routes.append(route)
+                work += CHECK_WORK
         except BrokerError as error:
             raise in_row(len(messages), error) from None
-        return work + CHECK_WORK * len(rows)
+        return work
+
+    def _begin_run(self, address: bytes) -> Run:
+        """Begin a run of rows with this address."""
+        channel = self.channel
+        route = route_of(channel.connection, channel.vhost, address)
+        channel.check_row(self.ticket, address)
+        run = self.run = Run(address, route, len(self.messages))
+        self.runs.append(run)
+        return run
+
+    def _properties_of(self, encoded: bytes) -> RowProperties:
+        properties = self.known.get(encoded)
+        if properties is None:
+            properties = self.known[encoded] = self._scan(encoded)
+        return properties
 
     def _scan(self, encoded: bytes) -> RowProperties:
         """Check the properties of a row.
@@ -184,46 +214,82 @@ class BatchPublish:
             expires_at = channel.expiry(found.expiration)
         if len(header) >= MIN_REPLY_HEADER and header.find(REPLY_TO) >= 0:
             encoded = channel.replies.with_address(header)[FLAGS_AT:]
-        return RowProperties(encoded, found, expires_at, found.headers_at >= 0 and b"CC" in encoded)
+        return RowProperties(encoded, found, expires_at)
 
-    def _check_copies(self, message: Message, route: Route) -> None:
+    def _check_copies(self, message: Message, run: Run) -> None:
         """Check the routing keys in CC and BCC."""
         channel = self.channel
+        run.copies = True
+        route = run.route
         copies = content.check_copies(message)
         channel.connection.check_topics(route, copies)
         check_keys(channel.broker, [route.routing_key, *copies])
 
     def _publish(self) -> int:
         """Publish some rows. Returns the units of work."""
-        channel = self.channel
-        vhost = channel.vhost
-        broker = channel.broker
+        broker = self.channel.broker
         begun = broker.work
         first = self.published
         stop = min(first + CHUNK, len(self.messages))
-        for index in range(first, stop):
-            message = self.messages[index]
-            route = self.routes[index]
-            if broker.work - begun > CHUNK_WORK:
-                break
-            self.published = index + 1
-            if channel.transacted:
-                channel.count_publish(route)
-                try:
-                    channel.publish_in_transaction(message, route, self.flags, message.size)
-                except BrokerError as error:
-                    raise in_row(index, error) from None
-                continue
+        while self.published < stop and broker.work - begun < CHUNK_WORK:
+            self._publish_from_run(stop)
+        return PUBLISH_WORK * (self.published - first)
+
+    def _publish_from_run(self, stop: int) -> None:
+        """Publish rows of one run, up to `stop` (exclusive) or fewer if they are much work."""
+        channel = self.channel
+        runs = self.runs
+        run = runs[self.position]
+        end = len(self.messages) if self.position + 1 == len(runs) else runs[self.position + 1].first
+        stop = min(stop, end)
+        route = run.route
+        if channel.transacted:
+            self._add_to_transaction(route, stop)
+        else:
             try:
-                if vhost.topology != self.topology:
-                    route = vhost.route(message.address)
-                if not channel.publish_row(message, route, self.flags):
-                    self.report.unroutable.append(index)
+                if channel.vhost.topology != self.topology:
+                    route = channel.vhost.route(run.address)
+                self._publish_rows(route, run.copies, stop)
+            except NotFound as error:  # the exchange was deleted after the check
+                for index in range(self.published, stop):
+                    self.report.refuse(index, str(error))
+                self.published = stop
+        if self.published == end:
+            self.position += 1
+
+    def _add_to_transaction(self, route: Route, stop: int) -> None:
+        channel = self.channel
+        for index in range(self.published, stop):
+            message = self.messages[index]
+            channel.count_publish(route)
+            try:
+                channel.publish_in_transaction(message, route, self.flags, message.size)
             except BrokerError as error:
-                self.report.refuse(index, str(error))
+                raise in_row(index, error) from None
+        self.published = stop
+
+    def _publish_rows(self, route: Route, copies: bool, stop: int) -> None:
+        channel = self.channel
+        broker = channel.broker
+        begun = broker.work
+        messages = self.messages
+        report = self.report
+        index = self.published
+        while index < stop and broker.work - begun < CHUNK_WORK:
+            message = messages[index]
+            try:
+                queues = channel.queues_of_row(message, route, copies)
+                if queues:
+                    push_row(message, queues)
+                elif channel.note_unroutable(self.flags):
+                    report.unroutable.append(index)
+            except BrokerError as error:
+                report.refuse(index, str(error))
             if message.row is not None:
                 self.stored = message
-        return PUBLISH_WORK * (self.published - first)
+            index += 1
+        channel.count_rows(index - self.published)
+        self.published = index
 
     def done(self) -> None:
         """Report rows that were not published, and confirm the record batch when all rows are on disk."""
@@ -238,7 +304,7 @@ class BatchPublish:
             return
         if channel.transacted:
             return  # rows are returned one by one at the commit
-        connection.note_batch(self.routes[-1])
+        connection.note_batch(self.runs[-1].route)
         if not self.report.is_empty():
             self._send_report()
         if channel.confirms is not None:

@@ -33,7 +33,6 @@ from leveret.protocols.amqp091.channel.unacked import PIECE_WORK, UnackedDeliver
 from leveret.protocols.amqp091.channel.window import ChannelWindow
 from leveret.protocols.amqp091.reply_codes import FAILURE
 from leveret.protocols.ingress_throttle import ALARM, BACKLOG
-from leveret.protocols.record_batches import push_row
 from leveret.wire.amqp0.commands import IMMEDIATE, MANDATORY, Command, ContentMethod, Publish
 from leveret.wire.amqp0.constants import INTERNAL_ERROR
 from leveret.wire.amqp0.values import Arguments
@@ -271,28 +270,29 @@ class Channel(UnackedOwner):
             BrokerError: it does not permit publishing to the exchange.
         """
 
-    def publish_row(self, message: Message, route: Route, flags: int) -> bool:
-        """Publish a message of a record batch. Returns whether it has a queue, or need not have one.
+    def queues_of_row(self, message: Message, route: Route, copies: bool) -> list[Queue]:
+        """Return the queues of a row of a record batch; `copies` if it may have headers CC or BCC.
 
         Raises:
-            RowRefused: a queue refused it.
-            BrokerError: its routing was refused.
+            BrokerError: its routing is refused.
         """
-        self.publish_count += 1
-        queues = route.queues
-        if route.dynamic or (message.headers_at >= 0 and b"CC" in message.header):
-            queues = self.route_message(route, message)
-        else:
-            route.published += 1
-        if not queues:
-            if not flags & MANDATORY:
-                self.dropped += 1
-                return True
-            self.returned += 1
-            self.vhost.statistics.count_returned()
+        if route.dynamic or copies:
+            return self.route_message(route, message)
+        route.published += 1
+        return route.queues
+
+    def note_unroutable(self, flags: int) -> bool:
+        """Note a row of a record batch that has no queue. Returns whether it is reported to the client."""
+        if not flags & MANDATORY:
+            self.dropped += 1
             return False
-        push_row(message, queues)
+        self.returned += 1
+        self.vhost.statistics.count_returned()
         return True
+
+    def count_rows(self, count: int) -> None:
+        """Count published rows of a record batch."""
+        self.publish_count += count
 
     def perform_again_with(
         self, command: Command, route: Route, header: bytes, body: Body, use: Callable[[StoredBody], None]

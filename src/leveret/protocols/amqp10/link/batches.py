@@ -215,18 +215,19 @@ class BatchDelivery:
     def _check(self, reader: RowReader) -> int:
         """Check some rows, and make their messages. Returns the units of work."""
         work = 0
-        rows = reader.take(CHUNK)
+        stop = min(reader.taken + CHUNK, reader.count)
         try:
-            for address, properties, body in rows:
+            while reader.taken < stop and work < CHUNK_WORK:
+                body = reader.next()
                 route = self.route
-                if route is None or address != self.address:
-                    route = self.route = route_of(self.connection, self.vhost, address)
-                    self.address = address
-                work += len(properties) >> SCAN_SHIFT
-                self._add(route, properties + body)
+                if route is None or reader.address is not self.address:
+                    self.address = reader.address
+                    route = self.route = route_of(self.connection, self.vhost, self.address)
+                work += CHECK_WORK + (len(reader.properties) >> SCAN_SHIFT)
+                self._add(route, reader.properties + body)
         except BrokerError as error:
             raise in_row(len(self.rows), error) from None
-        return work + CHECK_WORK * len(rows)
+        return work
 
     def _add(self, route: Route, data: bytes) -> None:
         """Check a message, and add its row.
