@@ -198,8 +198,19 @@ class BatchFailed(PublishFailed):
         messages: Iterable[tuple[str, str, Properties | None, bytes]] = (),
         unroutable: Iterable[int] = (),
         refused: Iterable[int] = (),
+        reply_code: int = 0,
+        reply_text: str = "",
+        class_id: int = 0,
+        method_id: int = 0,
     ) -> None:
-        super().__init__(message, messages=messages)
+        super().__init__(
+            message,
+            messages=messages,
+            reply_code=reply_code,
+            reply_text=reply_text,
+            class_id=class_id,
+            method_id=method_id,
+        )
         self.unroutable = list(unroutable)
         self.refused = list(refused)
 
