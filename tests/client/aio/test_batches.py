@@ -82,7 +82,9 @@ async def test_refused_messages_have_their_numbers(connect: Connect) -> None:
     full = await channel.declare_queue(exclusive=True, arguments={"x-max-length": 2, "x-overflow": "reject-publish"})
     for number in range(2):
         await channel.publish(f"{number}", full)
-    with pytest.raises(BatchFailed) as caught:
+    with pytest.raises(
+        BatchFailed, match=r"1 unroutable, the first is row 1; 2 refused, the first is row 0: .* full"
+    ) as caught:
         await channel.publish_batch([b"lost"] * 3, [full.name, "nowhere", full.name], mandatory=True)
     assert (caught.value.unroutable, caught.value.refused) == ([1], [0, 2])
 

@@ -315,7 +315,8 @@ class BaseChannel(ABC):
     ) -> int:
         """Publish many messages, wait for their confirms, and return their number.
 
-        Leveret gets them in record batches, which cost a fraction of single messages; other servers get them singly. While the connection is lost, the call waits; see docs/client/reconnecting.md for possible duplicates.
+        Leveret gets them in record batches, which cost a fraction of single messages; other servers get them singly. While
+        the connection is lost, the call waits; see docs/client/reconnecting.md for possible duplicates.
 
         Args:
             messages: An Arrow table or record batch with the columns `body`, `routing_key`, `exchange` and those named

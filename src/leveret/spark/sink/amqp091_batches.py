@@ -128,7 +128,10 @@ class BatchWindow(Window):
         report = self._reports.pop(id, None)
         if report is not None:
             for index in report.unroutable:
-                self.refused.append(RefusedMessage(rows.at(index), str(report), True))
+                reason = (
+                    f"no queue is bound to exchange '{rows.exchanges[index]}' for routing key '{rows.routing_keys[index]}'"
+                )
+                self.refused.append(RefusedMessage(rows.at(index), reason, True))
             for index in report.refused:
                 self.refused.append(RefusedMessage(rows.at(index), str(report), False))
         elif not ack:

@@ -42,12 +42,13 @@ def encode_addresses(rows: Rows, first: int, stop: int) -> list[bytes] | bytes:
 
 
 def read_report(header: bytes, body: bytes, text: str) -> tuple[str, BatchFailed]:
-    """Return the correlation id of a record batch and the error for its rows, with row numbers only."""
+    """Return the correlation id of a record batch, and the error for its rows: their numbers, and why one was refused."""
     try:
         id = decode_properties(header).correlation_id or ""
         fields = json.loads(body)
         unroutable = decode_ranges(fields.get("unroutable", ""))
         refused = decode_ranges(fields.get("refused", ""))
+        text = str(fields.get("reason", text))
     except (InvalidMessage, ValueError, AttributeError):
         return "", BatchFailed(text)
     return id, BatchFailed(text, unroutable=unroutable, refused=refused)

@@ -219,7 +219,7 @@ def _read_table(
 class BatchCore(PublisherCore):
     """The publishes of one batch: record batches, or single messages."""
 
-    __slots__ = ("_encoder", "_flags", "_refused", "_returned", "_rows", "_sent")
+    __slots__ = ("_encoder", "_flags", "_reason", "_refused", "_returned", "_rows", "_sent")
 
     def __init__(self, channel: BaseChannelCore, encoder: Encoder, rows: Rows, flags: int) -> None:
         super().__init__(channel, BATCH_WINDOW if channel.batches else SINGLE_WINDOW)
@@ -230,6 +230,8 @@ class BatchCore(PublisherCore):
         self._sent: dict[Outgoing, tuple[range, bool]] = {}
         self._returned: list[int] = []
         self._refused: list[int] = []
+        # Why the first of these was refused.
+        self._reason = ""
 
     def outgoing(self) -> Iterator[Outgoing]:
         """Encode and yield the publishes in order. Raises `InvalidMessage`."""
@@ -269,10 +271,12 @@ class BatchCore(PublisherCore):
             if self._flags & MANDATORY:
                 self._returned += [numbers[index] for index in report.unroutable]
             self._refused += [numbers[index] for index in report.refused]
+            self._reason = self._reason or (str(report) if report.refused else "")
         elif isinstance(error, Returned):
             self._returned += numbers
         elif isinstance(error, Nacked) and not (is_batch and error.condition):
             self._refused += numbers
+            self._reason = self._reason or str(error)
         elif self.error is None or isinstance(self.error, BatchFailed):
             self.error = error
         if self.error is None and (self._returned or self._refused):
@@ -286,8 +290,8 @@ class BatchCore(PublisherCore):
         rows = self._rows
         returned, refused = sorted(self._returned), sorted(self._refused)
         parts = [
-            f"{len(numbers)} {what}, the first is row {numbers[0]}"
-            for what, numbers in (("unroutable", returned), ("refused by the server", refused))
+            f"{len(numbers)} {what}, the first is row {numbers[0]}{reason}"
+            for what, numbers, reason in (("unroutable", returned, ""), ("refused", refused, f": {self._reason}"))
             if numbers
         ]
         return BatchFailed(

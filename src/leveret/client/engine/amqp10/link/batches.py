@@ -38,7 +38,7 @@ def read_report(error: Error) -> BatchFailed | None:
         return None
     try:
         return BatchFailed(
-            str(error),
+            str(error.info.get("reason", error)),
             unroutable=decode_ranges(str(error.info.get("unroutable", ""))),
             refused=decode_ranges(str(error.info.get("refused", ""))),
         )
