@@ -538,5 +538,9 @@ def test_the_broker_announces_where_to_publish_batches(site: Site) -> None:
     client.run()
     start = client.take("connection.start")
     assert start is not None and start.arguments["server_properties"]["record_batches"] == EXCHANGE
+    small = Client(make_site(max_message_size=MAX_BYTES))
+    small.run()
+    start = small.take("connection.start")
+    assert start is not None and "record_batches" not in start.arguments["server_properties"]
     answer = amqp10.Client(site).open()
     assert answer.properties is not None and answer.properties["record_batches"] == ADDRESS

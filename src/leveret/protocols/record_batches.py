@@ -18,6 +18,7 @@ from leveret.wire.record_batches import (
     ADDRESS_PREFIX,
     EXCHANGE,
     MAX_BYTES,
+    SERVER_PROPERTY,
     InvalidRecordBatch,
     RowReader,
     encode_ranges,
@@ -33,6 +34,10 @@ CHECK_WORK: Final = 2
 PUBLISH_WORK: Final = 3
 # Bytes of properties (as a power of two) that are scanned for one unit of work.
 SCAN_SHIFT: Final = 5
+
+
+# Bytes of the sections of AMQP 1.0 around a record batch in addition to it.
+ENVELOPE_BYTES: Final = 4096
 
 
 class RowRefused(BrokerError):
@@ -86,6 +91,13 @@ class Report:
     def encode(self) -> bytes:
         """Return the report as JSON."""
         return json.dumps(self.fields()).encode()
+
+
+def announcement(max_message_size: int, where: str) -> dict[str, str]:
+    """Return the property that announces the exchange or address of record batches; none if messages are too small."""
+    if 0 < max_message_size < MAX_BYTES + ENVELOPE_BYTES:
+        return {}
+    return {SERVER_PROPERTY: where}
 
 
 def open_batch(data: bytes) -> RowReader:

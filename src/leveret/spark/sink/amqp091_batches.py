@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator
-from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
-from leveret.client.engine.amqp091.encoding import encode_address
 from leveret.spark.sink.amqp091_frames import Framer
-from leveret.spark.sink.amqp091_window import RefusedMessage, Window
+from leveret.spark.sink.amqp091_window import Window
+from leveret.spark.sink.batches import BatchEncoder, refused_rows
 from leveret.wire.amqp0.fieldtable import encode_short_string
-from leveret.wire.record_batches import CONTENT_TYPE, EXCHANGE, HEAD_BYTES, MAX_BYTES, MAX_ROWS, ROW_BYTES, encode
+from leveret.wire.record_batches import CONTENT_TYPE, EXCHANGE
 
 if TYPE_CHECKING:
     from leveret.client.engine.common.frontend import FrontEnd
     from leveret.client.errors import BatchFailed
     from leveret.spark.sink.rows import Rows
 
-# Maximum number of unconfirmed record batches.
-MAX_BATCHES: Final = 8
 # Flags of the properties content-type and correlation-id.
 _FLAGS: Final = b"\x84\x00"
-_MAX_CACHED: Final = 4096
 
 
 class BatchFramer:
@@ -33,48 +28,15 @@ class BatchFramer:
     """
 
     def __init__(self, channel: int, payload_max: int, prefix: str, mandatory: bool) -> None:
-        self._prefix = prefix
+        self._encoder = BatchEncoder(prefix)
         self._batches = Framer(channel, payload_max, "", mandatory)
         self._singles = Framer(channel, payload_max, prefix, mandatory)
-        self._addresses: dict[tuple[str, str], bytes] = {}
         self._number = 0
         self.id = ""
 
     def chunks(self, rows: Rows, maximum: int) -> Iterator[Rows]:
         """Divide rows into record batches, and rows that are too large for one."""
-        if not len(rows):
-            return
-        overhead = ROW_BYTES + self._largest_address(rows)
-        properties = rows.properties
-        overhead += len(properties) if isinstance(properties, bytes) else max(map(len, properties))
-        # The size of the first rows, at most.
-        ends = [size + overhead * count for count, size in enumerate(accumulate(map(len, rows.bodies), initial=HEAD_BYTES))]
-        first = 0
-        while first < len(rows):
-            fit = bisect_right(ends, ends[first] - HEAD_BYTES + MAX_BYTES) - 1
-            stop = max(first + 1, min(fit, first + MAX_ROWS))
-            yield rows.slice(first, stop)
-            first = stop
-
-    def _largest_address(self, rows: Rows) -> int:
-        pairs = set(zip(rows.exchanges, rows.routing_keys, strict=True))
-        return max(len(self._address(exchange, key)) for exchange, key in pairs)
-
-    def _address(self, exchange: str, key: str) -> bytes:
-        address = self._addresses.get((exchange, key))
-        if address is None:
-            if len(self._addresses) >= _MAX_CACHED:
-                self._addresses.clear()
-            address = self._addresses[exchange, key] = encode_address(self._prefix + exchange, key)
-        return address
-
-    def _addresses_of(self, rows: Rows) -> list[bytes] | bytes:
-        pairs = list(zip(rows.exchanges, rows.routing_keys, strict=True))
-        distinct = set(pairs)
-        if len(distinct) == 1:
-            return self._address(*pairs[0])
-        addresses = {pair: self._address(*pair) for pair in distinct}
-        return [addresses[pair] for pair in pairs]
+        return self._encoder.chunks(rows)
 
     def frames(self, rows: Rows) -> bytes:
         """Return the frames of a record batch, or of a row that is too large for one."""
@@ -82,8 +44,8 @@ class BatchFramer:
 
         self._number += 1
         self.id = str(self._number)
-        batch = encode(self._addresses_of(rows), rows.properties, rows.bodies)
-        if len(batch) > MAX_BYTES:
+        batch = self._encoder.encode(rows)
+        if batch is None:
             return self._singles.frames(rows)
         header = _FLAGS + encode_short_string(CONTENT_TYPE) + encode_short_string(self.id)
         return self._batches.frames(Rows([EXCHANGE], [""], header, [batch]))
@@ -127,13 +89,7 @@ class BatchWindow(Window):
         """Note the rows of a record batch that were not published."""
         report = self._reports.pop(id, None)
         if report is not None:
-            for index in report.unroutable:
-                reason = (
-                    f"no queue is bound to exchange '{rows.exchanges[index]}' for routing key '{rows.routing_keys[index]}'"
-                )
-                self.refused.append(RefusedMessage(rows.at(index), reason, True))
-            for index in report.refused:
-                self.refused.append(RefusedMessage(rows.at(index), str(report), False))
+            self.refused += refused_rows(rows, report)
         elif not ack:
             for index in range(len(rows)):
                 self.refused.append(self._nacked(rows.at(index)))

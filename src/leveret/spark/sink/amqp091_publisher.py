@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from leveret.client.errors import copy_error
 from leveret.client.timeouts import DEFAULT
-from leveret.spark.sink.amqp091_batches import MAX_BATCHES, BatchFramer, BatchWindow
+from leveret.spark.sink.amqp091_batches import BatchFramer, BatchWindow
 from leveret.spark.sink.amqp091_frames import Framer
 from leveret.spark.sink.amqp091_window import RefusedMessage, Window
+from leveret.spark.sink.batches import MAX_BATCHES
 
 if TYPE_CHECKING:
     from leveret.client._sync.channel import Channel

@@ -8,11 +8,14 @@ from leveret.client.engine.amqp10.addresses import choose
 from leveret.client.engine.amqp10.link.outgoing import Transfer
 from leveret.client.engine.common.outgoing import Outgoing
 from leveret.client.engine.common.publisher import PublisherCore
-from leveret.client.errors import Error, InvalidMessage, Nacked, Returned, copy_error
+from leveret.client.errors import ChannelClosed, Error, InvalidMessage, Nacked, Returned, copy_error
 from leveret.client.timeouts import DEFAULT
 from leveret.spark.sink.amqp091_window import RefusedMessage
+from leveret.spark.sink.batches import MAX_BATCHES, BatchEncoder, refused_rows
 from leveret.spark.sink.rows import Rows
 from leveret.wire.amqp0.commands import MANDATORY
+from leveret.wire.amqp10.message import encode_data_head
+from leveret.wire.record_batches import ADDRESS, EXCHANGE
 
 if TYPE_CHECKING:
     from leveret.client._sync.session import Session
@@ -22,18 +25,27 @@ if TYPE_CHECKING:
 class _Window(PublisherCore):
     """Collects refused messages instead of raising their errors."""
 
-    __slots__ = ("failure", "refused")
+    __slots__ = ("batches", "failure", "refused")
 
     def __init__(self, session: SessionCore, window: int) -> None:
         super().__init__(session, window)
         self.refused: list[RefusedMessage] = []
+        # The rows of record batches in flight.
+        self.batches: dict[Outgoing, Rows] = {}
         self.failure: Error | None = None
 
     def settled(self, outgoing: Outgoing, error: Error | None) -> None:
         super().settled(outgoing, None)
+        rows = self.batches.pop(outgoing, None)
         if error is None:
             return
-        if isinstance(error, (Nacked, Returned)):
+        if rows is not None:
+            report = self.channel.read_report(error)
+            if report is not None:
+                self.refused += refused_rows(rows, report)
+            elif self.failure is None:
+                self.failure = ChannelClosed(str(error))
+        elif isinstance(error, (Nacked, Returned)):
             assert isinstance(outgoing, Transfer)
             self.refused.append(RefusedMessage(_rows_of(outgoing), str(error), isinstance(error, Returned)))
         elif self.failure is None:
@@ -52,7 +64,9 @@ class Amqp10Publisher:
         self._addresses = choose("auto", session.connection.server_properties)
         self._targets: dict[tuple[str, str], str] = {}
         self._last = ""
-        self._window = _Window(session.core, max_in_flight)
+        self._batches = BatchEncoder(prefix)
+        self._batched = session.core.batches
+        self._window = _Window(session.core, min(max_in_flight, MAX_BATCHES) if self._batched else max_in_flight)
 
     @property
     def refused(self) -> list[RefusedMessage]:
@@ -60,7 +74,21 @@ class Amqp10Publisher:
         return found
 
     def publish(self, rows: Rows) -> None:
-        """Send rows. Raises the client's errors."""
+        """Send rows, in record batches if the broker supports them. Raises the client's errors."""
+        if not self._batched:
+            self._publish_singly(rows)
+            return
+        for chunk in self._batches.chunks(rows):
+            batch = self._batches.encode(chunk)
+            if batch is None:
+                self._publish_singly(chunk)
+                continue
+            head = encode_data_head(len(batch))
+            transfer = Transfer(EXCHANGE, "", ADDRESS, MANDATORY, [head, batch], len(head) + len(batch), batch)
+            self._window.batches[transfer] = chunk
+            self._send(transfer)
+
+    def _publish_singly(self, rows: Rows) -> None:
         heads = [rows.properties] * len(rows) if isinstance(rows.properties, bytes) else rows.properties
         for exchange, key, head, body in zip(rows.exchanges, rows.routing_keys, heads, rows.bodies, strict=True):
             target = self._targets.get((exchange, key))

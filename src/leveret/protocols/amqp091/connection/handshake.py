@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Final
 from leveret.broker.errors import InvalidPath, NotAllowed
 from leveret.broker.values import FieldTable
 from leveret.protocols.amqp091.connection.login import Login
+from leveret.protocols.record_batches import announcement
 from leveret.wire.amqp0.constants import NOT_ALLOWED
 from leveret.wire.amqp0.values import Arguments, ContentProperties
-from leveret.wire.record_batches import EXCHANGE, SERVER_PROPERTY
+from leveret.wire.record_batches import EXCHANGE
 
 if TYPE_CHECKING:
     from leveret.protocols.amqp091.connection.base import BaseConnection
@@ -162,7 +163,7 @@ def string_properties(connection: BaseConnection) -> FieldTable:
         "host": socket.gethostname(),
         "copyright": "The Leveret authors",
         "information": "Licensed under the Apache License 2.0",
-        SERVER_PROPERTY: EXCHANGE,
+        **announcement(connection.settings.max_message_size, EXCHANGE),
         **connection.services.server_properties,
     }
 

@@ -13,10 +13,11 @@ from leveret.protocols.amqp10.management import link_pair
 from leveret.protocols.amqp10.messages import MAX_UINT
 from leveret.protocols.amqp10.terminus import shared_subscription
 from leveret.protocols.convert.values import plain
-from leveret.wire import record_batches
+from leveret.protocols.record_batches import announcement
 from leveret.wire.amqp10 import constants
 from leveret.wire.amqp10.transport import Open
 from leveret.wire.amqp10.values import Map, Value
+from leveret.wire.record_batches import ADDRESS
 
 if TYPE_CHECKING:
     from leveret.broker.values import FieldTable
@@ -83,7 +84,7 @@ def reply(services: Services, own: Amqp10Settings, failed: bool) -> Open:
         "platform": f"{PRODUCT} {services.server_properties.get('version', '')} (Python {platform.python_version()})",
         "node": services.broker.node_name,
         "cluster_name": services.broker.node_name,
-        record_batches.SERVER_PROPERTY: record_batches.ADDRESS,
+        **announcement(services.settings.max_message_size, ADDRESS),
     }
     if failed:
         properties[ESTABLISHMENT_FAILED] = True

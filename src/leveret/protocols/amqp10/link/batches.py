@@ -19,6 +19,7 @@ from leveret.protocols.record_batches import (
     CHECK_WORK,
     CHUNK,
     CHUNK_WORK,
+    ENVELOPE_BYTES,
     PUBLISH_WORK,
     SCAN_SHIFT,
     Report,
@@ -46,8 +47,6 @@ BATCHES: Final = ADDRESS
 MAX_PENDING: Final = 4
 # Minimum max-frame-size of the client: an outcome with row numbers must fit in a frame.
 MIN_FRAME_SIZE: Final = 16_384
-# Bytes of the sections around a record batch in addition to it.
-ENVELOPE_BYTES: Final = 4096
 # Error condition of an outcome with row numbers.
 ROWS_NOT_PUBLISHED: Final = "leveret:rows-not-published"
 
