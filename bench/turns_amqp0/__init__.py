@@ -2,4 +2,16 @@
 
 from bench.turns_amqp0 import amqp09, batches, consuming, deep, many, overflow, queues, reading, routing, settling, streams
 
-__all__ = ["amqp09", "batches", "consuming", "deep", "many", "overflow", "queues", "reading", "routing", "settling", "streams"]
+__all__ = [
+    "amqp09",
+    "batches",
+    "consuming",
+    "deep",
+    "many",
+    "overflow",
+    "queues",
+    "reading",
+    "routing",
+    "settling",
+    "streams",
+]
