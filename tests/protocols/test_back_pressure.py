@@ -5,13 +5,15 @@ from __future__ import annotations
 import pytest
 
 from leveret.broker.jobs import STEP_WORK
-from leveret.protocols.amqp091.channel.backlog import MAX_BACKLOG
+from leveret.broker.message import make_address
+from leveret.protocols.amqp091.channel.backlog import MAX_BACKLOG, MAX_BACKLOG_SIZE
 from leveret.protocols.amqp091.channel.channel import LOW_MEMORY_WINDOW
 from leveret.protocols.services import ALARM_WORK
 from leveret.protocols.vhost_session import FEW_OUTPUTS, LARGE_QUANTUM, QUANTUM
 from leveret.wire.amqp0.commands import Method
 from leveret.wire.amqp0.properties import encode_header
 from leveret.wire.output_buffer import LARGE_PAYLOAD
+from leveret.wire.record_batches import EXCHANGE, MAX_BYTES, encode
 from tests.broker.support import HeldLog
 from tests.protocols.amqp09.support import Clock
 from tests.protocols.support import Channel, Site
@@ -45,6 +47,15 @@ class TestAlarm:
         channel.run()
         assert channel.client.take("connection.unblocked") is not None
         assert channel.client.peer.reading
+
+    def test_a_publisher_of_record_batches_is_blocked(self, site: Site) -> None:
+        channel = site.channel()
+        channel.declare()
+        site.services.set_alarm("memory")
+        channel.publish("", encode([make_address("", "q")], [b"\0\0"], [b""]), exchange=EXCHANGE)
+        channel.run()
+        assert channel.client.take("connection.blocked") is not None
+        assert not channel.client.peer.reading
 
     @pytest.mark.parametrize("knows", [True, False])
     def test_an_earlier_publisher_can_get_and_settle_during_the_alarm(self, site: Site, knows: bool) -> None:
@@ -317,6 +328,27 @@ class TestCommandsBehindAPendingReply:
         channel.run()
         assert channel.client.peer.reading
         assert site.vhost.queues["new"].ready_count == MAX_BACKLOG + 1
+
+    def test_few_record_batches_pause_reading_however_small_their_rows_are(self) -> None:
+        log = HeldLog()
+        site = Site(log)
+        channel = site.channel()
+        channel.declare()
+        log.held = True
+        channel.send("queue.declare", queue="new", durable=True)
+        batch = encode([make_address("", "q")], [b"\0\0"], [b""])
+        batches = MAX_BACKLOG_SIZE // MAX_BYTES
+        for _ in range(batches):
+            channel.publish("", batch, exchange=EXCHANGE)
+        channel.run()
+        assert channel.client.peer.reading
+        channel.publish("", batch, exchange=EXCHANGE)
+        channel.run()
+        assert not channel.client.peer.reading
+        log.release_all()
+        channel.run()
+        assert channel.client.peer.reading
+        assert site.vhost.queues["q"].ready_count == batches + 1
 
     def test_reading_resumes_when_the_channel_with_queued_commands_closes(self) -> None:
         from tests.broker.support import HeldLog

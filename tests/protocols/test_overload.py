@@ -106,6 +106,20 @@ class TestReads:
         publisher.client.flush()
         assert publisher.client.peer.slowed
 
+    def test_a_publisher_is_read_less_within_a_record_batch(self, site: Site, publisher: Channel) -> None:
+        consume(site)
+        batch = encode([make_address("", "q")], [b"\0\0"], [b""])
+        publisher.publish("", batch, exchange=EXCHANGE)
+        publisher.run()
+        flood(site.channel())
+        publisher.publish("", batch, exchange=EXCHANGE)
+        sent = publisher.client.engine.to_send()
+        publisher.client.session.data_received(sent[:-1])
+        assert publisher.client.peer.slowed
+        site.run()
+        publisher.client.session.data_received(sent[-1:])
+        assert not publisher.client.peer.slowed
+
     def test_the_publisher_is_always_read(self, site: Site, publisher: Channel) -> None:
         consume(site)
         flood(publisher)

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import struct
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from leveret.broker.jobs import STEP_WORK
 from leveret.broker.message import make_address
+from leveret.protocols.record_batches import CHECK_WORK, CHUNK
 from leveret.security.permissions import Permission
+from leveret.storage.spool import FileSpool
 from leveret.wire.amqp0.commands import ContentMethod
 from leveret.wire.amqp0.properties import FLAGS_AT, decode_header, encode_header
 from leveret.wire.amqp10.messaging import Header, Properties, Rejected
@@ -25,6 +29,7 @@ from tests.protocols.amqp10 import support as amqp10
 from tests.protocols.amqp10.support import make_site, message
 from tests.protocols.amqp10.transaction.test_transactions import Controller
 from tests.protocols.support import BASIC, Channel, Client, Site
+from tests.protocols.test_write_ahead import SlowLog
 
 Row = tuple[str, str, bytes, dict[str, Any]]
 
@@ -300,14 +305,15 @@ class TestConfirms:
 
     def test_an_exchange_deleted_between_check_and_publish_refuses_its_rows(self, site: Site, channel: Channel) -> None:
         channel.call("exchange.declare", "exchange.declare-ok", exchange="x", type="fanout", arguments={})
-        rows: list[Row] = [("", "q", b"", {})] * 1500
+        count = STEP_WORK // CHECK_WORK - CHUNK
+        rows: list[Row] = [("", "q", b"", {})] * count
         channel.publish("", batch_of([*rows, ("x", "", b"", {})]), exchange=EXCHANGE)
         channel.client.flush()
-        assert 0 < site.vhost.queues["q"].ready_count < 1500
+        assert 0 < site.vhost.queues["q"].ready_count < count
         site.vhost.delete_exchange("x")
         channel.run()
-        assert returned(channel)[2] == {"refused": "1500", "reason": "no exchange 'x' in vhost '/'"}
-        assert site.vhost.queues["q"].ready_count == 1500
+        assert returned(channel)[2] == {"refused": str(count), "reason": "no exchange 'x' in vhost '/'"}
+        assert site.vhost.queues["q"].ready_count == count
 
     def test_a_retry_with_publisher_and_sequence_adds_nothing_to_a_stream(self, channel: Channel) -> None:
         channel.declare("s", durable=True, arguments={"x-queue-type": "stream"})
@@ -524,6 +530,23 @@ class TestAmqp10:
         consumer = site.channel()
         consumer.consume("q", no_ack=True)
         assert consumer.delivered() == [b"%d" % number for number in range(4) for _ in range(MAX_ROWS)]
+
+    def test_a_durable_batch_in_the_spool_is_published(self, tmp_path: Path) -> None:
+        spool = FileSpool(tmp_path, 0)
+        log = SlowLog(spool)
+        site = prepared(make_site(log=log, spool_threshold=1000))
+        sender = amqp10.connect(site).begin().sender(ADDRESS)
+        rows = 100
+        batch = encode([make_address("", "q")] * rows, [b""] * rows, [message(b"x" * 100)] * rows)
+        payload = message(batch, header=Header(True))
+        half = len(payload) // 2
+        sender.part(payload[:half], more=True, delivery_id=0, delivery_tag=b"t")
+        sender.part(payload[half:])
+        sender.client.run()
+        assert [outcome[3] for outcome in sender.outcomes()] == ["Accepted"]
+        assert site.vhost.queues["q"].ready_count == rows
+        assert not log.ahead
+        spool.close()
 
     def test_a_transaction_cannot_contain_batches(self, session: amqp10.Session) -> None:
         id = Controller(session).declare()

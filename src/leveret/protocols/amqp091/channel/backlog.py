@@ -7,6 +7,7 @@ from typing import Final
 
 from leveret.protocols.amqp091.connection.commands import size_of
 from leveret.wire.amqp0.commands import Command, ContentPart, Method, Publish
+from leveret.wire.record_batches import ADDRESS_PREFIX, MAX_BYTES
 
 # Commands and content bytes queued behind a pending reply above which the broker stops reading the connection.
 MAX_BACKLOG: Final = 10_000
@@ -35,7 +36,8 @@ class CommandBacklog:
         if isinstance(command, ContentPart):
             self._size += len(command.data)
         elif isinstance(command, Publish) and not command.spooled:
-            self._size += command.size
+            # Each row of a record batch will take memory, however small it is.
+            self._size += MAX_BYTES if command.address.startswith(ADDRESS_PREFIX) else command.size
         elif isinstance(command, Method):
             self._size += size_of(command)
 

@@ -163,19 +163,22 @@ class BaseConnection(VhostSession):
         """Choose the size of the next read after these commands: less from a publisher whose queues are behind."""
         behind = False
         shared = self.broker.inputs > FEW
-        if commands:
+        route: Route | None = None
+        if not commands:
+            route = self.batch_route  # the rest of a record batch, probably
+        else:
             last = commands[-1]
             if isinstance(last, Publish):
                 route = self.routes.get(last.address) or self.batch_route
-                if route is not None:
-                    queues = route.latest
-                    self.broker.work += len(queues) >> WORK_SHIFT
-                    behind = are_behind(queues) and not self._must_be_read()
-                    shared = shared or len(queues) > FEW
-                    if behind and are_starving(queues):
-                        self.ingress.pause_briefly()
             elif isinstance(last, (ContentStart, ContentPart)):
                 behind = self.ingress.behind  # the queues are known when the message is complete
+        if route is not None:
+            queues = route.latest
+            self.broker.work += len(queues) >> WORK_SHIFT
+            behind = are_behind(queues) and not self._must_be_read()
+            shared = shared or len(queues) > FEW
+            if behind and are_starving(queues):
+                self.ingress.pause_briefly()
         self.ingress.adapt(behind, len(commands), size, shared)
 
     def note_batch(self, route: Route) -> None:

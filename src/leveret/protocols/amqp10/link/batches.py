@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from leveret.broker.bodies import whole
+from leveret.broker.bodies import StoredBody, whole
 from leveret.broker.errors import AccessRefused, BrokerError, PreconditionFailed
 from leveret.broker.message import Message
 from leveret.broker.routing import Route
@@ -39,6 +39,7 @@ from leveret.wire.record_batches import ADDRESS, MAX_BYTES, RowReader
 
 if TYPE_CHECKING:
     from leveret.broker.vhost import Vhost
+    from leveret.protocols.amqp10.link.spooled_message import SpooledMessage
     from leveret.protocols.amqp10.session.endpoint import SessionEndpoint
     from leveret.wire.amqp10.transport import Attach
 
@@ -74,6 +75,9 @@ class BatchLink(IncomingLink):
         if len(self.pending) < MAX_PENDING:
             super().grant()
 
+    def write_ahead(self, spooled_message: SpooledMessage) -> bool:
+        return False  # its rows are written when they are published
+
     def complete(self, payload: bytes) -> None:
         """Publish the rows of a record batch, in steps if there are many."""
         if self.transaction is not None:
@@ -81,8 +85,7 @@ class BatchLink(IncomingLink):
                 constants.NOT_IMPLEMENTED,
                 "a record batch in a transaction; expected a transfer outside of transactions, or single messages in it",
             )
-        size = len(payload) if self.stored is None else self.stored.size
-        batch = BatchDelivery(self, payload, size)
+        batch = BatchDelivery(self, payload, self.stored)
         self.pending.append(batch)
         if len(self.pending) == 1:
             self._start(batch)
@@ -160,10 +163,11 @@ class BatchDelivery:
         stored: whether a message of it is in the log.
     """
 
-    def __init__(self, link: BatchLink, payload: bytes, size: int) -> None:
+    def __init__(self, link: BatchLink, payload: bytes, body: StoredBody | None) -> None:
         self.link = link
+        # With a body in the spool, the payload has only the other sections.
         self.payload = payload
-        self.size = size
+        self.body = body
         self.number = link.delivery_id
         self.settled = link.settled
         self.second = link.second
@@ -195,15 +199,21 @@ class BatchDelivery:
             yield self._publish()
 
     def _open(self) -> RowReader:
-        if self.size > MAX_BYTES + ENVELOPE_BYTES:
-            raise too_large(self.size)
         payload = self.payload
+        body = self.body
         self.payload = b""
+        self.body = None
+        size = len(payload) if body is None else body.size
+        if size > MAX_BYTES + ENVELOPE_BYTES:
+            raise too_large(size)
         try:
             sections = split(payload)
-            if sections.body_kind != descriptors.DATA:
+            if body is None and sections.body_kind != descriptors.DATA:
                 raise PreconditionFailed("a record batch without a data section; expected one as the body of the message")
             message = make_message(sections, b"", self.vhost.broker.timers, 0)
+            if body is not None:
+                message.body = body
+                message.size = body.size
         except (DecodeError, Refusal) as error:
             raise PreconditionFailed(f"malformed message: {error}") from None
         data = whole(to_amqp0.content_of(message))

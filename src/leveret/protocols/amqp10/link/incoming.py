@@ -277,7 +277,7 @@ class IncomingLink(Link):
                 )
         if not frame.more:
             spooled_message = self.spooled_message
-            if spooled_message is not None and not self.ignored and self._write_ahead(spooled_message):
+            if spooled_message is not None and not self.ignored and self.write_ahead(spooled_message):
                 return
             self._forget_chunks()
             if spooled_message is None:
@@ -286,7 +286,7 @@ class IncomingLink(Link):
                 self._finish(spooled_message.finish(), spooled_message.body)
             self._finish_resumed()
 
-    def _write_ahead(self, spooled_message: SpooledMessage) -> bool:
+    def write_ahead(self, spooled_message: SpooledMessage) -> bool:
         """Write a large message to the log before it is published, so that its commit does not delay other connections.
 
         The input of the connection waits. Returns False if the message can be published now.
