@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from tests.storage.harness import FakeQueue, Harness, Waiter, sqlite_log
 from tests.storage.test_trimming import settle
+from tests.support.polling import wait_until
 
 
 @pytest.fixture
@@ -97,3 +99,37 @@ def test_entries_are_settled_in_the_batch_after_their_own(harness: Harness, idle
     harness.commit()
     harness.reopen()
     assert harness.bodies(1) == [b"kept", b"next"]
+
+
+def test_a_batch_that_is_written_early_is_not_complete_before_its_turn(
+    harness: Harness, idle: list[Callable[[], None]]
+) -> None:
+    """Only the metadata changes, which the worker releases when they are on disk."""
+
+    def change(value: bytes) -> Waiter:
+        harness.log.put("user", "ana", value)
+        waiter = Waiter(harness.log)
+        harness.log.flush()
+        return waiter
+
+    waiters = [change(b"1"), change(b"2")]
+    idle.pop()()
+    wait_until(lambda: harness.loop.posted.qsize() == 2)
+    waiters.append(change(b"3"))
+    for complete in range(1, 4):
+        next_commit(harness)
+        assert [len(waiter.batches) for waiter in waiters] == [1] * complete + [0] * (3 - complete)
+    assert harness.reopen().metadata["user", "ana"] == b"3"
+
+
+def test_the_worker_releases_changes_of_the_metadata(harness: Harness) -> None:
+    """The event loop would take ten times as long, because the worker has used the objects on another processor."""
+    threads: list[str] = []
+
+    class Value(bytes):
+        def __del__(self) -> None:
+            threads.append(threading.current_thread().name)
+
+    harness.log.put("user", "ana", Value(b"1"))
+    harness.commit()
+    assert threads == ["leveret-log-0"]

@@ -113,6 +113,7 @@ class Commit:
     marks        (queue id, upper bound of its sequence numbers)
     next_row     first row id to use after a restart, 0 to keep the current one
     pending_bytes  bytes that are no longer pending once the commit returns; `spooled`: the part in the spool
+    written      whether it is on disk
     """
 
     __slots__ = (
@@ -127,6 +128,7 @@ class Commit:
         "pending_bytes",
         "puts",
         "spooled",
+        "written",
     )
 
     def __init__(self, number: int) -> None:
@@ -141,10 +143,21 @@ class Commit:
         self.next_row = 0
         self.pending_bytes = 0
         self.spooled = 0
+        self.written = False
+
+    def finish(self) -> None:
+        """Note that it is on disk, and release the metadata.
+
+        The engine thread has just used thousands of small objects, and releases them ten times as fast as the event loop.
+        """
+        self.written = True
+        self.puts = {}
 
     def empty(self) -> bool:
+        """Return whether there was nothing to write."""
         return not (
-            self.images
+            self.written
+            or self.images
             or self.copies
             or self.deletes
             or self.chunks

@@ -200,6 +200,7 @@ class Worker:
             self._wait(delay)
             delay = min(delay * 2, _MAX_DELAY)
         self.commits.record(time.monotonic() - began)
+        commit.finish()
         self._written += commit.pending_bytes
         self._post(self._log.returned)
         self._housekeep(self._store.tidy)
