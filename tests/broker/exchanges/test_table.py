@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from leveret.broker.exchanges.table import SPLIT_ABOVE, Table
+from leveret.broker.exchanges.table import SHRINK_AT, SPLIT_ABOVE, Table
 
 
 @pytest.mark.parametrize("count", [0, 1, SPLIT_ABOVE, SPLIT_ABOVE + 1, 3 * SPLIT_ABOVE])
@@ -48,3 +50,31 @@ def test_draining_removes_each_value(count: int) -> None:
         assert table.get(value) is None
     assert sorted(found) == list(range(count))
     assert table.values() == []
+
+
+def popped(table: Table[str, int], count: int) -> Iterator[int | None]:
+    return (table.pop(str(number)) for number in range(count))
+
+
+def drained(table: Table[str, int], count: int) -> Iterator[int | None]:
+    return table.drain()
+
+
+@pytest.mark.parametrize("empty", [popped, drained])
+def test_a_table_releases_memory_while_it_is_emptied(empty: Callable[[Table[str, int], int], Iterator[int | None]]) -> None:
+    """The remainder would be released at once, which takes as long as hundreds of removals."""
+    count = 64 * SHRINK_AT * 2
+    tracemalloc.start()
+    try:
+        table: Table[str, int] = Table()
+        for number in range(count):
+            table.put(str(number), number)
+        full = tracemalloc.get_traced_memory()[0]
+        values = empty(table, count)
+        for _ in range(count - count // 16):
+            next(values)
+        assert tracemalloc.get_traced_memory()[0] < full / 4
+        assert len(table) == len(table.values()) == count // 16
+        assert all(table.get(str(number)) == number for number in table.values())
+    finally:
+        tracemalloc.stop()

@@ -11,6 +11,9 @@ Value = TypeVar("Value")
 # Entries above which a table has PARTS dictionaries.
 SPLIT_ABOVE: Final = 2048
 PARTS: Final = 64
+# Entries at which one of these dictionaries releases the memory of those that were removed. It does not wait until it is
+# empty, because all of them become empty within a few hundred removals.
+SHRINK_AT: Final = 256
 # A dictionary places its entries by the low bits of their hashes, so the part depends on others: all bits of the hash of a
 # string are random, those of an object are from its address.
 _ADDRESS_SHIFT: Final = 12
@@ -54,6 +57,10 @@ class Table(Generic[Key, Value]):
         before = len(part)
         value = part.pop(key, None)
         self._count -= before - len(part)
+        if before == SHRINK_AT and len(part) < before and self._parts is not None:
+            rest = part.copy()
+            part.clear()
+            part.update(rest)
         return value
 
     def values(self) -> list[Value]:
@@ -74,6 +81,7 @@ class Table(Generic[Key, Value]):
                 value = part.popitem()[1]
                 self._count -= 1
                 yield value
+            part.clear()  # an empty dictionary keeps the memory of all entries that it had
 
     def _part(self, key: Key) -> dict[Key, Value]:
         parts = self._parts
