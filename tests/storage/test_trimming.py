@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import sqlite3
 from array import array
 from collections import deque
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from leveret.broker.message import Entry
+from leveret.storage.batched import MAX_PARTLY_DEAD, MAX_TOUCHED
 from leveret.storage.data_directory import Reserve
 from leveret.storage.rows import MOVED, StoredRow
 from leveret.storage.sqlite_store import KEPT_WAL_BYTES
@@ -455,3 +457,100 @@ def test_merged_rows_are_forgotten(harness: Harness) -> None:
     assert len(log.trimmer.merges._ids) < 5000
     assert len(log.rows) == 1
     assert on_disk(harness) == {"log": [], "chunk": []}
+
+
+def settle_at(harness: Harness, entries: list[Entry]) -> None:
+    """Settle entries of a queue by their positions, as a purge does."""
+    harness.log.settle_range(
+        entries[0].queue.id,
+        entries[0].seq,
+        entries[-1].seq,
+        (),
+        [entry.row.id for entry in entries if entry.row is not None],
+        [entry.slot for entry in entries],
+    )
+
+
+def interleaved(harness: Harness, count: int) -> tuple[list[Entry], list[Entry]]:
+    """Publish to two queues in turn, so that their entries share rows."""
+    purged, other = FakeQueue(1), FakeQueue(2)
+    pairs = [harness.publish(purged, b"%d" % at) + harness.publish(other, b"%d" % at) for at in range(count)]
+    harness.commit()
+    return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+
+
+def test_removals_wait_after_many_entries_in_rows_that_keep_others(harness: Harness) -> None:
+    count = MAX_PARTLY_DEAD + 4096
+    purged, _ = interleaved(harness, count)
+    behind = []
+    for at in range(0, count, 2048):
+        settle_at(harness, purged[at : at + 2048])
+        behind.append(harness.log.is_behind())
+    allowed = MAX_PARTLY_DEAD // 2048
+    assert behind == [False] * allowed + [True] * (len(behind) - allowed)
+    harness.commit()
+    assert not harness.log.is_behind()
+    harness.reopen()
+    assert not harness.bodies(1) and harness.bodies(2) == [b"%d" % at for at in range(count)]
+    harness.log.close()
+
+
+def test_removals_do_not_wait_after_many_entries_in_rows_of_their_own(harness: Harness) -> None:
+    entries = harness.publish(FakeQueue(1), *[b""] * (MAX_PARTLY_DEAD + 4096))
+    harness.commit()
+    for at in range(0, len(entries), 2048):
+        settle_at(harness, entries[at : at + 2048])
+    assert not harness.log.is_behind()
+    harness.commit()
+    assert on_disk(harness)["log"] == []
+
+
+def test_removals_wait_after_entries_of_many_rows(harness: Harness) -> None:
+    queue = FakeQueue(1)
+    entries: list[Entry] = []
+    log: Any = harness.log
+    log.trimmer.merges.limit = 2 * MAX_TOUCHED
+    for _ in range(MAX_TOUCHED + 1):
+        entries += harness.publish(queue, b"")
+        harness.commit()
+    settle_at(harness, entries[:MAX_TOUCHED])
+    assert not harness.log.is_behind()
+    settle_at(harness, entries[MAX_TOUCHED:])
+    assert harness.log.is_behind()
+    harness.commit()
+    assert not harness.log.is_behind()
+    harness.log.close()
+
+
+def test_entries_are_settled_one_by_one_and_by_position_in_a_batch(harness: Harness, tmp_path: Path) -> None:
+    """A kill between two batches of a removal leaves what the first one has not settled."""
+    purged, other = interleaved(harness, 100)
+    settle(harness, purged[0], purged[50])
+    settle_at(harness, purged[1:20])
+    settle_at(harness, purged[20:50])
+    settle(harness, other[0])
+    harness.commit()
+    shutil.copytree(tmp_path / "data", tmp_path / "killed")
+    settle_at(harness, purged[51:])
+    settle(harness, *other[1:90])
+    harness.commit()
+    killed = Harness(lambda: sqlite_log(tmp_path / "killed"))
+    assert killed.bodies(1) == [b"%d" % at for at in range(51, 100)]
+    assert killed.bodies(2) == [b"%d" % at for at in range(1, 100)]
+    killed.log.close()
+    harness.reopen()
+    assert not harness.bodies(1) and harness.bodies(2) == [b"%d" % at for at in range(90, 100)]
+    harness.log.close()
+
+
+def test_a_row_gets_references_after_entries_were_settled_by_position(harness: Harness) -> None:
+    purged, other = interleaved(harness, 10)
+    settle_at(harness, purged[:9])
+    copied = FakeQueue(3).entry(other[0].message)  # refers to the message in the same row
+    harness.log.store(copied)
+    settle(harness, purged[9], other[0])
+    harness.commit()
+    harness.reopen()
+    assert not harness.bodies(1)
+    assert harness.bodies(2) == [b"%d" % at for at in range(1, 10)] and harness.bodies(3) == [b"0"]
+    harness.log.close()

@@ -302,7 +302,7 @@ class Log:
         return self.pending_bytes > 0
 
     def is_behind(self) -> bool:
-        """Return whether so many changes of the metadata wait for a commit that removals should wait for it, too."""
+        """Return whether the next commit is so large already that removals should wait for it."""
         return False
 
     @abstractmethod

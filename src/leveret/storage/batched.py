@@ -70,8 +70,11 @@ MAX_SUBMITTED: Final = 2
 ADOPTED_AT_ONCE: Final = 256
 # Maximum size of a batch whose columns the event loop encodes when it is idle: about 0.1 ms.
 ENCODED_BYTES: Final = 128 << 10
-# Changes of the metadata above which removals wait for a commit.
+# Work of a commit above which removals wait for it: changes of the metadata, rows with settled entries, and settled entries
+# of rows that keep others.
 MAX_PUTS: Final = 5000
+MAX_TOUCHED: Final = 256
+MAX_PARTLY_DEAD: Final = 16384
 
 _pack_index: Final = INDEX.pack
 
@@ -108,6 +111,8 @@ class BatchedLog(Log):
         # Whether `seal_ahead` will be called.
         self._seals_ahead = False
         self._touched: list[StoredRow] = []
+        # Entries that were settled many at a time in rows that keep others: the next commit marks each of them as dead.
+        self._partly_dead = 0
         self._row = StoredRow(self, 0, 0, REMOVED)
         self._draft = Draft(self._row)
         self._index: list[bytes] = self._draft.index
@@ -189,7 +194,7 @@ class BatchedLog(Log):
                 continue
             if row.state == STORED and row.links is None:
                 end = self._end_of_run(row_ids, at, row.live)
-                self.trimmer.settle_many(row, row_slots[at:end])
+                self._partly_dead += self.trimmer.settle_many(row, row_slots[at:end])
                 at = end
                 continue
             self._settle_elsewhere(row, row_slots[at])
@@ -248,7 +253,7 @@ class BatchedLog(Log):
         return size > 0
 
     def is_behind(self) -> bool:
-        return len(self._puts) > MAX_PUTS
+        return len(self._puts) > MAX_PUTS or len(self._touched) > MAX_TOUCHED or self._partly_dead > MAX_PARTLY_DEAD
 
     def flush(self) -> None:
         if not self._started or self.completion is not None:
@@ -598,6 +603,7 @@ class BatchedLog(Log):
         self._waiters = []
         self.filling += 1
         self._touched = []
+        self._partly_dead = 0
         trimmer.begin_batch(self.filling, self._touched)
         if self._row.state == FILLING and not targets:
             self._row.postpone(self.filling)
@@ -627,9 +633,10 @@ class BatchedLog(Log):
         words: array[int] = array("I")
         holder = self._row
         for row in touched:
-            dead = row.take_dead()
-            if row.state != STORED or not dead:
+            if row.state != STORED or not row.has_dead():
+                row.forget_dead()
                 continue
+            dead = row.take_dead()
             if len(words) > SETTLED_WORDS:
                 columns[holder.id] = encode_settled(words)
                 words = array("I")
@@ -637,7 +644,7 @@ class BatchedLog(Log):
             words.append(row.id & 0xFFFFFFFF)
             words.append(row.id >> 32)
             words.append(len(dead))
-            words.fromlist(dead)
+            words.extend(dead)
             holder.pin(row)
         if words:
             columns[holder.id] = encode_settled(words)

@@ -122,7 +122,8 @@ class StoredRow(Row):
     draft        the columns to write, while FILLING
     lengths      bytes of each record's data
     live_bytes   bytes of the live records, including index entries
-    touched      the batch that last touched it; `dead` are the slots that this batch settles
+    touched      the batch that last touched it; `dead` and `dead_ranges` are the slots that this batch settles, one by
+                 one and many at a time; `dead_ranges` is None if there are none
     links        see `Links`; None for a row of deliveries only
     pins         number of rows on disk whose settlements this row contains; `pinned` lists them (some may be removed),
                  `pins_at_first` is the initial number, `settled_bytes` the size of the settlements;
@@ -136,6 +137,7 @@ class StoredRow(Row):
 
     __slots__ = (
         "dead",
+        "dead_ranges",
         "draft",
         "holders",
         "lengths",
@@ -162,6 +164,7 @@ class StoredRow(Row):
         self.live_bytes = 0
         self.touched = 0
         self.dead = NOTHING
+        self.dead_ranges: array[int] | None = None
         self.links: Links | None = None
         self.pins = 0
         self.pins_at_first = 0
@@ -202,14 +205,33 @@ class StoredRow(Row):
         self.live -= 1
         self.dead.append(slot)
 
-    def settle_many(self, slots: array[int]) -> None:
-        """Note that the batch that touches the row settles some of its entries."""
-        self.live -= len(slots)
-        self.dead.extend(slots)
+    def settle_many(self, slots: array[int]) -> int:
+        """Note that the batch that touches the row settles some of its entries. It keeps the array.
 
-    def count_dead(self) -> None:
-        """Count the entries that the batch settles as live again, to `kill` them one by one."""
-        self.live += len(self.dead)
+        Returns by how much the number of entries grows that the commit must mark as dead one by one. There are none once
+        no entry of the row is live.
+        """
+        count = len(slots)
+        ranges = self.dead_ranges
+        before = 0
+        if ranges is None:
+            self.dead_ranges = slots
+        else:
+            before = len(ranges)
+            ranges.extend(slots)
+        self.live -= count
+        return count if self.live else -before
+
+    def has_dead(self) -> bool:
+        """Return whether the batch settles entries of the row."""
+        return bool(self.dead) or self.dead_ranges is not None
+
+    def list_dead(self) -> list[int]:
+        """Return the slots that the batch settles, and count their entries as live again, to `kill` them one by one."""
+        ranges = self.dead_ranges
+        dead = self.dead if ranges is None else [*self.dead, *ranges]
+        self.live += len(dead)
+        return dead
 
     def kill(self, slot: int) -> int:
         """Mark a live record as dead, and return its bytes."""
@@ -227,6 +249,11 @@ class StoredRow(Row):
         for slot in self.dead:
             slots[slot] = DEAD
             size += lengths[slot] + INDEX_SIZE
+        ranges = self.dead_ranges
+        if ranges is not None:
+            for slot in ranges:
+                slots[slot] = DEAD
+                size += lengths[slot] + INDEX_SIZE
         self.live_bytes -= size
         return size
 
@@ -238,11 +265,18 @@ class StoredRow(Row):
         self.live_bytes = 0
         return size
 
-    def take_dead(self) -> list[int]:
+    def take_dead(self) -> array[int]:
         """Return the slots that the batch settles, and forget them."""
-        dead = self.dead
-        self.dead = NOTHING
+        ranges = self.dead_ranges
+        dead: array[int] = array("I") if ranges is None else ranges
+        dead.fromlist(self.dead)
+        self.forget_dead()
         return dead
+
+    def forget_dead(self) -> None:
+        """Forget the slots that the batch settles."""
+        self.dead = NOTHING
+        self.dead_ranges = None
 
     def recount(self, total: int = -1) -> None:
         """Count the live records from the slots. `total` is the size of the data of all records, -1 if unknown."""

@@ -136,10 +136,10 @@ class Trimmer:
                 return
         self._kill_record(row, slot)
 
-    def settle_many(self, row: StoredRow, slots: array[int]) -> None:
-        """Settle entries of a stored row without links."""
+    def settle_many(self, row: StoredRow, slots: array[int]) -> int:
+        """Settle entries of a stored row without links, see `StoredRow.settle_many`."""
         self.touch(row)
-        row.settle_many(slots)
+        return row.settle_many(slots)
 
     def replace_update(self, links: Links, slot: int) -> None:
         """Drop the latest update of an entry, since a newer one replaces it."""
@@ -158,7 +158,7 @@ class Trimmer:
         count = len(targets)
         refs = links.refs
         slots = row.slots
-        for slot in row.dead:
+        for slot in row.list_dead():
             target = targets[slot] if slot < count else 0
             if target >> SLOT_BITS != row.id:
                 self.settle(row, slot)
@@ -256,13 +256,12 @@ class Trimmer:
         while at < len(touched):
             row = touched[at]
             at += 1
-            if row.state != STORED or not row.dead:
+            if row.state != STORED or not row.has_dead():
                 continue
             links = row.links
             if not row.live and (links is None or not links.foreign):
                 self.live_bytes -= row.kill_all()
             elif links is not None:
-                row.count_dead()
                 self._settle_linked(row, links)
             else:
                 self.live_bytes -= row.kill_settled()
@@ -307,7 +306,7 @@ class Trimmer:
         self.stored -= 1
         self.stored_bytes -= row.size
         self.live_bytes -= row.live_bytes
-        row.take_dead()
+        row.forget_dead()
         row.forget_pinned()
 
     def _release(self, row: StoredRow, free: list[StoredRow]) -> None:
