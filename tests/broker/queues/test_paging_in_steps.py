@@ -7,8 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from leveret.broker.jobs import STEP_WORK
+from leveret.broker.queues.classic.backlog import CHUNK_ENTRIES
+from leveret.broker.queues.classic.dispatcher import MAX_DELIVERED
 from leveret.broker.queues.classic.queue import ClassicQueue
-from leveret.broker.queues.classic.ready_list import PAGE_WORK, PAGED_AT_ONCE, PUSHES
+from leveret.broker.queues.classic.ready_list import LOADED_AT_ONCE, PAGE_WORK, PAGED_AT_ONCE, PUSHES
 from leveret.broker.queues.shares import MIN_SHARE, QUEUES, QUEUES_WORK
 from tests.broker.support import Taker, World
 
@@ -181,3 +183,31 @@ def test_many_queues_are_added_up_over_several_turns(world: World) -> None:
     world.broker.share_memory(1 << 20, 1 << 16)
     world.run()
     assert world.broker.page_above == MIN_SHARE
+
+
+def paged_out(world: World, count: int) -> tuple[ClassicQueue, Taker]:
+    """A queue whose messages are paged out, except for the first one, which its new consumer gets."""
+    queue = fill(world, 1 + count)
+    world.broker.page_above = 1
+    world.broker.page_down()
+    world.run()
+    taker = Taker(queue)
+    world.broker.end_turn()
+    assert taker.bodies() == bodies(1) and queue.ready.backlog.loading
+    return queue, taker
+
+
+def test_a_large_chunk_is_delivered_from_the_turn_after_it_was_read_on(world: World) -> None:
+    queue, taker = paged_out(world, 2 * CHUNK_ENTRIES)
+    step(world)
+    assert len(queue.ready.backlog.head) > LOADED_AT_ONCE and len(taker.taken) == 1
+    step(world)
+    assert len(taker.taken) == 1 + MAX_DELIVERED
+    world.run()
+    assert taker.bodies() == bodies(1 + 2 * CHUNK_ENTRIES)
+
+
+def test_a_small_chunk_is_delivered_in_the_turn_in_which_it_was_read(world: World) -> None:
+    _, taker = paged_out(world, LOADED_AT_ONCE)
+    step(world)
+    assert taker.bodies() == bodies(1 + LOADED_AT_ONCE)

@@ -38,6 +38,8 @@ PUSHES: Final = 16
 # The backlog of a queue that has never had an entry. It stays empty: its priority is that of no entry, so `level_of`
 # replaces it. Most queues of a large broker are empty, and a backlog takes 1.7 KB.
 NO_BACKLOG: Final = Backlog(-2)
+# Entries of a chunk that may be added to the head and delivered in one turn. More are delivered from the next turn on.
+LOADED_AT_ONCE: Final = 512
 # Entries (as a power of two) that are moved or counted in 1 µs.
 COUNT_SHIFT: Final = 4
 # Units of work to page out an entry.
@@ -498,7 +500,10 @@ class ReadyList:
         if queue.limits.is_set:
             queue.limits.enforce()
         queue.dispatcher.notify_waiting()
-        queue.activate()
+        if len(entries) > LOADED_AT_ONCE:
+            self.broker.jobs.deferred.add(queue)
+        else:
+            queue.activate()
         self.broker.end_turn()
 
     def is_loading(self) -> bool:
