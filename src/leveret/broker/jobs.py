@@ -125,7 +125,7 @@ class CaughtUp(CommitWaiter):
 class Removals(Job):
     """Clean-up of deleted objects: entries of queues, bindings. In the order of deletion.
 
-    They wait while the log is behind: a table of all changes at once would take too long to grow.
+    They wait while the log is behind: one commit of all changes would take too long to build.
     """
 
     def __init__(self, jobs: Jobs) -> None:
