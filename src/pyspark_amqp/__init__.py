@@ -8,7 +8,8 @@ from __future__ import annotations
 from leveret.spark.data_source import AmqpDataSource
 from leveret.spark.finish import finish
 from leveret.spark.load import load
+from leveret.spark.register import register
 
 DefaultSource = AmqpDataSource
 
-__all__ = ["AmqpDataSource", "DefaultSource", "finish", "load"]
+__all__ = ["AmqpDataSource", "DefaultSource", "finish", "load", "register"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -81,6 +82,33 @@ def test_rows_arrive_once_if_a_slow_task_runs_twice(app: App, name: str, connect
     app.start().finish()
     assert (app.marker / "overtaken").exists(), "no task was run a second time beside the first"
     assert sorted(bodies(drain(connection, f"{name}-out"))) == sorted(row.encode() for row in ROWS)
+
+
+REGISTER = """
+import sys
+import pyspark_amqp
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.master(sys.argv[1]).config("spark.executor.memory", "450m").getOrCreate()
+pyspark_amqp.register(spark)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_workers_without_leveret_are_refused(cluster: Cluster) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", REGISTER, cluster.url],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    last = result.stderr.strip().splitlines()[-1]
+    assert result.returncode == 1
+    assert "PythonEnvironmentError: Spark's Python on the workers" in last
+    assert "No module named 'leveret'" in last and "PYSPARK_PYTHON" in last
 
 
 PIPELINE = """name = "packed"

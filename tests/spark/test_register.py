@@ -1,0 +1,62 @@
+"""`pyspark_amqp.register` checks Spark's Python processes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import pyspark_amqp
+from leveret import sync
+from leveret.spark.errors import SparkError
+from tests.spark.support import bodies, declare_stream, numbers, publish, read
+from tests.support.broker import LeveretProcess
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def foreign_python(spark: SparkSession, tmp_path: Path) -> Iterator[str]:
+    """Make Spark run a Python in which Leveret is not installed, and restore the session afterwards."""
+    package = tmp_path / "modules" / "leveret"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise ModuleNotFoundError(\"No module named 'leveret'\")\n")
+    python = tmp_path / "python3"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={package.parent}:$PYTHONPATH exec {sys.executable} "$@"\n')
+    python.chmod(0o700)
+    context = spark.sparkContext
+    usual, context.pythonExec = context.pythonExec, str(python)
+    yield str(python)
+    context.pythonExec = usual
+    pyspark_amqp.register(spark)
+
+
+def test_a_python_without_leveret_is_one_short_error(spark: SparkSession, foreign_python: str) -> None:
+    with pytest.raises(SparkError) as raised:
+        pyspark_amqp.register(spark)
+    message = str(raised.value)
+    assert foreign_python in message
+    assert "No module named 'leveret'" in message
+    assert "set the environment variable PYSPARK_PYTHON to a Python in which leveret[spark] is installed" in message
+    assert sys.executable in message
+    assert "\n" not in message and len(message) < 700
+
+
+def test_a_local_session_runs_the_python_of_the_program(
+    spark: SparkSession,
+    broker: LeveretProcess,
+    connection: sync.Connection,
+    name: str,
+    foreign_python: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    declare_stream(connection, name)
+    publish(connection, name, numbers(0, 3))
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    pyspark_amqp.register(spark)
+    assert spark.sparkContext.pythonExec == sys.executable
+    assert bodies(read(spark, broker.url(), stream=name)) == numbers(0, 3)
