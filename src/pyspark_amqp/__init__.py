@@ -5,6 +5,7 @@ Everything here comes from `leveret.spark`.
 
 from __future__ import annotations
 
+from leveret.spark.count import count
 from leveret.spark.data_source import AmqpDataSource
 from leveret.spark.finish import finish
 from leveret.spark.load import load
@@ -12,4 +13,4 @@ from leveret.spark.register import register
 
 DefaultSource = AmqpDataSource
 
-__all__ = ["AmqpDataSource", "DefaultSource", "finish", "load", "register"]
+__all__ = ["AmqpDataSource", "DefaultSource", "count", "finish", "load", "register"]

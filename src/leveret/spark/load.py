@@ -30,14 +30,14 @@ from leveret.spark import values
 from leveret.spark.connection import ControlClient, endpoint_of
 from leveret.spark.data_source import INITIAL_CONNECT_TIMEOUT, AmqpDataSource
 from leveret.spark.errors import OptionError, ReadFailed
-from leveret.spark.options import STREAM, Settings, read_options
+from leveret.spark.options import STREAM, Settings, option_texts, read_options
 from leveret.spark.schema import table_schema
 from leveret.spark.source.batch_reader import StreamBatchReader, check_batch, pin_segments, ranges_of
 from leveret.spark.source.file_pins import FilePin
 from leveret.spark.source.partitions import Slice
 from leveret.spark.source.slice_reader import topic_expression
 from leveret.spark.source.storage_options import storage_options
-from leveret.spark.source.target import Target, find_target
+from leveret.spark.source.target import Target, find_streams
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -77,17 +77,13 @@ def load(spark: SparkSession, /, *, pin_for: str = "1h", **options: Any) -> Data
     Raises:
         OptionError, OffsetError, BrokerUnreachable: The streams cannot be read.
     """
-    given = {name: _text(value) for name, value in options.items()}
+    given = option_texts(options)
     settings = read_options(given)
     check_batch(settings)
     columns = table_schema(settings.columns).names
     control = ControlClient(endpoint_of(settings), reconnect_timeout=INITIAL_CONNECT_TIMEOUT)
     try:
-        target = find_target(settings, control, False)
-        if target.mode != STREAM:
-            raise OptionError(
-                f'option {target.kind}: {target.name!r} is not a stream; use spark.read.format("amqp") to read a queue'
-            )
+        target = find_streams(settings, control, 'spark.read.format("amqp") to read a queue')
         parts = ranges_of(settings, target, control)
         if settings.history != "amqp":
             file_pin = FilePin(uuid.uuid4().hex, _seconds(pin_for))
@@ -105,10 +101,6 @@ def load(spark: SparkSession, /, *, pin_for: str = "1h", **options: Any) -> Data
 
 def _union(one: DataFrame, other: DataFrame) -> DataFrame:
     return one.union(other)
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _seconds(pin_for: str) -> float:

@@ -478,6 +478,11 @@ class Settings:
                 )
 
 
+def option_texts(options: Mapping[str, object]) -> dict[str, str]:
+    """Return options as text, as Spark passes them to a data source."""
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
+
+
 def read_options(options: Mapping[str, str]) -> Settings:
     """Parse the options. Raises OptionError for an unknown name or an invalid value."""
     found: dict[str, Any] = {}

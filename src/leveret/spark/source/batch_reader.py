@@ -18,7 +18,7 @@ from leveret.spark.source.partitions import Slice, StreamPartition, plan
 from leveret.spark.source.slice_reader import reading_of
 from leveret.spark.source.start_offsets import check_names, ending_offset, starting_offset
 from leveret.spark.source.target import Target, streams_of
-from leveret.spark.source.topology import describe
+from leveret.spark.source.topology import StreamInfo, describe
 
 _TRIGGER_OPTIONS: Final = ("maxMessagesPerTrigger", "maxBytesPerTrigger", "minMessagesPerTrigger", "maxTriggerDelay")
 
@@ -54,8 +54,8 @@ def ranges_of(settings: Settings, target: Target, control: ControlClient) -> lis
     return ranges
 
 
-def pin_segments(part: Slice, control: ControlClient, file_pin: FilePin) -> Slice:
-    """Return the slice with the segments that contain it, whose files are pinned.
+def describe_part(part: Slice, control: ControlClient) -> StreamInfo:
+    """Describe the stream of a slice, with the segments that contain the slice.
 
     Raises:
         OffsetError: The stream was deleted and declared again since the range was determined.
@@ -66,7 +66,12 @@ def pin_segments(part: Slice, control: ControlClient, file_pin: FilePin) -> Slic
             f"stream {part.stream!r} was deleted and declared again since its range was determined (id "
             f"{part.id}, now {info.id}); run the read again"
         )
-    if not info.segments:
+    return info
+
+
+def pin_segments(part: Slice, control: ControlClient, file_pin: FilePin) -> Slice:
+    """Return the slice with the segments that contain it, whose files are pinned. Raises OffsetError."""
+    if not describe_part(part, control).segments:
         return part
     return replace(part, segments=pin(control, file_pin, PinnedRange(part.stream, part.first, part.stop - 1)))
 

@@ -68,6 +68,23 @@ def find_target(settings: Settings, control: ControlClient, streaming: bool) -> 
     return target
 
 
+def find_streams(settings: Settings, control: ControlClient, alternative: str) -> Target:
+    """Return the target of a batch read of streams.
+
+    Args:
+        settings: The options.
+        control: Client of the broker.
+        alternative: What to use for a queue, for the error.
+
+    Raises:
+        OptionError: The options conflict, or select a queue.
+    """
+    target = find_target(settings, control, False)
+    if target.mode != STREAM:
+        raise OptionError(f"option {target.kind}: {target.name!r} is not a stream; use {alternative}")
+    return target
+
+
 def _mode_of_queue(requested: str | None, name: str, control: ControlClient, streaming: bool) -> str:
     type = _queue_type("queue", name, control)
     if type == STREAM:
