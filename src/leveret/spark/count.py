@@ -15,7 +15,7 @@ from leveret.spark.connection import ControlClient
 from leveret.spark.data_source import INITIAL_CONNECT_TIMEOUT
 from leveret.spark.load import load
 from leveret.spark.options import option_texts, read_options
-from leveret.spark.schema import table_schema
+from leveret.spark.schema import columns_of
 from leveret.spark.source.batch_reader import check_batch, describe_part, ranges_of
 from leveret.spark.source.partitions import Slice
 from leveret.spark.source.slice_reader import Reading, SliceReader, reading_of
@@ -43,7 +43,7 @@ def count(spark: SparkSession, /, **options: object) -> int:
     given = option_texts(options)
     settings = read_options(given)
     check_batch(settings)
-    table_schema(settings.columns)
+    columns_of(settings.columns)
     if settings.routing_key_filter is not None:
         others = {name: value for name, value in given.items() if name.lower() != _COLUMNS}
         return load(spark, **others, columns="offset").count()

@@ -31,7 +31,7 @@ from leveret.spark.connection import ControlClient, endpoint_of
 from leveret.spark.data_source import INITIAL_CONNECT_TIMEOUT, AmqpDataSource
 from leveret.spark.errors import OptionError, ReadFailed
 from leveret.spark.options import STREAM, Settings, option_texts, read_options
-from leveret.spark.schema import table_schema
+from leveret.spark.schema import OMITTED_COLUMNS, columns_of, names_super_stream, table_schema
 from leveret.spark.source.batch_reader import StreamBatchReader, check_batch, pin_segments, ranges_of
 from leveret.spark.source.file_pins import FilePin
 from leveret.spark.source.partitions import Slice
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("leveret.spark")
 
 _RANGES: Final = "ranges"
-_RANGE_OPTIONS: Final = ("startingoffsets", "endingoffsets", "startingtimestamp", "columns")
+_RANGE_OPTIONS: Final = ("startingoffsets", "endingoffsets", "startingtimestamp")
 # Options of Spark's Parquet reader that override the session's: no file is skipped silently, no time is shifted.
 STRICT_OPTIONS: Final = {
     "ignoreMissingFiles": "false",
@@ -80,7 +80,7 @@ def load(spark: SparkSession, /, *, pin_for: str = "1h", **options: Any) -> Data
     given = option_texts(options)
     settings = read_options(given)
     check_batch(settings)
-    columns = table_schema(settings.columns).names
+    columns_of(settings.columns)
     control = ControlClient(endpoint_of(settings), reconnect_timeout=INITIAL_CONNECT_TIMEOUT)
     try:
         target = find_streams(settings, control, 'spark.read.format("amqp") to read a queue')
@@ -92,10 +92,10 @@ def load(spark: SparkSession, /, *, pin_for: str = "1h", **options: Any) -> Data
         control.close()
     sealed = [_readable_prefix(part, settings) for part in parts]
     rest = [replace(part, first=files.stop, segments=()) for part, files in zip(parts, sealed, strict=True)]
-    frames = [_from_files(spark, files, settings, columns) for files in sealed if files.segments]
+    frames = [_from_files(spark, files, settings) for files in sealed if files.segments]
     if not frames or any(part.count for part in rest):
         # Planning this read takes Spark most of a second, so it is skipped if there is nothing to read.
-        frames.append(_from_data_source(spark, given, rest, columns))
+        frames.append(_from_data_source(spark, given, rest))
     return reduce(_union, frames)
 
 
@@ -152,7 +152,7 @@ def _contiguous(part: Slice) -> Iterator[Segment]:
             position = segment.last + 1
 
 
-def _from_files(spark: SparkSession, part: Slice, settings: Settings, columns: Sequence[str]) -> DataFrame:
+def _from_files(spark: SparkSession, part: Slice, settings: Settings) -> DataFrame:
     from pyspark.sql import functions as F
 
     whole = table_schema()
@@ -167,22 +167,16 @@ def _from_files(spark: SparkSession, part: Slice, settings: Settings, columns: S
         # In Java's regular expressions `$` also matches before a final line terminator.
         matches = topic_expression(settings.routing_key_filter).removesuffix("$") + r"\z"
         frame = frame.where(F.col("routing_key").rlike(matches))
-    empty = {"map": "headers_json", "json": "headers"}.get(settings.headers_format)
+    omitted = OMITTED_COLUMNS[settings.headers_format]
+    queue = (names_super_stream(settings.columns) and settings.super_stream) or part.stream
 
-    def given(value: str | int) -> Column:
+    def given(value: str | int | None) -> Column:
         # Makes the column nullable, like all columns of the data source.
         return F.nullif(F.lit(value), F.lit(None))
 
-    def column(name: str) -> Column:
-        if name == "queue":
-            return given(part.stream).alias(name)
-        if name == "partition":
-            return given(part.partition).alias(name)
-        if name == empty:
-            return F.lit(None).cast(whole[name].dataType).alias(name)
-        return F.col(name)
-
-    return frame.select([column(name) for name in columns])
+    sources = {name: F.lit(None).cast(whole[name].dataType) for name in omitted}
+    frame = frame.withColumns({**sources, "queue": given(queue), "partition": given(part.partition)})
+    return frame.select([F.expr(column.expression).alias(column.name) for column in columns_of(settings.columns)])
 
 
 def _path(url: str) -> str:
@@ -212,11 +206,8 @@ class FixedRangesSource(AmqpDataSource):
         return table_schema(read_options({name: value for name, value in self.options.items() if name != _RANGES}).columns)
 
 
-def _from_data_source(
-    spark: SparkSession, given: dict[str, str], parts: Sequence[Slice], columns: Sequence[str]
-) -> DataFrame:
+def _from_data_source(spark: SparkSession, given: dict[str, str], parts: Sequence[Slice]) -> DataFrame:
     spark.dataSource.register(FixedRangesSource)
     options = {name: value for name, value in given.items() if name.lower() not in _RANGE_OPTIONS}
     ranges = json.dumps([[part.stream, part.partition, part.id, part.first, part.stop] for part in parts if part.count])
-    options |= {_RANGES: ranges, "columns": ",".join(columns)}
-    return spark.read.format(FixedRangesSource.name()).options(**options).load()
+    return spark.read.format(FixedRangesSource.name()).options(**options, **{_RANGES: ranges}).load()

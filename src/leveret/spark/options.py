@@ -235,7 +235,8 @@ OPTIONS: Final = (
         "names",
         None,
         _READS,
-        "Columns to read, separated by commas; others are not built. The default is all.",
+        "Columns to read, separated by commas, or a preset: `minimal` or `kafka`. Others are not built. "
+        "The default is all.",
         values.names,
     ),
     Option(

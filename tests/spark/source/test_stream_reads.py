@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import pyspark_amqp
 from leveret import sync
+from leveret.spark.data_source import AmqpDataSource
+from leveret.spark.errors import OptionError
+from tests.spark.source.test_history import seal
 from tests.spark.support import (
     bodies,
     declare_stream,
@@ -210,3 +214,30 @@ def test_spark_never_shows_the_password(
     with pytest.raises(Exception, match=r"no connection to amqp://guest@127\.0\.0\.1:1/") as raised:
         read(spark, "amqp://guest:pa55word@127.0.0.1:1/?connect_timeout=1", stream=name).collect()
     assert "pa55word" not in str(raised.value)
+
+
+def test_the_columns_of_kafka(spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str) -> None:
+    """Sealed and unsealed messages, by the data source and by Spark's own reader."""
+    declare_super_stream(connection, name, 2)
+    publish(connection, f"{name}-1", ["a"], headers={"text": "grün", "number": 7})
+    seal(broker, connection, f"{name}-1", 1)
+    publish(connection, f"{name}-1", ["b"])
+    frame = read(spark, broker.url(), superStream=name, columns="kafka")
+    assert frame.schema.simpleString() == (
+        "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,"
+        "headers:array<struct<key:string,value:binary>>>"
+    )
+    rows = sorted(frame.collect(), key=lambda row: row.offset)
+    found = [(bytes(row.key), bytes(row.value), row.topic, row.partition, row.offset) for row in rows]
+    assert found == [(f"{name}-1".encode(), b"a", name, 1, 0), (f"{name}-1".encode(), b"b", name, 1, 1)]
+    assert {header.key: bytes(header.value) for header in rows[0].headers} == {"text": "grün".encode(), "number": b"7"}
+    assert all(row.timestamp is not None for row in rows)
+    loaded = pyspark_amqp.load(spark, url=broker.url(), superStream=name, columns="kafka")
+    assert loaded.schema.simpleString() == frame.schema.simpleString()
+    assert sorted(loaded.collect(), key=lambda row: row.offset) == rows
+
+
+def test_a_preset_is_the_whole_value(broker: LeveretProcess, name: str) -> None:
+    assert AmqpDataSource({"columns": "minimal"}).schema().names == ["offset", "append_time", "routing_key", "body"]
+    with pytest.raises(OptionError, match="option columns: 'kafka' is a preset; expected it alone"):
+        AmqpDataSource({"columns": "kafka,body"}).schema()

@@ -14,10 +14,9 @@ from leveret.client._sync.connection import Connection
 from leveret.client.errors import ChannelClosed, ConnectionClosed, ConnectionFailed, Timeout
 from leveret.segments.columns import make_batch
 from leveret.segments.record_batches import DeliveredBatch, InvalidRecordBatch
-from leveret.segments.schema import COLUMNS
 from leveret.spark.connection import RECONNECT_TIMEOUT, ControlClient, Endpoint, open_amqp091_connection
 from leveret.spark.errors import ReadFailed
-from leveret.spark.schema import OMITTED_COLUMNS, arrow_schema
+from leveret.spark.schema import Projection
 from leveret.wire.amqp0.values import FieldTable
 
 logger = logging.getLogger("leveret.spark")
@@ -49,17 +48,11 @@ def read_slice(
     batch_rows: int,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the slice with the schema that Spark expects. Raises ReadFailed if the lease was lost or released."""
-    schema = arrow_schema(columns)
-    omitted = OMITTED_COLUMNS[headers_format]
-    names = [name for name in COLUMNS if name in schema.names and name not in omitted]
+    projection = Projection(columns, headers_format)
     for rows in _record_batches(endpoint, part, prefetch or PREFETCH):
         if not any(rows.times):
             rows.times = None  # queues do not record append times
-        full = make_batch(rows, names, part.queue)
-        batch = pa.RecordBatch.from_arrays(
-            [full.column(name) if name in names else pa.nulls(len(rows), schema.field(name).type) for name in schema.names],
-            schema=schema,
-        )
+        batch = projection.batch(make_batch(rows, projection.names, part.queue))
         for start in range(0, batch.num_rows, batch_rows):
             yield batch.slice(start, batch_rows)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from leveret.spark import values
 from leveret.spark.connection import ControlClient, endpoint_of
 from leveret.spark.options import read_options
 from leveret.spark.pipeline.errors import PipelineError
@@ -87,9 +88,6 @@ def no_messages(spark: SparkSession, columns: str | float | None = None) -> Data
         spark: The session.
         columns: Like the data source's option; None for all.
     """
-    from pyspark.sql.pandas.types import from_arrow_schema
+    from leveret.spark.schema import table_schema
 
-    from leveret.segments.schema import TABLE_SCHEMA
-
-    df = spark.createDataFrame([], from_arrow_schema(TABLE_SCHEMA))
-    return df.select(*(name.strip() for name in str(columns).split(","))) if columns is not None else df
+    return spark.createDataFrame([], table_schema(None if columns is None else values.names(str(columns))))

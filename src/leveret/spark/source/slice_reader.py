@@ -24,7 +24,7 @@ from leveret.segments.schema import COLUMNS
 from leveret.spark.connection import ControlClient, Endpoint, endpoint_of
 from leveret.spark.errors import ReadFailed
 from leveret.spark.options import Settings
-from leveret.spark.schema import OMITTED_COLUMNS, arrow_schema
+from leveret.spark.schema import Projection, names_super_stream
 from leveret.spark.source.fetch import StreamFetch
 from leveret.spark.source.file_pins import FilePin, PinRenewal
 from leveret.spark.source.partitions import Slice, StreamPartition
@@ -36,7 +36,11 @@ logger = logging.getLogger("leveret.spark")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The options that tasks need to read slices."""
+    """The options that tasks need to read slices.
+
+    Attributes:
+        super_stream: Name of the super stream, if rows have it instead of the name of the partition's stream.
+    """
 
     endpoint: Endpoint
     columns: tuple[str, ...] | None
@@ -48,6 +52,7 @@ class Reading:
     fail_on_data_loss: bool = True
     storage_options_file: str | None = None
     loss_directory: str | None = None
+    super_stream: str | None = None
 
     def batches(self, task: StreamPartition) -> Iterator[pa.RecordBatch]:
         """Yield all slices with the schema that Spark expects, renewing the pin of their files meanwhile."""
@@ -70,6 +75,7 @@ def reading_of(settings: Settings) -> Reading:
         settings.fail_on_data_loss,
         settings.storage_options_file,
         settings.loss_directory,
+        settings.super_stream if names_super_stream(settings.columns) else None,
     )
 
 
@@ -77,17 +83,18 @@ class BatchBuilder:
     """Builds batches for Spark: the requested columns, in order, of the rows that pass the filter.
 
     Attributes:
+        queue: Value of the column `queue`.
         names: Columns to build from messages.
     """
 
     def __init__(self, reading: Reading, queue: str, partition: int = 0) -> None:
-        self.queue = queue
+        self.queue = reading.super_stream or queue
         self.partition = partition
-        self.schema = arrow_schema(reading.columns)
+        self._projection = Projection(reading.columns, reading.headers_format)
         self._batch_rows = reading.batch_rows
         pattern = reading.routing_key_filter
         self._matches = None if pattern is None else topic_expression(pattern)
-        wanted = set(self.schema.names) - set(OMITTED_COLUMNS[reading.headers_format])
+        wanted = set(self._projection.names)
         if self._matches is not None:
             wanted.add("routing_key")
         self.names = [name for name in COLUMNS if name in wanted]
@@ -102,12 +109,7 @@ class BatchBuilder:
         """Finish a batch that has at least these columns."""
         if self._matches is not None:
             batch = batch.filter(pc.match_substring_regex(batch.column("routing_key"), self._matches))
-        given = batch.schema
-        columns = [
-            batch.column(field.name) if given.get_field_index(field.name) >= 0 else pa.nulls(batch.num_rows, field.type)
-            for field in self.schema
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        return self._projection.batch(batch)
 
 
 class SliceReader:
@@ -153,7 +155,7 @@ class SliceReader:
         count = 0
         with open_segment(segment.path, self._storage, segment) as reader:
             for batch in reader.read(
-                self._file_names, first, stop - 1, self.part.stream, self.part.partition, self.reading.batch_rows
+                self._file_names, first, stop - 1, self._builder.queue, self.part.partition, self.reading.batch_rows
             ):
                 offsets = batch.column("offset")
                 low, high = offsets[0].as_py(), offsets[len(offsets) - 1].as_py()

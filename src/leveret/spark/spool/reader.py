@@ -23,7 +23,7 @@ from leveret.spark.connection import endpoint_of
 from leveret.spark.errors import OffsetError, OptionError, ReadFailed
 from leveret.spark.options import Settings
 from leveret.spark.read_limits import read_limit
-from leveret.spark.schema import OMITTED_COLUMNS, arrow_schema
+from leveret.spark.schema import Projection
 from leveret.spark.spool.consumer import SpoolConsumer
 from leveret.spark.spool.directory import Spool, SpoolFile
 
@@ -221,8 +221,7 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SpoolPartition)
         reading = self.reading
-        schema = arrow_schema(reading.columns)
-        omitted = OMITTED_COLUMNS[reading.headers_format]
+        projection = Projection(reading.columns, reading.headers_format)
         expected = partition.first
         for file in partition.files:
             try:
@@ -242,13 +241,7 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise ReadFailed(f"the spool's file {file.path!r} begins at offset {low}; expected {expected}")
             expected = high
             chosen = table.slice(low - file.first, high - low)
-            columns = [
-                pa.nulls(chosen.num_rows, field.type)
-                if field.name in omitted
-                else chosen.column(field.name).cast(field.type)
-                for field in schema
-            ]
-            yield from pa.Table.from_arrays(columns, schema=schema).combine_chunks().to_batches(reading.batch_rows)
+            yield from projection.table(chosen).combine_chunks().to_batches(reading.batch_rows)
 
     def commit(self, end: dict[str, Document]) -> None:
         """Remove files up to `end`. Spark calls this when it plans the next batch."""
