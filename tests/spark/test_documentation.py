@@ -71,5 +71,6 @@ def test_the_examples_run(
     assert printed["orders_by_minute.py"] == "7 17.5\n"
     assert printed["orders_by_region.py"] == "[('north', 4), ('south', 3)]\n"
     assert "|  NULL|late|" in printed["failed.py"]
+    assert printed["recent_orders.py"] == "7\n"
     assert printed["count_messages.py"] == "7\n"
     assert printed["count_history.py"] == "7\n"

@@ -64,6 +64,21 @@ class StoredMessage(NamedTuple):
     persistent: bool = True
 
 
+class RowGroup(NamedTuple):
+    """A row group and the statistics of its rows.
+
+    Attributes:
+        first, last: Offsets.
+        append_times: Minimum and maximum in microseconds of Unix time, None if unknown.
+        routing_keys: Minimum and maximum in UTF-8, None if unknown.
+    """
+
+    first: int
+    last: int
+    append_times: tuple[int, int] | None
+    routing_keys: tuple[bytes, bytes] | None
+
+
 def open_segment(url: str, options: Options | None = None, expected: Segment | None = None) -> SegmentReader:
     """Open a segment and verify that it is the file in the manifest.
 
@@ -221,6 +236,22 @@ class SegmentReader:
     def group_of(self, offset: int) -> tuple[int, int]:
         """Return the bounds of the row group with this offset, or of the next one if the offset does not exist."""
         return next((bounds for bounds in self._bounds if bounds[1] >= offset), self._bounds[-1])
+
+    def row_groups(self) -> Iterator[RowGroup]:
+        """Yield the row groups."""
+        for group, (first, last) in enumerate(self._bounds):
+            yield RowGroup(first, last, self._statistics(group, "append_time"), self._statistics(group, "routing_key"))
+
+    def _statistics(self, group: int, name: str) -> Any:
+        """Return the minimum and the maximum of a column as Parquet stores them, None if they are unknown."""
+        metadata = self._parquet.metadata.row_group(group)
+        for number in range(metadata.num_columns):
+            column = metadata.column(number)
+            if column.path_in_schema == name:
+                statistics = column.statistics
+                known = statistics is not None and statistics.has_min_max and not statistics.null_count
+                return (statistics.min_raw, statistics.max_raw) if known else None
+        return None
 
     def message_batches(self, first: int, last: int) -> list[pa.RecordBatch]:
         """Return batches for `rebuild` with the offsets from `first` to `last`, inclusive.

@@ -18,7 +18,7 @@ from leveret.spark.connection import ControlClient, endpoint_of
 from leveret.spark.errors import OptionError, SparkError
 from leveret.spark.options import Settings, read_options
 from leveret.spark.schema import check_schema, table_schema
-from leveret.spark.source.modes import BATCH_READERS, STREAM_READERS
+from leveret.spark.source.modes import BATCH_READERS, FILTERING_BATCH_READERS, STREAM_READERS
 from leveret.spark.source.target import Target, find_target
 
 # Seconds to connect when a query is defined. An unreachable broker is more likely an error in the URL than a restart here.
@@ -35,6 +35,8 @@ Reader = TypeVar("Reader")
 class AmqpDataSource(DataSource):
     """`spark.read.format("amqp")`, `spark.readStream`, `df.write`, `df.writeStream`, and SQL's `USING amqp`."""
 
+    batch_readers = BATCH_READERS
+
     @classmethod
     def name(cls) -> str:
         return "amqp"
@@ -46,7 +48,7 @@ class AmqpDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         settings, target = self._find(schema, False)
-        return _open(BATCH_READERS, "read", settings, target)
+        return _open(self.batch_readers, "read", settings, target)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from leveret.spark.source.failed_reader import FailedReader
@@ -87,6 +89,12 @@ class AmqpDataSource(DataSource):
 
     def __repr__(self) -> str:
         return "AmqpDataSource()"
+
+
+class FilteringDataSource(AmqpDataSource):
+    """The data source for sessions that push filters down: Spark refuses readers that take filters in others."""
+
+    batch_readers = FILTERING_BATCH_READERS
 
 
 def _open(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from leveret.spark.data_source import AmqpDataSource
+from leveret.spark.data_source import FilteringDataSource
 from leveret.spark.errors import SparkError
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PYTHON_VARIABLE: Final = "PYSPARK_PYTHON"
+# Without this setting, Spark does not tell data sources in Python what a query filters by.
+PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 # The last line of a Python trace, as Spark quotes it.
 _RAISED: Final = re.compile(r"^\w+(?:Error|Exception): .+", re.MULTILINE)
 _SCHEMA: Final = "version string"
@@ -35,6 +37,7 @@ class PythonEnvironmentError(SparkError):
 def register(spark: SparkSession) -> None:
     """Register the data source `amqp` in a session, and check that the driver and the workers can import it.
 
+    Enables filter pushdown to data sources in Python (`spark.sql.python.filterPushdown.enabled`), which batch reads use.
     With a local master, Spark runs the Python of this process from then on, unless PYSPARK_PYTHON is set.
 
     Args:
@@ -48,9 +51,10 @@ def register(spark: SparkSession) -> None:
     if context is not None and local and PYTHON_VARIABLE not in os.environ:
         context.pythonExec = sys.executable
     python = "that of its server" if context is None else repr(context.pythonExec)
-    spark.dataSource.register(AmqpDataSource)
+    spark.conf.set(PUSHDOWN, "true")
+    spark.dataSource.register(FilteringDataSource)
     try:
-        spark.read.format(AmqpDataSource.name()).option("stream", "check").load().schema  # noqa: B018
+        spark.read.format(FilteringDataSource.name()).option("stream", "check").load().schema  # noqa: B018
     except Exception as error:
         raise _environment_error("the driver", python, error) from None
     tasks = 1 if context is None or local else context.defaultParallelism

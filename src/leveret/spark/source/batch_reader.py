@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
+from leveret.segments.schema import TABLE_SCHEMA
 from leveret.spark.connection import ControlClient
 from leveret.spark.errors import OffsetError, OptionError
 from leveret.spark.options import OPTIONS, Settings
+from leveret.spark.schema import columns_of
 from leveret.spark.source.file_pins import PIN_SECONDS, FilePin, PinnedRange, pin
 from leveret.spark.source.partitions import Slice, StreamPartition, plan
 from leveret.spark.source.slice_reader import reading_of
@@ -91,16 +93,40 @@ class StreamBatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         file_pin = FilePin(uuid.uuid4().hex, PIN_SECONDS)
+        conditions = self.reading.conditions
         control = ControlClient(self.reading.endpoint)
         try:
             slices = ranges_of(self.settings, self.target, control) if self.ranges is None else list(self.ranges)
+            slices = [conditions.narrow(part) for part in slices]
             if self.settings.history != "amqp":
                 slices = [pin_segments(part, control, file_pin) if part.count else part for part in slices]
         finally:
             control.close()
+        slices = [conditions.narrow_by_time(part) for part in slices]
         # Without a partition, Spark would create one whose value is None.
         return plan(slices, self.settings.min_partitions, file_pin) or [StreamPartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, StreamPartition)
         return self.reading.batches(partition)
+
+
+class FilteringBatchReader(StreamBatchReader):
+    """A batch read to which Spark pushes filters down. Spark refuses it unless the session enables that."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Take the filters. Returns those that Spark has to apply as well."""
+        sources = {
+            column.name: column.source
+            for column in columns_of(self.settings.columns)
+            if column.type == TABLE_SCHEMA.field(column.source).type
+        }
+        conditions = self.reading.conditions
+        remaining = []
+        for pushed in filters:
+            conditions, exact = conditions.add(pushed, sources)
+            if not exact:
+                remaining.append(pushed)
+        pattern = self.reading.routing_key_filter or conditions.routing_key_filter
+        self.reading = replace(self.reading, conditions=conditions, routing_key_filter=pattern)
+        return remaining

@@ -28,6 +28,12 @@ def _stream_batch(settings: Settings, target: Target) -> DataSourceReader:
     return StreamBatchReader(settings, target)
 
 
+def _filtering_stream_batch(settings: Settings, target: Target) -> DataSourceReader:
+    from leveret.spark.source.batch_reader import FilteringBatchReader
+
+    return FilteringBatchReader(settings, target)
+
+
 def _stream(settings: Settings, target: Target) -> DataSourceStreamReader:
     from leveret.spark.source.stream_reader import StreamReader
 
@@ -51,6 +57,8 @@ BATCH_READERS: Final[Mapping[str, Callable[[Settings, Target], DataSourceReader]
     STREAM: _stream_batch,
     BROWSE: _browse,
 }
+# For `spark.read` in a session that pushes filters down.
+FILTERING_BATCH_READERS: Final = {**BATCH_READERS, STREAM: _filtering_stream_batch}
 # For `spark.readStream`.
 STREAM_READERS: Final[Mapping[str, Callable[[Settings, Target], DataSourceStreamReader]]] = {
     STREAM: _stream,

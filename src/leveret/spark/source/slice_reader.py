@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -18,13 +18,14 @@ import pyarrow.compute as pc
 from leveret.segments.columns import Rows, make_batch
 from leveret.segments.errors import SegmentError
 from leveret.segments.manifest import Segment
-from leveret.segments.reader import open_segment
+from leveret.segments.reader import SegmentReader, open_segment
 from leveret.segments.record_batches import DeliveredBatch
 from leveret.segments.schema import COLUMNS
 from leveret.spark.connection import ControlClient, Endpoint, endpoint_of
 from leveret.spark.errors import ReadFailed
 from leveret.spark.options import Settings
 from leveret.spark.schema import Projection, names_super_stream
+from leveret.spark.source.conditions import NO_CONDITIONS, Conditions
 from leveret.spark.source.fetch import StreamFetch
 from leveret.spark.source.file_pins import FilePin, PinRenewal
 from leveret.spark.source.partitions import Slice, StreamPartition
@@ -40,6 +41,7 @@ class Reading:
 
     Attributes:
         super_stream: Name of the super stream, if rows have it instead of the name of the partition's stream.
+        conditions: Rows that do not meet them are not needed.
     """
 
     endpoint: Endpoint
@@ -53,6 +55,7 @@ class Reading:
     storage_options_file: str | None = None
     loss_directory: str | None = None
     super_stream: str | None = None
+    conditions: Conditions = NO_CONDITIONS
 
     def batches(self, task: StreamPartition) -> Iterator[pa.RecordBatch]:
         """Yield all slices with the schema that Spark expects, renewing the pin of their files meanwhile."""
@@ -150,33 +153,51 @@ class SliceReader:
 
     def _from_file(self, segment: Segment) -> Iterator[pa.RecordBatch]:
         """Read the slice's part of this file. Raises SegmentError, after complete batches, if that fails."""
-        stop = min(self.part.stop, segment.last + 1)
+        first, stop = self.position, min(self.part.stop, segment.last + 1)
+        with open_segment(segment.path, self._storage, segment) as reader:
+            for low, high in self._ranges(reader, first, stop - 1):
+                self.position = low
+                count = yield from self._from_range(reader, segment, high + 1)
+                if low <= segment.first and high >= segment.last and count != segment.count:
+                    raise _not_contiguous(segment, low, low, high, count)
+        self.position = stop
+
+    def _ranges(self, reader: SegmentReader, first: int, last: int) -> list[tuple[int, int]]:
+        """Return the ranges of offsets, both inclusive, that can have rows which the query needs."""
+        conditions = self.reading.conditions
+        if not conditions.need_statistics:
+            return [(first, last)]
+        groups = [group for group in reader.row_groups() if group.last >= first and group.first <= last]
+        found = list(conditions.candidates(groups))
+        if len(found) == len(groups):
+            return [(first, last)]
+        return [(max(low, first), min(high, last)) for low, high in found]
+
+    def _from_range(self, reader: SegmentReader, segment: Segment, stop: int) -> Generator[pa.RecordBatch, None, int]:
+        """Read the file from the position up to before an offset. Returns the number of rows before the filter."""
         first = self.position
         count = 0
-        with open_segment(segment.path, self._storage, segment) as reader:
-            for batch in reader.read(
-                self._file_names, first, stop - 1, self._builder.queue, self.part.partition, self.reading.batch_rows
+        for batch in reader.read(
+            self._file_names, first, stop - 1, self._builder.queue, self.part.partition, self.reading.batch_rows
+        ):
+            offsets = batch.column("offset")
+            low, high = offsets[0].as_py(), offsets[len(offsets) - 1].as_py()
+            gap = high - low + 1 - len(offsets)
+            if (
+                low < self.position
+                or high >= stop
+                or gap < 0
+                or ((gap or low > self.position) and not _may_have_gaps(segment))
             ):
-                offsets = batch.column("offset")
-                low, high = offsets[0].as_py(), offsets[len(offsets) - 1].as_py()
-                gap = high - low + 1 - len(offsets)
-                if (
-                    low < self.position
-                    or high >= stop
-                    or gap < 0
-                    or ((gap or low > self.position) and not _may_have_gaps(segment))
-                ):
-                    raise _not_contiguous(segment, self.position, low, high, len(offsets))
-                rows = self._builder.finish(batch)
-                self.position = high + 1
-                count += len(offsets)
-                if rows.num_rows:
-                    yield rows
+                raise _not_contiguous(segment, self.position, low, high, len(offsets))
+            rows = self._builder.finish(batch)
+            self.position = high + 1
+            count += len(offsets)
+            if rows.num_rows:
+                yield rows
         if self.position < stop and not _may_have_gaps(segment):
             raise _not_contiguous(segment, self.position, self.position, stop - 1, 0)
-        if first <= segment.first and stop > segment.last and count != segment.count:
-            raise _not_contiguous(segment, first, first, stop - 1, count)
-        self.position = stop
+        return count
 
     # AMQP
 
