@@ -1,6 +1,7 @@
 """Measure streams into Spark and out of it, on two processors, with one command per figure:
 
     python -m bench.spark sealed    [--rows 5000000] [--rounds 3]
+    python -m bench.spark count     [--rows 5000000] [--rounds 3]
     python -m bench.spark tail      [--rows 1000000] [--rounds 3]
     python -m bench.spark archive   [--rows 2000000] [--rounds 3]
     python -m bench.spark sink      [--rows 1000000] [--rounds 3]
@@ -8,6 +9,7 @@
     python -m bench.spark memory    [--rows 10000000]
 
 sealed   history from segment files: by the data source, by `pyspark_amqp.load`, and by `spark.read.parquet`
+count    the same history: by `pyspark_amqp.count`, and as `count()` of `pyspark_amqp.load` and of the data source
 tail     unsealed messages over AMQP: wall clock, and seconds of the Python worker
 archive  a sealed stream of JSON into a table with a typed column
 sink     a table into a durable queue, persistent and exactly once, until committed and until consumed
@@ -113,7 +115,15 @@ def rate(rounds: int, rows: int, make: Callable[[], DataFrame]) -> int:
     return round(median(rates))
 
 
-ROWS = {"sealed": 5_000_000, "tail": 1_000_000, "archive": 2_000_000, "sink": 1_000_000, "latency": 0, "memory": 10_000_000}
+ROWS = {
+    "sealed": 5_000_000,
+    "count": 5_000_000,
+    "tail": 1_000_000,
+    "archive": 2_000_000,
+    "sink": 1_000_000,
+    "latency": 0,
+    "memory": 10_000_000,
+}
 # Seal only on request.
 NO_SEALING = '\n[streams]\nsegment_size = "1TiB"\nsegment_age = 86400\nmerge_below = "64MiB"\n'
 
@@ -128,6 +138,24 @@ def sealed(spark: SparkSession, broker: LeveretProcess, rows: int, rounds: int) 
     }
     for name, make in ways.items():
         print(f"sealed, in {len(files)} files, {name}: {rate(rounds, rows, make):,} rows per second", flush=True)
+
+
+def count(spark: SparkSession, broker: LeveretProcess, rows: int, rounds: int) -> None:
+    fill(broker, "sealed", rows)
+    seal(broker, "sealed", rows)
+    options = {"url": broker.url(), "stream": "sealed"}
+    ways: dict[str, Callable[[], int]] = {
+        "pyspark_amqp.count": partial(pyspark_amqp.count, spark, **options),
+        "count() of pyspark_amqp.load": lambda: pyspark_amqp.load(spark, **options).count(),
+        "count() of the data source": lambda: spark.read.format("amqp").options(**options).load().count(),
+    }
+    for name, run in ways.items():
+        times = []
+        for _ in range(rounds + 1):
+            began = time.perf_counter()
+            assert run() == rows
+            times.append(time.perf_counter() - began)
+        print(f"count, {name}: {median(times[1:]) * 1000:,.1f} ms", flush=True)
 
 
 def tail(spark: SparkSession, broker: LeveretProcess, rows: int, rounds: int) -> None:
@@ -159,6 +187,8 @@ def main() -> None:
         with LeveretProcess(directory / "broker", config=config).start() as broker:
             if what == "sealed":
                 sealed(spark, broker, rows, rounds)
+            elif what == "count":
+                count(spark, broker, rows, rounds)
             elif what == "tail":
                 tail(spark, broker, rows, rounds)
             elif what == "archive":
