@@ -41,6 +41,7 @@ def test_values_of_every_kind() -> None:
             "maxBytesPerTrigger": "64m",
             "maxTriggerDelay": "500ms",
             "startingTimestamp": "2026-05-01T12:00:00Z",
+            "endingTimestamp": '{"s": 1777636800000, "t": "2026-05-01T12:00:00Z"}',
             "columns": "offset, body",
             "failOnDataLoss": "FALSE",
             "minPartitions": "4",
@@ -50,6 +51,7 @@ def test_values_of_every_kind() -> None:
     assert settings.max_bytes_per_trigger == 64 << 20
     assert settings.max_trigger_delay == 0.5
     assert settings.starting_timestamp == 1_777_636_800_000
+    assert settings.ending_timestamp == {"s": 1_777_636_800_000, "t": 1_777_636_800_000}
     assert settings.columns == ("offset", "body")
     assert settings.fail_on_data_loss is False
     assert settings.min_partitions == 4
@@ -65,6 +67,11 @@ def test_values_of_every_kind() -> None:
         ("startingOffsets", "[1]", "offsets by stream in JSON"),
         ("endingOffsets", "earliest", "expected latest, or offsets"),
         ("startingTimestamp", "yesterday", "milliseconds of Unix time"),
+        ("startingTimestamp", "1777636800", "looks like seconds; did you mean 1777636800000?"),
+        ("endingTimestamp", "1777636800000000", "looks like microseconds; did you mean 1777636800000?"),
+        ("startingTimestamp", '{"s": 1777636800}', "looks like seconds"),
+        ("startingTimestamp", "{}", "times by stream in JSON"),
+        ("startingOffsetsByTimestampStrategy", "earliest", "latest or error"),
         ("maxMessagesPerTrigger", "0", "an integer of at least 1"),
         ("maxBytesPerTrigger", "much", "bytes above 0"),
         ("maxTriggerDelay", "soon", "a time such as 500ms"),

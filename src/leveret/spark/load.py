@@ -45,7 +45,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger("leveret.spark")
 
 _RANGES: Final = "ranges"
-_RANGE_OPTIONS: Final = ("startingoffsets", "endingoffsets", "startingtimestamp")
+_RANGE_OPTIONS: Final = (
+    "startingoffsets",
+    "startingtimestamp",
+    "startingoffsetsbytimestampstrategy",
+    "endingoffsets",
+    "endingtimestamp",
+)
 # Options of Spark's Parquet reader that override the session's: no file is skipped silently, no time is shifted.
 STRICT_OPTIONS: Final = {
     "ignoreMissingFiles": "false",

@@ -154,12 +154,21 @@ OPTIONS: Final = (
     ),
     Option(
         "startingTimestamp",
-        "time",
+        "time, JSON",
         None,
         (STREAM,),
-        "Start with messages appended at this time or later, as precisely as the broker records times: milliseconds "
-        "since 1970 or ISO 8601.",
-        values.timestamp,
+        "Start with the first message appended at this time or later: milliseconds since 1970 or ISO 8601; as JSON, "
+        "times by stream.",
+        values.timestamps,
+    ),
+    Option(
+        "startingOffsetsByTimestampStrategy",
+        "latest, error",
+        "latest",
+        (STREAM,),
+        "What to do if no message was appended at `startingTimestamp` or later: start at the end of the stream "
+        "(`latest`), or fail.",
+        values.choice("latest", "error"),
     ),
     Option(
         "endingOffsets",
@@ -168,6 +177,15 @@ OPTIONS: Final = (
         (STREAM,),
         "Where a `read` ends; as JSON, offsets by stream, exclusive.",
         values.offsets("latest"),
+    ),
+    Option(
+        "endingTimestamp",
+        "time, JSON",
+        None,
+        (STREAM,),
+        "End a `read` before the first message appended at this time or later, or at the end of the stream. Written "
+        "like `startingTimestamp`.",
+        values.timestamps,
     ),
     # Limits of a batch
     Option(
@@ -428,8 +446,10 @@ class Settings:
     lease: str | None
     lease_timeout: float | None
     starting_offsets: str | dict[str, int] | None
-    starting_timestamp: int | None
+    starting_timestamp: int | dict[str, int] | None
+    starting_offsets_by_timestamp_strategy: str
     ending_offsets: str | dict[str, int]
+    ending_timestamp: int | dict[str, int] | None
     max_messages_per_trigger: int | None
     max_bytes_per_trigger: int | None
     min_messages_per_trigger: int | None

@@ -15,6 +15,10 @@ _SIZE: Final = re.compile(r"([0-9]{1,15})\s*([kmgt]?)(?:i?b)?", re.ASCII | re.IG
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _DURATION: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)\s*(ms|s|m|h|d)?", re.ASCII)
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, None: 1.0}
+# Absolute numbers that are seconds of Unix time from 1973 to 5138, and milliseconds only from 1970 to 1973.
+_SECONDS_RANGE: Final = range(10**8, 10**11)
+# Milliseconds of Unix time in 5138; as microseconds, 1973.
+_MIN_MICROSECONDS: Final = 10**14
 _BOOLEANS: Final = {"true": True, "false": False, "yes": True, "no": False, "on": True, "off": False, "1": True, "0": False}
 
 Reader = Callable[[str], Any]
@@ -110,10 +114,20 @@ def names(value: str) -> tuple[str, ...]:
 
 
 def timestamp(value: str) -> int:
-    """Parse a time to milliseconds of Unix time: a number of them, or ISO 8601 (UTC if it has no time zone)."""
+    """Parse a time to milliseconds of Unix time: a number of them, or ISO 8601 (UTC if it has no time zone).
+
+    A number that is plausible only as seconds or microseconds is refused.
+    """
     stripped = value.strip()
     if _INTEGER.fullmatch(stripped):
-        return int(stripped)
+        number = int(stripped)
+        if abs(number) in _SECONDS_RANGE:
+            raise InvalidValue(f"milliseconds of Unix time, and {number} looks like seconds; did you mean {number * 1000}?")
+        if abs(number) >= _MIN_MICROSECONDS:
+            raise InvalidValue(
+                f"milliseconds of Unix time, and {number} looks like microseconds; did you mean {number // 1000}?"
+            )
+        return number
     try:
         found = datetime.fromisoformat(stripped)
     except ValueError:
@@ -121,6 +135,19 @@ def timestamp(value: str) -> int:
     if found.tzinfo is None:
         found = found.replace(tzinfo=UTC)
     return (found - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+
+
+def timestamps(value: str) -> int | dict[str, int]:
+    """Parse a time, or JSON times by stream: {"orders-0": 1777636800000, "orders-1": "2026-05-01T12:00:00Z"}."""
+    if not value.strip().startswith("{"):
+        return timestamp(value)
+    try:
+        found = json.loads(value)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not found:
+        raise InvalidValue('a time, or times by stream in JSON such as {"orders-0": "2026-05-01T12:00:00Z"}')
+    return {name: timestamp(str(time)) for name, time in found.items()}
 
 
 def offsets(*keywords: str) -> Reader:

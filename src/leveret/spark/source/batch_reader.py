@@ -41,16 +41,16 @@ def check_batch(settings: Settings) -> None:
 def ranges_of(settings: Settings, target: Target, control: ControlClient) -> list[Slice]:
     """Return the ranges that the options select now, without segments. Raises OptionError or OffsetError."""
     names = streams_of(target, control)
-    check_names("startingOffsets", settings.starting_offsets, list(names))
-    check_names("endingOffsets", settings.ending_offsets, list(names))
+    check_names(settings, names)
     ranges = []
     for name, number in names.items():
         info = describe(control, name)
         first = starting_offset(settings, control, info, "earliest")
-        stop = ending_offset(settings, info)
+        stop = ending_offset(settings, control, info)
         if stop < first:
+            option = "endingOffsets" if settings.ending_timestamp is None else "endingTimestamp"
             raise OffsetError(
-                f"option endingOffsets: the end of stream {name!r}, offset {stop}, is before its start, offset {first}"
+                f"option {option}: the end of stream {name!r}, offset {stop}, is before its start, offset {first}"
             )
         ranges.append(Slice(name, number, info.id, first, stop))
     return ranges

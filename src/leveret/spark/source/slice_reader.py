@@ -129,7 +129,7 @@ class SliceReader:
         self._file_names = [name for name in COLUMNS if name in wanted]
         self._storage = storage_options(reading.storage_options_file)
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
+    def batches(self) -> Generator[pa.RecordBatch, None, None]:
         part = self.part
         if self.reading.history != "amqp":
             for segment in part.segments:

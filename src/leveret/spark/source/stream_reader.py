@@ -35,8 +35,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """
 
     def __init__(self, settings: Settings, target: Target) -> None:
-        if settings.given & {"endingOffsets"}:
-            raise OptionError("option endingOffsets: not valid in readStream, only in read")
+        for option in sorted(settings.given & {"endingOffsets", "endingTimestamp"}):
+            raise OptionError(f"option {option}: not valid in readStream, only in read")
         self.settings = settings
         self.target = target
         self.reading = reading_of(settings)
@@ -63,7 +63,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "startingOffsets), so that a restart before its first checkpoint begins at the same offset"
             )
         names = streams_of(self.target, self.control)
-        check_names("startingOffsets", settings.starting_offsets, list(names))
+        check_names(settings, names)
         offsets = Offsets(initial=True)
         for name in names:
             info = describe(self.control, name)
