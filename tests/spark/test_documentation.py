@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leveret import sync
+from leveret.spark.kafka_options import KAFKA_OPTIONS
 from leveret.spark.options import OPTIONS, SINK, Option
 from leveret.spark.schema import table_schema
 from tests.docs.pages import DOCS, blocks, program_name, table_rows
@@ -42,6 +43,12 @@ def test_every_column_has_its_row() -> None:
     fields = [*table_schema().fields, *table_schema(["kafka"]).fields]
     rows = [row[:2] for row in table_rows(OPTIONS_PAGE) if len(row) == 3 and row[1].startswith("`")]
     assert rows == [[f"`{field.name}`", f"`{field.dataType.simpleString()}`"] for field in fields]
+
+
+def test_every_option_of_kafka_has_its_row() -> None:
+    expected = [[f"`{option.name}`", option.instead] for option in KAFKA_OPTIONS]
+    rows = list(table_rows(DOCS / "coming-from-kafka.md"))
+    assert rows[rows.index(expected[0]) :] == expected
 
 
 @pytest.fixture

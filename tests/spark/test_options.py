@@ -5,10 +5,13 @@ from __future__ import annotations
 import pickle
 
 import pytest
+from pyspark.sql.types import StringType, StructField, StructType
 
 from leveret.spark.connection import PASSWORD_VARIABLE, ControlClient, endpoint_of
 from leveret.spark.errors import OptionError
+from leveret.spark.kafka_options import KAFKA_OPTIONS
 from leveret.spark.options import BY_NAME, OPTIONS, read_options
+from leveret.spark.sink.schema import SchemaError, check_schema
 from leveret.spark.values import EARLIEST, LATEST
 
 SECRET = "s3cr3t/pass"
@@ -96,6 +99,35 @@ def test_an_unknown_option_gets_suggestions() -> None:
         read_options({"stream": "s", "startingOffset": "latest"})
     with pytest.raises(OptionError, match=r"docs/spark-options\.md lists all options"):
         read_options({"xyzzy": "1"})
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("subscribe", "set stream, or superStream"),
+        ("kafka.bootstrap.servers", "set url to amqp://"),
+        ("STARTINGOFFSETSBYTIMESTAMP", "set startingTimestamp"),
+        ("kafka.ssl.truststore.location", "set tls.caFile"),
+        ("kafka.max.poll.records", "there is no Kafka client to configure"),
+    ],
+)
+def test_an_option_of_kafka_names_its_replacement(name: str, hint: str) -> None:
+    with pytest.raises(OptionError, match=f"option '{name}' is Kafka's; .*{hint}"):
+        read_options({name: "x"})
+
+
+def test_options_that_kafka_has_as_well_are_accepted() -> None:
+    for option in KAFKA_OPTIONS:
+        assert (option.instead == "keep it") == (option.name.lower() in BY_NAME), option.name
+
+
+def test_columns_of_kafka_get_a_hint() -> None:
+    settings = read_options({"routingKey": "q"})
+    with pytest.raises(SchemaError, match="rename value, as Kafka's sink calls it, to body"):
+        check_schema(StructType([StructField("value", StringType())]), settings)
+    rows = StructType([StructField("body", StringType()), StructField("key", StringType())])
+    with pytest.raises(SchemaError, match=r"does not accept the column key; did you mean routing_key\?"):
+        check_schema(rows, settings)
 
 
 @pytest.mark.parametrize("options", [{}, {"queue": "q", "stream": "s"}], ids=["none", "two"])

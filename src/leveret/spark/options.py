@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from leveret.spark import values
 from leveret.spark.errors import OptionError
+from leveret.spark.kafka_options import instead_of
 from leveret.spark.values import InvalidValue, Reader
 
 STREAM: Final = "stream"
@@ -521,7 +522,10 @@ def read_options(options: Mapping[str, str]) -> Settings:
 
 
 def unknown_option(name: str, known: Iterable[str] = BY_NAME) -> str:
-    """Return the error message for an unknown option, with similar names."""
+    """Return the error message for an unknown option, with similar names, or what replaces an option of Kafka's."""
+    instead = instead_of(name)
+    if instead is not None:
+        return f"option {name[:60]!r} is Kafka's; {instead} (see docs/coming-from-kafka.md)"
     near = [BY_NAME[found].name for found in difflib.get_close_matches(name.lower(), known, 3, 0.5)]
     hint = f"; did you mean {' or '.join(near)}?" if near else "; docs/spark-options.md lists all options"
     return f"unknown option {name[:60]!r}{hint}"

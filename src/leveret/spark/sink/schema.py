@@ -6,6 +6,7 @@ import difflib
 from typing import TYPE_CHECKING, Final
 
 from leveret.spark.errors import SparkError
+from leveret.spark.kafka_options import KAFKA_COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
@@ -71,9 +72,10 @@ def check_schema(schema: StructType, settings: Settings) -> None:
     """Raise SchemaError for a column that is missing, unknown or of the wrong type."""
     names = schema.fieldNames()
     if "body" not in names:
+        hint = "; rename value, as Kafka's sink calls it, to body" if "value" in names else ""
         raise SchemaError(
             f"the sink amqp needs a column body of type binary or string; the DataFrame has "
-            f"{', '.join(names) or 'no columns'}"
+            f"{', '.join(names) or 'no columns'}{hint}"
         )
     for field in schema.fields:
         _check_type(field.name, field.dataType, _types_of(field.name, names))
@@ -99,7 +101,7 @@ def _types_of(name: str, names: list[str]) -> tuple[str, ...]:
         return _COLUMN_TYPES[name]
     if name in IGNORED_COLUMNS:
         return ()
-    near = difflib.get_close_matches(name, SINK_COLUMNS, 1, 0.6)
+    near = [KAFKA_COLUMNS[name]] if name in KAFKA_COLUMNS else difflib.get_close_matches(name, SINK_COLUMNS, 1, 0.6)
     hint = f"did you mean {near[0]}?" if near and near[0] not in names else f"expected {', '.join(SINK_COLUMNS)}"
     raise SchemaError(f"the sink amqp does not accept the column {name}; {hint} (drop it, or put it into body)")
 
