@@ -14,9 +14,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from leveret.spark.connection import ControlClient, endpoint_of
+from leveret.spark.connection import ControlClient, endpoint_of, has_password
 from leveret.spark.errors import OptionError, SparkError
-from leveret.spark.options import Settings, read_options
+from leveret.spark.options import SOURCES, TABLE_PREFIX, Settings, own_options, read_options
 from leveret.spark.schema import check_schema, table_schema
 from leveret.spark.source.modes import BATCH_READERS, FILTERING_BATCH_READERS, STREAM_READERS
 from leveret.spark.source.target import Target, find_target
@@ -28,6 +28,10 @@ DIRECT: Final = "amqp_direct"
 DIRECT_TASK: Final = "task"
 
 _SPARK_OPTIONS = ("checkpointlocation", "queryname")
+# Options without which a read uses those of the table.
+_ADDRESS: Final = {"url", *(name.lower() for name in SOURCES)}
+# Key of the options in the metadata of a table's first column.
+_METADATA: Final = "amqp"
 
 Reader = TypeVar("Reader")
 
@@ -42,9 +46,13 @@ class AmqpDataSource(DataSource):
         return "amqp"
 
     def schema(self) -> StructType:
-        settings = read_options(self.options)
+        options = own_options(self.options)
+        settings = read_options(options)
         endpoint_of(settings)
-        return table_schema(settings.columns)
+        schema = table_schema(settings.columns)
+        if any(name.lower().startswith(TABLE_PREFIX) for name in self.options):
+            _keep_options(schema, settings, options)
+        return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
         settings, target = self._find(schema, False)
@@ -62,6 +70,11 @@ class AmqpDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from leveret.spark.sink.writer import batch_writer
 
+        if not self.options and _kept_options(schema):
+            raise OptionError(
+                "Spark does not pass the options of this table to INSERT INTO; expected a table of "
+                'pyspark_amqp.create_tables, or DataFrame.write.format("amqp") with the options'
+            )
         return batch_writer(self._sink_settings(), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
@@ -75,11 +88,15 @@ class AmqpDataSource(DataSource):
 
     def _sink_settings(self) -> Settings:
         """Return the settings without Spark's own options, which Spark passes to sinks."""
-        return read_options({name: value for name, value in self.options.items() if name.lower() not in _SPARK_OPTIONS})
+        options = own_options(self.options)
+        return read_options({name: value for name, value in options.items() if name not in _SPARK_OPTIONS})
 
     def _find(self, schema: StructType, streaming: bool) -> tuple[Settings, Target]:
         """Return the settings and the target. Closes its connection: readers are pickled and open their own."""
-        settings = read_options(self.options)
+        options = own_options(self.options)
+        if not _ADDRESS & set(options):
+            options = _kept_options(schema) | options
+        settings = read_options(options)
         check_schema(schema, settings.columns)
         control = ControlClient(endpoint_of(settings), reconnect_timeout=INITIAL_CONNECT_TIMEOUT)
         try:
@@ -95,6 +112,21 @@ class FilteringDataSource(AmqpDataSource):
     """The data source for sessions that push filters down: Spark refuses readers that take filters in others."""
 
     batch_readers = FILTERING_BATCH_READERS
+
+
+def _keep_options(schema: StructType, settings: Settings, options: dict[str, str]) -> None:
+    """Keep the options of a catalog table in its schema: Spark passes them when the table is created, and not to reads."""
+    settings.source()
+    if has_password(settings.url):
+        raise OptionError(
+            "option url: has a password, which users of the catalog could read; expected it in option passwordFile or in "
+            "the environment variable LEVERET_PASSWORD"
+        )
+    schema.fields[0].metadata = {_METADATA: options}
+
+
+def _kept_options(schema: StructType) -> dict[str, str]:
+    return dict(schema.fields[0].metadata.get(_METADATA, {})) if schema.fields else {}
 
 
 def _open(

@@ -417,6 +417,8 @@ OPTIONS: Final = (
 )
 
 BY_NAME: Final = {option.name.lower(): option for option in OPTIONS}
+# Prefix of the options of a catalog table among its properties.
+TABLE_PREFIX: Final = "option."
 SOURCES: Final = ("queue", "stream", "superStream", "streamPattern")
 
 
@@ -503,6 +505,18 @@ class Settings:
 def option_texts(options: Mapping[str, object]) -> dict[str, str]:
     """Return options as text, as Spark passes them to a data source."""
     return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
+
+
+def own_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options that the user set, among those that Spark passes.
+
+    When a catalog table is created, Spark passes its properties as well: `path`, `owner`, those of TBLPROPERTIES, and each
+    of its options a second time with a prefix.
+    """
+    given = {name.lower(): value for name, value in options.items()}
+    return {
+        name.removeprefix(TABLE_PREFIX): value for name, value in given.items() if name.startswith(TABLE_PREFIX)
+    } or given
 
 
 def read_options(options: Mapping[str, str]) -> Settings:
