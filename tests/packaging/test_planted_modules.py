@@ -172,8 +172,10 @@ def test_no_process_runs_them(planted: Planted, broker: str, tmp_path: Path) -> 
 
 def test_the_planted_modules_would_run(planted: Planted) -> None:
     """Shows that the modules of the other test would run."""
+    # A file, because Python 3.13 itself imports a module before it runs the code of `-c`.
+    (planted.directory / "program.py").write_text("import wave\n")
     done = subprocess.run(
-        [sys.executable, "-c", "import wave"],
+        [sys.executable, "program.py"],
         cwd=planted.directory,
         capture_output=True,
         text=True,
