@@ -144,3 +144,15 @@ def test_the_number_of_libraries(page: Path) -> None:
         dependencies = tomllib.load(file)["project"]["dependencies"]
     assert len(dependencies) == 7
     assert "seven small libraries" in " ".join(page.read_text("utf-8").split())
+
+
+def test_the_supported_versions_of_python_are_declared_and_tested() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        project = tomllib.load(file)["project"]
+    declared = re.findall(r"Programming Language :: Python :: (3\.\d+)", "\n".join(project["classifiers"]))
+    documented = [row[0] for row in table_rows(DOCS / "python-versions.md") if re.fullmatch(r"3\.\d+", row[0])]
+    workflows = ROOT / ".github" / "workflows"
+    tested = re.findall(r'python-version: "(3\.\d+)"', (workflows / "ci.yml").read_text("utf-8"))
+    tested += re.findall(r'python: "(3\.\d+)", experimental: false', (workflows / "pythons.yml").read_text("utf-8"))
+    assert documented == declared == tested
+    assert project["requires-python"] == f">={declared[0]}"
