@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import shutil
 import socket
 import subprocess
@@ -11,10 +10,9 @@ import sys
 import time
 from pathlib import Path
 
-from bench.generator import BENCH, OUTPUT
+from bench import maven
+from bench.generator import BENCH
 from tests.support.broker import Broker, free_port
-
-SOURCES = [BENCH / "artemis" / name for name in ("pom.xml", "Embedded.java")]
 
 
 @functools.cache
@@ -22,32 +20,11 @@ def program() -> Path | None:
     """Return the directory of its classes and libraries, downloaded and compiled at first use; None if that fails."""
     if any(shutil.which(tool) is None for tool in ("java", "javac", "mvn")):
         return None
-    digest = hashlib.blake2b(b"".join(path.read_bytes() for path in SOURCES), digest_size=6).hexdigest()
-    target = OUTPUT / f"artemis-{digest}"
-    if not target.exists():
-        print("Downloading Artemis (first use only)", file=sys.stderr)
-        partial = target.with_suffix(".partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        for command in (
-            [
-                "mvn",
-                "-q",
-                "-B",
-                "-f",
-                str(SOURCES[0]),
-                "dependency:copy-dependencies",
-                f"-DoutputDirectory={partial}",
-                f"-DbuildDirectory={partial}",
-            ],
-            ["javac", "-cp", f"{partial}/*", "-d", str(partial), str(SOURCES[1])],
-        ):
-            done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-            if done.returncode != 0:
-                print(f"Artemis is unavailable: {(done.stdout + done.stderr).strip()[-1000:]}", file=sys.stderr)
-                return None
-        partial.rename(target)
-    return target
+    try:
+        return maven.build("Artemis", BENCH / "artemis" / "pom.xml", BENCH / "artemis" / "Embedded.java")
+    except maven.Unavailable as error:
+        print(error, file=sys.stderr)
+        return None
 
 
 class ArtemisProcess(Broker):

@@ -26,7 +26,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -50,7 +50,8 @@ if TYPE_CHECKING:
 SIZE = 200
 
 
-def session(directory: Path) -> SparkSession:
+def session(directory: Path, jars: Iterable[Path] = ()) -> SparkSession:
+    """Return a session on two processors, with more jars."""
     from pyspark.sql import SparkSession
 
     os.environ["PYTHONPATH"] = str(ROOT / "src")
@@ -62,6 +63,7 @@ def session(directory: Path) -> SparkSession:
         .config("spark.driver.memory", "3g")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.local.dir", str(directory))
+        .config("spark.jars", ",".join(map(str, jars)))
         .config("spark.log.level", "ERROR")
         .getOrCreate()
     )

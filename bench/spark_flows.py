@@ -75,14 +75,18 @@ def archived(spark: SparkSession, broker: LeveretProcess, stream: str, rows: int
     say(f"archive with typed decoding: {median(rates):,.0f} rows per second")
 
 
+def bodies_table(spark: SparkSession, rows: int, size: int, path: str) -> None:
+    """Write a table of random bodies like the load generator's, which begin with the time of the publish."""
+    spark.range(rows).selectExpr(
+        "unhex(rpad(concat(repeat('00', 16), hex(randstr(32)), hex(randstr(32)), hex(randstr(32)), hex(randstr(32)), "
+        f"hex(randstr(32)), hex(randstr(24))), {2 * size}, '00')) AS body"
+    ).repartition(2).write.parquet(path)
+
+
 def sunk(spark: SparkSession, broker: LeveretProcess, rows: int, rounds: int, directory: Path) -> None:
     """Write a table of random bodies to a durable queue, persistent and exactly once, until the last one is consumed."""
     source = str(directory / "rows")
-    # Bodies like the load generator's, which begin with the time of the publish.
-    spark.range(rows).selectExpr(
-        "unhex(rpad(concat(repeat('00', 16), hex(randstr(32)), hex(randstr(32)), hex(randstr(32)), hex(randstr(32)), "
-        f"hex(randstr(32)), hex(randstr(24))), {2 * SIZE}, '00')) AS body"
-    ).repartition(2).write.parquet(source)
+    bodies_table(spark, rows, SIZE, source)
     control = ControlClient(endpoint_of(read_options({"url": broker.url()})))
     written, consumed = [], []
     for number in range(rounds):
@@ -254,11 +258,11 @@ def remembered(spark: SparkSession, broker: LeveretProcess, rows: int, directory
         assert load.process.poll() in (None, 0), load.result()
         pids = {
             "broker": [broker.process.pid],
-            "sealer": _below(broker.process.pid),
-            "Spark": _below(os.getpid(), "java"),
-            "workers": [pid for spark in _below(os.getpid(), "java") for pid in _below(spark, "python")],
+            "sealer": below(broker.process.pid),
+            "Spark": below(os.getpid(), "java"),
+            "workers": [pid for spark in below(os.getpid(), "java") for pid in below(spark, "python")],
         }
-        samples.append({name: _resident(found) for name, found in pids.items()})
+        samples.append({name: resident(found) for name, found in pids.items()})
         progress: Any = query.lastProgress
         if progress:
             end = progress["sources"][0]["endOffset"]
@@ -287,7 +291,7 @@ def remembered(spark: SparkSession, broker: LeveretProcess, rows: int, directory
         )
 
 
-def _below(pid: int, word: str = "") -> list[int]:
+def below(pid: int, word: str = "") -> list[int]:
     """Return the descendants of a process whose command line contains the word."""
     found = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
@@ -296,11 +300,11 @@ def _below(pid: int, word: str = "") -> list[int]:
                 command = Path(f"/proc/{child}/cmdline").read_text().partition("\0")[0]
             except OSError:
                 continue
-            found += ([child] if word in command else []) + _below(child, word)
+            found += ([child] if word in command else []) + below(child, word)
     return found
 
 
-def _resident(pids: list[int]) -> int:
+def resident(pids: list[int]) -> int:
     """Return the memory of processes in MB, counting shared pages proportionally."""
     total = 0
     for pid in pids:
