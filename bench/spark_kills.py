@@ -20,6 +20,7 @@ workers, and Spark runs a second attempt of slow tasks (speculation); every thir
 | leased-sink | classic queue | queue, exactly once | each once |
 | confirms | stream | queue, at least once | each at least once |
 | archive | stream | table, whose files the tasks write | each once |
+| delta | stream | Delta table | each once |
 """
 
 from __future__ import annotations
@@ -80,10 +81,11 @@ def row_of(name: str, directory: Path) -> Row:
         "leased-sink": Row(lease, True, once, True),
         "confirms": Row(stream, True, {**once, "guarantee": "at-least-once"}, False),
         "archive": Row(stream, False, {**table, "format": "archive"}, True),
+        "delta": Row(stream, False, {**table, "format": "archive", "table": "delta"}, True),
     }[name]
 
 
-ROWS = ("stream", "lease", "spool", "sink", "leased-sink", "confirms", "archive")
+ROWS = ("stream", "lease", "spool", "sink", "leased-sink", "confirms", "archive", "delta")
 
 
 class Query:

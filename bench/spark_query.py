@@ -16,11 +16,14 @@ import uuid
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from msgspec import convert
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.taskcontext import TaskContext
 
 from leveret.spark.pipeline import Broker, Capture, TableOutput, archive
+from leveret.spark.pipeline.model import StaticTable
+from leveret.spark.pipeline.transform import read_table
 
 MAX_WAIT = 6.0
 
@@ -44,7 +47,8 @@ def main(argument: str) -> None:
     session = builder.getOrCreate()
     sink = dict(given["sink"])
     if sink["format"] == "archive":
-        query = _archive(session, given["source"], sink["path"], given["checkpoint"])
+        table = convert({"path": sink["path"], "format": sink.get("table", "parquet")}, TableOutput)
+        query = _archive(session, given["source"], table, given["checkpoint"])
     else:
         rows = session.readStream.format("amqp").options(**given["source"]).load().select("message_id", "body")
         if given.get("slow"):
@@ -58,13 +62,14 @@ def main(argument: str) -> None:
         )
     query.awaitTermination()
     if given.get("dump"):
-        found = session.read.parquet(sink["path"]).select("body").collect()
+        rows = read_table(session, StaticTable(path=sink["path"], format=sink.get("table", "parquet")), "sink")
+        found = rows.select("body").collect()
         with open(given["dump"], "w", encoding="utf-8") as file:
             file.writelines(f"{row.body.decode()}\n" for row in found)
     session.stop()
 
 
-def _archive(session: SparkSession, source: dict[str, str], path: str, checkpoint: str) -> StreamingQuery:
+def _archive(session: SparkSession, source: dict[str, str], table: TableOutput, checkpoint: str) -> StreamingQuery:
     options: dict[str, Any] = dict(source)
     broker = Broker(url=options.pop("url"))
     capture = Capture(
@@ -73,7 +78,7 @@ def _archive(session: SparkSession, source: dict[str, str], path: str, checkpoin
         starting_offsets=options.pop("startingOffsets"),
         options=options,
     )
-    (query,) = archive(session, broker, capture, TableOutput(path=path), checkpoint=checkpoint, once=True)
+    (query,) = archive(session, broker, capture, table, checkpoint=checkpoint, once=True)
     return query
 
 

@@ -312,7 +312,11 @@ def _decode(values: Item) -> Item:
 @decode_options
 @click.option("--table", required=True, metavar="PATH", help="Directory or URL of the table.")
 @click.option(
-    "--table-format", type=click.Choice(["parquet", "iceberg"]), default="parquet", show_default=True, help="Format."
+    "--table-format",
+    type=click.Choice(["parquet", "delta", "iceberg"]),
+    default="parquet",
+    show_default=True,
+    help="Format.",
 )
 @click.option(
     "--partition",

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from deltalake import DeltaTable
 
 from leveret import sync
 from leveret.cli.app import leveret
@@ -43,7 +44,7 @@ conf = {{ "spark.driver.memory" = "512m" }}
 capture = {{ stream = "{name}", options = {{ maxMessagesPerTrigger = 400 }} }}
 trigger = 0
 decode = {{ format = "json", schema = "id BIGINT NOT NULL", quarantine = "bad" }}
-tables = [{{ path = "table" }}]
+tables = [{{ path = "table" }}, {{ path = "delta", format = "delta" }}]
 
 [flows.orders.transform]
 function = "functions:doubled"
@@ -129,6 +130,8 @@ def test_a_killed_pipeline_resumes_and_stops_gracefully(
     rows = plain_files(project / "table")
     assert Counter(row["id"] for row in rows) == Counter(range(1500))
     assert all(row["twice"] == 2 * row["id"] for row in rows)
+    committed = DeltaTable(project / "delta").to_pyarrow_table().column("id").to_pylist()
+    assert Counter(committed) == Counter(range(1500))
     assert [row["body"] for row in plain_files(project / "bad")] == [b"nonsense"]
 
 

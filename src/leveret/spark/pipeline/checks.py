@@ -14,6 +14,9 @@ from msgspec import UNSET
 from leveret.spark.pipeline import model
 from leveret.spark.pipeline.decoding.registry import FORMAT_NAMES, FORMATS, RAW
 
+# Modules that formats of tables need.
+_TABLE_MODULES = {"delta": "deltalake", "iceberg": "pyiceberg"}
+
 Problem = tuple[tuple[str | int, ...], str]
 
 
@@ -100,5 +103,6 @@ def check_table(table: model.TableOutput, at: tuple[str | int, ...]) -> Iterator
                 )
     if table.format != "iceberg" and (table.table is not None or table.catalog):
         yield at, 'has table or catalog, which are only for format "iceberg"'
-    if table.format == "iceberg" and not _is_installed("pyiceberg"):
-        yield (*at, "format"), "is \"iceberg\", which needs pyiceberg: pip install 'leveret[pipeline]'"
+    module = _TABLE_MODULES.get(table.format)
+    if module is not None and not _is_installed(module):
+        yield (*at, "format"), f"is \"{table.format}\", which needs {module}: pip install 'leveret[pipeline]'"

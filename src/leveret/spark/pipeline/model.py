@@ -197,7 +197,7 @@ class TableOutput(Section, frozen=True):
     LOCATIONS = ("path",)
 
     path: str
-    format: Literal["parquet", "iceberg"] = "parquet"
+    format: Literal["parquet", "delta", "iceberg"] = "parquet"
     # day(COLUMN), hour(COLUMN), month(COLUMN) or a column.
     partition: list[str] | UnsetType = UNSET
     # Iceberg: name of the table, and the catalog; by default SQLite in the table's directory.
@@ -212,6 +212,8 @@ class TableOutput(Section, frozen=True):
     def requirements(self) -> Iterator[str]:
         if self.format == "iceberg":
             yield "pyiceberg[sql-sqlite]>=0.9"
+        if self.format == "delta":
+            yield "deltalake>=1.6"
 
 
 class ExchangeOutput(Section, frozen=True):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from leveret.spark.pipeline.errors import PipelineError
 from leveret.spark.pipeline.model import StaticTable, Transform
+from leveret.spark.pipeline.output import delta
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -50,11 +51,16 @@ def load_transform(transform: Transform) -> Function:
 
 
 def read_table(spark: SparkSession, table: StaticTable, setting: str) -> DataFrame:
-    """Read a static table. Raises PipelineError if that fails."""
+    """Read a static table, a Delta table also without a connector for it. Raises PipelineError if that fails."""
+    from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
     try:
         return spark.read.format(table.format).options(**table.options).load(table.path)
+    except Py4JJavaError as error:
+        if table.format != "delta" or "DATA_SOURCE_NOT_FOUND" not in str(error.java_exception):
+            raise
+        return delta.read_table(spark, table.path)
     except PySparkException as error:
         raise PipelineError(
             f"{setting}: {table.path} cannot be read as {table.format}: {str(error).strip().splitlines()[0]}"

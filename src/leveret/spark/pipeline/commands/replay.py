@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING
 from leveret.spark.pipeline.capture import control_client
 from leveret.spark.pipeline.errors import PipelineError
 from leveret.spark.pipeline.model import Broker, ExchangeOutput
+from leveret.spark.pipeline.output import delta
 from leveret.spark.pipeline.output.exchanges import publishable, sink_options
+from leveret.spark.pipeline.output.files import Files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -108,6 +110,8 @@ def _read_archive(spark: SparkSession, path: str) -> DataFrame:
     from pyspark.errors import PySparkException
 
     try:
+        if Files(spark, path).exists(delta.LOG):
+            return delta.read_table(spark, path)
         return spark.read.parquet(path)
     except PySparkException as error:
         raise PipelineError(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from leveret.spark.pipeline.errors import PipelineError
 from leveret.spark.pipeline.model import TableOutput
+from leveret.spark.pipeline.output import delta
 from leveret.spark.pipeline.output.files import Files, escape_glob
 from leveret.spark.pipeline.output.tables import partition_columns
 
@@ -37,17 +38,21 @@ def check_directory(spark: SparkSession, path: str, key: str = "table") -> Files
 def check_table(spark: SparkSession, output: TableOutput, rows: StructType) -> None:
     """Raise PipelineError if rows do not fit those of the table, which may have other columns."""
     files = check_directory(spark, output.path)
-    found = _newest(files)
-    if found is None:
-        return
-    before = [part.partition("=")[0] for part in found.split("/")[:-1] if "=" in part]
+    if output.format == "delta" and files.exists(delta.LOG):
+        columns, before = delta.schema_of(files)
+    else:
+        found = _newest(files)
+        if found is None:
+            return
+        columns = spark.read.parquet(escape_glob(files.url(found))).schema
+        before = [part.partition("=")[0] for part in found.split("/")[:-1] if "=" in part]
     now = list(partition_columns(output, rows.names))
-    if before != now and output.format == "parquet":
+    if before != now and output.format != "iceberg":
         raise PipelineError(
             f"table {output.path}: it is partitioned by {', '.join(before) or 'nothing'}, but the key "
             f"partition has {', '.join(now) or 'nothing'}; use the same partitions, or another directory"
         )
-    mismatch = _type_mismatch(spark.read.parquet(escape_glob(files.url(found))).schema, rows, "")
+    mismatch = _type_mismatch(columns, rows, "")
     if mismatch is not None:
         raise PipelineError(f"table {output.path}: {mismatch}; use the same types, or another directory")
 

@@ -60,6 +60,10 @@ class Files:
         path = self._path(name)
         return bool(self._system.exists(path) and self._system.getFileStatus(path).isFile())
 
+    def size(self, name: str) -> int:
+        """Return the size of a file in bytes."""
+        return int(self._system.getFileStatus(self._path(name)).getLen())
+
     def sync(self, names: Iterable[str]) -> None:
         """Sync files that were written or renamed. File systems other than the local one are durable themselves."""
         if str(self._system.getUri().getScheme()) == "file":

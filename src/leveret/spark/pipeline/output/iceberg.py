@@ -29,7 +29,8 @@ def add_to_table(
     batch: DataFrame,
     partitions: dict[str, tuple[str, str]],
     paths: list[str],
-    which: str,
+    application: str,
+    number: int,
 ) -> None:
     """Add the files of a batch to the table, once, creating the table if necessary.
 
@@ -39,8 +40,10 @@ def add_to_table(
         batch: Source of the schema.
         partitions: Result of `partition_columns`.
         paths: The files, relative to the table's directory.
-        which: Application and number of the batch.
+        application: Name of the writer.
+        number: Number of the batch.
     """
+    which = f"{application}:{number}"
     table = _table(output, files, batch, partitions)
     if any(
         snapshot.summary is not None and snapshot.summary.additional_properties.get(BATCH) == which

@@ -23,6 +23,7 @@ from msgspec import UNSET
 from leveret.spark.pipeline.decoding.body_format import has_column
 from leveret.spark.pipeline.errors import PipelineError
 from leveret.spark.pipeline.model import PARTITION, TableOutput
+from leveret.spark.pipeline.output import delta, iceberg
 from leveret.spark.pipeline.output.files import Files
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 # Number of plans to keep: a repeated batch is the last one or, if a commit file was lost, the one before.
 KEPT_PLANS = 16
 
+# Formats with metadata, to which the files of a batch are added once they are in the table.
+_METADATA = {"delta": delta.add_to_table, "iceberg": iceberg.add_to_table}
 _FORMATS = {"day": "yyyy-MM-dd", "hour": "yyyy-MM-dd-HH", "month": "yyyy-MM"}
 
 
@@ -108,11 +111,10 @@ class TableWriter:
             self._move_ready(files, ready, pending)
 
         targets = self._commit(files, number, write_files)
-        if targets and self._output.format == "iceberg":
-            from leveret.spark.pipeline.output.iceberg import add_to_table
-
+        add_to_table = _METADATA.get(self._output.format)
+        if targets and add_to_table is not None:
             partitions = partition_columns(self._output, batch.columns)
-            add_to_table(self._output, files, batch, partitions, targets, f"{self._application}:{number}")
+            add_to_table(self._output, files, batch, partitions, targets, self._application, number)
         return read
 
     def write_ready(self, spark: SparkSession, number: int, ready: Sequence[Ready]) -> None:
