@@ -97,7 +97,6 @@ class RowReader:
             raise InvalidRecordBatch(f"the record batch of {count} rows ends within its sizes, after {size} bytes")
         self._sizes: tuple[int, ...] = struct.unpack_from(f"<{3 * count}I", data, HEAD_BYTES)
         self._data = data
-        self._addresses_at: int = at
         self._properties_at: int = at + sum(self._sizes[:count])
         self._bodies_at: int = self._properties_at + sum(self._sizes[count : 2 * count])
         expected = self._bodies_at + sum(self._sizes[2 * count :])
@@ -109,23 +108,46 @@ class RowReader:
         self.taken = 0
         self.address = b""
         self.properties = b""
+        # Position of the next value; -1 if all values of the column are equal.
+        self._addresses_at: int = at
+        if self._is_constant(0, at):
+            self.address = data[at : at + self._sizes[0]]
+            self._addresses_at = -1
+        at = self._properties_at
+        if self._is_constant(count, at):
+            self.properties = data[at : at + self._sizes[count]]
+            self._properties_at = -1
+
+    def _is_constant(self, first: int, at: int) -> bool:
+        """Return whether all values of a column are equal.
+
+        `first` is the index of its first size, `at` the position of its first value.
+        """
+        size = self._sizes[first]
+        data = self._data
+        sizes_at = HEAD_BYTES + 4 * first
+        return data.startswith(data[sizes_at : sizes_at + 4] * self.count, sizes_at) and data.startswith(
+            data[at : at + size] * self.count, at
+        )
 
     def next(self) -> bytes:
         """Advance to the next row, and return its body."""
         data = self._data
         sizes = self._sizes
         index = self.taken
-        at = self._addresses_at
-        size = sizes[index]
-        self._addresses_at = at + size
         # Equal values are one object, so that callers recognize them.
-        if size != len(self.address) or not data.startswith(self.address, at):
-            self.address = data[at : at + size]
+        at = self._addresses_at
+        if at >= 0:
+            size = sizes[index]
+            self._addresses_at = at + size
+            if size != len(self.address) or not data.startswith(self.address, at):
+                self.address = data[at : at + size]
         at = self._properties_at
-        size = sizes[self.count + index]
-        self._properties_at = at + size
-        if size != len(self.properties) or not data.startswith(self.properties, at):
-            self.properties = data[at : at + size]
+        if at >= 0:
+            size = sizes[self.count + index]
+            self._properties_at = at + size
+            if size != len(self.properties) or not data.startswith(self.properties, at):
+                self.properties = data[at : at + size]
         at = self._bodies_at
         end = at + sizes[2 * self.count + index]
         self._bodies_at = end
