@@ -6,6 +6,7 @@ All rows are checked before the first one is published. Both are done in steps.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from leveret.broker.errors import BrokerError, ContentTooLarge, PreconditionFailed
@@ -91,6 +92,101 @@ class Report:
     def encode(self) -> bytes:
         """Return the report as JSON."""
         return json.dumps(self.fields()).encode()
+
+
+class Run:
+    """Consecutive rows with one address.
+
+    Attributes:
+        route: their route when they were checked.
+        first: index of the first one.
+        single: whether they are pushed one by one, because some of them have queues or a time of their own.
+    """
+
+    __slots__ = ("address", "first", "route", "single")
+
+    def __init__(self, address: bytes, route: Route, first: int) -> None:
+        self.address = address
+        self.route = route
+        self.first = first
+        self.single = False
+
+
+class BatchRows:
+    """The checked rows of a record batch, and how many of them are published.
+
+    Attributes:
+        messages: the messages of the rows.
+        published: number of published rows.
+        report: the rows of these that have no queue, or were refused.
+    """
+
+    def __init__(self, vhost: Vhost) -> None:
+        self.messages: list[Message] = []
+        self.published = 0
+        self.report = Report()
+        self._vhost = vhost
+        # That of the vhost when the routes were found.
+        self._topology: int = vhost.topology
+        self._runs: list[Run] = []
+        # Index of the run of the next row.
+        self._position = 0
+
+    def begin_run(self, address: bytes, route: Route) -> Run:
+        """Begin a run of rows, to which the next messages belong."""
+        run = Run(address, route, len(self.messages))
+        self._runs.append(run)
+        return run
+
+    def last_route(self) -> Route:
+        """Return the route of the last row."""
+        return self._runs[-1].route
+
+    def publishing(self, publish: Callable[[Run, int], None]) -> Iterator[int]:
+        """Publish the rows in pieces, and yield their units of work.
+
+        `publish` publishes rows of a run, up to an index (exclusive) or fewer if they are much work.
+        """
+        broker = self._vhost.broker
+        runs = self._runs
+        while self.published < len(self.messages):
+            begun = broker.work
+            first = self.published
+            limit = min(first + CHUNK, len(self.messages))
+            while self.published < limit and broker.work - begun < CHUNK_WORK:
+                position = self._position
+                end = runs[position + 1].first if position + 1 < len(runs) else len(self.messages)
+                publish(runs[position], min(limit, end))
+                if self.published == end:
+                    self._position = position + 1
+            yield PUBLISH_WORK * (self.published - first)
+
+    def route_of(self, run: Run) -> Route:
+        """Return the present route of a run.
+
+        Raises:
+            BrokerError: its exchange was deleted after the check.
+        """
+        return run.route if self._vhost.topology == self._topology else self._vhost.route(run.address)
+
+    def push_run(self, run: Run, route: Route, stop: int) -> int:
+        """Push rows of a run together, as far as that is possible. Returns the index of the first one that is left."""
+        first = self.published
+        if run.single or route.dynamic or len(route.queues) != 1:
+            return first
+        pushed = route.queues[0].push_run(self.messages, first, stop)
+        route.published += pushed - first
+        return pushed
+
+    def refuse(self, stop: int, reason: str) -> None:
+        """Refuse the next rows, up to an index (exclusive)."""
+        for index in range(self.published, stop):
+            self.report.refuse(index, reason)
+        self.published = stop
+
+    def note_published(self, stop: int) -> None:
+        """Note that the next rows, up to an index (exclusive), are published."""
+        self.published = stop
 
 
 def announcement(max_message_size: int, where: str) -> dict[str, str]:

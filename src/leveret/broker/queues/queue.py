@@ -240,6 +240,14 @@ class Queue(Destination):
     def push(self, message: Message) -> bool:
         """Append a message; return False if the queue rejects it (`x-overflow: reject-publish`)."""
 
+    def push_run(self, messages: list[Message], first: int, stop: int) -> int:
+        """Append the messages from `first` up to `stop` (exclusive), as far as none of them needs a check of its own.
+
+        Returns:
+            The index of the first message that was not appended, which must be pushed singly.
+        """
+        return first
+
     def delay(self, message: Message, due: int) -> bool:
         """Append a message that becomes visible at `due`; return False if the queue rejects it."""
         return self.push(message)

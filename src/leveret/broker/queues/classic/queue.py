@@ -232,14 +232,42 @@ class ClassicQueue(Queue):
         self.ready.append(self, entry)
         self.counters.count_published(1)
         if message.expires_at:
-            self.broker.work += GUARDED_WORK
-            self.expiry.expiring = True
-            if self.stored and message.persistent:
-                self.expiry.note_stored(self)
+            self._note_expiring(message)
         if not self.active:
             self.active = True
             self.broker.active.append(self)
         return True
+
+    def push_run(self, messages: list[Message], first: int, stop: int) -> int:
+        if self.guarded:
+            return first
+        seq = self.next_seq
+        self.next_seq = seq + stop - first
+        log = self.log
+        stored = self.stored
+        entries: list[Entry] = []
+        for index in range(first, stop):
+            message = messages[index]
+            entry = Entry(self, message, seq)
+            seq += 1
+            if stored and message.persistent:
+                log.store(entry)
+            if message.expires_at:
+                self._note_expiring(message)
+            entries.append(entry)
+        self.ready.append_run(self, entries)
+        self.counters.count_published(stop - first)
+        if not self.active:
+            self.active = True
+            self.broker.active.append(self)
+        return stop
+
+    def _note_expiring(self, message: Message) -> None:
+        """Note that an entry with this message expires."""
+        self.broker.work += GUARDED_WORK
+        self.expiry.expiring = True
+        if self.stored and message.persistent:
+            self.expiry.note_stored(self)
 
     def delay(self, message: Message, due: int) -> bool:
         if self.limits.reject_publish(message, due):

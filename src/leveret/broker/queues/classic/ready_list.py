@@ -174,6 +174,25 @@ class ReadyList:
             if len(young) > MAX_YOUNG or memory > self.broker.page_above:
                 self.page_out(queue, backlog)
 
+    def append_run(self, queue: ClassicQueue, entries: list[Entry]) -> None:
+        """Add the newest entries."""
+        backlog = self.backlog
+        if backlog.young is None and self.levels is None:
+            priority = backlog.priority
+            memory = self.memory
+            for entry in entries:
+                message = entry.message
+                if message.priority != priority:
+                    break
+                memory += message.size + ENTRY_OVERHEAD
+            else:
+                if memory <= self.broker.page_above:
+                    self.memory = memory
+                    backlog.head.extend(entries)
+                    return
+        for entry in entries:
+            self.append(queue, entry)
+
     def insert_new(self, queue: ClassicQueue, entry: Entry) -> None:
         """Add an entry that becomes visible after younger ones, or as the newest one."""
         message = entry.message

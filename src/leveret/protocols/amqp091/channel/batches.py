@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.bodies import Body, whole
-from leveret.broker.errors import BrokerError, NotFound, PreconditionFailed
+from leveret.broker.errors import BrokerError, PreconditionFailed
 from leveret.broker.message import Message, make_address
 from leveret.broker.routing import Route, check_keys
 from leveret.protocols.amqp091 import content
@@ -17,9 +17,9 @@ from leveret.protocols.record_batches import (
     CHECK_WORK,
     CHUNK,
     CHUNK_WORK,
-    PUBLISH_WORK,
     SCAN_SHIFT,
-    Report,
+    BatchRows,
+    Run,
     in_row,
     open_batch,
     push_row,
@@ -64,22 +64,6 @@ class RowProperties:
         self.copies = found.headers_at >= 0 and b"CC" in encoded
 
 
-class Run:
-    """Consecutive rows with one address: their route, and the number of the first one.
-
-    Attributes:
-        copies: whether some of them have headers CC or BCC.
-    """
-
-    __slots__ = ("address", "copies", "first", "route")
-
-    def __init__(self, address: bytes, route: Route, first: int) -> None:
-        self.address = address
-        self.route = route
-        self.first = first
-        self.copies = False
-
-
 class BatchPublish:
     """A record batch that is being published."""
 
@@ -90,21 +74,14 @@ class BatchPublish:
         self.header = command.header
         self.size = command.size
         self.body = body
-        self.messages: list[Message] = []
-        self.runs: list[Run] = []
-        # That of the vhost when the routes were found.
-        self.topology: int = channel.vhost.topology
-        self.published = 0
+        self.rows = BatchRows(channel.vhost)
         # The run of the latest row, its properties, and all known ones.
         self.run: Run | None = None
         self.encoded = b""
         self.properties: RowProperties | None = None
         self.known: dict[bytes, RowProperties] = {}
-        # Index of the run that is being published.
-        self.position = 0
         # A message that is in the log; None if there is none.
         self.stored: Message | None = None
-        self.report = Report()
         self.refusal: BrokerError | None = None
 
     def pieces(self) -> Iterator[int]:
@@ -114,8 +91,7 @@ class BatchPublish:
             while reader.taken < reader.count:
                 yield self._check(reader)
             self.known.clear()
-            while self.published < len(self.messages):
-                yield self._publish()
+            yield from self.rows.publishing(self._publish)
         except BrokerError as error:
             self.refusal = error
 
@@ -131,7 +107,7 @@ class BatchPublish:
     def _check(self, reader: RowReader) -> int:
         """Check some rows, and make their messages. Returns the units of work."""
         channel = self.channel
-        messages = self.messages
+        messages = self.rows.messages
         publisher = channel.publisher
         format = channel.format
         header = b""
@@ -179,8 +155,7 @@ class BatchPublish:
         channel = self.channel
         route = route_of(channel.connection, channel.vhost, address)
         channel.check_row(self.ticket, address)
-        run = self.run = Run(address, route, len(self.messages))
-        self.runs.append(run)
+        run = self.run = self.rows.begin_run(address, route)
         return run
 
     def _properties_of(self, encoded: bytes) -> RowProperties:
@@ -219,77 +194,69 @@ class BatchPublish:
     def _check_copies(self, message: Message, run: Run) -> None:
         """Check the routing keys in CC and BCC."""
         channel = self.channel
-        run.copies = True
+        run.single = True
         route = run.route
         copies = content.check_copies(message)
         channel.connection.check_topics(route, copies)
         check_keys(channel.broker, [route.routing_key, *copies])
 
-    def _publish(self) -> int:
-        """Publish some rows. Returns the units of work."""
-        broker = self.channel.broker
-        begun = broker.work
-        first = self.published
-        stop = min(first + CHUNK, len(self.messages))
-        while self.published < stop and broker.work - begun < CHUNK_WORK:
-            self._publish_from_run(stop)
-        return PUBLISH_WORK * (self.published - first)
-
-    def _publish_from_run(self, stop: int) -> None:
-        """Publish rows of one run, up to `stop` (exclusive) or fewer if they are much work."""
-        channel = self.channel
-        runs = self.runs
-        run = runs[self.position]
-        end = len(self.messages) if self.position + 1 == len(runs) else runs[self.position + 1].first
-        stop = min(stop, end)
-        route = run.route
-        if channel.transacted:
-            self._add_to_transaction(route, stop)
-        else:
-            try:
-                if channel.vhost.topology != self.topology:
-                    route = channel.vhost.route(run.address)
-                self._publish_rows(route, run.copies, stop)
-            except NotFound as error:  # the exchange was deleted after the check
-                for index in range(self.published, stop):
-                    self.report.refuse(index, str(error))
-                self.published = stop
-        if self.published == end:
-            self.position += 1
+    def _publish(self, run: Run, stop: int) -> None:
+        """Publish rows of a run, up to `stop` (exclusive) or fewer if they are much work."""
+        rows = self.rows
+        if self.channel.transacted:
+            self._add_to_transaction(run.route, stop)
+            return
+        try:
+            route = rows.route_of(run)
+        except BrokerError as error:
+            rows.refuse(stop, str(error))
+            return
+        first = rows.published
+        index = rows.push_run(run, route, stop)
+        if index < stop:
+            index = self._publish_singly(run, route, index, stop)
+        self._note_stored(first, index)
+        self.channel.count_rows(index - first)
+        rows.note_published(index)
 
     def _add_to_transaction(self, route: Route, stop: int) -> None:
         channel = self.channel
-        for index in range(self.published, stop):
-            message = self.messages[index]
+        rows = self.rows
+        for index in range(rows.published, stop):
+            message = rows.messages[index]
             channel.count_publish(route)
             try:
                 channel.publish_in_transaction(message, route, self.flags, message.size)
             except BrokerError as error:
                 raise in_row(index, error) from None
-        self.published = stop
+        rows.note_published(stop)
 
-    def _publish_rows(self, route: Route, copies: bool, stop: int) -> None:
+    def _publish_singly(self, run: Run, route: Route, index: int, stop: int) -> int:
+        """Publish rows one by one, from an index. Returns the index of the first one that is left."""
         channel = self.channel
         broker = channel.broker
         begun = broker.work
-        messages = self.messages
-        report = self.report
-        index = self.published
+        rows = self.rows
         while index < stop and broker.work - begun < CHUNK_WORK:
-            message = messages[index]
+            message = rows.messages[index]
             try:
-                queues = channel.queues_of_row(message, route, copies)
+                queues = channel.queues_of_row(message, route, run.single)
                 if queues:
                     push_row(message, queues)
                 elif channel.note_unroutable(self.flags):
-                    report.unroutable.append(index)
+                    rows.report.unroutable.append(index)
             except BrokerError as error:
-                report.refuse(index, str(error))
-            if message.row is not None:
-                self.stored = message
+                rows.report.refuse(index, str(error))
             index += 1
-        channel.count_rows(index - self.published)
-        self.published = index
+        return index
+
+    def _note_stored(self, first: int, stop: int) -> None:
+        """Note the latest of some published messages that is in the log."""
+        messages = self.rows.messages
+        for index in range(stop - 1, first - 1, -1):
+            if messages[index].row is not None:
+                self.stored = messages[index]
+                break
 
     def done(self) -> None:
         """Report rows that were not published, and confirm the record batch when all rows are on disk."""
@@ -304,16 +271,18 @@ class BatchPublish:
             return
         if channel.transacted:
             return  # rows are returned one by one at the commit
-        connection.note_batch(self.runs[-1].route)
-        if not self.report.is_empty():
+        connection.note_batch(self.rows.last_route())
+        if not self.rows.report.is_empty():
             self._send_report()
         if channel.confirms is not None:
-            channel.confirms.add(self.messages[-1] if self.stored is None else self.stored, not self.report.refused)
+            channel.confirms.add(
+                self.rows.messages[-1] if self.stored is None else self.stored, not self.rows.report.refused
+            )
 
     def _send_report(self) -> None:
         """Return the record batch with a report instead of its rows."""
         channel = self.channel
-        report = self.report
+        report = self.rows.report
         body = report.encode()
         properties: ContentProperties = {"content_type": REPORT_TYPE}
         try:
@@ -325,4 +294,4 @@ class BatchPublish:
                 properties[name] = own[name]
         message = Message(make_address(EXCHANGE, ""), encode_header(BASIC, len(body), properties), body, len(body), False)
         code = RESOURCE_ERROR if report.refused else NO_ROUTE
-        channel.send_return(message, code, reply_text(code, report.text(len(self.messages))))
+        channel.send_return(message, code, reply_text(code, report.text(len(self.rows.messages))))

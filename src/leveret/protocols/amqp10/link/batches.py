@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker.bodies import StoredBody, whole
 from leveret.broker.errors import AccessRefused, BrokerError, PreconditionFailed
-from leveret.broker.message import Message
 from leveret.broker.routing import Route
 from leveret.protocols.amqp10.errors import LinkRefused, Refusal, condition_of, make_error
 from leveret.protocols.amqp10.link.incoming import IncomingLink, check_values
@@ -20,9 +19,9 @@ from leveret.protocols.record_batches import (
     CHUNK,
     CHUNK_WORK,
     ENVELOPE_BYTES,
-    PUBLISH_WORK,
     SCAN_SHIFT,
-    Report,
+    BatchRows,
+    Run,
     in_row,
     open_batch,
     push_row,
@@ -142,17 +141,6 @@ class BatchLink(IncomingLink):
         self.latest_route = route
 
 
-class Row:
-    """A checked row: a message, its route, and the time at which it becomes visible; 0 for now."""
-
-    __slots__ = ("due", "message", "route")
-
-    def __init__(self, message: Message, route: Route, due: int) -> None:
-        self.message = message
-        self.route = route
-        self.due = due
-
-
 class BatchDelivery:
     """A delivery of a record batch.
 
@@ -174,14 +162,11 @@ class BatchDelivery:
         self.stored = False
         self.connection = link.session.connection
         self.vhost: Vhost = self.connection.vhost
-        # That of the vhost when the routes were found.
-        self.topology = self.vhost.topology
-        self.rows: list[Row] = []
-        self.published = 0
-        # The latest row.
-        self.address = b""
-        self.route: Route | None = None
-        self.report = Report()
+        self.rows = BatchRows(self.vhost)
+        # The run of the latest row.
+        self.run: Run | None = None
+        # When delayed rows become visible, by their index.
+        self.due: dict[int, int] = {}
         self.condition = ""
         self.text = ""
 
@@ -195,8 +180,7 @@ class BatchDelivery:
             self.condition = condition_of(error)
             self.text = str(error)
             return
-        while self.published < len(self.rows):
-            yield self._publish()
+        yield from self.rows.publishing(self._publish)
 
     def _open(self) -> RowReader:
         payload = self.payload
@@ -228,17 +212,17 @@ class BatchDelivery:
         try:
             while reader.taken < stop and work < CHUNK_WORK:
                 body = reader.next()
-                route = self.route
-                if route is None or reader.address is not self.address:
-                    self.address = reader.address
-                    route = self.route = route_of(self.connection, self.vhost, self.address)
+                run = self.run
+                if run is None or reader.address is not run.address:
+                    route = route_of(self.connection, self.vhost, reader.address)
+                    run = self.run = self.rows.begin_run(reader.address, route)
                 work += CHECK_WORK + (len(reader.properties) >> SCAN_SHIFT)
-                self._add(route, reader.properties + body)
+                self._add(run, reader.properties + body)
         except BrokerError as error:
-            raise in_row(len(self.rows), error) from None
+            raise in_row(len(self.rows.messages), error) from None
         return work
 
-    def _add(self, route: Route, data: bytes) -> None:
+    def _add(self, run: Run, data: bytes) -> None:
         """Check a message, and add its row.
 
         Raises:
@@ -252,7 +236,7 @@ class BatchDelivery:
             if sections.message_annotations >= 0 or sections.delivery_annotations >= 0 or sections.footer >= 0:
                 check_annotations(sections, self.vhost.strict)
             check_values(sections)
-            message = make_message(sections, self.address, timers, connection.number)
+            message = make_message(sections, run.address, timers, connection.number)
             if sections.message_annotations >= 0:
                 due = delivery_time(sections, timers.now(), timers.step)
         except (DecodeError, Refusal) as error:
@@ -262,56 +246,64 @@ class BatchDelivery:
                 f"user-id is '{sections.user_id.decode('utf-8', 'replace')}', but the connection's user is"
                 f" '{connection.user}'"
             )
-        self.rows.append(Row(message, route, due))
+        if due:
+            run.single = True
+            self.due[len(self.rows.messages)] = due
+        self.rows.messages.append(message)
 
-    def _publish(self) -> int:
-        """Publish some rows. Returns the units of work."""
+    def _publish(self, run: Run, stop: int) -> None:
+        """Publish rows of a run, up to `stop` (exclusive) or fewer if they are much work."""
+        rows = self.rows
+        try:
+            route = rows.route_of(run)
+        except BrokerError as error:
+            rows.refuse(stop, str(error))
+            return
+        first = rows.published
+        index = rows.push_run(run, route, stop)
+        if index < stop:
+            index = self._publish_singly(route, index, stop)
+        log = self.link.session.log
+        for number in range(first, index):
+            row = rows.messages[number].row
+            # A delayed message that is not durable may be in the overflow log.
+            if row is not None and (number not in self.due or row.log is log):
+                self.stored = True
+        self.link.count_rows(route, index - first)
+        rows.note_published(index)
+
+    def _publish_singly(self, route: Route, index: int, stop: int) -> int:
+        """Publish rows one by one, from an index. Returns the index of the first one that is left."""
         vhost = self.vhost
-        link = self.link
         broker = vhost.broker
         begun = broker.work
-        first = self.published
-        stop = min(first + CHUNK, len(self.rows))
-        route: Route | None = None
-        for index in range(first, stop):
-            if broker.work - begun > CHUNK_WORK:
-                break
-            row = self.rows[index]
-            message = row.message
-            route = row.route
-            self.published = index + 1
+        rows = self.rows
+        while index < stop and broker.work - begun < CHUNK_WORK:
+            message = rows.messages[index]
             try:
-                if vhost.topology != self.topology:
-                    route = vhost.route(message.address)
                 queues = route.queues
                 if route.dynamic:
-                    queues = vhost.route_message(route, message, [], link.session.client)
+                    queues = vhost.route_message(route, message, [], self.link.session.client)
                 else:
                     route.published += 1
                 if queues:
-                    push_row(message, queues, row.due)
+                    push_row(message, queues, self.due.get(index, 0))
                 else:
                     vhost.statistics.count_returned()
-                    self.report.unroutable.append(index)
+                    rows.report.unroutable.append(index)
             except BrokerError as error:
-                self.report.refuse(index, str(error))
-            # A delayed message that is not durable may be in the overflow log.
-            if message.row is not None and (not row.due or message.row.log is link.session.log):
-                self.stored = True
-        count = self.published - first
-        if route is not None:
-            link.count_rows(route, count)
-        return PUBLISH_WORK * count
+                rows.report.refuse(index, str(error))
+            index += 1
+        return index
 
     def done(self) -> None:
         """Report the outcome."""
-        report = self.report
+        report = self.rows.report
         if self.condition:
             self.link.refuse_batch(self, self.condition, self.text)
         elif report.is_empty():
             self.link.resolve_batch(self, descriptors.ACCEPTED, None)
         else:
             info: dict[str, Value] = dict(report.fields())
-            error = make_error(ROWS_NOT_PUBLISHED, report.text(len(self.rows)), info)
+            error = make_error(ROWS_NOT_PUBLISHED, report.text(len(self.rows.messages)), info)
             self.link.resolve_batch(self, descriptors.REJECTED, Rejected(error))
-        self.rows = []
