@@ -10,9 +10,11 @@ from typing import Any
 from bench.turn_lab import Client10, Lab
 from bench.turn_operations import operation
 from bench.turns_amqp0.clients import deep, new_client
+from leveret.broker.message import make_address
 from leveret.wire.amqp10 import message as sections_of
 from leveret.wire.amqp10.composite import Composite
 from leveret.wire.amqp10.composites import encode_composite
+from leveret.wire.amqp10.encode import encode_pairs
 from leveret.wire.amqp10.messaging import (
     Accepted,
     DeleteOnClose,
@@ -25,6 +27,7 @@ from leveret.wire.amqp10.messaging import (
 from leveret.wire.amqp10.transactions import Coordinator, Declare, Declared, Discharge, TransactionalState
 from leveret.wire.amqp10.transport import Attach, Close, Detach, Disposition, End, Flow, Transfer
 from leveret.wire.amqp10.values import Described, Symbol
+from leveret.wire.record_batches import ADDRESS, MAX_BYTES, encode
 
 # Default limits of a connection: unsettled deliveries, links of a session, and of all sessions.
 UNSETTLED = 65_000
@@ -33,6 +36,8 @@ LINKS = 4096
 # Deliveries in the largest unsettled map of a client, and unsettled deliveries from a client.
 KNOWN = 10_000
 RECEIVED = 20_000
+# Values in the properties of a message: the maximum.
+VALUES = 4096
 SELECTOR = Symbol("apache.org:selector-filter:string")
 
 
@@ -309,6 +314,26 @@ def resume_accepted(lab: Lab, count: int) -> Callable[[], None]:
 @operation
 def resume_released(lab: Lab, count: int) -> Callable[[], None]:
     return _resuming(lab, count, Released(), KNOWN // 2)
+
+
+@operation
+def batch_values(lab: Lab, count: int) -> Callable[[], None]:
+    """Publish record batches whose rows have as many values as possible."""
+    new_client(lab).declare("q")
+    client = lab.connect10()
+    client.begin()
+    client.attach("s", 0, receives=False, source=Source("s"), target=Target(ADDRESS))
+    message = b"\x00\x53\x74" + encode_pairs([(str(number), None) for number in range(VALUES // 2)])
+    message += sections_of.encode_data(b"")
+    rows = MAX_BYTES // (len(message) + 100)
+    batch = encode([make_address("", "q")] * rows, [b""] * rows, [message] * rows)
+
+    def act() -> None:
+        for number in range(4):
+            client.output.send_message(Transfer(0, number, b"%d" % number, 0, False), sections_of.encode_data(batch))
+            client.take(Disposition)
+
+    return act
 
 
 @operation

@@ -216,14 +216,13 @@ class BatchDelivery:
                 if run is None or reader.address is not run.address:
                     route = route_of(self.connection, self.vhost, reader.address)
                     run = self.run = self.rows.begin_run(reader.address, route)
-                work += CHECK_WORK + (len(reader.properties) >> SCAN_SHIFT)
-                self._add(run, reader.properties + body)
+                work += self._add(run, reader.properties + body)
         except BrokerError as error:
             raise in_row(len(self.rows.messages), error) from None
         return work
 
-    def _add(self, run: Run, data: bytes) -> None:
-        """Check a message, and add its row.
+    def _add(self, run: Run, data: bytes) -> int:
+        """Check a message, and add its row. Returns the units of work.
 
         Raises:
             PreconditionFailed: it is malformed, or not permitted.
@@ -250,6 +249,7 @@ class BatchDelivery:
             run.single = True
             self.due[len(self.rows.messages)] = due
         self.rows.messages.append(message)
+        return CHECK_WORK + (len(data) - message.size >> SCAN_SHIFT)
 
     def _publish(self, run: Run, stop: int) -> None:
         """Publish rows of a run, up to `stop` (exclusive) or fewer if they are much work."""
