@@ -65,6 +65,18 @@ def test_new_messages_follow_recovered_ones(before: World) -> None:
     assert consumer.history == [*OLD, "new1", "new2"] and figures(queue) == (0, 0, 7)
 
 
+def test_a_run_of_new_messages_follows_recovered_ones(before: World) -> None:
+    world = Unindexed(before)
+    queue = world.old()
+    new = [f"new{number}" for number in range(3)]
+    messages = [world.message(body, key="q", persistent=True) for body in new]
+    assert queue.push_run(messages, 0, len(messages)) == len(messages)
+    world.run()
+    assert queue.ready_count == 3
+    world.index()
+    assert world.contents(queue) == [*OLD, *new]
+
+
 def test_a_kill_before_the_index_is_complete_loses_nothing(before: World) -> None:
     first = Unindexed(before)
     first.push(first.old(), "new1", persistent=True)
