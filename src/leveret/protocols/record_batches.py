@@ -170,7 +170,7 @@ class BatchRows:
         return run.route if self._vhost.topology == self._topology else self._vhost.route(run.address)
 
     def push_run(self, run: Run, route: Route, stop: int) -> int:
-        """Push rows of a run together, as far as that is possible. Returns the index of the first one that is left."""
+        """Push rows of a run together, if that is possible. Returns the index of the first one that is left."""
         first = self.published
         if run.single or route.dynamic or len(route.queues) != 1:
             return first

@@ -31,7 +31,7 @@ def plain(world: World) -> list[Message]:
 
 
 def push_all(queue: Queue, messages: list[Message], runs: bool) -> list[int]:
-    """Push messages, in runs as far as possible; return the indices of those that the queue refused."""
+    """Push messages, in runs if possible; return the indices of those that the queue refused."""
     refused: list[int] = []
     index = 0
     while index < len(messages):

@@ -241,7 +241,7 @@ class Queue(Destination):
         """Append a message; return False if the queue rejects it (`x-overflow: reject-publish`)."""
 
     def push_run(self, messages: list[Message], first: int, stop: int) -> int:
-        """Append the messages from `first` up to `stop` (exclusive), as far as none of them needs a check of its own.
+        """Append the messages from `first` up to `stop` (exclusive), or those before one that needs a check of its own.
 
         Returns:
             The index of the first message that was not appended, which must be pushed singly.
