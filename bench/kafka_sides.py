@@ -105,14 +105,14 @@ class Side:
     def timed_read(self, frame: DataFrame) -> Figures:
         return self.timed_rate(lambda: frame.write.format("noop").mode("overwrite").save())
 
-    def timed_count(self, frame: DataFrame) -> Figures:
+    def timed_count(self, count: Callable[[], int]) -> Figures:
         found = 0
 
-        def count() -> None:
+        def run() -> None:
             nonlocal found
-            found = frame.count()
+            found = count()
 
-        took = timed(count)
+        took = timed(run)
         check_count(found, self.messages.count)
         return {"seconds": took}
 
@@ -234,13 +234,17 @@ class LeveretSide(Side):
         return figures
 
     def count(self) -> Figures:
-        return self.timed_count(self._sealed())
+        return self.timed_count(self._sealed().count)
 
     def count_column(self) -> Figures:
-        return self.timed_count(self._sealed(columns="offset"))
+        return self.timed_count(self._sealed(columns="offset").count)
 
     def count_loaded(self) -> Figures:
-        return self.timed_count(self._loaded())
+        return self.timed_count(self._loaded().count)
+
+    def count_from_manifest(self) -> Figures:
+        options = {"url": self._broker.url(), "stream": self._sealed_stream, "history": "segments"}
+        return self.timed_count(lambda: pyspark_amqp.count(self.spark, **options))
 
     def write_at_least_once(self) -> Figures:
         return self._write(guarantee="at-least-once")
@@ -344,7 +348,7 @@ class KafkaSide(Side):
         return self.timed_parquet(self._follow(self._topic).select(*KAFKA_COLUMNS))
 
     def count(self) -> Figures:
-        return self.timed_count(self._read())
+        return self.timed_count(self._read().count)
 
     def write(self) -> Figures:
         name = self.messages.name()

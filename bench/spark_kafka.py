@@ -154,6 +154,12 @@ WORKS = (
     Work("count-column", LeveretSide.count_column, KafkaSide.count, seconds("`count()`, sealed, one column")),
     Work("count-load", LeveretSide.count_loaded, KafkaSide.count, seconds("`count()` of `load`, sealed")),
     Work(
+        "count-manifest",
+        LeveretSide.count_from_manifest,
+        KafkaSide.count,
+        seconds("`pyspark_amqp.count`, and `count()`, sealed", 0.02),
+    ),
+    Work(
         "write-at-least-once",
         LeveretSide.write_at_least_once,
         KafkaSide.write,
