@@ -15,7 +15,7 @@ from leveret.broker.broker import DEFAULT_PAGE_ABOVE
 from leveret.broker.jobs import STEP_WORK
 from leveret.broker.log import FULL, OK
 from leveret.server import watch as module
-from leveret.server.watch import PEER_WORK, WAKE_WORK, Watch
+from leveret.server.watch import CHECKS_PER_LOOK, PEER_WORK, WAKE_WORK, Watch
 from tests.protocols.support import Site
 from tests.support.queues import classic
 
@@ -107,12 +107,25 @@ def test_many_sockets_are_checked_in_steps(site: Site) -> None:
     watch.check()
     first = sum(session.checks for session in sessions)
     assert 0 < first <= STEP_WORK / PEER_WORK + 1
-    watch.check()  # while the round is not over
+    for _ in range(2 * CHECKS_PER_LOOK):
+        watch.check()  # while the round is not over
     site.run()
     assert {session.checks for session in sessions} == {1}
     watch.check()
     site.run()
     assert {session.checks for session in sessions} == {2}
+
+
+def test_sockets_are_looked_at_once_in_several_checks(site: Site) -> None:
+    watch = Watch(site.services, 0, 0, None)
+    session: Any = CountedSession()
+    site.services.sessions[session] = None
+    looks = []
+    for _ in range(2 * CHECKS_PER_LOOK + 1):
+        watch.check()
+        site.run()
+        looks.append(session.checks)
+    assert looks == [1] * CHECKS_PER_LOOK + [2] * CHECKS_PER_LOOK + [3]
 
 
 def test_many_sessions_are_woken_in_steps(site: Site, memory: SimpleNamespace) -> None:

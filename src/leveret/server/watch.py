@@ -27,6 +27,8 @@ NO_LIMIT = 1 << 62
 MAX_QUEUE_MEMORY = 512 << 20
 # Number of queues that take about 1 ms to sum up, the average cost of a check.
 QUEUES_PER_CHECK = 10_000
+# Checks between two looks at the sockets of all sessions.
+CHECKS_PER_LOOK = 4
 # Units of work to check whether a socket has closed, and to wake a session, plus one per channel.
 PEER_WORK = 3
 WAKE_WORK = 5
@@ -87,7 +89,8 @@ class Watch:
         self.checks = 0
         self.trim_due = 0.0
         self._memory = ResidentMemory()
-        self._checking_peers = False
+        self._looking_at_peers = False
+        self._checks_to_look = 1
         self._steps: list[tuple[Callable[[], None], Failures]] = [
             (step, Failures(logger, f"the watch ({what})"))
             for what, step in (
@@ -112,8 +115,10 @@ class Watch:
                 failures.report(error)
 
     def _check_peers(self) -> None:
-        if not self._checking_peers:
-            self._checking_peers = True
+        self._checks_to_look -= 1
+        if self._checks_to_look <= 0 and not self._looking_at_peers:
+            self._checks_to_look = CHECKS_PER_LOOK
+            self._looking_at_peers = True
             self.broker.jobs.run_steps(self._each_peer())
 
     def _each_peer(self) -> Iterator[int]:
@@ -122,7 +127,7 @@ class Watch:
                 session.check_peer()
                 yield PEER_WORK
         finally:
-            self._checking_peers = False
+            self._looking_at_peers = False
 
     def _set_alarm(self) -> None:
         reasons = []
