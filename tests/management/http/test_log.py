@@ -173,6 +173,7 @@ def test_secrets_are_not_in_the_log(api: HttpBroker) -> None:
     api("PUT", "/parameters/shovel/%2F/log", {"value": {"src-uri": f"amqp://u:{secret}@h"}})
     for user in ("log-secret", "log-secret-2"):
         api("DELETE", f"/users/{user}")
+    api("DELETE", "/parameters/shovel/%2F/log")
     close_channel(api.process, "log-after-secrets")
     wait_until(lambda: read(api, text="log-after-secrets"))
     assert read(api, text=secret, limit="1000") == []
