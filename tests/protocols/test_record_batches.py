@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from leveret.broker.jobs import STEP_WORK
 from leveret.broker.message import make_address
-from leveret.protocols.record_batches import CHECK_WORK, CHUNK
+from leveret.protocols.record_batches import CHECK_WORK, CHUNK, MIN_FRAME_SIZE
 from leveret.security.permissions import Permission
 from leveret.storage.spool import FileSpool
 from leveret.wire.amqp0.commands import ContentMethod
@@ -565,5 +565,6 @@ def test_the_broker_announces_where_to_publish_batches(site: Site) -> None:
     small.run()
     start = small.take("connection.start")
     assert start is not None and "record_batches" not in start.arguments["server_properties"]
-    answer = amqp10.Client(site).open()
-    assert answer.properties is not None and answer.properties["record_batches"] == ADDRESS
+    for max_frame_size, announced in ((MIN_FRAME_SIZE - 1, None), (MIN_FRAME_SIZE, ADDRESS)):
+        answer = amqp10.Client(site).open(max_frame_size=max_frame_size)
+        assert answer.properties is not None and answer.properties.get("record_batches") == announced

@@ -35,10 +35,10 @@ CHECK_WORK: Final = 2
 PUBLISH_WORK: Final = 3
 # Bytes of properties (as a power of two) that are scanned for one unit of work.
 SCAN_SHIFT: Final = 5
-
-
 # Bytes of the sections of AMQP 1.0 around a record batch in addition to it.
 ENVELOPE_BYTES: Final = 4096
+# Minimum max-frame-size of a client of AMQP 1.0: an outcome with row numbers must fit in a frame.
+MIN_FRAME_SIZE: Final = 16_384
 
 
 class RowRefused(BrokerError):

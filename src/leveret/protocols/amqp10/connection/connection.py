@@ -384,7 +384,7 @@ class Connection(VhostSession):
 
     def send_open(self, failed: bool = False) -> None:
         """Send open, the first frame. `failed` means that a close follows."""
-        self.output.send(opening.reply(self.services, self.own, failed))
+        self.output.send(opening.reply(self.services, self.own, self.output.max_frame_size, failed))
         self.open_sent = True
         self.mark()
 

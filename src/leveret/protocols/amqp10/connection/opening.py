@@ -13,7 +13,7 @@ from leveret.protocols.amqp10.management import link_pair
 from leveret.protocols.amqp10.messages import MAX_UINT
 from leveret.protocols.amqp10.terminus import shared_subscription
 from leveret.protocols.convert.values import plain
-from leveret.protocols.record_batches import announcement
+from leveret.protocols.record_batches import MIN_FRAME_SIZE, announcement
 from leveret.wire.amqp10 import constants
 from leveret.wire.amqp10.transport import Open
 from leveret.wire.amqp10.values import Map, Value
@@ -76,15 +76,23 @@ def vhost_of(frame: Open, vhosts: Container[str]) -> str:
     return name
 
 
-def reply(services: Services, own: Amqp10Settings, failed: bool) -> Open:
-    """Return the broker's open. `failed` means that a close follows."""
+def reply(services: Services, own: Amqp10Settings, max_frame_size: int, failed: bool) -> Open:
+    """Return the broker's open.
+
+    Args:
+        services: What all connections share.
+        own: The settings of the protocol.
+        max_frame_size: The client's; record batches are announced if they can be used with it.
+        failed: Whether a close follows.
+    """
+    announced = announcement(services.settings.max_message_size, ADDRESS) if max_frame_size >= MIN_FRAME_SIZE else {}
     properties: dict[str, Value] = {
         "product": own.product,
         "version": own.version,
         "platform": f"{PRODUCT} {services.server_properties.get('version', '')} (Python {platform.python_version()})",
         "node": services.broker.node_name,
         "cluster_name": services.broker.node_name,
-        **announcement(services.settings.max_message_size, ADDRESS),
+        **announced,
     }
     if failed:
         properties[ESTABLISHMENT_FAILED] = True

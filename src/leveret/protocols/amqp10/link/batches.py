@@ -19,6 +19,7 @@ from leveret.protocols.record_batches import (
     CHUNK,
     CHUNK_WORK,
     ENVELOPE_BYTES,
+    MIN_FRAME_SIZE,
     SCAN_SHIFT,
     BatchRows,
     Run,
@@ -45,8 +46,6 @@ if TYPE_CHECKING:
 BATCHES: Final = ADDRESS
 # Maximum number of record batches of a link that are being published. The credit has the same maximum.
 MAX_PENDING: Final = 4
-# Minimum max-frame-size of the client: an outcome with row numbers must fit in a frame.
-MIN_FRAME_SIZE: Final = 16_384
 # Error condition of an outcome with row numbers.
 ROWS_NOT_PUBLISHED: Final = "leveret:rows-not-published"
 
