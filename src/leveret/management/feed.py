@@ -214,14 +214,15 @@ class Feed:
         yield Change(kind="vhost.sample", key=vhost.name, value=sample[1:])
 
     def _exchange(self, vhost: str, exchange: Exchange, number: int) -> Iterator[Change | None]:
-        definition = (id(exchange), exchange.revision)
+        # The exchange itself, not its id: one that is declared later may get the id of one that was deleted.
+        definition = (exchange, exchange.revision)
         sample = (definition, exchange.publish_in, exchange.publish_out)
         key = (vhost, exchange.name)
         if self._exchanges.is_known(key, number, sample):
             yield None
             return
         known = self._exchanges.definition(key)
-        if known is not None and known[0] != id(exchange):
+        if known is not None and known[0] is not exchange:
             yield Change(kind="exchange.gone", key=key)  # it was declared again, and begins to count at 0
         if not self._exchanges.is_defined(key, number, definition, sample):
             yield Change(kind="exchange", key=key, value=exchanges.describe(vhost, exchange))
