@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import functools
 import shutil
-import socket
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 from bench import maven
 from bench.generator import BENCH
+from bench.java_process import JavaProcess
 from tests.support.broker import Broker, free_port
 
 
@@ -35,58 +33,31 @@ class ArtemisProcess(Broker):
     def __init__(self, directory: Path) -> None:
         super().__init__(port=free_port())
         self.directory = directory
-        self.process: subprocess.Popen[bytes] | None = None
+        self._process = JavaProcess("Artemis", directory, self.port)
 
     def start(self, timeout: float = 90.0) -> ArtemisProcess:
         """Start Artemis and wait until it listens. Raises RuntimeError with its output if it does not."""
         classes = program()
         assert classes is not None, "Artemis is not available"
-        self.directory.mkdir(parents=True, exist_ok=True)
-        with open(self.directory / "output", "ab") as output:
-            self.process = subprocess.Popen(
-                [
-                    "java",
-                    "-Xms512m",
-                    "-Xmx2g",
-                    "-XX:+UseParallelGC",
-                    "-cp",
-                    f"{classes}/*:{classes}",
-                    "Embedded",
-                    str(self.port),
-                    str(self.directory / "data"),
-                ],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-                cwd=self.directory,
-            )
-        deadline = time.monotonic() + timeout
-        while not self._answers():
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                self.stop()
-                raise RuntimeError("Artemis did not start:\n" + (self.directory / "output").read_text()[-4000:])
-            time.sleep(0.1)
+        self._process.start(
+            [
+                "java",
+                "-Xms512m",
+                "-Xmx2g",
+                "-XX:+UseParallelGC",
+                "-cp",
+                f"{classes}/*:{classes}",
+                "Embedded",
+                str(self.port),
+                str(self.directory / "data"),
+            ],
+            timeout,
+        )
         return self
-
-    def _answers(self) -> bool:
-        try:
-            with socket.create_connection((self.host, self.port), 1):
-                return True
-        except OSError:
-            return False
 
     @property
     def pid(self) -> int:
-        assert self.process is not None
-        return self.process.pid
+        return self._process.pid
 
     def stop(self) -> None:
-        if self.process is None:
-            return
-        self.process.terminate()
-        try:
-            self.process.wait(30)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self.process = None
+        self._process.stop()

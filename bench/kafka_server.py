@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
-import time
 from pathlib import Path
 
 from bench import maven
 from bench.generator import BENCH
+from bench.java_process import JavaProcess
 from tests.support.broker import free_port
 
 SERVER = ("Kafka", BENCH / "kafka" / "server.xml", BENCH / "kafka" / "Publish.java")
@@ -62,7 +61,7 @@ class KafkaProcess:
         self.flush = flush
         self.port = free_port()
         self.data = directory / "data"
-        self.process: subprocess.Popen[bytes] | None = None
+        self._process = JavaProcess("Kafka", directory, self.port)
 
     @property
     def address(self) -> str:
@@ -70,8 +69,7 @@ class KafkaProcess:
 
     @property
     def pid(self) -> int:
-        assert self.process is not None
-        return self.process.pid
+        return self._process.pid
 
     def format(self) -> None:
         """Write the settings and prepare the data directory."""
@@ -87,16 +85,7 @@ class KafkaProcess:
     def start(self, timeout: float = 120.0) -> KafkaProcess:
         """Start Kafka and wait until it listens. Raises RuntimeError with its output if it does not."""
         command = _java("kafka.Kafka", f"-Xms{HEAP}", f"-Xmx{HEAP}")
-        with open(self.directory / "output", "ab") as output:
-            self.process = subprocess.Popen(
-                [*command, str(self._settings)], stdout=output, stderr=output, cwd=self.directory
-            )
-        deadline = time.monotonic() + timeout
-        while not self._answers():
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                self.stop()
-                raise RuntimeError("Kafka did not start:\n" + (self.directory / "output").read_text()[-4000:])
-            time.sleep(0.02)
+        self._process.start([*command, str(self._settings)], timeout)
         return self
 
     def publish(
@@ -112,26 +101,11 @@ class KafkaProcess:
         return sum(path.stat().st_blocks * 512 for path in (self.data / f"{topic}-0").iterdir())
 
     def stop(self) -> None:
-        if self.process is None:
-            return
-        self.process.terminate()
-        try:
-            self.process.wait(30)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self.process = None
+        self._process.stop()
 
     @property
     def _settings(self) -> Path:
         return self.directory / "server.properties"
-
-    def _answers(self) -> bool:
-        try:
-            with socket.create_connection(("127.0.0.1", self.port), 1):
-                return True
-        except OSError:
-            return False
 
 
 def _java(program: str, *options: str) -> list[str]:
