@@ -54,7 +54,7 @@ def register(spark: SparkSession) -> None:
     spark.conf.set(PUSHDOWN, "true")
     spark.dataSource.register(FilteringDataSource)
     try:
-        spark.read.format(FilteringDataSource.name()).option("stream", "check").load().schema  # noqa: B018
+        _ = spark.read.format(FilteringDataSource.name()).option("stream", "check").load().schema
     except Exception as error:
         raise _environment_error("the driver", python, error) from None
     tasks = 1 if context is None or local else context.defaultParallelism

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -125,10 +126,10 @@ async def test_a_missing_exchange_closes_the_channel(connect: Connect, name: str
         (pa.table({"body": [b""], "priority": [1000]}), "row 0: priority: 1000"),
     ],
 )
-async def test_invalid_batches_are_not_sent(connect: Connect, messages: object, text: str) -> None:
+async def test_invalid_batches_are_not_sent(connect: Connect, messages: Any, text: str) -> None:
     channel = await (await connect()).channel()
     with pytest.raises(InvalidMessage, match=text):
-        await channel.publish_batch(messages)  # type: ignore[arg-type]
+        await channel.publish_batch(messages)
 
 
 async def test_columns_must_have_the_same_length(connect: Connect) -> None:
