@@ -238,11 +238,13 @@ class Authentication:
         if verdict and not may_connect(users, peer, name):
             logger.warning("%s: user '%s' may log in from the local machine only (auth.loopback_users)", peer.subject, name)
             verdict = False
-        if not verdict or users.get(name) is None:
+        user = users.get(name)
+        if not verdict or user is None:
             self.refuse_for(f"user '{name}', mechanism {self.mechanism}")
             return
         users.keep_keys(name)
-        self.accept(UserAccount(name, users), data)
+        # All connections of a user share the string of the store.
+        self.accept(UserAccount(user.name, users), data)
 
     def _token_verified(self, result: Account | TokenRefused) -> None:
         if isinstance(result, TokenRefused):

@@ -41,7 +41,6 @@ class VhostSession(Session):
     """A session that publishes and consumes in one vhost. Routes and permissions are cached until they change.
 
     Attributes:
-        user_bytes: the user, encoded.
         may_impersonate: whether messages may have the user-id of another user.
         lost: whether the socket is closed.
         vhost: the vhost that the client has opened; None before.
@@ -62,7 +61,6 @@ class VhostSession(Session):
         self.vhost_name = ""
         self.account = None
         self.user = ""
-        self.user_bytes = b""
         self.may_impersonate = False
         self.opened = False
         self.operation = ""
@@ -219,7 +217,6 @@ class VhostSession(Session):
         """Set the authenticated user, or the rights of its renewed token."""
         self.account = account
         self.user = self.peer.subject.user = account.name
-        self.user_bytes = account.name.encode("utf-8", "surrogateescape")
         self.may_impersonate = IMPERSONATOR in account.tags
         # Drop what was cached under the rights of an earlier token.
         self.routes.clear()
@@ -283,7 +280,7 @@ class VhostSession(Session):
 
     def may_publish_as(self, user_id: bytes) -> bool:
         """Return whether messages of this connection may have the user-id."""
-        return user_id == self.user_bytes or self.may_impersonate
+        return user_id == self.user.encode("utf-8", "surrogateescape") or self.may_impersonate
 
     @property
     def session(self) -> object:
