@@ -104,7 +104,7 @@ def test_an_unknown_option_gets_suggestions() -> None:
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("subscribe", "set stream, or superStream"),
+        ("subscribe", "set streams, which takes"),
         ("kafka.bootstrap.servers", "set url to amqp://"),
         ("STARTINGOFFSETSBYTIMESTAMP", "set startingTimestamp"),
         ("kafka.ssl.truststore.location", "set tls.caFile"),
@@ -132,7 +132,7 @@ def test_columns_of_kafka_get_a_hint() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"queue": "q", "stream": "s"}], ids=["none", "two"])
 def test_exactly_one_source(options: dict[str, str]) -> None:
-    with pytest.raises(OptionError, match=r"exactly one of the options queue, stream, superStream, streamPattern"):
+    with pytest.raises(OptionError, match=r"exactly one of the options queue, stream, superStream, streams, streamPattern"):
         read_options(options).source()
 
 

@@ -23,9 +23,9 @@ class KafkaOption(NamedTuple):
 _SAME: Final = "keep it"
 KAFKA_OPTIONS: Final = (
     KafkaOption("kafka.bootstrap.servers", "set `url` to `amqp://user:password@host:port/vhost`"),
-    KafkaOption("subscribe", "set `stream`, or `superStream` for a stream with partitions"),
+    KafkaOption("subscribe", "set `streams`, which takes streams and super streams"),
     KafkaOption("subscribePattern", "set `streamPattern`"),
-    KafkaOption("assign", "set `superStream` and filter by `partition`, or set `stream` to one partition (`orders-0`)"),
+    KafkaOption("assign", "set `partitions`, which takes the same JSON, and `streams`"),
     KafkaOption("startingOffsets", _SAME),
     KafkaOption("endingOffsets", _SAME),
     KafkaOption("startingTimestamp", _SAME),

@@ -174,7 +174,7 @@ def _from_files(spark: SparkSession, part: Slice, settings: Settings) -> DataFra
         matches = topic_expression(settings.routing_key_filter).removesuffix("$") + r"\z"
         frame = frame.where(F.col("routing_key").rlike(matches))
     omitted = OMITTED_COLUMNS[settings.headers_format]
-    queue = (names_super_stream(settings.columns) and settings.super_stream) or part.stream
+    queue = part.topic if names_super_stream(settings.columns) else part.stream
 
     def given(value: str | int | None) -> Column:
         # Makes the column nullable, like all columns of the data source.
@@ -215,5 +215,7 @@ class FixedRangesSource(AmqpDataSource):
 def _from_data_source(spark: SparkSession, given: dict[str, str], parts: Sequence[Slice]) -> DataFrame:
     spark.dataSource.register(FixedRangesSource)
     options = {name: value for name, value in given.items() if name.lower() not in _RANGE_OPTIONS}
-    ranges = json.dumps([[part.stream, part.partition, part.id, part.first, part.stop] for part in parts if part.count])
+    ranges = json.dumps(
+        [[part.stream, part.partition, part.topic, part.id, part.first, part.stop] for part in parts if part.count]
+    )
     return spark.read.format(FixedRangesSource.name()).options(**options, **{_RANGES: ranges}).load()

@@ -108,12 +108,29 @@ OPTIONS: Final = (
     Option("stream", "text", None, (STREAM,), "Stream to read.", values.text),
     Option("superStream", "text", None, (STREAM,), "Super stream to read, with all of its partitions.", values.text),
     Option(
+        "streams",
+        "names",
+        None,
+        (STREAM,),
+        "Streams and super streams to read, separated by commas.",
+        values.names,
+    ),
+    Option(
         "streamPattern",
         "regular expression",
         None,
         (STREAM,),
         "Streams to read: all whose whole name matches, including streams declared later.",
         values.pattern,
+    ),
+    Option(
+        "partitions",
+        "numbers, JSON",
+        None,
+        (STREAM,),
+        "Partitions of the super stream to read, separated by commas; as JSON, lists of numbers by super stream. The "
+        "default is all.",
+        values.partitions,
     ),
     Option(
         "mode",
@@ -419,7 +436,7 @@ OPTIONS: Final = (
 BY_NAME: Final = {option.name.lower(): option for option in OPTIONS}
 # Prefix of the options of a catalog table among its properties.
 TABLE_PREFIX: Final = "option."
-SOURCES: Final = ("queue", "stream", "superStream", "streamPattern")
+SOURCES: Final = ("queue", "stream", "superStream", "streams", "streamPattern")
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,7 +460,9 @@ class Settings:
     queue: str | None
     stream: str | None
     super_stream: str | None
+    streams: tuple[str, ...] | None
     stream_pattern: str | None
+    partitions: tuple[int, ...] | dict[str, tuple[int, ...]] | None
     mode: str | None
     consumer_name: str | None
     lease: str | None
@@ -485,11 +504,12 @@ class Settings:
 
     def source(self) -> tuple[str, str]:
         """Return the option that selects the source, and its value. Raises OptionError unless exactly one is set."""
-        found = [(name, getattr(self, BY_NAME[name.lower()].field)) for name in SOURCES if name in self.given]
+        found = [name for name in SOURCES if name in self.given]
         if len(found) != 1:
-            got = " and ".join(name for name, _ in found) or "none of them"
+            got = " and ".join(found) or "none of them"
             raise OptionError(f"expected exactly one of the options {', '.join(SOURCES)}; got {got}")
-        return found[0]
+        value = getattr(self, BY_NAME[found[0].lower()].field)
+        return found[0], ",".join(value) if found[0] == "streams" else value
 
     def check_mode(self, mode: str) -> None:
         """Raise OptionError for options of other read modes. Options of sinks are ignored: a table may have both."""

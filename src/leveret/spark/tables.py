@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _PATTERN: Final = "streamPattern"
 # Options that differ between tables.
-_TABLE_OPTIONS: Final = (*(name for name in SOURCES if name != _PATTERN), "exchange", "routingKey")
+_TABLE_OPTIONS: Final = (*(name for name in SOURCES if name != _PATTERN), "partitions", "exchange", "routingKey")
 _PARTITION: Final = re.compile(r"(.+)-[0-9]+")
 
 

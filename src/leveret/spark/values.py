@@ -113,6 +113,25 @@ def names(value: str) -> tuple[str, ...]:
     return found
 
 
+def partitions(value: str) -> tuple[int, ...] | dict[str, tuple[int, ...]]:
+    """Parse numbers of partitions, such as "0,2", or JSON lists of them by super stream: {"orders": [0, 2]}."""
+    expected = 'numbers of partitions such as 0,2, or lists by super stream in JSON such as {"orders": [0, 2]}'
+    if not value.strip().startswith("{"):
+        found = [number.strip() for number in value.split(",")]
+        if not all(_INTEGER.fullmatch(number) and int(number) >= 0 for number in found):
+            raise InvalidValue(expected)
+        return tuple(sorted({int(number) for number in found}))
+    try:
+        parsed = json.loads(value)
+    except ValueError:
+        raise InvalidValue(expected) from None
+    if not parsed or not all(isinstance(numbers, list) and numbers for numbers in parsed.values()):
+        raise InvalidValue(expected)
+    if not all(type(number) is int and number >= 0 for numbers in parsed.values() for number in numbers):
+        raise InvalidValue(expected)
+    return {name: tuple(sorted(set(numbers))) for name, numbers in parsed.items()}
+
+
 def timestamp(value: str) -> int:
     """Parse a time to milliseconds of Unix time: a number of them, or ISO 8601 (UTC if it has no time zone).
 

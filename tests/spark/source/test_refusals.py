@@ -58,7 +58,7 @@ def test_options(broker: LeveretProcess, connection: sync.Connection, name: str)
         channel.declare_queue(f"{name}-q")
     for options, expected in (
         ({"stream": name, "startingOffset": "latest"}, "unknown option 'startingoffset'; did you mean startingOffsets"),
-        ({}, "expected exactly one of the options queue, stream, superStream, streamPattern"),
+        ({}, "expected exactly one of the options queue, stream, superStream, streams, streamPattern"),
         ({"stream": "nowhere"}, "option stream: no queue 'nowhere'"),
         ({"queue": "nowhere"}, "option queue: no queue 'nowhere'"),
         ({"superStream": "nowhere"}, "option superStream: no super stream 'nowhere'"),

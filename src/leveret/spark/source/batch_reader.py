@@ -40,10 +40,10 @@ def check_batch(settings: Settings) -> None:
 
 def ranges_of(settings: Settings, target: Target, control: ControlClient) -> list[Slice]:
     """Return the ranges that the options select now, without segments. Raises OptionError or OffsetError."""
-    names = streams_of(target, control)
-    check_names(settings, names)
+    members = streams_of(target, control)
+    check_names(settings, members)
     ranges = []
-    for name, number in names.items():
+    for name, member in members.items():
         info = describe(control, name)
         first = starting_offset(settings, control, info, "earliest")
         stop = ending_offset(settings, control, info)
@@ -52,7 +52,7 @@ def ranges_of(settings: Settings, target: Target, control: ControlClient) -> lis
             raise OffsetError(
                 f"option {option}: the end of stream {name!r}, offset {stop}, is before its start, offset {first}"
             )
-        ranges.append(Slice(name, number, info.id, first, stop))
+        ranges.append(Slice(name, member.partition, member.super_stream or name, info.id, first, stop))
     return ranges
 
 
@@ -79,7 +79,7 @@ def pin_segments(part: Slice, control: ControlClient, file_pin: FilePin) -> Slic
 
 
 class StreamBatchReader(DataSourceReader):
-    """`read` of a stream, a super stream, or streams by pattern.
+    """`read` of a stream, a super stream, several of them, or streams by pattern.
 
     The range is determined when Spark plans the query, unless `ranges` are given.
     """

@@ -29,12 +29,14 @@ class Slice:
 
     Attributes:
         stream, partition, id: Name, partition number and id of the stream.
+        topic: Its super stream if that is read, otherwise the stream.
         first, stop: Offsets; `stop` is exclusive.
         segments: Segments that contain part of the range, in order.
     """
 
     stream: str
     partition: int
+    topic: str
     id: str
     first: int
     stop: int

@@ -40,7 +40,7 @@ class Reading:
     """The options that tasks need to read slices.
 
     Attributes:
-        super_stream: Name of the super stream, if rows have it instead of the name of the partition's stream.
+        by_topic: Whether rows have the name of a super stream instead of the name of the partition's stream.
         conditions: Rows that do not meet them are not needed.
     """
 
@@ -54,7 +54,7 @@ class Reading:
     fail_on_data_loss: bool = True
     storage_options_file: str | None = None
     loss_directory: str | None = None
-    super_stream: str | None = None
+    by_topic: bool = False
     conditions: Conditions = NO_CONDITIONS
 
     def batches(self, task: StreamPartition) -> Iterator[pa.RecordBatch]:
@@ -78,7 +78,7 @@ def reading_of(settings: Settings) -> Reading:
         settings.fail_on_data_loss,
         settings.storage_options_file,
         settings.loss_directory,
-        settings.super_stream if names_super_stream(settings.columns) else None,
+        names_super_stream(settings.columns),
     )
 
 
@@ -91,7 +91,7 @@ class BatchBuilder:
     """
 
     def __init__(self, reading: Reading, queue: str, partition: int = 0) -> None:
-        self.queue = reading.super_stream or queue
+        self.queue = queue
         self.partition = partition
         self._projection = Projection(reading.columns, reading.headers_format)
         self._batch_rows = reading.batch_rows
@@ -123,7 +123,7 @@ class SliceReader:
         self._loss_holder = file_pin.holder if file_pin is not None and file_pin.counts_losses else None
         self.part = part
         self.position = part.first
-        self._builder = BatchBuilder(reading, part.stream, part.partition)
+        self._builder = BatchBuilder(reading, part.topic if reading.by_topic else part.stream, part.partition)
         # Files are verified by their offsets.
         wanted = {*self._builder.names, "offset"}
         self._file_names = [name for name in COLUMNS if name in wanted]

@@ -77,7 +77,7 @@ def _offset_at(option: str, time: int, settings: Settings, control: ControlClien
         routing_key_filter=None,
         conditions=Conditions(append_time=Interval(low=low)),
     )
-    with closing(SliceReader(reading, Slice(info.name, 0, info.id, start, stop, segments)).batches()) as batches:
+    with closing(SliceReader(reading, Slice(info.name, 0, info.name, info.id, start, stop, segments)).batches()) as batches:
         for batch in batches:
             index = bisect_left(batch.column("append_time").cast(pa.int64()).to_pylist(), low)
             if index < batch.num_rows:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -22,14 +22,14 @@ from leveret.spark.source.offsets import Offsets, Position, from_json, start_of
 from leveret.spark.source.partitions import Slice, StreamPartition, plan
 from leveret.spark.source.slice_reader import reading_of
 from leveret.spark.source.start_offsets import check_names, starting_offset
-from leveret.spark.source.target import Target, streams_of
+from leveret.spark.source.target import Member, Target, streams_of
 from leveret.spark.source.topology import StreamInfo, check_same, describe
 
 logger = logging.getLogger("leveret.spark")
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """`readStream` of a stream, a super stream, or streams by pattern.
+    """`readStream` of a stream, a super stream, several of them, or streams by pattern.
 
     Spark keeps one instance per query in a separate process, and pickles others into tasks, which only use `read`.
     """
@@ -44,6 +44,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.file_pin = FilePin(uuid.uuid4().hex, PIN_SECONDS, counts_losses=not settings.fail_on_data_loss)
         self._pinned: set[str] = set()
         self._end_offsets: dict[str, int] | None = None
+        # Where streams begin that were added to the query, until a batch has them.
+        self._added: dict[str, int] = {}
         self._latest: dict[str, StreamInfo] = {}
         self._reached = Offsets()
         self._triggered = time.monotonic()
@@ -52,6 +54,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Start
 
     def initialOffset(self) -> dict[str, Document]:
+        self._check_start()
+        members = streams_of(self.target, self.control)
+        check_names(self.settings, members)
+        offsets = Offsets(initial=True)
+        for name in members:
+            info = describe(self.control, name)
+            begin = self._start(info)
+            offsets.streams[name] = Position(info.id, begin)
+            offsets.began[name] = begin
+        return offsets.to_json()
+
+    def _check_start(self) -> None:
         settings = self.settings
         if (
             settings.starting_offsets in (None, "latest")
@@ -62,17 +76,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "option consumerName: required if a query begins with the latest messages (option "
                 "startingOffsets), so that a restart before its first checkpoint begins at the same offset"
             )
-        names = streams_of(self.target, self.control)
-        check_names(settings, names)
-        offsets = Offsets(initial=True)
-        for name in names:
-            info = describe(self.control, name)
-            begin = starting_offset(settings, self.control, info, "latest")
-            if settings.consumer_name is not None:
-                begin = self._register(info, begin)
-            offsets.streams[name] = Position(info.id, begin)
-            offsets.began[name] = begin
-        return offsets.to_json()
+
+    def _start(self, info: StreamInfo) -> int:
+        """Return the offset at which the query starts to read a stream, according to the options."""
+        begin = starting_offset(self.settings, self.control, info, "latest")
+        return begin if self.settings.consumer_name is None else self._register(info, begin)
 
     def _register(self, info: StreamInfo, begin: int) -> int:
         """Register the start of the consumer. Returns its offset, which a previous start may have registered."""
@@ -102,7 +110,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self.file_pin.counts_losses:
             # The previous batch is done: collect its losses for this progress report.
             self._release()
-        infos = self._describe_all(begin)
+        members = self._members(begin)
+        infos = self._describe_all(members)
         end = Offsets(began=dict(begin.began))
         backlogs: list[Backlog] = []
         for name, info in infos.items():
@@ -110,8 +119,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if place is None:
                 if self._end_offsets is not None and name not in self._end_offsets:
                     continue  # declared after this run had begun
-                place = Position(info.id, info.first)
-                end.began[name] = info.first
+                place = Position(info.id, self._start_added(info, members, begin))
+                end.began[name] = place.next
             check_same(info, place.id, place.next)
             end.streams[name] = Position(info.id, place.next)
             last = info.next if self._end_offsets is None else self._end_offsets.get(name, info.next)
@@ -133,17 +142,32 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         return self._remember(end).to_json()
 
-    def _describe_all(self, begin: Offsets) -> dict[str, StreamInfo]:
-        """Describe the current streams. Raises OffsetError if a stream of the checkpoint is not among them."""
-        names = streams_of(self.target, self.control)
+    def _members(self, begin: Offsets) -> dict[str, Member]:
+        """Return the current streams. Raises OffsetError if a stream of the checkpoint is missing and may not be."""
+        members = streams_of(self.target, self.control)
         for name in begin.streams:
-            if name not in names:
-                raise OffsetError(
-                    f"the checkpoint is of stream {name!r}, which is no longer among the streams of "
-                    f"{self.target}; use a new checkpoint, or restore the stream"
-                )
-        self._latest = {name: describe(self.control, name) for name in names}
+            if name not in members:
+                what = f"the checkpoint is of stream {name!r}, which is no longer among the streams of {self.target}"
+                if self.settings.fail_on_data_loss:
+                    raise OffsetError(
+                        f"{what}; restore the stream, use a new checkpoint, or set failOnDataLoss to false to go on "
+                        "without it"
+                    )
+                logger.warning("%s; its other messages are not read (failOnDataLoss=false)", what)
+        return members
+
+    def _describe_all(self, members: Iterable[str]) -> dict[str, StreamInfo]:
+        self._latest = {name: describe(self.control, name) for name in members}
         return self._latest
+
+    def _start_added(self, info: StreamInfo, members: dict[str, Member], begin: Offsets) -> int:
+        """Return the offset at which the query starts to read a stream that its checkpoint does not have."""
+        if not members[info.name].starts_with(begin.streams, members):
+            return info.first
+        if info.name not in self._added:
+            self._check_start()
+            self._added[info.name] = self._start(info)
+        return self._added[info.name]
 
     def _size_runs(self, name: str, first: int, stop: int) -> tuple[Run, ...]:
         """Return message sizes from the manifest, if a limit needs them."""
@@ -194,7 +218,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._remember(stop)
         self._release()
         slices: list[Slice] = []
-        numbers = streams_of(self.target, self.control)
+        members = streams_of(self.target, self.control)
         for name, place in stop.streams.items():
             first = start_of(name, begin, stop)
             if first >= place.next:
@@ -209,7 +233,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._pinned.add(name)
             if self.file_pin.counts_losses:
                 self._pinned.add(name)
-            slices.append(Slice(name, numbers.get(name, 0), info.id, first, place.next, segments))
+            member = members.get(name, Member(0, None, True))
+            topic = member.super_stream or name
+            slices.append(Slice(name, member.partition, topic, info.id, first, place.next, segments))
         return plan(slices, self.settings.min_partitions, self.file_pin)
 
     def _skip_lost(self, name: str, first: int, stop: int) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from leveret.security.patterns import Pattern
 from leveret.spark.connection import ControlClient
@@ -16,16 +18,44 @@ class Target:
 
     Attributes:
         mode: STREAM, LEASE, SPOOL or BROWSE.
-        kind: The option that selects it: queue, stream, superStream or streamPattern.
+        kind: The option that selects it: queue, stream, superStream, streams or streamPattern.
         name: The option's value.
+        partitions: Numbers of the partitions of a super stream, None for all.
+        parts: The streams and super streams of the option streams.
     """
 
     mode: str
     kind: str
     name: str
+    partitions: tuple[int, ...] | None = None
+    parts: tuple[Target, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name!r}"
+
+
+class Member(NamedTuple):
+    """A stream among those that are read.
+
+    Attributes:
+        partition: Its number in the super stream, otherwise 0.
+        super_stream: The super stream that it belongs to, None if it is read as a stream of its own.
+        listed: Whether the options name this stream or partition, instead of its super stream or a pattern.
+    """
+
+    partition: int
+    super_stream: str | None
+    listed: bool
+
+    def starts_with(self, read: Iterable[str], members: Mapping[str, Member]) -> bool:
+        """Return whether it is read from `startingOffsets` by a query that has read other streams so far.
+
+        That holds for what was added to the options. Streams that match a pattern, and partitions of a super stream of
+        which others have been read, were declared later, and begin with their first message.
+        """
+        if self.listed or self.super_stream is None:
+            return self.listed
+        return not any(name in members and members[name].super_stream == self.super_stream for name in read)
 
 
 def find_target(settings: Settings, control: ControlClient, streaming: bool) -> Target:
@@ -49,11 +79,7 @@ def find_target(settings: Settings, control: ControlClient, streaming: bool) -> 
                 f"option {kind}: needs Leveret, and {control.endpoint} is another broker; use option queue, "
                 "which reads in mode spool"
             )
-        target = Target(STREAM, kind, name)
-        if kind == "stream":
-            _check_stream(name, control)
-        else:
-            streams_of(target, control)
+        target = _streams_target(settings, kind, name, control)
     elif requested == SPOOL or not control.is_leveret():
         if requested not in (None, SPOOL):
             raise OptionError(
@@ -66,6 +92,56 @@ def find_target(settings: Settings, control: ControlClient, streaming: bool) -> 
         raise OptionError("option mode: spool consumes messages, which a batch read cannot; use readStream")
     settings.check_mode(target.mode)
     return target
+
+
+def _streams_target(settings: Settings, kind: str, name: str, control: ControlClient) -> Target:
+    """Return a target of mode STREAM, whose streams exist."""
+    if kind == "streams":
+        target = Target(STREAM, kind, name, parts=tuple(_part(part, control) for part in settings.streams or ()))
+    else:
+        target = Target(STREAM, kind, name)
+    if kind == "stream":
+        _check_stream(kind, name, control)
+    if settings.partitions is not None:
+        target = _choose_partitions(target, settings.partitions)
+    streams_of(target, control)
+    return target
+
+
+def _part(name: str, control: ControlClient) -> Target:
+    """Return the target of a name in option streams."""
+    try:
+        control.request("superstream.describe", name=name)
+    except RequestRefused:
+        _check_stream("streams", name, control)
+        return Target(STREAM, "stream", name)
+    try:
+        ambiguous = _queue_type("streams", name, control) == STREAM
+    except OptionError:
+        ambiguous = False
+    if ambiguous:
+        raise OptionError(f"option streams: {name!r} is a super stream and a stream; use option superStream or stream")
+    return Target(STREAM, "superStream", name)
+
+
+def _choose_partitions(target: Target, chosen: tuple[int, ...] | dict[str, tuple[int, ...]]) -> Target:
+    """Return a target that selects only these partitions of its super streams. Raises OptionError if it has none."""
+    supers = [part.name for part in target.parts or (target,) if part.kind == "superStream"]
+    if not isinstance(chosen, dict):
+        if target.kind != "superStream":
+            raise OptionError(
+                f"option partitions: numbers are not valid with option {target.kind}; expected option superStream, or "
+                'lists by super stream in JSON such as {"orders": [0, 2]} with option streams'
+            )
+        chosen = {target.name: chosen}
+    for name in chosen:
+        if name not in supers:
+            raise OptionError(
+                f"option partitions: {name!r} is not a super stream that is read; expected some of "
+                f"{', '.join(supers) or 'none'}"
+            )
+    parts = tuple(replace(part, partitions=chosen.get(part.name)) for part in target.parts)
+    return replace(target, partitions=chosen.get(target.name), parts=parts)
 
 
 def find_streams(settings: Settings, control: ControlClient, alternative: str) -> Target:
@@ -102,10 +178,10 @@ def _mode_of_queue(requested: str | None, name: str, control: ControlClient, str
     return requested
 
 
-def _check_stream(name: str, control: ControlClient) -> None:
-    type = _queue_type("stream", name, control)
+def _check_stream(option: str, name: str, control: ControlClient) -> None:
+    type = _queue_type(option, name, control)
     if type != STREAM:
-        raise OptionError(f"option stream: {name!r} is a {type} queue, not a stream; use option queue")
+        raise OptionError(f"option {option}: {name!r} is a {type} queue, not a stream; use option queue")
 
 
 def _queue_type(option: str, name: str, control: ControlClient) -> str:
@@ -115,20 +191,42 @@ def _queue_type(option: str, name: str, control: ControlClient) -> str:
         raise OptionError(f"option {option}: {error.message}") from None
 
 
-def streams_of(target: Target, control: ControlClient) -> dict[str, int]:
-    """Return the streams that a target of mode STREAM selects now, with their partition numbers (0 if not partitioned).
+def streams_of(target: Target, control: ControlClient) -> dict[str, Member]:
+    """Return the streams that a target of mode STREAM selects now.
 
     Raises:
-        OptionError: There are no streams; not raised for a pattern.
+        OptionError: There are no streams (not raised for a pattern), or a stream is selected twice.
     """
+    found: dict[str, Member] = {}
+    for part in target.parts or (target,):
+        for name, member in _members(part, control):
+            if name in found:
+                raise OptionError(f"option {target.kind}: stream {name!r} is selected twice")
+            found[name] = member
+    return found
+
+
+def _members(target: Target, control: ControlClient) -> list[tuple[str, Member]]:
     try:
         if target.kind == "superStream":
-            found = control.request("superstream.describe", name=target.name)["partitions"]
-            return {str(name): number for number, name in enumerate(found)}
+            names = [str(name) for name in control.request("superstream.describe", name=target.name)["partitions"]]
+            return _partitions(target, names)
         if target.kind == "streamPattern":
             found = control.request("stream.match", pattern=target.name)["streams"]
             pattern = Pattern(target.name, whole=True)
-            return {str(name): 0 for name in sorted(found) if pattern.matches(name)}
+            return [(str(name), Member(0, None, False)) for name in sorted(found) if pattern.matches(name)]
     except RequestRefused as error:
         raise OptionError(f"option {target.kind}: {error.message}") from None
-    return {target.name: 0}
+    return [(target.name, Member(0, None, True))]
+
+
+def _partitions(target: Target, names: list[str]) -> list[tuple[str, Member]]:
+    """Return the selected partitions of a super stream with these ones."""
+    if target.partitions is None:
+        return [(name, Member(number, target.name, False)) for number, name in enumerate(names)]
+    if target.partitions[-1] >= len(names):
+        raise OptionError(
+            f"option partitions: super stream {target.name!r} has partitions 0 to {len(names) - 1}, but not "
+            f"{target.partitions[-1]}"
+        )
+    return [(names[number], Member(number, target.name, True)) for number in target.partitions]
