@@ -38,7 +38,7 @@ KAFKA_OPTIONS: Final = (
     KafkaOption("minOffsetsPerTrigger", "set `minMessagesPerTrigger`"),
     KafkaOption("maxTriggerDelay", _SAME),
     KafkaOption("minPartitions", _SAME),
-    KafkaOption("maxRecordsPerPartition", "set `minPartitions` or `maxMessagesPerTrigger`"),
+    KafkaOption("maxRecordsPerPartition", _SAME),
     KafkaOption("includeHeaders", "remove it: the column `headers` is always there, unless `columns` omits it"),
     KafkaOption("groupIdPrefix", "remove it, or set `consumerName` to see the progress of the query at the broker"),
     KafkaOption("kafka.group.id", "remove it, or set `consumerName` to see the progress of the query at the broker"),

@@ -248,6 +248,14 @@ OPTIONS: Final = (
         values.integer(1, 100_000),
     ),
     Option(
+        "maxRecordsPerPartition",
+        "integer",
+        None,
+        (STREAM, LEASE),
+        "Maximum number of messages per task; there are more tasks than `minPartitions` if that is necessary.",
+        values.integer(1),
+    ),
+    Option(
         "failOnDataLoss",
         "true, false",
         "true",
@@ -477,6 +485,7 @@ class Settings:
     min_messages_per_trigger: int | None
     max_trigger_delay: float
     min_partitions: int | None
+    max_records_per_partition: int | None
     fail_on_data_loss: bool
     loss_directory: str | None
     columns: tuple[str, ...] | None

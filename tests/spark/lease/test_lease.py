@@ -65,12 +65,12 @@ def rows_of(source: LeaseReader, start: dict[str, Any], end: dict[str, Any]) -> 
 def test_a_repeated_batch_has_the_same_messages(
     broker: LeveretProcess, queue: str, connection: sync.Connection, protocol: str
 ) -> None:
-    source = reader(broker, queue, maxMessagesPerTrigger=3, minPartitions=2, protocol=protocol)
+    source = reader(broker, queue, maxMessagesPerTrigger=3, minPartitions=2, maxRecordsPerPartition=1, protocol=protocol)
     publish(connection, queue, ["1", "2", "3", "4"], persistent=True)
     first = source.initialOffset()
     end, rows = batch_of(source, first)
     assert rows == [b"1", b"2", b"3"]
-    assert len(source.partitions(first, end)) == 2
+    assert len(source.partitions(first, end)) == 3
     publish(connection, queue, ["5"])
     assert rows_of(source, first, end) == rows
     last, rest = batch_of(source, end)

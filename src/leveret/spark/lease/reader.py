@@ -246,7 +246,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 count = self._replace_batch(number, stop)
             parts += [
                 LeasePartition(LeaseSlice(self.queue, self.lease, self._epoch, number, first, size))
-                for first, size in _slices(count, self.settings.min_partitions)
+                for first, size in _slices(count, self.settings.min_partitions, self.settings.max_records_per_partition)
             ]
         return parts
 
@@ -297,10 +297,10 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.control.close()
 
 
-def _slices(count: int, wanted: int | None) -> Iterator[tuple[int, int]]:
+def _slices(count: int, wanted: int | None, max_records: int | None) -> Iterator[tuple[int, int]]:
     """Yield (first index, size) of the slices of a batch."""
     tasks = wanted or min(os.cpu_count() or 1, -(-count // MESSAGES_PER_TASK))
-    tasks = max(min(tasks, count), 1)
+    tasks = max(min(tasks, count), 1 if max_records is None else -(-count // max_records))
     for task in range(tasks):
         first, stop = count * task // tasks, count * (task + 1) // tasks
         if stop > first:

@@ -104,7 +104,9 @@ class StreamBatchReader(DataSourceReader):
             control.close()
         slices = [conditions.narrow_by_time(part) for part in slices]
         # Without a partition, Spark would create one whose value is None.
-        return plan(slices, self.settings.min_partitions, file_pin) or [StreamPartition(())]
+        settings = self.settings
+        tasks = plan(slices, settings.min_partitions, settings.max_records_per_partition, file_pin)
+        return tasks or [StreamPartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, StreamPartition)

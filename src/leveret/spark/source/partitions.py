@@ -75,15 +75,18 @@ class StreamPartition(InputPartition):
         return f"StreamPartition({ranges})"
 
 
-def plan(slices: Iterable[Slice], min_partitions: int | None, file_pin: FilePin | None = None) -> list[StreamPartition]:
-    """Plan tasks for slices, whose segments are pinned; none if the slices are empty."""
+def plan(
+    slices: Iterable[Slice], min_partitions: int | None, max_records: int | None, file_pin: FilePin | None = None
+) -> list[StreamPartition]:
+    """Plan tasks of at most `max_records` messages for slices, whose segments are pinned; none if the slices are empty."""
     pieces = [part for part in slices if part.count > 0]
     total = sum(part.count for part in pieces)
     if not total:
         return []
     wanted = min_partitions or min(os.cpu_count() or 1, -(-total // MESSAGES_PER_TASK))
-    wanted = min(max(wanted, 1), total)
+    wanted = min(max(wanted, 1 if max_records is None else -(-total // max_records)), total)
     share = -(-total // wanted)
+    slack = total if max_records is None else max_records - share
     tasks: list[list[Slice]] = [[]]
     room = share
     for part in pieces:
@@ -91,7 +94,7 @@ def plan(slices: Iterable[Slice], min_partitions: int | None, file_pin: FilePin 
         while rest.count > room:
             cut = rest.first + room
             if min_partitions is None:
-                cut = _align_cut(rest, cut, int(share * CUT_TOLERANCE))
+                cut = _align_cut(rest, cut, int(share * CUT_TOLERANCE), slack)
             tasks[-1].append(rest.part(rest.first, cut))
             tasks.append([])
             rest = rest.part(cut, rest.stop)
@@ -108,6 +111,8 @@ def plan(slices: Iterable[Slice], min_partitions: int | None, file_pin: FilePin 
     return [StreamPartition(tuple(task), file_pin) for task in tasks if task]
 
 
-def _align_cut(part: Slice, cut: int, distance: int) -> int:
-    near = [start for start in part.row_group_starts() if part.first < start < part.stop and abs(start - cut) <= distance]
+def _align_cut(part: Slice, cut: int, distance: int, slack: int) -> int:
+    """Return the row group start nearest to a cut, at most `distance` before and `slack` after it; the cut if none is."""
+    first, last = max(part.first + 1, cut - distance), min(part.stop - 1, cut + min(distance, slack))
+    near = [start for start in part.row_group_starts() if first <= start <= last]
     return min(near, key=lambda start: abs(start - cut)) if near else cut

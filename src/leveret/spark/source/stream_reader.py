@@ -236,7 +236,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             member = members.get(name, Member(0, None, True))
             topic = member.super_stream or name
             slices.append(Slice(name, member.partition, topic, info.id, first, place.next, segments))
-        return plan(slices, self.settings.min_partitions, self.file_pin)
+        return plan(slices, self.settings.min_partitions, self.settings.max_records_per_partition, self.file_pin)
 
     def _skip_lost(self, name: str, first: int, stop: int) -> int:
         count = stop - first
