@@ -10,6 +10,7 @@ import random
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from zlib import crc32
 
 import pytest
@@ -22,29 +23,37 @@ from tests.support.requests import Refused, ask
 QUEUE = "results"
 WRITERS = 3
 ROWS = 400
+Publish = Callable[[sync.Channel, str, list[bytes]], None]
 
 
 def rows_of(batch: int, writer: int) -> list[bytes]:
     return [b"%d.%d.%d" % (batch, writer, row) for row in range(ROWS)]
 
 
-def write(channel: sync.Channel, batch: int, writer: int) -> str:
+def publish_singly(channel: sync.Channel, prefix: str, rows: list[bytes]) -> None:
+    with channel.publisher(f"{prefix}amq.fanout", QUEUE) as publisher:
+        for body in rows:
+            publisher.publish(body, persistent=True)
+
+
+def publish_batch(channel: sync.Channel, prefix: str, rows: list[bytes]) -> None:
+    channel.publish_batch(rows, QUEUE, exchange=prefix, persistent=True)
+
+
+def write(channel: sync.Channel, publish: Publish, batch: int, writer: int) -> str:
     stage = str(uuid.uuid4())
     ask(channel, "stage.open", stage=stage, app="sink")
-    checksum = 0
-    with channel.publisher(f"leveret.stage:{stage}:amq.fanout", QUEUE) as publisher:
-        for body in rows_of(batch, writer):
-            publisher.publish(body, persistent=True)
-            checksum = crc32(body, checksum)
-    ask(channel, "stage.seal", stage=stage, count=ROWS, crc32=checksum)
+    rows = rows_of(batch, writer)
+    publish(channel, f"leveret.stage:{stage}:", rows)
+    ask(channel, "stage.seal", stage=stage, count=ROWS, crc32=crc32(b"".join(rows)))
     return stage
 
 
-def do_batch(process: LeveretProcess, batch: int) -> bool:
+def do_batch(process: LeveretProcess, publish: Publish, batch: int) -> bool:
     """Attempt a batch once. Returns whether the commit was answered."""
     try:
         with sync.connect(process.url(), reconnect=False) as connection, connection.channel() as channel:
-            stages = [write(channel, batch, writer) for writer in range(WRITERS)]
+            stages = [write(channel, publish, batch, writer) for writer in range(WRITERS)]
             ask(channel, "stage.promote", app="sink", batch=batch, stages=stages)
     except (Error, OSError):
         return False
@@ -64,6 +73,32 @@ def test_every_row_once(process: LeveretProcess) -> None:
         for queue in (QUEUE, "copies"):
             channel.declare_queue(queue, durable=True)
             channel.bind_queue(queue, "amq.fanout")
+    expected = batches_until_killed(process, publish_singly)
+    assert contents(process, QUEUE) == expected
+    assert contents(process, "copies") == expected
+
+
+@pytest.mark.slow
+def test_every_row_of_record_batches_once_in_a_stream(process: LeveretProcess) -> None:
+    process.start()
+    with sync.connect(process.url()) as connection, connection.channel() as channel:
+        channel.declare_queue(QUEUE, durable=True, arguments={"x-queue-type": "stream"})
+    expected = batches_until_killed(process, publish_batch)
+    process.kill()
+    process.start()
+    with sync.connect(process.url()) as connection, connection.channel() as channel:
+        channel.publish_batch([b"last"], QUEUE, persistent=True)
+        with channel.consume(QUEUE, prefetch=200, arguments={"x-stream-offset": "first"}) as consumer:
+            found = []
+            for _ in range(len(expected) + 1):
+                delivery = consumer.next(30)
+                found.append((delivery.headers["x-stream-offset"], delivery.body))
+                delivery.ack()
+    assert found == list(enumerate([*expected, b"last"]))
+
+
+def batches_until_killed(process: LeveretProcess, publish: Publish) -> list[bytes]:
+    """Publish batches, killing the broker again and again. Returns the rows that must be there."""
     random_number = random.Random(5)
     batches = attempts = killed = 0
     took = 1.0
@@ -75,7 +110,7 @@ def test_every_row_once(process: LeveretProcess) -> None:
             kill.start()
         attempts += 1
         began = time.monotonic()
-        if do_batch(process, batches):
+        if do_batch(process, publish, batches):
             batches += 1
             took = time.monotonic() - began
         if kill is not None:
@@ -96,8 +131,7 @@ def test_every_row_once(process: LeveretProcess) -> None:
         assert not moved["already"], "a batch was answered before the one that it waits for"
         if last == batches:
             expected += [row for writer in range(WRITERS) for row in rows_of(last, writer)]
-    assert contents(process, QUEUE) == expected
-    assert contents(process, "copies") == expected
+    return expected
 
 
 @pytest.mark.slow

@@ -48,7 +48,7 @@ def test_a_log_of_format_1_is_migrated(old: Path, caplog: pytest.LogCaptureFixtu
     caplog.set_level(logging.INFO, "leveret.storage")
     assert version(old) == 1
     harness = Harness(lambda: sqlite_log(old))
-    assert "from format version 1 to 2" in caplog.text
+    assert "from format version 1 to 3" in caplog.text
     assert not harness.recovery.clean
     assert sorted(len(queue.seqs) for queue in harness.recovery.queues.values()) == [1, 3, 3, 4, 5, 15]
     for queue_id in harness.recovery.queues:
@@ -56,7 +56,7 @@ def test_a_log_of_format_1_is_migrated(old: Path, caplog: pytest.LogCaptureFixtu
     harness.reopen()
     assert caplog.text.count("from format version") == 1
     harness.log.close()
-    assert version(old) == 2
+    assert version(old) == 3
     connection = sqlite3.connect(old / "log-0.sqlite")
     check = LogCheck(connection)
     assert check.run() == []
@@ -133,7 +133,7 @@ def test_values_of_another_type_are_damage_in_format_1_too(old: Path, statement:
     for queue_id in harness.recovery.queues:
         harness.load_queue(queue_id)
     harness.log.close()
-    assert version(old) == 2
+    assert version(old) == 3
     again = DirectoryCheck(old)
     again.run()
     assert again.damaged == []

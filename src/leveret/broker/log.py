@@ -22,9 +22,11 @@ from mypy_extensions import mypyc_attr
 
 from leveret.broker.bodies import Spool, StoredBody
 from leveret.broker.durations import Durations
+from leveret.broker.message import Entry
 
 if TYPE_CHECKING:
-    from leveret.broker.message import Entry, Message, Overlay
+    from leveret.broker.message import Message, Overlay
+    from leveret.broker.queues.queue import Queue
 
 OK = "ok"
 FULL = "full"
@@ -249,6 +251,14 @@ class Log:
 
         Sets `row` and `slot` of both. An overlay and the two counts are stored with the entry.
         """
+
+    def store_run(self, queue: Queue, messages: list[Message], first: int, stop: int, seq: int) -> None:
+        """Add the messages from `first` up to `stop` (exclusive) as entries with the sequence numbers from `seq` on.
+
+        No log has the messages yet. Sets their `row` and `slot`, which are those of their entries, too.
+        """
+        for index in range(first, stop):
+            self.store(Entry(queue, messages[index], seq + index - first))
 
     @abstractmethod
     def settle(self, entry: Entry) -> None:

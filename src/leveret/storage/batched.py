@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.broker import metadata
 from leveret.broker.bodies import StoredBody, whole
@@ -60,6 +60,10 @@ from leveret.storage.rows import (
 from leveret.storage.spilling import Spills
 from leveret.storage.trimming import Trimmer
 from leveret.storage.worker import Worker
+
+if TYPE_CHECKING:
+    from leveret.broker.message import Message
+    from leveret.broker.queues.queue import Queue
 
 # Numbers to reserve at a time. After an unclean stop, numbering continues after the reserved range.
 RESERVED_SEQUENCES: Final = 100_000
@@ -161,6 +165,37 @@ class BatchedLog(Log):
         self._draft.size = size
         if size > ROW_BYTES:
             self._next_draft()
+
+    def store_run(self, queue: Queue, messages: list[Message], first: int, stop: int, seq: int) -> None:
+        queue_id = queue.id
+        for index in range(first, stop):
+            message = messages[index]
+            body = message.body
+            address = message.address
+            header = message.header
+            size = message.size
+            length = len(address) + len(header) + size
+            if message.expires_at or message.headers_at >= 0 or length > CHUNK_BYTES or not isinstance(body, bytes):
+                self._store_more(Entry(queue, message, seq))
+                seq += 1
+                continue
+            kind = PLAIN if message.persistent else PLAIN_TRANSIENT
+            if message.format:
+                kind |= message.format << FORMAT_SHIFT + 8
+            entries = self._index
+            message.row = self._row
+            message.slot = len(entries)
+            entries.append(_pack_index(seq, queue_id, size, length, kind, message.priority))
+            seq += 1
+            pieces = self._pieces
+            pieces.append(address)
+            pieces.append(header)
+            pieces.append(body)
+            self.pending_bytes += length
+            draft = self._draft
+            draft.size += length + INDEX_SIZE
+            if draft.size > ROW_BYTES:
+                self._next_draft()
 
     def settle(self, entry: Entry) -> None:
         row: StoredRow = entry.row  # type: ignore[assignment]

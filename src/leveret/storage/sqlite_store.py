@@ -47,8 +47,9 @@ logger = logging.getLogger("leveret.storage")
 
 # "Lvrt", in the header of the file.
 APPLICATION_ID: Final = 0x4C767274
-# 1 had no checksums.
-FORMAT_VERSION: Final = 2
+# 1 had no checksums. In 2, streams contained only messages that the log has under their own ids.
+FORMAT_VERSION: Final = 3
+FIRST_WITH_CHECKSUMS: Final = 2
 PAGE_BYTES: Final = 4096
 
 # A checkpoint begins when the write-ahead log has grown by this many pages, and when the engine is idle.
@@ -304,10 +305,13 @@ class SqliteStore:
         if not self._salvage.drop_damaged:
             if "damaged" in state or (not recovery.clean and small):
                 self._refuse_damage(LogCheck(self._connection).run())
-            elif self._version < FORMAT_VERSION:
+            elif self._version < FIRST_WITH_CHECKSUMS:
                 self._refuse_damage(LogCheck(self._connection).run_definitions())
-        if self._version < FORMAT_VERSION:
+        if self._version < FIRST_WITH_CHECKSUMS:
             self._migrate()
+        elif self._version < FORMAT_VERSION:
+            execute(f"PRAGMA user_version = {FORMAT_VERSION}")
+            self._version = FORMAT_VERSION
         if self._salvage.drop_damaged:
             recovery.dropped = self._drop_damaged()
         if self._incomplete:

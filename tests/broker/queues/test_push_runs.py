@@ -80,9 +80,28 @@ def test_a_consumer_gets_a_run_in_order(world: World) -> None:
     assert consumer.history == [f"{number:03}" for number in range(70)]
 
 
-@pytest.mark.parametrize("arguments", [{"queue_type": "stream"}, {"max_length": 5}, {"message_ttl": 5}])
+@pytest.mark.parametrize("arguments", [{"max_length": 5}, {"message_ttl": 5}])
 def test_a_queue_with_checks_leaves_a_run_to_single_pushes(world: World, arguments: dict[str, Any]) -> None:
     queue = world.declare(durable=True, **arguments)
     assert queue.push_run(plain(world), 3, 70) == 3
     world.run()
     assert queue.ready_count == 0
+
+
+def test_a_stream_leaves_messages_of_named_publishers_to_single_pushes(world: World) -> None:
+    queue = world.declare(durable=True, queue_type="stream")
+    messages = plain(world)
+    messages[40] = world.message("named", headers={"x-stream-publisher": "p", "x-stream-sequence": 1})
+    assert queue.push_run(messages, 3, 70) == 40
+    assert queue.push_run(messages, 40, 70) == 40 and queue.push(messages[40])
+    assert queue.push_run(messages, 41, 70) == 70
+    world.run()
+    taker = Taker(queue, credit=100, join=False)
+    taker.arguments = {"x-stream-offset": "first"}
+    queue.add_consumer(taker)
+    world.run()
+    assert taker.bodies() == [
+        *(f"{number:03}" for number in range(3, 40)),
+        "named",
+        *(f"{number:03}" for number in range(41, 70)),
+    ]

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from leveret.broker.metadata import Record
     from leveret.broker.policies import Policy
     from leveret.broker.queues.rings import Rings
+    from leveret.broker.queues.sink_transaction import TransactionChunk
     from leveret.broker.streams.recovery import StreamRecords
     from leveret.broker.vhost import Vhost
     from leveret.broker.watches import QueueWatch
@@ -247,6 +248,14 @@ class Queue(Destination):
             The index of the first message that was not appended, which must be pushed singly.
         """
         return first
+
+    def take_over(self, source: int, chunk: TransactionChunk) -> bool:
+        """Append the messages of a sink transaction's chunk, which stay in the log where they are, under its id `source`.
+
+        They become visible with the current log commit. Returns False, and does nothing, if the queue takes messages only
+        one by one.
+        """
+        return False
 
     def delay(self, message: Message, due: int) -> bool:
         """Append a message that becomes visible at `due`; return False if the queue rejects it."""

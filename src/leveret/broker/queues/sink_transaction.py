@@ -19,6 +19,7 @@ from leveret.broker.jobs import Job
 from leveret.broker.log import Loaded
 from leveret.broker.message import ENTRY_OVERHEAD, FORMAT_AMQP1, Entry, Message, Overlay
 from leveret.broker.queues.hidden import HiddenQueue
+from leveret.broker.streams.tracking import PUBLISHER_BYTES
 
 if TYPE_CHECKING:
     from leveret.broker.log import Recovery
@@ -57,12 +58,15 @@ class TransactionChunk:
         dues: Due times of delayed messages by index; set along with `messages`.
         batch: Last log commit that contains one of the messages.
         waiting: Jobs that resume once the chunk is in memory.
+        address: Target address of all its messages, if none of them has another one, CC or BCC, a time of its own or the
+            sequence number of a publisher. None otherwise, and after recovery.
     """
 
-    __slots__ = ("batch", "bytes", "dues", "first", "loading", "messages", "rows", "sizes", "slots", "waiting")
+    __slots__ = ("address", "batch", "bytes", "dues", "first", "loading", "messages", "rows", "sizes", "slots", "waiting")
 
-    def __init__(self, first: int) -> None:
+    def __init__(self, first: int, address: bytes | None) -> None:
         self.first = first
+        self.address = address
         self.waiting: list[Job] = []
         self.rows: array[int] = array("Q")
         self.slots: array[int] = array("I")
@@ -121,7 +125,7 @@ class SinkTransaction(HiddenQueue):
         self.chunks: deque[TransactionChunk] = deque()
         self.cached: list[TransactionChunk] = []
         self.cached_bytes = 0
-        self.last = TransactionChunk(0)
+        self.last = TransactionChunk(0, None)
         self.count = 0
         self.bytes = 0
         self.checksum = 0
@@ -181,18 +185,54 @@ class SinkTransaction(HiddenQueue):
             " sink_transactions.max_bytes"
         )
 
+    def push_run(self, messages: list[Message], first: int, stop: int) -> int:
+        if self.prepared or self.deleted:
+            return first
+        size = self.bytes
+        for index in range(first, stop):
+            size += messages[index].size
+        if size > self.manager.max_bytes:
+            return first
+        seq = self.next_seq
+        self.next_seq = seq + stop - first
+        known: TargetAddress | None = None
+        published = b""
+        for index in range(first, stop):
+            message = messages[index]
+            if message.address is not published:
+                published = message.address
+                known = self._count_address(published, seq + index - first)
+            elif known is not None:
+                known.count += 1
+            if known is not None:
+                message.address = known.address
+        self.log.store_run(self, messages, first, stop, seq)
+        for index in range(first, stop):
+            self._add(messages[index], seq + index - first, None)
+        self._limit_memory()
+        return stop
+
     def _append(self, message: Message, overlay: Overlay | None) -> Entry:
         seq = self.next_seq
         self.next_seq = seq + 1
-        published = message.address
+        message.address = self._count_address(message.address, seq).address
+        entry = Entry(self, message, seq)
+        entry.overlay = overlay
+        self.log.store(entry)
+        self._add(message, seq, overlay)
+        self._limit_memory()
+        return entry
+
+    def _count_address(self, published: bytes, seq: int) -> TargetAddress:
+        """Count a message that was published to an address."""
         known = self.addresses.get(published)
         if known is None:
             known = self._new_address(published, seq)
         known.count += 1
-        message.address = known.address
-        entry = Entry(self, message, seq)
-        entry.overlay = overlay
-        self.log.store(entry)
+        return known
+
+    def _add(self, message: Message, seq: int, overlay: Overlay | None) -> None:
+        """Add a stored message to the chunks and the checksum."""
         size = message.size
         chunk = self.last
         messages = chunk.messages
@@ -202,7 +242,7 @@ class SinkTransaction(HiddenQueue):
             or len(messages) >= CHUNK_ENTRIES
             or chunk.bytes >= CHUNK_BYTES
         ):
-            chunk = self._new_chunk(seq)
+            chunk = self._new_chunk(seq, message.address)
             messages = chunk.messages
             assert messages is not None
         row = message.row
@@ -219,21 +259,32 @@ class SinkTransaction(HiddenQueue):
         self.bytes += size
         memory = size + ENTRY_OVERHEAD
         self.cached_bytes += memory
-        manager = self.manager
-        manager.memory += memory
+        self.manager.memory += memory
         body = message.body
+        header = message.header
+        copied = False
         if message.format != FORMAT_AMQP1:
             if isinstance(body, bytes):
                 self.checksum = crc32(body, self.checksum)
             else:
                 self.checksum = checksum_of(body, self.checksum)
-            if message.headers_at >= 0 and b"CC" in message.header:
+            if message.headers_at >= 0 and b"CC" in header:
                 self.counted = False
+                copied = True
         else:
             self.checksum = checksum_of(self.broker.content_of(message), self.checksum)
-        if manager.memory > self.broker.page_above * SHARES:
+        if chunk.address is not None and (
+            overlay is not None
+            or copied
+            or message.expires_at
+            or (message.address is not chunk.address and message.address != chunk.address)
+            or PUBLISHER_BYTES in header
+        ):
+            chunk.address = None
+
+    def _limit_memory(self) -> None:
+        if self.manager.memory > self.broker.page_above * SHARES:
             self.page_out(0)
-        return entry
 
     def _new_address(self, published: bytes, seq: int) -> TargetAddress:
         """Register the target address of a message: the published one without the name of the sink transaction."""
@@ -245,10 +296,10 @@ class SinkTransaction(HiddenQueue):
             self.counted = False
         return known
 
-    def _new_chunk(self, seq: int) -> TransactionChunk:
+    def _new_chunk(self, seq: int, address: bytes) -> TransactionChunk:
         if self.cached_bytes > self.broker.page_above:
             self.page_out(self.broker.page_above)
-        chunk = self.last = TransactionChunk(seq)
+        chunk = self.last = TransactionChunk(seq, address)
         self.chunks.append(chunk)
         self.cached.append(chunk)
         return chunk
@@ -372,7 +423,7 @@ class SinkTransaction(HiddenQueue):
             while (n_bytes > 4 * CHUNK_BYTES or seqs[until - 1] - seqs[first] >= until - first) and until - first > 1:
                 until = first + (until - first) // 2
                 n_bytes = sum(recovered.sizes[first:until])
-            chunk = TransactionChunk(seqs[first])
+            chunk = TransactionChunk(seqs[first], None)
             chunk.messages = None
             chunk.rows = recovered.rows[first:until]
             chunk.slots = recovered.slots[first:until]

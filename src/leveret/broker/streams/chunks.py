@@ -27,6 +27,8 @@ class StreamChunk:
     first, count  sequence number of the first message, number of messages; their sequence numbers have no gaps
     time, last  append times of the first and the last message, milliseconds of Unix time
     rows, slots, sizes   positions in the log, and body sizes in bytes; empty for a sealed chunk
+    source, source_first  for messages that a sink transaction moved here: its queue id, under which the log has them, and
+               the sequence number of the first one there; otherwise 0
     segment    the segment of a sealed chunk; None for a chunk of the log, whose messages all count as appended at `time`
     times      append times of the messages of a sealed chunk that are in memory
     messages   the messages in memory, None if they are not; an item is None for an erased message
@@ -52,6 +54,8 @@ class StreamChunk:
         "segment",
         "sizes",
         "slots",
+        "source",
+        "source_first",
         "time",
         "times",
     )
@@ -63,6 +67,8 @@ class StreamChunk:
         self.rows: array[int] = array("Q")
         self.slots: array[int] = array("I")
         self.sizes: array[int] = array("I")
+        self.source = 0
+        self.source_first = 0
         self.bytes = 0
         self.count = 0
         self.segment: Segment | None = None
@@ -85,14 +91,76 @@ class StreamChunk:
         times = self.times
         return times[index] if times is not None else self.time
 
-    def room(self) -> int:
-        """Return how many more messages fit."""
-        return CHUNK_ENTRIES - self.count
-
-    def bytes_left(self) -> int:
-        """Return how many more bytes fit."""
-        return CHUNK_BYTES - self.bytes
+    def fitting(self, run: PendingRun) -> int:
+        """Return how many messages of a run are added to the chunk. The last one may exceed the limit of bytes."""
+        room = min(CHUNK_ENTRIES - self.count, len(run.sizes))
+        left = CHUNK_BYTES - self.bytes
+        if room == len(run.sizes) and run.bytes <= left:
+            return room
+        count = 0
+        while count < room and left > 0:
+            left -= run.sizes[count]
+            count += 1
+        return count
 
     def is_full(self, now: int, max_age: int) -> bool:
         """Return whether the next message needs a new chunk; `max_age` is CHUNK_TIME or SEALED_CHUNK_TIME."""
         return self.count >= CHUNK_ENTRIES or self.bytes >= CHUNK_BYTES or now - self.time >= max_age or self.closed
+
+
+class PendingRun:
+    """Messages with consecutive sequence numbers that become visible with one log commit.
+
+    first    sequence number of the first message
+    batch    the log commit
+    rows, slots, sizes, bytes  as in a chunk
+    messages, overlays  as in a chunk
+    source, source_first  as in a chunk; such a run becomes a chunk of its own
+    """
+
+    __slots__ = ("batch", "bytes", "first", "messages", "overlays", "rows", "sizes", "slots", "source", "source_first")
+
+    def __init__(self, first: int, batch: int) -> None:
+        self.first = first
+        self.batch = batch
+        self.rows: array[int] = array("Q")
+        self.slots: array[int] = array("I")
+        self.sizes: array[int] = array("I")
+        self.bytes = 0
+        self.messages: list[Message] | None = []
+        self.overlays: dict[int, Overlay] = {}
+        self.source = 0
+        self.source_first = 0
+
+    @property
+    def end(self) -> int:
+        """Return the sequence number after the last message."""
+        return self.first + len(self.sizes)
+
+    def add(self, message: Message, row_id: int, slot: int) -> None:
+        """Add a message, which is at this position in the log."""
+        self.rows.append(row_id)
+        self.slots.append(slot)
+        self.sizes.append(message.size)
+        self.bytes += message.size
+        if self.messages is not None:
+            self.messages.append(message)
+
+    def retract(self) -> None:
+        """Remove the last message."""
+        self.rows.pop()
+        self.slots.pop()
+        self.bytes -= self.sizes.pop()
+        self.overlays.pop(self.end, None)
+        if self.messages is not None:
+            self.messages.pop()
+
+    def drop(self, count: int, size: int) -> None:
+        """Remove the first messages, with bodies of `size` bytes in total."""
+        del self.rows[:count]
+        del self.slots[:count]
+        del self.sizes[:count]
+        self.first += count
+        self.bytes -= size
+        if self.messages is not None:
+            del self.messages[:count]

@@ -12,6 +12,7 @@ for it.
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
@@ -33,7 +34,7 @@ from leveret.broker.queues.queue_type import QueueType
 from leveret.broker.queues.record_batches import PACKED, UNTIL
 from leveret.broker.queues.rings import Rings
 from leveret.broker.streams.cache import ChunkCache
-from leveret.broker.streams.chunks import CHUNK_TIME, SEALED_CHUNK_TIME, StreamChunk
+from leveret.broker.streams.chunks import CHUNK_TIME, SEALED_CHUNK_TIME, PendingRun, StreamChunk
 from leveret.broker.streams.erasing import Erasing, Rules
 from leveret.broker.streams.filters import StreamFilter
 from leveret.broker.streams.inspection import StreamInspection
@@ -47,8 +48,9 @@ from leveret.broker.values import FieldTable
 
 if TYPE_CHECKING:
     from leveret.broker.leases.recovery import Restoring
-    from leveret.broker.log import RecoveredQueue, Recovery
+    from leveret.broker.log import RecoveredQueue, Recovery, Row
     from leveret.broker.metadata import Record
+    from leveret.broker.queues.sink_transaction import TransactionChunk
     from leveret.broker.segments import Segment
     from leveret.broker.streams.recovery import StreamRecords
     from leveret.broker.vhost import Vhost
@@ -96,7 +98,7 @@ class StreamQueue(Queue):
 
     sealed    the segments, and their chunks in use
     chunks    the visible chunks after the segments, oldest first
-    pending   appended messages that are not committed yet
+    pending   appended messages that are not committed yet, in runs
     cache     the chunks whose messages are in memory
     rings     the consumers, and whose turn it is
     readers   by consumer
@@ -137,7 +139,9 @@ class StreamQueue(Queue):
         self.newest_time = 0
         self.max_segments = -1 if settings.max_segments is None else settings.max_segments
         self.chunks: deque[StreamChunk] = deque()
-        self.pending: deque[Entry] = deque()
+        self.pending: deque[PendingRun] = deque()
+        # Row of the log with the latest append.
+        self.latest: Row | None = None
         self.cache = ChunkCache(self.broker)
         self.paging = self.cache
         self.rings = Rings(self.broker, settings.single_active_consumer)
@@ -190,10 +194,10 @@ class StreamQueue(Queue):
             self.next_seq = segment.last + 2
             self.newest_time = segment.last_time
 
-    def restore_chunks(self, recovered: RecoveredQueue, times: dict[int, int]) -> None:
+    def restore_chunks(self, recovered: RecoveredQueue, records: dict[int, Record]) -> None:
         """Restore the chunks of the log, after the segments.
 
-        `times` has the start time of each chunk by the sequence number of its first message. Sealed messages whose trim was
+        `records` has the record of each chunk by the sequence number of its first message. Sealed messages whose trim was
         interrupted are trimmed now.
         """
         segments = self.sealed.segments
@@ -202,23 +206,34 @@ class StreamQueue(Queue):
         begin = bisect_right(seqs, sealed)
         if begin:
             self.log.settle_range(self.id, seqs[0], seqs[begin - 1], (), recovered.rows[:begin], recovered.slots[:begin])
-        for first in times:
+        for first in records:
             if first <= sealed:
-                self.log.put(metadata.STREAM_CHUNK, metadata.make_key(str(self.id), str(first)), None)
+                self._delete_record(first)
         if begin == len(seqs):
             return
         self.next_seq = seqs[len(seqs) - 1] + 1
         now = self.broker.timers.unix()
         chunk: StreamChunk | None = None
+        # Sequence number after a chunk that was moved here.
+        moved = 0
         for index in range(begin, len(seqs)):
             seq = seqs[index]
-            begun = times.get(seq, -1)
-            if chunk is None or begun >= 0 or chunk.end != seq:
+            record = records.get(seq)
+            if chunk is None or record is not None or chunk.end != seq or seq == moved:
+                begun = -1 if record is None else int(record["time"])
                 # After a crash, the time of a new chunk may be missing: no message may appear older than it is.
                 following = StreamChunk(seq, begun if begun >= 0 else now if chunk is None else chunk.time)
                 # The time of the last append is unknown, but no later than this limit of a chunk.
                 following.last = max(min(following.time + CHUNK_TIME, now), following.time)
+                if record is not None and "queue" in record:
+                    following.source = record["queue"]
+                    following.source_first = record["first"]
+                    following.closed = True
+                    moved = seq + int(record["count"])
                 if chunk is not None:
+                    # The time of moved messages may be that before their commit.
+                    following.time = max(following.time, chunk.time)
+                    following.last = max(following.last, following.time)
                     chunk.last = max(min(chunk.last, following.time), chunk.time)
                     chunk.following = following
                 chunk = following
@@ -274,7 +289,7 @@ class StreamQueue(Queue):
     @property
     def visible_until(self) -> int:
         """Return the sequence number after the last visible message."""
-        return self.pending[0].seq if self.pending else self.next_seq
+        return self.pending[0].first if self.pending else self.next_seq
 
     # Appends
 
@@ -288,7 +303,7 @@ class StreamQueue(Queue):
             if self.pending and message.row is None:
                 # The earlier append may not be on disk yet, and this one has no record, so both are confirmed with the same
                 # commit.
-                message.row = self.pending[0].row
+                message.row = self.latest
                 message.slot = -1
             self.duplicates += 1
             return Entry(self, message, -self.duplicates)  # a unique number, by which transactions identify entries
@@ -296,24 +311,95 @@ class StreamQueue(Queue):
         self.next_seq = seq + 1
         entry = Entry(self, message, seq)
         entry.overlay = overlay
+        batch = self.log.filling
         self.log.store(entry)
-        self.pending.append(entry)
         self.counters.count_published(1)
         if self.watch is not None:
             self.watch.routed(entry)
-        row = entry.row
-        if row is not None and row.batch != self.awaited:
-            self.awaited = row.batch
-            self.log.wait(self.waiter)
+        run = self._pending_run(seq, batch)
+        if overlay is not None:
+            run.overlays[seq] = overlay
+        row = self.latest = entry.row
+        assert row is not None
+        run.add(message, row.id, entry.slot)
         return entry
+
+    def push_run(self, messages: list[Message], first: int, stop: int) -> int:
+        if self.watch is not None:
+            return first
+        # Messages with equal properties often have the same header.
+        header = b""
+        for index in range(first, stop):
+            message = messages[index]
+            if message.header is not header:
+                header = message.header
+                if PUBLISHER_BYTES in header:
+                    stop = index
+                    break
+        if stop == first:
+            return first
+        seq = self.next_seq
+        self.next_seq = seq + stop - first
+        batch = self.log.filling
+        self.log.store_run(self, messages, first, stop, seq)
+        self.counters.count_published(stop - first)
+        run = self._pending_run(seq, batch)
+        row: Row | None = None
+        for index in range(first, stop):
+            message = messages[index]
+            row = message.row
+            assert row is not None
+            run.add(message, row.id, message.slot)
+        self.latest = row
+        return stop
+
+    def _pending_run(self, seq: int, batch: int) -> PendingRun:
+        """Return the run for appends from a sequence number on, which are in the log commit that is being filled."""
+        pending = self.pending
+        if pending:
+            last = pending[len(pending) - 1]
+            if last.batch == batch and last.end == seq and not last.source:
+                return last
+        return self._begin_run(seq, batch)
+
+    def _begin_run(self, seq: int, batch: int) -> PendingRun:
+        run = PendingRun(seq, batch)
+        self.pending.append(run)
+        if batch != self.awaited:
+            self.awaited = batch
+            self.log.wait(self.waiter)
+        return run
+
+    def take_over(self, source: int, chunk: TransactionChunk) -> bool:
+        if self.watch is not None:
+            return False
+        run = self._begin_run(self.next_seq, self.log.filling)
+        run.source = source
+        run.source_first = chunk.first
+        run.rows = chunk.rows
+        run.slots = chunk.slots
+        run.sizes = chunk.sizes
+        run.bytes = chunk.bytes
+        run.messages = chunk.messages
+        self.next_seq = run.end
+        self.counters.count_published(len(run.sizes))
+        # The only record of the move. The messages get their time when they become visible.
+        time = self._next_time(self.broker.timers.now())
+        self._put_chunk(run.first, time, source, chunk.first, len(run.sizes))
+        return True
 
     def retract(self, entry: Entry) -> None:
         # Offsets have no gaps, so the message stays if others were appended after it.
-        if self.pending and self.pending[-1] is entry:
-            self.pending.pop()
-            self.next_seq = entry.seq
-            self.counters.count_retracted()
-            settlement.settle(entry)
+        pending = self.pending
+        if not pending or entry.seq + 1 != self.next_seq:
+            return
+        run = pending[len(pending) - 1]
+        run.retract()
+        if not run.sizes:
+            pending.pop()
+        self.next_seq = entry.seq
+        self.counters.count_retracted()
+        settlement.settle(entry)
 
     def insert_new(self, entry: Entry) -> None:
         """Make a prepared entry visible."""
@@ -324,17 +410,17 @@ class StreamQueue(Queue):
         if self.deleted or not pending:
             return
         now = self.broker.timers.now()
-        # Times of a stream never decrease, whatever the system clock does.
-        time = self.newest_time = max(now + self.broker.timers.step, self.newest_time)
+        time = self.newest_time = self._next_time(now)
         chunk = self.chunks[len(self.chunks) - 1] if self.chunks else None
-        while pending:
-            entry = pending[0]
-            row = entry.row
-            if row is None or row.batch > batch:
-                break
-            if chunk is None or chunk.is_full(time, self.chunk_time) or chunk.end != entry.seq:
-                chunk = self._new_chunk(entry.seq, time)
-            self._fill(chunk, batch, time)
+        while pending and pending[0].batch <= batch:
+            run = pending[0]
+            if run.source:
+                chunk = self._new_chunk(run.first, time, run)
+            elif chunk is None or chunk.is_full(time, self.chunk_time) or chunk.end != run.first:
+                chunk = self._new_chunk(run.first, time)
+            self._fill(chunk, run, time)
+            if not run.sizes:
+                pending.popleft()
         self._evict(chunk)
         self.retain(now)
         if self.sealing is not None:
@@ -342,55 +428,56 @@ class StreamQueue(Queue):
         self.activate()
         self.broker.end_turn()
 
-    def _fill(self, chunk: StreamChunk, batch: int, now: int) -> None:
-        """Move committed messages to a chunk until it is full."""
-        pending = self.pending
-        messages = chunk.messages
-        rows: list[int] = []
-        slots: list[int] = []
-        sizes: list[int] = []
-        seq = chunk.end
-        n_bytes = 0
-        room = min(chunk.room(), len(pending))
-        max_bytes = chunk.bytes_left()
-        count = 0
-        while count < room and n_bytes < max_bytes:
-            entry = pending[0]
-            row = entry.row
-            if row is None or row.batch > batch or entry.seq != seq + count:
-                break
-            pending.popleft()
-            message = entry.message
-            size = message.size
-            rows.append(row.id)
-            slots.append(entry.slot)
-            sizes.append(size)
-            if messages is not None:
-                messages.append(message)
-                if entry.overlay is not None:
-                    chunk.overlays[entry.seq] = entry.overlay
-            n_bytes += size
-            count += 1
-        chunk.rows.extend(rows)
-        chunk.slots.extend(slots)
+    def _next_time(self, now: int) -> int:
+        """Return the append time of messages that become visible now, which never decreases, unlike the system clock."""
+        return max(now + self.broker.timers.step, self.newest_time)
+
+    def _fill(self, chunk: StreamChunk, run: PendingRun, now: int) -> None:
+        """Move committed messages of a run to a chunk until it is full. A run that was moved here fits into its own one."""
+        count = len(run.sizes) if run.source else chunk.fitting(run)
+        sizes = run.sizes[:count]
+        n_bytes = run.bytes if count == len(run.sizes) else sum(sizes)
+        chunk.rows.extend(run.rows[:count])
+        chunk.slots.extend(run.slots[:count])
         chunk.sizes.extend(sizes)
         chunk.count += count
         chunk.bytes += n_bytes
         chunk.last = now
-        if messages is not None:
+        if chunk.messages is not None and run.messages is not None:
+            chunk.messages.extend(run.messages[:count])
+            for seq in range(run.first, run.first + count) if run.overlays else ():
+                overlay = run.overlays.get(seq)
+                if overlay is not None:
+                    chunk.overlays[seq] = overlay
             self.cache.grow(count, n_bytes)
         self.count += count
         self.bytes += n_bytes
+        run.drop(count, n_bytes)
 
-    def _new_chunk(self, first: int, now: int) -> StreamChunk:
+    def _new_chunk(self, first: int, now: int, run: PendingRun | None = None) -> StreamChunk:
+        """Add a chunk; with a run, for its messages, which a sink transaction moved here."""
         chunk = StreamChunk(first, now)
-        chunk.messages = []
+        count = 0
+        if run is not None:
+            chunk.source = run.source
+            chunk.source_first = run.source_first
+            chunk.closed = True
+            count = len(run.sizes)
         if self.chunks:
             self.chunks[len(self.chunks) - 1].following = chunk
         self.chunks.append(chunk)
-        self.cache.add(chunk)
-        self.log.put(metadata.STREAM_CHUNK, metadata.make_key(str(self.id), str(first)), metadata.pack({"time": now}))
+        if run is None or run.messages is not None:
+            chunk.messages = []
+            self.cache.add(chunk)
+        self._put_chunk(first, now, chunk.source, chunk.source_first, count)
         return chunk
+
+    def _put_chunk(self, first: int, time: int, source: int, source_first: int, count: int) -> None:
+        """Store the record of a chunk: its time and, if it was moved here, where the log has its `count` messages."""
+        value: Record = {"time": time}
+        if source:
+            value.update(queue=source, first=source_first, count=count)
+        self.log.put(metadata.STREAM_CHUNK, metadata.make_key(str(self.id), str(first)), metadata.pack(value))
 
     def _evict(self, keep: StreamChunk | None) -> None:
         for chunk in self.cache.evict(keep):
@@ -443,8 +530,18 @@ class StreamQueue(Queue):
     def trim_chunk(self, chunk: StreamChunk) -> None:
         """Release a chunk from the log."""
         if chunk.count:
-            self.log.settle_range(self.id, chunk.first, chunk.end - 1, (), chunk.rows, chunk.slots)
-        self.log.put(metadata.STREAM_CHUNK, metadata.make_key(str(self.id), str(chunk.first)), None)
+            self._settle(chunk.first, chunk.source, chunk.source_first, chunk.rows, chunk.slots)
+        self._delete_record(chunk.first)
+
+    def _settle(self, first: int, source: int, source_first: int, rows: array[int], slots: array[int]) -> None:
+        """Settle consecutive messages at their positions in the log."""
+        if source:
+            self.log.settle_range(source, source_first, source_first + len(rows) - 1, (), rows, slots)
+        else:
+            self.log.settle_range(self.id, first, first + len(rows) - 1, (), rows, slots)
+
+    def _delete_record(self, first: int) -> None:
+        self.log.put(metadata.STREAM_CHUNK, metadata.make_key(str(self.id), str(first)), None)
 
     def swap(self, old: list[Segment], new: list[Segment]) -> bool:
         """Replace sealed segments in one commit, by merged ones or by rewritten ones with the same offsets.
@@ -758,8 +855,10 @@ class StreamQueue(Queue):
             hub.changed(self)
         while self.chunks:
             self._drop(self.chunks[0])
-        for entry in self.pending:
-            self.log.settle(entry)
+        for run in self.pending:
+            self._settle(run.first, run.source, run.source_first, run.rows, run.slots)
+            if run.source:
+                self._delete_record(run.first)
         self.pending.clear()
         self.readers.clear()
         self.named.clear()

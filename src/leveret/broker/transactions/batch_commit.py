@@ -37,6 +37,11 @@ DEAD_LETTER: Final = 2
 # Messages and bytes of a slice, and slices whose log commits may be pending.
 SLICE: Final = 512
 SLICE_BYTES: Final = 1 << 20
+# Messages of a slice that a chunk counts as if a queue takes it over whole, and units of work for that.
+WHOLE_CHUNK: Final = 64
+WHOLE_CHUNK_WORK: Final = 40
+# Minimum number of messages of such a chunk: each has a record in the metadata.
+MIN_WHOLE_CHUNK: Final = 128
 MAX_PENDING_SLICES: Final = 4
 # Retry interval in milliseconds while a queue or the disk is full.
 RETRY: Final = 50
@@ -64,10 +69,17 @@ class _Slice(CommitWaiter):
         self.entries = entries
 
     def committed(self, batch: int) -> None:
+        of_queues: dict[Queue, list[Entry]] = {}
+        queue: Queue | None = None
+        run: list[Entry] = []
         for entry in self.entries:
-            queue = entry.queue
+            if entry.queue is not queue:
+                queue = entry.queue
+                run = of_queues.setdefault(queue, [])
             queue.hidden.discard(entry.seq)
-            queue.insert_new(entry)
+            run.append(entry)
+        for queue, run in of_queues.items():
+            queue.insert_many(run)
         self.batch_commit.slice_committed()
 
 
@@ -363,6 +375,9 @@ class BatchCommit(Job):
                 self.transaction_at += 1
                 continue
             chunk = transaction.chunks[0]
+            if self._move_whole(transaction, chunk):
+                last += len(chunk.slots) - WHOLE_CHUNK
+                continue
             self._read_ahead(transaction)
             if not transaction.ensure_loaded(chunk, self):
                 return
@@ -372,6 +387,21 @@ class BatchCommit(Job):
             if chunk.messages is None or self.at >= len(chunk.messages):
                 self.at = 0
                 transaction.drop_head()
+
+    def _move_whole(self, transaction: SinkTransaction, chunk: TransactionChunk) -> bool:
+        """Have a queue take over a whole chunk; return False if its messages must be moved one by one."""
+        if self.at or chunk.address is None or chunk.loading or len(chunk.slots) < MIN_WHOLE_CHUNK:
+            return False
+        try:
+            route = self.vhost.route(chunk.address)
+        except NotFound:
+            return False
+        if route.dynamic or len(route.queues) != 1 or not route.queues[0].take_over(transaction.id, chunk):
+            return False
+        self.broker.work += WHOLE_CHUNK_WORK
+        self.n_moved += len(chunk.slots)
+        transaction.drop_head()
+        return True
 
     def _read_ahead(self, transaction: SinkTransaction) -> None:
         """Start to read the next chunk, so that it is in memory when it is needed."""
