@@ -179,6 +179,25 @@ class Recovery:
         self.occupied: frozenset[int] | None = None
 
 
+def append_positions(rows: array[int], slots: array[int], messages: list[Message]) -> None:
+    """Append the positions of messages that were stored one after the other, as by `Log.store_run`."""
+    index = 0
+    count = len(messages)
+    while index < count:
+        message = messages[index]
+        row = message.row
+        assert row is not None
+        end = index + 1
+        if messages[count - 1].row is row:
+            end = count
+        while end < count and messages[end].row is row:
+            end += 1
+        # The slots of a row are given out in order.
+        rows.extend(array("Q", (row.id,)) * (end - index))
+        slots.extend(array("I", range(message.slot, message.slot + end - index)))
+        index = end
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Log:
     """A log of group commits.

@@ -16,7 +16,7 @@ only the broker knows.
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Final, Union
 
 EXCHANGE: Final = "leveret.batches"
 ADDRESS: Final = "/exchanges/leveret.batches"
@@ -45,16 +45,27 @@ class InvalidRecordBatch(ValueError):
 def encode(addresses: list[bytes] | bytes, properties: list[bytes] | bytes, bodies: list[bytes]) -> bytes:
     """Return a record batch. A column of equal values may be one value."""
     count = len(bodies)
-    sizes = [_MAGIC, _SIZE.pack(count)]
-    values: list[bytes] = []
-    for column in (addresses, properties, bodies):
+    return encode_packed(count, addresses, properties, struct.pack(f"<{count}I", *map(len, bodies)), b"".join(bodies))
+
+
+def encode_packed(
+    count: int,
+    addresses: list[bytes] | bytes,
+    properties: list[bytes] | bytes,
+    sizes: bytes,
+    bodies: Union[bytes, memoryview],
+) -> bytes:
+    """Return a record batch of `count` rows from the sizes of the bodies, 4 bytes each, and all bodies."""
+    head = [_MAGIC, _SIZE.pack(count)]
+    values: list[Union[bytes, memoryview]] = []
+    for column in (addresses, properties):
         if isinstance(column, bytes):
-            sizes.append(_SIZE.pack(len(column)) * count)
+            head.append(_SIZE.pack(len(column)) * count)
             values.append(column * count)
         else:
-            sizes.append(struct.pack(f"<{count}I", *map(len, column)))
+            head.append(struct.pack(f"<{count}I", *map(len, column)))
             values += column
-    return b"".join(sizes + values)
+    return b"".join([*head, sizes, *values, bodies])
 
 
 class RowReader:

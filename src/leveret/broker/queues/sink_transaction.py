@@ -16,7 +16,7 @@ from leveret.broker.arguments import QueueSettings
 from leveret.broker.bodies import Body, StoredBody
 from leveret.broker.errors import BrokerError, ContentTooLarge, PreconditionFailed
 from leveret.broker.jobs import Job
-from leveret.broker.log import Loaded
+from leveret.broker.log import Loaded, append_positions
 from leveret.broker.message import ENTRY_OVERHEAD, FORMAT_AMQP1, Entry, Message, Overlay
 from leveret.broker.queues.hidden import HiddenQueue
 from leveret.broker.streams.tracking import PUBLISHER_BYTES
@@ -207,8 +207,7 @@ class SinkTransaction(HiddenQueue):
             if known is not None:
                 message.address = known.address
         self.log.store_run(self, messages, first, stop, seq)
-        for index in range(first, stop):
-            self._add(messages[index], seq + index - first, None)
+        self._add(messages, first, stop, seq)
         self._limit_memory()
         return stop
 
@@ -219,7 +218,11 @@ class SinkTransaction(HiddenQueue):
         entry = Entry(self, message, seq)
         entry.overlay = overlay
         self.log.store(entry)
-        self._add(message, seq, overlay)
+        self._add([message], 0, 1, seq)
+        if overlay is not None:
+            chunk = self.last
+            chunk.dues[len(chunk.sizes) - 1] = overlay.visible_at
+            chunk.address = None
         self._limit_memory()
         return entry
 
@@ -231,56 +234,75 @@ class SinkTransaction(HiddenQueue):
         known.count += 1
         return known
 
-    def _add(self, message: Message, seq: int, overlay: Overlay | None) -> None:
-        """Add a stored message to the chunks and the checksum."""
-        size = message.size
-        chunk = self.last
-        messages = chunk.messages
-        if (
-            messages is None
-            or chunk.first + len(messages) != seq
-            or len(messages) >= CHUNK_ENTRIES
-            or chunk.bytes >= CHUNK_BYTES
-        ):
-            chunk = self._new_chunk(seq, message.address)
-            messages = chunk.messages
-            assert messages is not None
-        row = message.row
-        if row is not None:
-            chunk.rows.append(row.id)
-            chunk.batch = row.batch
-        chunk.slots.append(message.slot)
-        chunk.sizes.append(size)
-        chunk.bytes += size
-        if overlay is not None:
-            chunk.dues[len(messages)] = overlay.visible_at
-        messages.append(message)
-        self.count += 1
+    def _add(self, messages: list[Message], first: int, stop: int, seq: int) -> None:
+        """Add stored messages, whose sequence numbers begin with `seq`, to the chunks and the checksum."""
+        size = 0
+        index = first
+        while index < stop:
+            chunk = self.last
+            kept = chunk.messages
+            next_seq = seq + index - first
+            if (
+                kept is None
+                or chunk.first + len(kept) != next_seq
+                or len(kept) >= CHUNK_ENTRIES
+                or chunk.bytes >= CHUNK_BYTES
+            ):
+                chunk = self._new_chunk(next_seq, messages[index].address)
+                kept = chunk.messages
+                assert kept is not None
+            begin = index
+            before = chunk.bytes
+            index = self._fill(chunk, messages, begin, min(stop, begin + CHUNK_ENTRIES - len(kept)))
+            added = messages[begin:index]
+            kept.extend(added)
+            append_positions(chunk.rows, chunk.slots, added)
+            row = added[len(added) - 1].row
+            if row is not None:
+                chunk.batch = row.batch
+            size += chunk.bytes - before
+        self.count += stop - first
         self.bytes += size
-        memory = size + ENTRY_OVERHEAD
+        memory = size + ENTRY_OVERHEAD * (stop - first)
         self.cached_bytes += memory
         self.manager.memory += memory
-        body = message.body
-        header = message.header
-        copied = False
-        if message.format != FORMAT_AMQP1:
+
+    def _fill(self, chunk: TransactionChunk, messages: list[Message], first: int, stop: int) -> int:
+        """Count messages in a chunk until it is full, and in the checksum. Returns the index of the first one left."""
+        sizes: list[int] = []
+        bodies: list[bytes] = []
+        n_bytes = chunk.bytes
+        address = chunk.address
+        # Messages with equal properties often have the same header.
+        header = b""
+        index = first
+        while index < stop and n_bytes < CHUNK_BYTES:
+            message = messages[index]
+            index += 1
+            sizes.append(message.size)
+            n_bytes += message.size
+            if message.header is not header:
+                header = message.header
+                if message.format != FORMAT_AMQP1 and message.headers_at >= 0 and b"CC" in header:
+                    self.counted = False
+                    address = None
+                elif address is not None and PUBLISHER_BYTES in header:
+                    address = None
+            if address is not None and (
+                message.expires_at or (message.address is not address and message.address != address)
+            ):
+                address = None
+            body = self.broker.content_of(message) if message.format == FORMAT_AMQP1 else message.body
             if isinstance(body, bytes):
-                self.checksum = crc32(body, self.checksum)
+                bodies.append(body)
             else:
-                self.checksum = checksum_of(body, self.checksum)
-            if message.headers_at >= 0 and b"CC" in header:
-                self.counted = False
-                copied = True
-        else:
-            self.checksum = checksum_of(self.broker.content_of(message), self.checksum)
-        if chunk.address is not None and (
-            overlay is not None
-            or copied
-            or message.expires_at
-            or (message.address is not chunk.address and message.address != chunk.address)
-            or PUBLISHER_BYTES in header
-        ):
-            chunk.address = None
+                self.checksum = checksum_of(body, crc32(b"".join(bodies), self.checksum))
+                bodies = []
+        self.checksum = crc32(b"".join(bodies), self.checksum)
+        chunk.address = address
+        chunk.bytes = n_bytes
+        chunk.sizes.fromlist(sizes)
+        return index
 
     def _limit_memory(self) -> None:
         if self.manager.memory > self.broker.page_above * SHARES:

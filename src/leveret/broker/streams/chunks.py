@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, Final
 
+from leveret.broker.log import append_positions
 from leveret.broker.message import Message, Overlay
 
 if TYPE_CHECKING:
@@ -145,6 +146,19 @@ class PendingRun:
         self.bytes += message.size
         if self.messages is not None:
             self.messages.append(message)
+
+    def add_run(self, messages: list[Message]) -> None:
+        """Add messages that were stored one after the other."""
+        append_positions(self.rows, self.slots, messages)
+        sizes: list[int] = []
+        n_bytes = 0
+        for message in messages:
+            sizes.append(message.size)
+            n_bytes += message.size
+        self.sizes.fromlist(sizes)
+        self.bytes += n_bytes
+        if self.messages is not None:
+            self.messages.extend(messages)
 
     def retract(self) -> None:
         """Remove the last message."""

@@ -343,14 +343,8 @@ class StreamQueue(Queue):
         batch = self.log.filling
         self.log.store_run(self, messages, first, stop, seq)
         self.counters.count_published(stop - first)
-        run = self._pending_run(seq, batch)
-        row: Row | None = None
-        for index in range(first, stop):
-            message = messages[index]
-            row = message.row
-            assert row is not None
-            run.add(message, row.id, message.slot)
-        self.latest = row
+        self._pending_run(seq, batch).add_run(messages[first:stop])
+        self.latest = messages[stop - 1].row
         return stop
 
     def _pending_run(self, seq: int, batch: int) -> PendingRun:

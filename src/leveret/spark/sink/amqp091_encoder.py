@@ -15,10 +15,12 @@ from leveret.segments.texts import clean
 from leveret.spark.sink.rows import (
     AddressOptions,
     Cell,
+    ColumnRows,
     Limits,
     RejectedRow,
     RowErrors,
     Rows,
+    body_column,
     distinct,
     drop_rejected,
     encode_bodies,
@@ -152,8 +154,14 @@ class Amqp091Encoder:
         """Return the messages, and the rows that cannot be encoded."""
         errors = RowErrors()
         limits = self._limits
-        exchanges, keys = self._address.addresses(batch, limits, errors)
-        bodies = encode_bodies(batch, limits, errors)
+        address = self._address.common(batch, limits)
+        column = body_column(batch, limits) if address is not None else None
+        exchanges: list[str] = []
+        keys: list[str] = []
+        bodies: list[bytes] = []
+        if column is None:
+            exchanges, keys = self._address.addresses(batch, limits, errors)
+            bodies = encode_bodies(batch, limits, errors)
         batch = _with_group(batch)
         payload = _Payload()
         names = batch.schema.names
@@ -178,7 +186,9 @@ class Amqp091Encoder:
                         f"the properties take {size} bytes; a header frame of this connection has room for "
                         f"{limits.header} (headers, headers_json)",
                     )
-        return drop_rejected(Rows(exchanges, keys, payloads, bodies), errors)
+        if address is None or column is None:
+            return drop_rejected(Rows(exchanges, keys, payloads, bodies), errors)
+        return drop_rejected(ColumnRows(address, payloads, column), errors)
 
     @staticmethod
     def dead_letter(row: RejectedRow, exchange: str, routing_key: str) -> Rows:

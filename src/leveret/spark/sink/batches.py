@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 from leveret.client.engine.amqp091.encoding import encode_address
 from leveret.spark.sink.amqp091_window import RefusedMessage
-from leveret.wire.record_batches import HEAD_BYTES, MAX_BYTES, MAX_ROWS, ROW_BYTES, encode
+from leveret.wire.record_batches import HEAD_BYTES, MAX_BYTES, MAX_ROWS, ROW_BYTES, encode_packed
 
 if TYPE_CHECKING:
     from leveret.client.errors import BatchFailed
@@ -34,18 +33,22 @@ class BatchEncoder:
         overhead = ROW_BYTES + self._largest_address(rows)
         properties = rows.properties
         overhead += len(properties) if isinstance(properties, bytes) else max(map(len, properties))
-        # The size of the first rows, at most.
-        ends = [size + overhead * count for count, size in enumerate(accumulate(map(len, rows.bodies), initial=HEAD_BYTES))]
+        ends = rows.body_ends()
+
+        def size_of(count: int) -> int:
+            """Return the size of the first rows, at most."""
+            return ends[count] + overhead * count
+
+        counts = range(len(rows) + 1)
         first = 0
         while first < len(rows):
-            fit = bisect_right(ends, ends[first] - HEAD_BYTES + MAX_BYTES) - 1
+            fit = bisect_right(counts, size_of(first) - HEAD_BYTES + MAX_BYTES, first, key=size_of) - 1
             stop = max(first + 1, min(fit, first + MAX_ROWS))
             yield rows.slice(first, stop)
             first = stop
 
     def _largest_address(self, rows: Rows) -> int:
-        pairs = set(zip(rows.exchanges, rows.routing_keys, strict=True))
-        return max(len(self._address(exchange, key)) for exchange, key in pairs)
+        return max(len(self._address(*pair)) for pair in set(rows.addresses()))
 
     def _address(self, exchange: str, key: str) -> bytes:
         address = self._addresses.get((exchange, key))
@@ -56,7 +59,7 @@ class BatchEncoder:
         return address
 
     def _addresses_of(self, rows: Rows) -> list[bytes] | bytes:
-        pairs = list(zip(rows.exchanges, rows.routing_keys, strict=True))
+        pairs = rows.addresses()
         distinct = set(pairs)
         if len(distinct) == 1:
             return self._address(*pairs[0])
@@ -65,7 +68,7 @@ class BatchEncoder:
 
     def encode(self, rows: Rows) -> bytes | None:
         """Return the rows of a chunk as a record batch; None for a row that is too large for one."""
-        batch = encode(self._addresses_of(rows), rows.properties, rows.bodies)
+        batch = encode_packed(len(rows), self._addresses_of(rows), rows.properties, *rows.packed_bodies())
         return batch if len(batch) <= MAX_BYTES else None
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from leveret.segments import typed_json
@@ -13,6 +16,8 @@ if TYPE_CHECKING:
 # Exchange names, routing keys and most properties of 0-9-1 are short strings.
 MAX_SHORT_STRING: Final = 255
 _MAX_TEXT: Final = 4096
+# Maximum size of a column with 32-bit positions.
+_MAX_COLUMN: Final = 1 << 30
 
 # A value of a row as `to_pylist` returns it. Its type follows from the schema, which is checked first.
 Cell: TypeAlias = Any
@@ -30,7 +35,7 @@ class Rows:
         size: Total size of `bodies` in bytes.
     """
 
-    __slots__ = ("bodies", "contents", "exchanges", "properties", "routing_keys", "size")
+    __slots__ = ("_bodies", "_contents", "_exchanges", "_routing_keys", "properties", "size")
 
     def __init__(
         self,
@@ -40,28 +45,119 @@ class Rows:
         bodies: list[bytes],
         contents: list[bytes] | None = None,
     ) -> None:
-        self.contents = bodies if contents is None else contents
-        self.exchanges = exchanges
-        self.routing_keys = routing_keys
+        self._contents = bodies if contents is None else contents
+        self._exchanges = exchanges
+        self._routing_keys = routing_keys
         self.properties = properties
-        self.bodies = bodies
+        self._bodies = bodies
         self.size = sum(map(len, bodies))
 
     def __len__(self) -> int:
-        return len(self.bodies)
+        return len(self._bodies)
+
+    @property
+    def exchanges(self) -> list[str]:
+        return self._exchanges
+
+    @property
+    def routing_keys(self) -> list[str]:
+        return self._routing_keys
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return self._bodies
+
+    @property
+    def contents(self) -> list[bytes]:
+        return self._contents
+
+    def addresses(self) -> list[tuple[str, str]]:
+        """Return exchange and routing key of each message, or those of all messages once."""
+        return list(zip(self.exchanges, self.routing_keys, strict=True))
+
+    def body_ends(self) -> Sequence[int]:
+        """Return the position of each body in all of them, and their end."""
+        return list(accumulate(map(len, self.bodies), initial=0))
+
+    def packed_bodies(self) -> tuple[bytes, bytes | memoryview]:
+        """Return the sizes of the bodies as 32-bit numbers, little-endian, and all bodies."""
+        return struct.pack(f"<{len(self)}I", *map(len, self.bodies)), b"".join(self.bodies)
+
+    def checksum(self, running: int) -> int:
+        """Return a running CRC-32 extended by `contents`."""
+        return zlib.crc32(b"".join(self.contents), running)
 
     def slice(self, start: int, stop: int) -> Rows:
         """Return the messages from `start` to before `stop`."""
         if start == 0 and stop >= len(self.bodies):
             return self
         properties = self.properties if isinstance(self.properties, bytes) else self.properties[start:stop]
-        contents = None if self.contents is self.bodies else self.contents[start:stop]
+        contents = None if self._contents is self._bodies else self.contents[start:stop]
         return Rows(
             self.exchanges[start:stop], self.routing_keys[start:stop], properties, self.bodies[start:stop], contents
         )
 
     def at(self, index: int) -> Rows:
         return self.slice(index, index + 1)
+
+
+class ColumnRows(Rows):
+    """Rows with one address whose bodies stay in an Arrow column of type binary, without null."""
+
+    __slots__ = ("_address", "_column", "_ends")
+
+    def __init__(self, address: tuple[str, str], properties: bytes | list[bytes], column: pa.Array) -> None:
+        self._address = address
+        self._column = column
+        self._ends = memoryview(column.buffers()[1]).cast("i")[column.offset : column.offset + len(column) + 1]
+        self.properties = properties
+        self.size = self._ends[-1] - self._ends[0]
+
+    def __len__(self) -> int:
+        return len(self._column)
+
+    @property
+    def exchanges(self) -> list[str]:
+        return [self._address[0]] * len(self)
+
+    @property
+    def routing_keys(self) -> list[str]:
+        return [self._address[1]] * len(self)
+
+    @property
+    def bodies(self) -> list[bytes]:
+        found: list[bytes] = self._column.to_pylist()
+        return found
+
+    @property
+    def contents(self) -> list[bytes]:
+        return self.bodies
+
+    def addresses(self) -> list[tuple[str, str]]:
+        return [self._address]
+
+    def body_ends(self) -> Sequence[int]:
+        return self._ends
+
+    def packed_bodies(self) -> tuple[bytes, bytes | memoryview]:
+        import pyarrow.compute as pc
+
+        sizes = pc.binary_length(self._column)
+        begin = 4 * sizes.offset
+        return bytes(memoryview(sizes.buffers()[1])[begin : begin + 4 * len(sizes)]), self._data()
+
+    def checksum(self, running: int) -> int:
+        return zlib.crc32(self._data(), running)
+
+    def _data(self) -> bytes | memoryview:
+        data = self._column.buffers()[2]
+        return b"" if data is None else memoryview(data)[self._ends[0] : self._ends[-1]]
+
+    def slice(self, start: int, stop: int) -> Rows:
+        if start == 0 and stop >= len(self):
+            return self
+        properties = self.properties if isinstance(self.properties, bytes) else self.properties[start:stop]
+        return ColumnRows(self._address, properties, self._column.slice(start, max(0, stop - start)))
 
 
 class RejectedRow:
@@ -149,6 +245,15 @@ class AddressOptions:
             found_keys[index] = ""
         return found_exchanges, found_keys
 
+    def common(self, batch: pa.RecordBatch, limits: Limits) -> tuple[str, str] | None:
+        """Return exchange and routing key if all rows of the batch have the same valid ones by the options."""
+        names = batch.schema.names
+        if (self.exchange is None and "exchange" in names) or (self.routing_key is None and "routing_key" in names):
+            return None
+        address = self.exchange or "", self.routing_key or ""
+        valid = len(address[0].encode()) <= limits.exchange and len(address[1].encode()) <= MAX_SHORT_STRING
+        return address if valid else None
+
     @staticmethod
     def _of(name: str, option: str | None, batch: pa.RecordBatch) -> list[Cell] | None:
         if option is not None:
@@ -166,6 +271,16 @@ def _invalid_names(names: list[Cell], max_bytes: int) -> list[tuple[int, Cell]]:
     if not distinct:
         return []
     return [(index, name) for index, name in enumerate(names) if name in distinct]
+
+
+def body_column(batch: pa.RecordBatch, limits: Limits) -> pa.Array | None:
+    """Return the bodies as an Arrow column of type binary; None if some are null, or could be too large."""
+    import pyarrow as pa
+
+    column = batch.column("body")
+    if column.null_count or column.nbytes > min(limits.body, _MAX_COLUMN):
+        return None
+    return column.cast(pa.binary())
 
 
 def encode_bodies(batch: pa.RecordBatch, limits: Limits, errors: RowErrors) -> list[bytes]:

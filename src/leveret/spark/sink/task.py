@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Final
@@ -223,7 +222,7 @@ class _Task:
 
     def _publish(self, rows: Rows) -> None:
         if self._transaction:
-            self._crc = zlib.crc32(b"".join(rows.contents), self._crc)
+            self._crc = rows.checksum(self._crc)
             self._n_published += len(rows)
         self._publisher.publish(rows)
 
