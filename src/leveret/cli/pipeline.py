@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -194,6 +195,66 @@ def package(file: str, master: str | None, target: str) -> None:
         return package_pipeline(file, target, master)
 
     click.echo(_run_spark(call))
+
+
+@pipeline.command()
+@click.argument("file", type=click.Path(dir_okay=False), default="pipeline.toml")
+@click.option("--table", metavar="PATH", help="Compact this table instead of those of FILE.")
+@click.option(
+    "--table-format",
+    type=click.Choice(["parquet", "delta", "iceberg"]),
+    default="parquet",
+    show_default=True,
+    help="Format of the table.",
+)
+@click.option(
+    "--target-mib",
+    type=click.IntRange(min=1),
+    default=128,
+    show_default=True,
+    help="Approximate size of the new files in MiB.",
+)
+@click.option(
+    "--min-age",
+    type=click.FloatRange(min=0),
+    default=3600.0,
+    show_default=True,
+    help="Seconds without a change after which a partition is finished.",
+)
+def compact(file: str, table: str | None, table_format: str, target_mib: int, min_age: float) -> None:
+    """Merge small files in the tables of FILE. FILE defaults to pipeline.toml.
+
+    Readers see each row once at any time, and flows may run meanwhile. Partitions that changed recently are left.
+    """
+
+    def tables() -> list[Reply]:
+        from leveret.spark.pipeline.compaction.compact import tables_of
+        from leveret.spark.pipeline.load import load_pipeline
+        from leveret.spark.pipeline.model import TableOutput
+
+        if table is not None:
+            return [TableOutput(path=table, format=table_format)]  # type: ignore[arg-type]
+        return list(tables_of(load_pipeline(file)))
+
+    def compact_one(output: Reply) -> Reply:
+        from leveret.spark.pipeline.compaction.compact import compact as compact_table
+
+        return compact_table(output, target_bytes=target_mib << 20, min_age=min_age)
+
+    failed = 0
+    for output in _run_spark(tables):
+        try:
+            done = _run_spark(partial(compact_one, output))
+        except Failed as error:
+            failed += 1
+            click.echo(f"error: {error}", err=True)
+            continue
+        click.echo(
+            f"{output.path}: {done.removed} files became {done.added} in {done.partitions} partitions; "
+            f"{done.young} partitions are not finished, {done.busy} were changed meanwhile"
+        )
+    if failed:
+        raise Failed(f"{failed} tables were not compacted")
 
 
 # Ready-made pipelines

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,12 @@ class LocalFiles:
         self.calls.append(("plan", [name]))
         (self.root / name).write_text(text)
 
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        self.calls.append(("lock", []))
+        yield
+        self.calls.append(("unlock", []))
+
     def sync(self, names: Iterable[str]) -> None:
         names = list(names)
         assert all(self.exists(name) for name in names)
@@ -75,7 +82,13 @@ def test_a_batch_is_synced_before_its_plan_and_after_its_moves(tmp_path: Path, m
     calls = LocalFiles.calls
     at = calls.index(("plan", [f"{staged}.json"]))
     assert calls[at - 1] == ("sync", [f"{staged}/day=1/a.parquet", f"{staged}/day=2/b.parquet"])
-    assert calls[at + 1 :] == [("move", [targets[0]]), ("move", [targets[1]]), ("sync", targets)]
+    assert calls[at + 1 :] == [
+        ("lock", []),
+        ("move", [targets[0]]),
+        ("move", [targets[1]]),
+        ("sync", targets),
+        ("unlock", []),
+    ]
 
 
 class Synced:

@@ -9,12 +9,14 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from msgspec import structs
 from pyiceberg.catalog import load_catalog
+from pyiceberg.table import Table
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from leveret import sync
-from leveret.spark.pipeline import Broker, Capture, Decode, Flow, PipelineError, TableOutput, archive, start_flow
+from leveret.spark.pipeline import Broker, Capture, Decode, Flow, PipelineError, TableOutput, archive, compact, start_flow
 from leveret.spark.pipeline.load import pipeline_of
 from leveret.spark.pipeline.output.existing_tables import check_table
 from leveret.spark.pipeline.output.tables import TableWriter
@@ -324,3 +326,45 @@ def test_new_columns_are_added_to_an_iceberg_table(spark: SparkSession, tmp_path
     )
     with pytest.raises(PipelineError, match="its column data has type"):
         check_table(spark, table, rows.withColumn("data", F.lit(1)).schema)
+
+
+def test_partitions_of_an_iceberg_table_can_be_changed(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    days = TableOutput(path=str(tmp_path / "table"), format="iceberg", partition=["day(at)"])
+    hours = structs.replace(days, partition=["hour(at)"])
+    rows = spark.range(20).select("id", F.timestamp_seconds(F.col("id") * 10_000).alias("at"))
+
+    def batch(number: int) -> DataFrame:
+        return rows.withColumn("id", F.col("id") + 100 * number)
+
+    TableWriter(days, "app").write(batch(0), 0)
+    # A batch is planned for days, and not yet committed when the partitions change.
+    with monkeypatch.context() as patch:
+        patch.setattr(Table, "add_files", lambda *_args, **_options: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            TableWriter(days, "app").write(batch(1), 1)
+    check_table(spark, hours, rows.schema)
+    for number in (1, 2):
+        TableWriter(hours, "app").write(batch(number), number)
+    whole = structs.replace(days, partition=[])
+    TableWriter(whole, "app").write(batch(3), 3)
+    TableWriter(days, "app").write(batch(4), 4)
+    catalog = load_catalog("leveret", type="sql", uri=f"sqlite:///{tmp_path}/table/_leveret/catalog.sqlite")
+    table = catalog.load_table("leveret.table")
+    assert sorted(table.scan().to_arrow().column("id").to_pylist()) == [
+        100 * number + row for number in range(5) for row in range(20)
+    ]
+    scan = table.scan(row_filter="at < '1970-01-01T12:00:00+00:00'")
+    assert sorted(scan.to_arrow().column("id").to_pylist()) == [
+        100 * number + row for number in range(5) for row in range(5)
+    ]
+    # One file by day each in three batches, those of the hours, and one of the whole batch.
+    specs = [task.file.spec_id for task in scan.plan_files()]
+    assert len({*specs}) == 3 and len(specs) == 3 * 1 + 5 + 1
+    # Files of the other partitionings are left.
+    compact(days, min_age=0)
+    assert table.refresh().scan().to_arrow().num_rows == 100
+    plain = structs.replace(days, partition=["id"])
+    with pytest.raises(PipelineError, match="partition 'id' is not supported for an Iceberg table"):
+        check_table(spark, plain, rows.schema)

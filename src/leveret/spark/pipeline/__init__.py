@@ -1,7 +1,8 @@
 """Pipelines on Spark: capture messages, decode and transform them, and write them to tables and exchanges, exactly once.
 
-`run_pipeline` runs a pipeline.toml. The ready-made pipelines are also functions that start streaming queries or run jobs
-in a session of the caller: `archive`, `replay`, `deadletters`, `redrive`, `traffic`, `enrich`, `scrub`.
+`run_pipeline` runs a pipeline.toml, and `compact` compacts a table. The ready-made pipelines are also functions that start
+streaming queries or run jobs in a session of the caller: `archive`, `replay`, `deadletters`, `redrive`, `traffic`,
+`enrich`, `scrub`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 from leveret.spark.pipeline.commands.deadletters import deadletters, triaged
 from leveret.spark.pipeline.commands.redrive import redrive
 from leveret.spark.pipeline.commands.replay import replay
+from leveret.spark.pipeline.compaction.compact import compact
+from leveret.spark.pipeline.compaction.merging import Compacted
 from leveret.spark.pipeline.decoding.decode import decoded
 from leveret.spark.pipeline.definition import Flow
 from leveret.spark.pipeline.errors import PipelineError
@@ -27,6 +30,7 @@ from leveret.spark.pipeline.session import make_session
 __all__ = [
     "Broker",
     "Capture",
+    "Compacted",
     "Decode",
     "ExchangeOutput",
     "Flow",
@@ -36,6 +40,7 @@ __all__ = [
     "TableOutput",
     "archive",
     "check_pipeline",
+    "compact",
     "deadletters",
     "decoded",
     "enrich",

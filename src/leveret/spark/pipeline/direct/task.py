@@ -18,17 +18,14 @@ from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
 
 from leveret.spark.pipeline.decoding.arrow_json import json_decoder
+from leveret.spark.pipeline.output.parquet_file import ParquetFile
 from leveret.storage import disk
 
 # One row per written file: its name, its directory in the table, and whether its messages are undecided.
 FILE_SCHEMA: Final = pa.schema([("file", pa.string()), ("place", pa.string()), ("undecided", pa.bool_())])
-# Limits of a row group: rows, and bytes.
-_GROUP_ROWS: Final = 1 << 17
-_GROUP_BYTES: Final = 32 << 20
 # Files that are open at a time; around midnight there are two.
 _MAX_OPEN_FILES: Final = 4
 FORMATS: Final = {"day": "%Y-%m-%d", "hour": "%Y-%m-%d-%H", "month": "%Y-%m"}
@@ -112,7 +109,7 @@ class _Files:
     def __init__(self, directory: str) -> None:
         self.written: list[tuple[str, str]] = []
         self._directory = directory
-        self._open: OrderedDict[str, _File] = OrderedDict()
+        self._open: OrderedDict[str, ParquetFile] = OrderedDict()
 
     def write(self, place: str, rows: pa.RecordBatch) -> None:
         file = self._open.get(place)
@@ -120,7 +117,7 @@ class _Files:
             if len(self._open) == _MAX_OPEN_FILES:
                 self._open.popitem(last=False)[1].close()
             name = f"{uuid.uuid4().hex}.parquet"
-            file = self._open[place] = _File(os.path.join(self._directory, name), rows.schema)
+            file = self._open[place] = ParquetFile(os.path.join(self._directory, name), rows.schema)
             self.written.append((name, place))
         self._open.move_to_end(place)
         file.write(rows)
@@ -131,35 +128,6 @@ class _Files:
             file.close()
         if self.written:
             disk.sync_directory(self._directory)
-
-
-class _File:
-    """One file; rows are buffered because small row groups are expensive."""
-
-    def __init__(self, path: str, schema: pa.Schema) -> None:
-        self._path = path
-        self._writer = pq.ParquetWriter(path, schema, compression="zstd", compression_level=1)
-        self._rows: list[pa.RecordBatch] = []
-        self._count = 0
-        self._n_bytes = 0
-
-    def write(self, rows: pa.RecordBatch) -> None:
-        self._rows.append(rows)
-        self._count += rows.num_rows
-        self._n_bytes += rows.nbytes
-        if self._count >= _GROUP_ROWS or self._n_bytes >= _GROUP_BYTES:
-            self._flush()
-
-    def _flush(self) -> None:
-        if self._rows:
-            self._writer.write_table(pa.Table.from_batches(self._rows), self._count)
-            self._rows = []
-            self._count = self._n_bytes = 0
-
-    def close(self) -> None:
-        self._flush()
-        self._writer.close()
-        disk.sync_file(self._path)
 
 
 def _empty(count: int) -> pa.RecordBatch:

@@ -137,7 +137,8 @@ def _table(output: TableOutput, files: Files, batch: DataFrame, partitions: dict
     if existing != list(partitions):
         raise PipelineError(
             f"table {output.path}: it is partitioned by {', '.join(existing) or 'nothing'}, but the key partition has "
-            f"{', '.join(partitions) or 'nothing'}; use the same partitions, or another directory"
+            f"{', '.join(partitions) or 'nothing'}; use the same partitions, or another directory. Only Iceberg tables "
+            '(format = "iceberg") can change them'
         )
     known = {field.name: field for field in table.schema().fields}
     new = [field for field in schema.fields if not _includes(known.get(field.name), field)]
@@ -165,12 +166,16 @@ def _open(files: Files) -> DeltaTable:
     return DeltaTable(_location(files))
 
 
-def _location(files: Files) -> str:
-    """Return the table's directory as deltalake names it: a local path, or a URL."""
-    url = files.url()
+def location_of(url: str) -> str:
+    """Return the path or URL of a table as deltalake names it: a local path, or a URL."""
     if url.startswith("file:"):
         return url.removeprefix("file:").replace("///", "/")
     return url.replace("s3a://", "s3://", 1)
+
+
+def _location(files: Files) -> str:
+    """Return the table's directory as deltalake names it: a local path, or a URL."""
+    return location_of(files.url())
 
 
 def _schema(batch: DataFrame, partitions: dict[str, tuple[str, str]]) -> pa.Schema:
@@ -214,10 +219,14 @@ def _statistics(files: Files, path: str) -> dict[str, object]:
     return {"numRecords": found.num_rows, "minValues": least, "maxValues": greatest}
 
 
+def log_paths(first: int, last: int) -> list[str]:
+    """Return the paths, relative to the table, of the log's files for some versions; not all of them exist."""
+    names = ["_last_checkpoint"]
+    for version in range(max(first, 0), last + 1):
+        names += [f"{version:020}.json", f"{version:020}.checkpoint.parquet"]
+    return [f"{LOG}/{name}" for name in names]
+
+
 def _sync_log(files: Files, table: DeltaTable, first: int) -> None:
     """Sync the log from a version to the newest one, and the checkpoints that were written with it."""
-    names = ["_last_checkpoint"]
-    for version in range(max(first, 0), table.version() + 1):
-        names += [f"{version:020}.json", f"{version:020}.checkpoint.parquet"]
-    paths = [f"{LOG}/{name}" for name in names]
-    files.sync(path for path in paths if files.is_file(path))
+    files.sync(path for path in log_paths(first, table.version()) if files.is_file(path))

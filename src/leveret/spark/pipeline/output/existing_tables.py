@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from leveret.spark.pipeline.errors import PipelineError
 from leveret.spark.pipeline.model import TableOutput
-from leveret.spark.pipeline.output import delta
+from leveret.spark.pipeline.output import delta, iceberg
 from leveret.spark.pipeline.output.files import Files, escape_glob
 from leveret.spark.pipeline.output.tables import partition_columns
 
@@ -38,6 +38,9 @@ def check_directory(spark: SparkSession, path: str, key: str = "table") -> Files
 def check_table(spark: SparkSession, output: TableOutput, rows: StructType) -> None:
     """Raise PipelineError if rows do not fit those of the table, which may have other columns."""
     files = check_directory(spark, output.path)
+    partitions = partition_columns(output, rows.names)
+    if output.format == "iceberg":
+        iceberg.check_partitions(output, partitions)
     if output.format == "delta" and files.exists(delta.LOG):
         columns, before = delta.schema_of(files)
     else:
@@ -46,11 +49,12 @@ def check_table(spark: SparkSession, output: TableOutput, rows: StructType) -> N
             return
         columns = spark.read.parquet(escape_glob(files.url(found))).schema
         before = [part.partition("=")[0] for part in found.split("/")[:-1] if "=" in part]
-    now = list(partition_columns(output, rows.names))
+    now = list(partitions)
     if before != now and output.format != "iceberg":
         raise PipelineError(
             f"table {output.path}: it is partitioned by {', '.join(before) or 'nothing'}, but the key "
-            f"partition has {', '.join(now) or 'nothing'}; use the same partitions, or another directory"
+            f"partition has {', '.join(now) or 'nothing'}; use the same partitions, or another directory. Only Iceberg "
+            'tables (format = "iceberg") can change them'
         )
     mismatch = _type_mismatch(columns, rows, "")
     if mismatch is not None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from leveret.spark.pipeline.output.table_lock import lock_table
 from leveret.storage import disk
 
 if TYPE_CHECKING:
@@ -66,8 +68,25 @@ class Files:
 
     def sync(self, names: Iterable[str]) -> None:
         """Sync files that were written or renamed. File systems other than the local one are durable themselves."""
-        if str(self._system.getUri().getScheme()) == "file":
-            sync_files(str(self._system.makeQualified(self._path("")).toUri().getPath()), names)
+        root = self._local_root()
+        if root is not None:
+            sync_files(root, names)
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keep a compaction from replacing directories of the table. Other writers may move files at the same time."""
+        root = self._local_root()
+        if root is None:  # compaction replaces directories of the local file system only
+            yield
+            return
+        with lock_table(root, exclusive=False):
+            yield
+
+    def _local_root(self) -> str | None:
+        """Return the path of the root on the local file system; None if it is on another one."""
+        if str(self._system.getUri().getScheme()) != "file":
+            return None
+        return str(self._system.makeQualified(self._path("")).toUri().getPath())
 
     def make_directory(self, name: str) -> None:
         self._system.mkdirs(self._path(name))

@@ -50,20 +50,44 @@ def add_to_table(
         for snapshot in table.metadata.snapshots
     ):
         return
+    if _directories(paths[0]) == list(partitions):  # otherwise the batch was planned before the partitions were changed
+        _evolve_partitions(table, partitions)
     table.add_files([files.url(path) for path in paths], snapshot_properties={BATCH: which}, check_duplicate_files=False)
 
 
+def open_table(output: TableOutput) -> Table:
+    """Return an existing table. Raises PipelineError if there is none."""
+    from pyiceberg.exceptions import NoSuchTableError
+
+    if not output.catalog and not _catalog_file(output).exists():
+        raise PipelineError(
+            f"table {output.path}: does not exist, or has another catalog; expected {_catalog_file(output)}"
+        )
+    name = _name(output)
+    try:
+        return _catalog(output).load_table(name)
+    except NoSuchTableError:
+        raise PipelineError(f"table {output.path}: the catalog has no table {name}") from None
+
+
+def check_partitions(output: TableOutput, partitions: dict[str, tuple[str, str]]) -> None:
+    """Raise PipelineError for partitions by plain columns, which files of an Iceberg table would lack."""
+    plain = [name for name, (transform, _) in partitions.items() if not transform]
+    if plain:
+        raise PipelineError(
+            f"table {output.path}: partition {plain[0]!r} is not supported for an Iceberg table; expected "
+            "day(COLUMN), hour(COLUMN) or month(COLUMN)"
+        )
+
+
 def _table(output: TableOutput, files: Files, batch: DataFrame, partitions: dict[str, tuple[str, str]]) -> Table:
-    from pyiceberg.catalog import load_catalog
     from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchTableError
 
-    name = output.table or f"leveret.{output.path.rstrip('/').rpartition('/')[2]}".replace("-", "_")
-    settings = output.catalog or {
-        "type": "sql",
-        "uri": f"sqlite:///{_local(output)}/_leveret/catalog.sqlite",
-        "warehouse": files.url(),
-    }
-    catalog = load_catalog("leveret", **settings)
+    name = _name(output)
+    check_partitions(output, partitions)
+    if not output.catalog:
+        _catalog_file(output).parent.mkdir(parents=True, exist_ok=True)
+    catalog = _catalog(output)
     try:
         table = catalog.load_table(name)
     except NoSuchTableError:
@@ -76,25 +100,24 @@ def _table(output: TableOutput, files: Files, batch: DataFrame, partitions: dict
         catalog.create_namespace(name.rpartition(".")[0])
     except NamespaceAlreadyExistsError:
         pass
-    return _create(catalog, name, output, files, batch, partitions)
-
-
-def _create(
-    catalog: Catalog, name: str, output: TableOutput, files: Files, batch: DataFrame, partitions: dict[str, tuple[str, str]]
-) -> Table:
-    plain = [name for name in batch.columns if partitions.get(name) == ("", name)]
-    if plain:
-        raise PipelineError(
-            f"table {output.path}: partition {plain[0]!r} is not supported for an Iceberg table; expected "
-            "day(COLUMN), hour(COLUMN) or month(COLUMN)"
-        )
-    table = catalog.create_table(
+    return catalog.create_table(
         name, _schema(batch, partitions), location=files.url(), properties={"write.parquet.compression-codec": "zstd"}
     )
+
+
+def _evolve_partitions(table: Table, partitions: dict[str, tuple[str, str]]) -> None:
+    """Give the table's new files other partitions; the files that it has keep theirs."""
+    wanted = {f"{source}_{transform}": (source, transform) for transform, source in partitions.values()}
+    existing = [field.name for field in table.spec().fields]
+    if existing == list(wanted):
+        return
     with table.update_spec() as update:
-        for transform, source in partitions.values():
-            update.add_field(source, transform, f"{source}_{transform}")
-    return catalog.load_table(name)
+        for name in existing:
+            if name not in wanted:
+                update.remove_field(name)
+        for name, (source, transform) in wanted.items():
+            if name not in existing:
+                update.add_field(source, transform, name)
 
 
 def _schema(batch: DataFrame, partitions: dict[str, tuple[str, str]]) -> Schema:
@@ -112,12 +135,27 @@ def _schema(batch: DataFrame, partitions: dict[str, tuple[str, str]]) -> Schema:
     return assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(pa.schema(columns)))
 
 
-def _local(output: TableOutput) -> str:
+def _directories(path: str) -> list[str]:
+    """Return the names of the partitions in the path of a file."""
+    return [directory.partition("=")[0] for directory in path.split("/")[:-1]]
+
+
+def _name(output: TableOutput) -> str:
+    return output.table or f"leveret.{output.path.rstrip('/').rpartition('/')[2]}".replace("-", "_")
+
+
+def _catalog(output: TableOutput) -> Catalog:
+    from pyiceberg.catalog import load_catalog
+
+    return load_catalog("leveret", **(output.catalog or {"type": "sql", "uri": f"sqlite:///{_catalog_file(output)}"}))
+
+
+def _catalog_file(output: TableOutput) -> Path:
+    """Return the file of the catalog in the table's directory. Raises PipelineError if that is on another machine."""
     path = output.path.removeprefix("file://")
     if "://" in path:
         raise PipelineError(
             f"table {output.path}: an Iceberg table on another machine needs catalog, such as "
             '{ type = "rest", uri = "..." }'
         )
-    Path(path, "_leveret").mkdir(parents=True, exist_ok=True)
-    return path
+    return Path(path, "_leveret", "catalog.sqlite")

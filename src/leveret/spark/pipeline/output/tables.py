@@ -10,6 +10,7 @@ files.
     TABLE/day=2026-11-22/<application>-<batch>-<n>.parquet
     TABLE/_leveret/<application>/<batch>.json       the plan
     TABLE/_leveret/<application>/<batch>/           files that are not moved yet
+    TABLE/_leveret/lock                             locked while files move, and while a directory is replaced
 """
 
 from __future__ import annotations
@@ -141,9 +142,11 @@ class TableWriter:
             files.write_text(plan, json.dumps(moves))
         planned: list[tuple[str, str]] = json.loads(files.read_text(plan))
         if files.exists(pending):
-            self._move(files, pending, planned)
-            files.sync(target for _, target in planned)
-        files.remove(pending)
+            # A compaction must find all files of a batch in the table, or none, and may replace no directory meanwhile.
+            with files.lock():
+                self._move(files, pending, planned)
+                files.sync(target for _, target in planned)
+                files.remove(pending)
         for old in files.listing(own)[:-KEPT_PLANS]:
             if old.endswith(".json") and int(old[:-5]) < number:
                 files.remove(f"{own}/{old}")

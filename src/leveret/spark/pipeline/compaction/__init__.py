@@ -1,0 +1,1 @@
+"""Compaction of tables: small files of finished partitions become few large ones."""
