@@ -1,9 +1,10 @@
-"""A batch read records the messages that it skips in files, and fails without a directory for them."""
+"""Lost messages: a batch read records them in files, and a query in its offsets."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,10 +14,13 @@ from leveret.spark.options import STREAM, read_options
 from leveret.spark.source.batch_reader import StreamBatchReader
 from leveret.spark.source.fetch import record_loss
 from leveret.spark.source.target import Target
-from tests.spark.support import declare_stream, publish
+from tests.spark.support import declare_stream, publish, run
 from tests.support.broker import LeveretProcess
 from tests.support.polling import wait_until
 from tests.support.requests import ask
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def reader(broker: LeveretProcess, name: str, **options: str) -> StreamBatchReader:
@@ -60,6 +64,22 @@ def test_skipped_messages_are_recorded(
     )
     lost = sum(json.loads(path.read_text())["messages"] for path in losses.iterdir() if path != file)
     assert found == list(range(lost, 13)) and lost > 1
+
+
+def test_the_progress_of_a_query_has_its_losses(
+    spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, name: str, tmp_path: Path
+) -> None:
+    declare_stream(connection, name, x_max_length_bytes=1 << 20)
+    options = {"stream": name, "startingOffsets": f'{{"{name}": 0}}', "failOnDataLoss": "false", "columns": "offset"}
+    for end in (12, 24):
+        publish(connection, name, [b"x" * (400 << 10) for _ in range(12)])
+        with connection.channel() as channel:
+            wait_until(lambda: ask(channel, "stream.describe", stream=name)["first_offset"] > end - 12)  # noqa: B023
+        query = run(spark, broker.url(), tmp_path, **options)
+        offset = json.loads(query.recentProgress[-1]["sources"][0]["endOffset"])
+        read = spark.read.parquet(str(tmp_path / "out")).count()
+        assert offset["streams"][name]["next"] == end
+        assert offset["lost"] == {name: end - read}
 
 
 def test_losses_need_a_directory(broker: LeveretProcess, name: str) -> None:

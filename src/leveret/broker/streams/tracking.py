@@ -88,9 +88,12 @@ class Tracking:
         if len(self.lost) > MAX_LOSING_PUBLISHERS:
             del self.lost[next(iter(self.lost))]
 
-    def take_lost(self, holder: str) -> int:
-        """Return the number of messages that the readers of a holder did not find since the last call."""
-        return sum([stop - first for first, stop in self.lost.pop(holder, [])])
+    def count_lost(self, holder: str) -> int:
+        """Return the number of messages that the readers of a holder did not find."""
+        return sum([stop - first for first, stop in self.lost.get(holder, [])])
+
+    def forget_lost(self, holder: str) -> None:
+        self.lost.pop(holder, None)
 
     def start(self, name: str) -> Progress:
         """Return the progress of a consumer that starts now; its `next` is -1 if the consumer is unknown."""

@@ -93,6 +93,10 @@ class Hold(Held, kw_only=True):
     seconds: Annotated[float, Meta(gt=0, le=MAX_PIN)]
 
 
+class Release(Held, kw_only=True):
+    keep_losses: bool = False
+
+
 class Lost(Held, kw_only=True):
     """Request to report lost messages. `stop` is exclusive."""
 
@@ -550,11 +554,14 @@ def hold(context: VhostContext, request: Hold) -> Pinned:
     return Pinned(segments=_entries(stream, stream.hold(request.holder, request.first, request.last, until)))
 
 
-def release(context: VhostContext, request: Held) -> Released:
+def release(context: VhostContext, request: Release) -> Released:
     """Release pinned files. Returns the number of messages that readers of this holder reported as lost."""
     stream = find_readable(context, request.stream)
     stream.release(request.holder)
-    return Released(lost=stream.tracking.take_lost(request.holder))
+    lost = stream.tracking.count_lost(request.holder)
+    if not request.keep_losses:
+        stream.tracking.forget_lost(request.holder)
+    return Released(lost=lost)
 
 
 def lose(context: VhostContext, request: Lost) -> Reply:
@@ -631,7 +638,7 @@ VHOST_OPERATIONS: VhostOperations = {
     "stream.match": VhostOperation(match, Match, StreamNames, EACH),
     "stream.describe": VhostOperation(describe_to_reader, Describe, StreamDescription, READ),
     "stream.hold": VhostOperation(hold, Hold, Pinned, READ),
-    "stream.release": VhostOperation(release, Held, Released, READ),
+    "stream.release": VhostOperation(release, Release, Released, READ),
     "stream.lost": VhostOperation(lose, Lost, Reply, READ),
     "stream.locate": VhostOperation(locate, Locate, Position, READ),
     "stream.start": VhostOperation(start, ConsumerAt, Registered, READ),

@@ -6,6 +6,7 @@ import logging
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -49,7 +50,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest: dict[str, StreamInfo] = {}
         self._reached = Offsets()
         self._triggered = time.monotonic()
-        self._lost = 0
+        # Losses that tasks reported under a holder, by stream.
+        self._reported: tuple[str, dict[str, int]] = ("", {})
 
     # Start
 
@@ -107,12 +109,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Document], limit: ReadLimit) -> dict[str, Document]:
         begin = from_json(start)
-        if self.file_pin.counts_losses:
-            # The previous batch is done: collect its losses for this progress report.
-            self._release()
         members = self._members(begin)
         infos = self._describe_all(members)
-        end = Offsets(began=dict(begin.began))
+        end = Offsets(began=dict(begin.began), lost=self._losses(begin))
         backlogs: list[Backlog] = []
         for name, info in infos.items():
             place = begin.streams.get(name)
@@ -124,23 +123,60 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             check_same(info, place.id, place.next)
             end.streams[name] = Position(info.id, place.next)
             last = info.next if self._end_offsets is None else self._end_offsets.get(name, info.next)
-            first = max(place.next, info.first)
+            last = max(last, place.next)
+            first = min(max(place.next, info.first), last)
             runs = () if isinstance(limit, ReadAllAvailable) else self._size_runs(name, first, last)
             size = info.body_bytes / max(info.next - info.first, 1)
-            backlogs.append(Backlog(name, first, max(last, place.next), size, runs))
+            backlogs.append(Backlog(name, first, last, size, runs))
         available = sum(backlog.count for backlog in backlogs)
         if not isinstance(limit, ReadAllAvailable):
             if self._should_wait(available):
                 return self._remember(begin).to_json()
             backlogs = apply_limits(backlogs, self.settings.max_messages_per_trigger, self.settings.max_bytes_per_trigger)
         for backlog in backlogs:
-            if backlog.count:
-                end.streams[backlog.name].next = backlog.stop
+            self._advance(end, backlog)
         self._triggered = time.monotonic()
+        if not end.follows(begin):
+            return self._remember(begin).to_json()
+        if self.file_pin.counts_losses:
+            end.holder = uuid.uuid4().hex
         end.initial = begin.initial and all(
             name in begin.streams and begin.streams[name].next == place.next for name, place in end.streams.items()
         )
         return self._remember(end).to_json()
+
+    def _advance(self, end: Offsets, backlog: Backlog) -> None:
+        """Advance the position of a stream to the end of a batch's part of its backlog, and count what is lost before."""
+        position = end.streams[backlog.name]
+        lost = backlog.first - position.next
+        if lost and not self.settings.fail_on_data_loss:
+            end.lost[backlog.name] = end.lost.get(backlog.name, 0) + lost
+            position.next = position.first = backlog.first
+        if backlog.count:
+            position.next = backlog.stop
+
+    def _losses(self, begin: Offsets) -> dict[str, int]:
+        """Return the losses until the end of the batch before, with those that its tasks reported.
+
+        The broker keeps these until the next batch is in the checkpoint.
+        """
+        holder = begin.holder or (self.file_pin.holder if self.file_pin.counts_losses else None)
+        if holder is None or begin.initial:
+            return dict(begin.lost)
+        if self._reported[0] != holder:
+            self._reported = (
+                holder,
+                {name: self._release(name, holder, True) for name in begin.streams if name in self._latest},
+            )
+        lost = begin.lost | {name: begin.lost.get(name, 0) + count for name, count in self._reported[1].items()}
+        return {name: count for name, count in lost.items() if count}
+
+    def _release(self, name: str, holder: str, keep_losses: bool) -> int:
+        """Release the pins of a stream. Returns the number of messages that tasks reported as lost."""
+        reply = self.control.request(
+            "stream.release", stream=name, holder=holder, keep_losses=True if keep_losses else None
+        )
+        return int(reply.get("lost") or 0)
 
     def _members(self, begin: Offsets) -> dict[str, Member]:
         """Return the current streams. Raises OffsetError if a stream of the checkpoint is missing and may not be."""
@@ -208,7 +244,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             "streams": {name: info.next for name, info in self._latest.items()},
             "lag": sum(lags.values()),
             "lags": lags,
-            "lost": self._lost,
+            "lost": sum(self._reached.lost.values()),
         }
 
     # Batches
@@ -216,11 +252,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Document], end: dict[str, Document]) -> Sequence[InputPartition]:
         begin, stop = from_json(start), from_json(end)
         self._remember(stop)
-        self._release()
+        self._release_all(False)
+        self.file_pin = replace(self.file_pin, holder=stop.holder or self.file_pin.holder)
         slices: list[Slice] = []
         members = streams_of(self.target, self.control)
         for name, place in stop.streams.items():
             first = start_of(name, begin, stop)
+            if place.first is not None:
+                _warn(name, first, place.first)
+                first = place.first
             if first >= place.next:
                 continue
             info = describe(self.control, name, first, place.next - 1)
@@ -239,22 +279,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return plan(slices, self.settings.min_partitions, self.settings.max_records_per_partition, self.file_pin)
 
     def _skip_lost(self, name: str, first: int, stop: int) -> int:
-        count = stop - first
-        what = (
-            f"stream {name!r}: {count} messages, from offset {first} to {stop - 1}, were removed by retention before "
-            "they were read"
-        )
+        """Skip messages that were removed since the batch's end was determined."""
         if self.settings.fail_on_data_loss:
-            raise DataLoss(f"{what}; set failOnDataLoss to false to skip them")
-        self._lost += count
-        logger.warning("%s; skipped (failOnDataLoss=false), %d so far", what, self._lost)
+            raise DataLoss(f"{_lost_text(name, first, stop)}; set failOnDataLoss to false to skip them")
+        _warn(name, first, stop)
+        self.control.request("stream.lost", stream=name, holder=self.file_pin.holder, first=first, stop=stop)
         return stop
 
-    def _release(self) -> None:
+    def _release_all(self, keep_losses: bool) -> None:
         pinned, self._pinned = self._pinned, set()
         for name in pinned:
-            reply = self.control.request("stream.release", stream=name, holder=self.file_pin.holder)
-            self._lost += int(reply.get("lost") or 0)
+            self._release(name, self.file_pin.holder, keep_losses)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, StreamPartition)
@@ -268,10 +303,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         try:
-            if self._pinned:
-                self._release()
+            self._release_all(True)
         except Exception as error:
             logger.warning("segment files stay pinned for up to %g s: %s", PIN_SECONDS, error)
-        if self._lost:
-            logger.warning("%d messages were lost and skipped (failOnDataLoss=false)", self._lost)
+        if self._reached.lost:
+            logger.warning("%d messages were lost and skipped (failOnDataLoss=false)", sum(self._reached.lost.values()))
         self.control.close()
+
+
+def _warn(name: str, first: int, stop: int) -> None:
+    logger.warning("%s; skipped (failOnDataLoss=false)", _lost_text(name, first, stop))
+
+
+def _lost_text(name: str, first: int, stop: int) -> str:
+    return (
+        f"stream {name!r}: {stop - first} messages, from offset {first} to {stop - 1}, were removed by retention before "
+        "they were read"
+    )
