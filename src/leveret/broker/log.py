@@ -27,6 +27,7 @@ from leveret.broker.message import Entry
 if TYPE_CHECKING:
     from leveret.broker.message import Message, Overlay
     from leveret.broker.queues.queue import Queue
+    from leveret.broker.queues.record_batches import RecordBatch
 
 OK = "ok"
 FULL = "full"
@@ -366,6 +367,16 @@ class Log:
         long. An entry settled in the meantime is still returned; the caller checks that. The entries' batch must be
         committed.
         """
+
+    def load_record_batches(
+        self, rows: array[int], slots: array[int], first: int, time: int, done: Callable[[list[RecordBatch]], None]
+    ) -> bool:
+        """Read consecutive entries of a stream back as record batches, without an object for each of them.
+
+        `first` is the sequence number of the first one, `time` their append time. `done` is called on the event loop, with
+        an empty list if they can only be loaded. Returns False, without a call, if that is known at once.
+        """
+        return False
 
     def locate(self, rows: array[int], slots: array[int]) -> Located | None:
         """Return the positions of committed entries on disk. Only for a log with a `shared_file`.

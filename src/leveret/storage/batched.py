@@ -17,6 +17,7 @@ from leveret.broker.bodies import StoredBody, whole
 from leveret.broker.durations import Durations
 from leveret.broker.log import FAILED, OK, CommitWaiter, Loaded, Located, Log, Recovery
 from leveret.broker.message import Entry
+from leveret.broker.queues.record_batches import RecordBatch
 from leveret.storage.batch import (
     CHUNK_BYTES,
     ROW_BYTES,
@@ -26,8 +27,9 @@ from leveret.storage.batch import (
     encode_settled,
     seal,
 )
+from leveret.storage.batch_loading import plan_batches
 from leveret.storage.checksums import row_columns
-from leveret.storage.loading import LoadPlan, plan_load
+from leveret.storage.loading import ReadPlan, plan_load
 from leveret.storage.located import locate
 from leveret.storage.records import (
     DELIVERY,
@@ -391,17 +393,26 @@ class BatchedLog(Log):
         if worker is not None:  # a queue may get a chunk while the log is closed, and ask for the next one
             worker.read(plan_load(self.trimmer, rows, slots, done))
 
+    def load_record_batches(
+        self, rows: array[int], slots: array[int], first: int, time: int, done: Callable[[list[RecordBatch]], None]
+    ) -> bool:
+        worker = self._worker
+        plan = plan_batches(self.trimmer, rows, slots, first, time, done) if worker is not None else None
+        if worker is None or plan is None:
+            return False
+        worker.read(plan)
+        return True
+
     def locate(self, rows: array[int], slots: array[int]) -> Located | None:
         return locate(self.trimmer, self.committed, rows, slots)
 
-    def loaded(self, plan: LoadPlan) -> None:
+    def loaded(self, plan: ReadPlan) -> None:
         """Handle the completion of a load. Called on the event loop."""
         for row in plan.rows.values():
             row.end_reading()
             if not row.live and not row.pins and not row.readers and row.state == STORED:
                 self.trimmer.touch(row)
-        results = [item for item in plan.results if item is not None]
-        plan.done(results)
+        plan.finish()
         self.flush()
 
     def statistics(self) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from array import array
 from collections.abc import Callable
 from itertools import accumulate
@@ -55,23 +56,50 @@ class Piece:
         self.pending: dict[int, bytes] = {}
 
 
-class LoadPlan:
-    """One call to `load`. `read` counts the finished pieces; `rows` stay on disk until all are finished."""
+class ReadPlan:
+    """Reads from some rows, in steps of one row. The rows stay on disk until all steps are finished.
 
-    __slots__ = ("done", "pieces", "read", "results", "rows")
+    steps  their number; `read` counts the finished ones
+    """
 
-    def __init__(self, count: int, done: Callable[[list[Loaded]], None]) -> None:
-        self.done = done
-        self.pieces: list[Piece] = []
+    __slots__ = ("read", "rows", "steps")
+
+    def __init__(self) -> None:
         self.rows: dict[int, StoredRow] = {}
-        self.results: list[Loaded | None] = [None] * count
+        self.steps = 0
         self.read = 0
+
+    @abstractmethod
+    def read_next(self, reader_of: Callable[[StoredRow], RowReader]) -> None:
+        """Do the next step, on the engine's thread. Raises `KeyError` if a row is not on disk."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Pass the results on, on the event loop."""
 
     def keep(self, row: StoredRow) -> None:
         """Keep a row on disk until the load is done."""
         if row.id not in self.rows:
             self.rows[row.id] = row
             row.begin_reading()
+
+
+class LoadPlan(ReadPlan):
+    """One call to `load`, with a step for each piece."""
+
+    __slots__ = ("done", "pieces", "results")
+
+    def __init__(self, count: int, done: Callable[[list[Loaded]], None]) -> None:
+        super().__init__()
+        self.done = done
+        self.pieces: list[Piece] = []
+        self.results: list[Loaded | None] = [None] * count
+
+    def read_next(self, reader_of: Callable[[StoredRow], RowReader]) -> None:
+        read_piece(self, self.pieces[self.read], reader_of)
+
+    def finish(self) -> None:
+        self.done([item for item in self.results if item is not None])
 
 
 def plan_load(trimmer: Trimmer, rows: array[int], slots: array[int], done: Callable[[list[Loaded]], None]) -> LoadPlan:
@@ -93,6 +121,7 @@ def plan_load(trimmer: Trimmer, rows: array[int], slots: array[int], done: Calla
         piece.indices.append(index)
         if row.links is not None:
             _plan_links(trimmer, plan, piece, row.links, slot, index)
+    plan.steps = len(plan.pieces)
     return plan
 
 

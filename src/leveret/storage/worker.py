@@ -17,13 +17,14 @@ from leveret.broker.bodies import Spool
 from leveret.broker.durations import Durations
 from leveret.broker.log import FAILED, FULL, OK
 from leveret.storage.batch import Commit
-from leveret.storage.loading import LoadPlan, RowReader, read_piece
+from leveret.storage.loading import ReadPlan, RowReader
 
 if TYPE_CHECKING:
     from leveret.storage.rows import StoredRow
 
-# Decoded rows cached during loads.
-_KEPT_READERS: Final = 8
+# Decoded rows cached during loads, and until the next ones: readers of a stream often continue in the same row.
+_CACHED_READERS: Final = 8
+_KEPT_READERS: Final = 2
 _FIRST_DELAY: Final = 0.05
 _MAX_DELAY: Final = 1.0
 # Seconds without a job after which housekeeping begins, and the pause between its steps.
@@ -83,7 +84,7 @@ class ServedLog(Protocol):
     def changed(self, state: str, reason: str) -> None:
         """Handle a change of the state of the store."""
 
-    def loaded(self, plan: LoadPlan) -> None:
+    def loaded(self, plan: ReadPlan) -> None:
         """Process the result of a load."""
 
 
@@ -94,9 +95,9 @@ class Worker:
         self._log = log
         self._store = store
         self._post = post
-        self._jobs: queue.SimpleQueue[Commit | LoadPlan | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Commit | ReadPlan | None] = queue.SimpleQueue()
         self._commits: deque[Commit] = deque()
-        self._loads: deque[LoadPlan] = deque()
+        self._loads: deque[ReadPlan] = deque()
         self._readers: OrderedDict[int, RowReader] = OrderedDict()
         self._closing = False
         self._state = OK
@@ -115,7 +116,7 @@ class Worker:
     def submit(self, commit: Commit) -> None:
         self._jobs.put(commit)
 
-    def read(self, plan: LoadPlan) -> None:
+    def read(self, plan: ReadPlan) -> None:
         self._jobs.put(plan)
 
     def close(self) -> None:
@@ -144,10 +145,12 @@ class Worker:
                 self._commits.popleft()
                 pause = _IDLE
             elif self._loads:
-                self._load_piece()
+                self._load_step()
+                pause = _IDLE
             elif self._closing:
                 return
             else:
+                self._readers.clear()
                 pause = _PAUSE if self._housekeep(self._store.maintain) else None
                 if self._state != OK:
                     self._check_space()
@@ -218,7 +221,7 @@ class Worker:
             left = until - time.monotonic()
             if left <= 0:
                 return
-            if self._loads and self._load_piece():
+            if self._loads and self._load_step():
                 continue
             self._take(left)
 
@@ -234,12 +237,12 @@ class Worker:
         log = self._log
         self._post(lambda: log.changed(state, reason))
 
-    def _load_piece(self) -> bool:
-        """Read one row of the first load. Returns False if it waits for a commit that is being retried."""
+    def _load_step(self) -> bool:
+        """Do one step of the first load. Returns False if it waits for a commit that is being retried."""
         plan = self._loads[0]
-        if plan.read < len(plan.pieces):
+        if plan.read < plan.steps:
             try:
-                read_piece(plan, plan.pieces[plan.read], self._reader)
+                plan.read_next(self._reader)
             except KeyError:
                 if self._commits:
                     return False
@@ -247,12 +250,12 @@ class Worker:
             except (ValueError, IndexError) as error:
                 raise StoreBroken(f"the log is damaged: {error}") from None
             plan.read += 1
-        if plan.read == len(plan.pieces):
+        if plan.read == plan.steps:
             self._loads.popleft()
             log = self._log
             self._post(lambda: log.loaded(plan))
-            if not self._loads:
-                self._readers.clear()
+            while len(self._readers) > _KEPT_READERS and not self._loads:
+                self._readers.popitem(last=False)
         return True
 
     def _reader(self, row: StoredRow) -> RowReader:
@@ -263,7 +266,7 @@ class Worker:
                 raise KeyError(row.id)
             reader = RowReader(row, columns[0], columns[1], self._store.read_chunks, self._log.spool)
             self._readers[row.id] = reader
-            if len(self._readers) > _KEPT_READERS:
+            if len(self._readers) > _CACHED_READERS:
                 self._readers.popitem(last=False)
         else:
             self._readers.move_to_end(row.id)

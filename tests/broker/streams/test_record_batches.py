@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from array import array
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,8 +15,9 @@ from leveret.broker.message import FORMAT_AMQP1, Entry, Message, Overlay, make_a
 from leveret.broker.queues import record_batches
 from leveret.broker.queues.record_batches import RecordBatch
 from leveret.broker.streams.queue import StreamQueue
+from leveret.storage.memory import MemoryRow
 from tests.broker.streams.test_streams import append, numbers, stream
-from tests.broker.support import Taker, World
+from tests.broker.support import HeldLog, Taker, World
 
 
 class Packs(Taker):
@@ -164,6 +166,96 @@ def test_a_body_outside_of_memory_stays_there() -> None:
     assert whole_body.endswith(b"0123456789")
     pieces = b"".join(made.body.read(at, 7) for at in range(0, made.size, 7))
     assert pieces == whole_body
+
+
+class BatchLog(HeldLog):
+    """A log that reads record batches of two messages back, as an engine on disk does; without them if not `readable`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.readable = True
+        self.reads: list[int] = []
+        self.loads = 0
+
+    def load_record_batches(
+        self, rows: Any, slots: Any, first: int, time: int, done: Callable[[list[RecordBatch]], None]
+    ) -> bool:
+        self.reads.append(len(rows))
+        batches: list[RecordBatch] = []
+        for index, (row_id, slot) in enumerate(zip(rows, slots, strict=True)):
+            row = self.rows[row_id]
+            assert isinstance(row, MemoryRow)
+            entry = row.entries[slot]
+            assert entry is not None
+            if index % 2 == 0:
+                batches.append(RecordBatch())
+            batches[-1].add(entry.message, first + index - 1, time)
+        assert self._post is not None
+        self._post(lambda: done(batches if self.readable else []))
+        return True
+
+    def load(self, rows: Any, slots: Any, done: Any) -> None:
+        self.loads += 1
+        super().load(rows, slots, done)
+
+
+def paged_out(world: World, **arguments: Any) -> StreamQueue:
+    """Return a stream whose first chunk, with five messages, is only in the log."""
+    queue = stream(world, **arguments)
+    large = "x" * (300 << 10)
+    append(world, queue, *[f"{number}{large}" for number in range(4)])
+    append(world, queue, "4")
+    assert queue.chunks[0].messages is None
+    return queue
+
+
+def test_messages_in_the_log_are_read_as_record_batches() -> None:
+    log = BatchLog()
+    world = World(log=log, page_above=1000)
+    queue = paged_out(world)
+    reader = Packs(queue)
+    world.run()
+    assert [record_batch[:3] for record_batch in reader.got()] == [(0, 2, [0, 1]), (2, 4, [2, 3]), (4, 5, [4])]
+    assert (log.reads, log.loads) == ([4], 0)
+    # A part of the chunk, with credit for one at a time.
+    part = Packs(queue, 1, 4, credit=1)
+    world.run()
+    assert [record_batch[:3] for record_batch in part.got()] == [(1, 3, [1, 2])]
+    part.give(1)
+    world.run()
+    assert [record_batch[:3] for record_batch in part.got()] == [(1, 3, [1, 2]), (3, 4, [3])]
+    assert (log.reads, log.loads) == ([4, 3], 0)
+
+
+def test_messages_that_are_not_read_as_record_batches_are_loaded() -> None:
+    log = BatchLog()
+    log.readable = False
+    world = World(log=log, page_above=1000)
+    queue = paged_out(world)
+    reader = Packs(queue)
+    world.run()
+    assert [offset for record_batch in reader.got() for offset in record_batch[2]] == [0, 1, 2, 3, 4]
+    # Loading the first chunk has paged the second one out.
+    assert (log.reads, log.loads) == ([4, 1], 2)
+    # A filter needs the messages.
+    filtered = Packs(queue, 0, 5, only=b"3")
+    world.run()
+    assert [record_batch[:3] for record_batch in filtered.got()] == [(0, 4, [3]), (4, 5, [])]
+    assert log.reads == [4, 1]
+
+
+def test_retention_removes_record_batches_that_were_read() -> None:
+    log = BatchLog()
+    world = World(log=log, page_above=1000)
+    queue = paged_out(world, max_length_bytes=2 << 20)
+    reader = Packs(queue, credit=1)
+    world.run()
+    append(world, queue, *["y" * (600 << 10)] * 5)
+    first = queue.first_offset
+    assert first > 4
+    reader.give(1)
+    world.run()
+    assert [record_batch[0] for record_batch in reader.got()] == [0, first]
 
 
 def test_a_named_reader_gets_no_record_batches() -> None:

@@ -44,6 +44,7 @@ class RecordBatch:
     """Builder of a record batch. `bytes` is the size of its headers and bodies so far."""
 
     __slots__ = (
+        "_address_sizes",
         "_addresses",
         "_bodies",
         "_body_sizes",
@@ -67,6 +68,7 @@ class RecordBatch:
         self._times: array[int] = array("q")
         self._facts: array[int] = array("B")
         self._counts: array[int] = array("I")
+        self._address_sizes: array[int] = array("I")
         self._header_sizes: array[int] = array("I")
         self._overlay_sizes: array[int] = array("I")
         self._body_sizes: array[int] = array("I")
@@ -110,6 +112,7 @@ class RecordBatch:
         self._facts.append(facts)
         self._counts.append(delivery_count)
         header = message.header
+        self._address_sizes.append(len(address))
         self._addresses.append(address)
         self._header_sizes.append(len(header))
         self._headers.append(header)
@@ -124,16 +127,38 @@ class RecordBatch:
         self.count += 1
         self.bytes += message.size + len(header)
 
+    def extend(
+        self, first: int, time: int, format: int, address: bytes, headers: list[bytes], bodies: list[bytes], n_bytes: int
+    ) -> None:
+        """Add rows with consecutive offsets from `first` on and with one address, format and append time.
+
+        `n_bytes` is the size of their headers and bodies.
+        """
+        count = len(bodies)
+        zeros = bytes(4 * count)
+        self._offsets.extend(range(first, first + count))
+        self._times.extend(array("q", (time,)) * count)
+        self._facts.extend(array("B", (format,)) * count)
+        self._counts.frombytes(zeros)
+        self._address_sizes.extend(array("I", (len(address),)) * count)
+        self._header_sizes.extend(map(len, headers))
+        self._overlay_sizes.frombytes(zeros)
+        self._body_sizes.extend(map(len, bodies))
+        self._addresses.append(address * count)
+        self._headers += headers
+        self._bodies += bodies
+        self.count += count
+        self.bytes += n_bytes
+
     def message(self, queue: str, first: int, next: int) -> Message:
         """Return the record batch as a message, which covers the offsets from `first` up to `next` (exclusive)."""
-        sizes = array("I", [len(address) for address in self._addresses])
         pieces = [
             _HEAD(MAGIC, self.count, first, next),
             self._offsets.tobytes(),
             self._times.tobytes(),
             self._facts.tobytes(),
             self._counts.tobytes(),
-            sizes.tobytes(),
+            self._address_sizes.tobytes(),
             self._header_sizes.tobytes(),
             self._overlay_sizes.tobytes(),
             self._body_sizes.tobytes(),
