@@ -69,7 +69,7 @@ class Rows:
     def __init__(
         self,
         offsets: list[int],
-        times: list[int] | None,
+        times: Sequence[int] | None,
         formats: list[int] | int,
         addresses: list[bytes],
         headers: list[bytes],
@@ -90,6 +90,29 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.offsets)
+
+    # Columns, for readers that have them as Arrow buffers
+
+    def offset_column(self) -> pa.Array:
+        return pa.array(self.offsets, pa.int64())
+
+    def time_column(self) -> pa.Array:
+        """Return the append times, as in the schema."""
+        if self.times is None:
+            return pa.nulls(len(self), schema.TIMESTAMP)
+        return pa.array([time * 1000 for time in self.times], schema.TIMESTAMP)
+
+    def body_column(self) -> pa.Array:
+        return pa.array(self.bodies, pa.binary())
+
+    def distinct_addresses(self) -> tuple[Sequence[bytes], pa.Array | None]:
+        """Return the distinct addresses, and the indices of the rows into them as `distinct` does."""
+        return distinct(self.addresses)
+
+    def distinct_properties(self) -> tuple[Sequence[bytes], pa.Array | None]:
+        """Return the distinct properties of 0-9-1 headers, from the flags on, and indices as above."""
+        at = amqp0_records.PROPERTIES_START
+        return distinct([header[at:] for header in self.headers])
 
 
 def make_columns(rows: Rows, names: Collection[str] = schema.FILE_COLUMNS) -> dict[str, pa.Array]:
@@ -174,14 +197,9 @@ class _Columns:
     def _plain_columns(self) -> None:
         rows, names, count = self.rows, self.names, self.count
         if "offset" in names:
-            self.columns["offset"] = pa.array(rows.offsets, pa.int64())
+            self.columns["offset"] = rows.offset_column()
         if "append_time" in names:
-            times = rows.times
-            self.columns["append_time"] = (
-                pa.nulls(count, schema.TIMESTAMP)
-                if times is None
-                else pa.array([time * 1000 for time in times], schema.TIMESTAMP)
-            )
+            self.columns["append_time"] = rows.time_column()
         if "protocol" in names:
             same = self.only_amqp0 or isinstance(rows.formats, int)
             self.columns["protocol"] = (
@@ -203,11 +221,11 @@ class _Columns:
         return self.rows.addresses[index]
 
     def _address_columns(self) -> None:
-        addresses = self.rows.addresses
-        if self.overlays is not None:
-            addresses = [self._address(index) for index in range(self.count)]
-        distinct, indices = _distinct(addresses)
-        parts = [split_address(address) for address in distinct]
+        if self.overlays is None:
+            addresses, indices = self.rows.distinct_addresses()
+        else:
+            addresses, indices = distinct([self._address(index) for index in range(self.count)])
+        parts = [split_address(address) for address in addresses]
         for at, name in enumerate(("exchange", "routing_key")):
             if name in self.names:
                 self.columns[name] = _spread(pa.array([part[at] for part in parts], pa.string()), indices)
@@ -226,6 +244,12 @@ class _Columns:
         return _array(kept, pa.binary())
 
     # Headers
+
+    def _distinct_headers(self) -> tuple[Sequence[_RowKey], pa.Array | None]:
+        """Return the distinct keys of headers, and indices as `distinct` does."""
+        if self.only_amqp0 and self.overlays is None:
+            return self.rows.distinct_properties()
+        return distinct(self._header_keys())
 
     def _header_keys(self) -> Sequence[_RowKey]:
         """Return a key per row that is equal for equal headers: a tuple for 1.0, bytes for 0-x."""
@@ -247,12 +271,12 @@ class _Columns:
         return keys
 
     def _record_columns(self) -> None:
-        distinct, indices = _distinct(self._header_keys())
-        records = [_record(key) for key in distinct]
+        keys, indices = self._distinct_headers()
+        records = [_record(key) for key in keys]
         if not self.only_amqp0:
             self.footers = {
                 key[0]: record[r.FOOTER]
-                for key, record in zip(distinct, records, strict=True)
+                for key, record in zip(keys, records, strict=True)
                 if type(key) is tuple and len(key) == 1
             }
         fields = list(zip(*records, strict=True)) or [()] * len(EMPTY_RECORD)
@@ -303,14 +327,18 @@ class _Columns:
 
     def _body_columns(self) -> None:
         rows, names = self.rows, self.names
-        bodies, raw = rows.bodies, rows.headers
         kinds: list[str | None] | None = None
-        if not self.only_amqp0:
+        if self.only_amqp0:
+            if "body" in names:
+                self.columns["body"] = rows.body_column()
+            if "raw_header" in names:
+                self.columns["raw_header"] = pa.array(rows.headers, pa.binary())
+        else:
             bodies, raw, kinds = self._fold_bodies()
-        if "body" in names:
-            self.columns["body"] = pa.array(bodies, pa.binary())
-        if "raw_header" in names:
-            self.columns["raw_header"] = pa.array(raw, pa.binary())
+            if "body" in names:
+                self.columns["body"] = pa.array(bodies, pa.binary())
+            if "raw_header" in names:
+                self.columns["raw_header"] = pa.array(raw, pa.binary())
         if "amqp10" in names:
             self.columns["amqp10"] = self._amqp10(kinds)
 
@@ -380,16 +408,16 @@ def _apply_overlay(record: Record, overlay: Overlay, is_amqp10: bool) -> Record:
     return tuple(fields)
 
 
-def _distinct(keys: Sequence[K]) -> tuple[Sequence[K], pa.Array | None]:
+def distinct(keys: Sequence[K]) -> tuple[Sequence[K], pa.Array | None]:
     """Return the distinct keys and each row's index into them; None as indices if all keys are distinct."""
     numbers: dict[K, int] = dict.fromkeys(keys, 0)
-    distinct = list(numbers)
-    if len(distinct) == len(keys):
+    found = list(numbers)
+    if len(found) == len(keys):
         return keys, None
-    if len(distinct) == 1:
-        return distinct, pa.repeat(pa.scalar(0, pa.int32()), len(keys))
-    numbers = {key: number for number, key in enumerate(distinct)}
-    return distinct, pa.array([numbers[key] for key in keys], pa.int32())
+    if len(found) == 1:
+        return found, pa.repeat(pa.scalar(0, pa.int32()), len(keys))
+    numbers = {key: number for number, key in enumerate(found)}
+    return found, pa.array([numbers[key] for key in keys], pa.int32())
 
 
 def _spread(values: pa.Array, indices: pa.Array | None) -> pa.Array:

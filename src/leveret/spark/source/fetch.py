@@ -11,7 +11,6 @@ import logging
 import os
 import time
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -170,12 +169,7 @@ class StreamFetch:
             raise ReadFailed(
                 f"stream {self.stream!r}: the broker sent offset {batch.first} again; expected {self._position}"
             )
-        offsets = batch.rows.offsets
-        if (
-            batch.next > stop
-            or batch.next <= batch.first
-            or (offsets and not (batch.first <= offsets[0] and offsets[-1] < batch.next and _ascending(offsets)))
-        ):
+        if batch.next > stop or batch.next <= batch.first or not batch.is_ordered():
             raise ReadFailed(
                 f"stream {self.stream!r}: the broker sent a record batch of offsets {batch.first} to "
                 f"{batch.next - 1} with other offsets in it, or outside of the requested range "
@@ -224,13 +218,6 @@ class StreamFetch:
             logger.warning("stream %r: the loss could not be reported: %s", self.stream, error)
         finally:
             control.close()
-
-
-def _ascending(offsets: list[int]) -> bool:
-    # Fast path: no gaps.
-    if offsets == list(range(offsets[0], offsets[0] + len(offsets))):
-        return True
-    return all(one < other for one, other in pairwise(offsets))
 
 
 def record_loss(directory: str, stream: str, first: int, stop: int) -> None:

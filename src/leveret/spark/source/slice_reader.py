@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ from leveret.segments.columns import Rows, make_batch
 from leveret.segments.errors import SegmentError
 from leveret.segments.manifest import Segment
 from leveret.segments.reader import SegmentReader, open_segment
-from leveret.segments.record_batches import DeliveredBatch
+from leveret.segments.record_batches import DeliveredBatch, joined
 from leveret.segments.schema import COLUMNS
 from leveret.spark.connection import ControlClient, Endpoint, endpoint_of
 from leveret.spark.errors import ReadFailed
@@ -213,14 +213,19 @@ class SliceReader:
             loss_holder=self._loss_holder,
             loss_directory=reading.loss_directory,
         )
-        for delivered in fetch.read(self.position, stop):
+        for rows in joined(self._checked(fetch.read(self.position, stop)), reading.batch_rows):
+            yield from self._builder.batches(rows)
+        self.position = stop
+
+    def _checked(self, batches: Iterable[DeliveredBatch]) -> Iterator[DeliveredBatch]:
+        """Yield record batches with rows. Raises ReadFailed if messages are missing."""
+        for delivered in batches:
             missing = delivered.next - delivered.first - delivered.count
-            if missing and reading.routing_key_filter is None:
+            if missing and self.reading.routing_key_filter is None:
                 self._check_erased(delivered, missing)
             self.position = delivered.next
             if delivered.count:
-                yield from self._builder.batches(delivered.rows)
-        self.position = stop
+                yield delivered
 
     def _check_erased(self, delivered: DeliveredBatch, missing: int) -> None:
         """Raise ReadFailed unless the manifest accounts for the missing messages as erased."""
