@@ -114,7 +114,10 @@ def test_streams(commands: Commands, connection: pika.BlockingConnection) -> Non
     channel.close()
     [item] = commands.json("streams", "consumers", name)
     assert (item["consumer"], item["next_offset"], item["lag"], item["reading"]) == ("me", 1, count - 1, False)
-    assert commands.json("streams", "consumers", "orders") == [{**item, "stream": name}]
+    assert item["lag_octets"] > 0
+    [again] = commands.json("streams", "consumers", "orders")
+    assert again == {**item, "lag_seconds": again["lag_seconds"]} and again["lag_seconds"] > item["lag_seconds"] > 0
+    assert "lag time" in commands.ok("streams", "consumers", name).splitlines()[0]
     [found] = [item for item in commands.json("streams", "supers") if item["name"] == "orders"]
     assert (found["partitions"], found["messages"], found["consumers"]) == (4, 40, 1)
     assert any(line.split()[:4] == ["/", "orders", "4", "40"] for line in commands.ok("streams", "supers").splitlines())

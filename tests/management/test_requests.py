@@ -285,6 +285,17 @@ def test_the_first_start_decides(channel: BaseChannel, stream: str) -> None:
     assert (start["offset"], start["registered"], start["committed"]) == (4, False, 8)
     lag = ask(channel, "stream.lag", stream=stream, consumer="c")
     assert (lag["next_offset"], lag["end"], lag["lag"]) == (8, 10, 2)
+    assert lag["id"] == ask(channel, "stream.describe", stream=stream)["id"]
+    at = ask(channel, "stream.lag", stream=stream, offset=8)
+    assert at["octets"] == lag["octets"] > 0 and at["seconds"] >= lag["seconds"] > 0
+    whole, none = (ask(channel, "stream.lag", stream=stream, offset=offset) for offset in (0, 10))
+    assert (whole["lag"], whole["octets"]) == (10, ask(channel, "stream.describe", stream=stream)["octets"])
+    assert (none["lag"], none["octets"], none["seconds"]) == (0, 0, 0)
+    both: dict[str, Any] = {"consumer": "c", "offset": 8}
+    for wrong in ({}, both):
+        with pytest.raises(Refused) as refused:
+            ask(channel, "stream.lag", stream=stream, **wrong)
+        assert refused.value.condition == "command-invalid"
     with pytest.raises(Refused) as refused:
         ask(channel, "stream.lag", stream=stream, consumer="unknown")
     assert refused.value.condition == "not-found"

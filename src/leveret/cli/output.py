@@ -22,7 +22,9 @@ Columns = Sequence[tuple[str, str] | tuple[str, str, Callable[[Reply], str]]]
 
 
 def size(value: Reply) -> str:
-    """Format a number of bytes."""
+    """Format a number of bytes; None is empty."""
+    if value is None:
+        return ""
     number = float(value)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if number < 1024:

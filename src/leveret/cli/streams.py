@@ -6,7 +6,7 @@ import click
 
 from leveret.cli import stream_erasing, stream_segments, stream_tables
 from leveret.cli.listing import listing
-from leveret.cli.output import show_json, show_table, size
+from leveret.cli.output import seconds, show_json, show_table, size
 from leveret.cli.remote import (
     argument_option,
     current,
@@ -46,6 +46,8 @@ CONSUMERS = (
     ("consumer", "consumer"),
     ("next_offset", "next offset"),
     ("lag", "lag"),
+    ("lag_octets", "lag size", size),
+    ("lag_seconds", "lag time", seconds),
     ("reading", "reading"),
 )
 

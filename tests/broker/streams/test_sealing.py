@@ -629,3 +629,73 @@ def test_deletion_while_it_is_sealed() -> None:
         assert world.held_log.kept == {}
         assert manifest(world) == []
         assert [key for key in world.held_log.metadata if key[0] == "stream-chunk"] == []
+
+
+def unread(queue: StreamQueue, offset: int) -> tuple[int, int, int]:
+    found = queue.unread(offset)
+    return found.count, found.bytes, found.since
+
+
+def test_what_a_reader_has_not_read_is_known_without_reading() -> None:
+    world, store = sealed_world()
+    queue = stream(world)
+    times = []
+    for number in range(25):
+        times.append(world.broker.timers.unix())
+        append(world, queue, f"{number:010d}")
+        world.sleep(1000)
+    settle(world)
+    assert [(one.first, one.last) for one in queue.segments] == [(0, 9), (10, 19)]
+    assert [unread(queue, offset)[:2] for offset in (0, 4, 10, 19, 20, 24, 25, 99)] == [
+        (25, 250),
+        (21, 210),
+        (15, 150),
+        (6, 60),
+        (5, 50),
+        (1, 10),
+        (0, 0),
+        (0, 0),
+    ]
+    # A segment has the times of its chunks, the log those of its messages.
+    assert [unread(queue, offset)[2] for offset in (0, 10, 21, 24, 25)] == [times[0], times[10], times[21], times[24], -1]
+    assert times[10] <= unread(queue, 19)[2] <= times[19]
+    # The same after a restart, and after a merge.
+    again, restored = restarted(world, store)
+    assert [unread(restored, offset)[:2] for offset in (4, 22)] == [(21, 210), (3, 30)]
+    append(again, restored, "x" * 7)
+    again.run()
+    assert unread(restored, 22)[:2] == (4, 37)
+
+
+def test_retention_and_erasure_reduce_what_is_unread() -> None:
+    world, _ = sealed_world()
+    queue = stream(world, max_length_bytes=150)
+    fill(world, queue, 0, 25)
+    settle(world)
+    assert queue.first_offset > 0
+    assert unread(queue, 0)[:2] == (queue.ready_count, queue.ready_bytes)
+    first = queue.segments[0]
+    smaller = Segment.unpack(first.pack())
+    smaller.id, smaller.count, smaller.body_octets = "smaller", first.count - 5, first.body_octets - 50
+    before = unread(queue, 0)
+    assert queue.swap([first], [smaller])
+    settle(world)
+    # Erased offsets still count, but not their bytes.
+    assert unread(queue, 0)[:2] == (before[0], before[1] - 50)
+    assert queue.swap([smaller], [])
+    settle(world)
+    assert unread(queue, first.first)[1] == before[1] - 100
+
+
+def test_the_age_of_unread_messages_inside_a_chunk() -> None:
+    world = World()
+    queue = stream(world)
+    began = world.broker.timers.unix()
+    for number in range(11):
+        append(world, queue, str(number))
+        world.sleep(1000)
+    assert len(queue.chunks) == 1
+    assert [queue.unread(offset).since - began for offset in (0, 5, 10)] == [0, 5000, 10000]
+    now = world.broker.timers.unix()
+    assert queue.unread(10).age(now) == 1000
+    assert queue.unread(11).age(now) == 0

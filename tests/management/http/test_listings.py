@@ -16,6 +16,7 @@ from leveret import sync
 from leveret.management.http import schemas
 from leveret.wire.amqp10.messaging import Source
 from tests.management.http.client import HttpBroker
+from tests.management.http.scrapes import Samples, scrape
 from tests.support.peers.amqp10 import Peer, message, under
 from tests.support.peers.engine_amqp09 import Client
 from tests.support.polling import wait_until
@@ -182,6 +183,11 @@ def test_pipelines(api: HttpBroker, queue: str) -> None:
         ask(channel, "lease.plan", queue=queue, lease="daily", epoch=epoch, after=0, max_messages=4)
         lease = one(api, "leases", schemas.Lease, lease="daily", ready=2)
         assert (lease["queue"], lease["messages"], lease["lag"], lease["readers"]) == (queue, 4, 6, 0)
+        assert lease["lag_bytes"] == 6 and lease["lag_seconds"] > 0
+        lag = ask(channel, "lease.lag", queue=queue, lease="daily")
+        assert (lag["lag"], lag["octets"]) == (6, 6) and lag["seconds"] >= 0
+        rest = ask(channel, "lease.lag", queue=queue, lease="daily", after=1)
+        assert (rest["lag"], rest["octets"], rest["seconds"]) == (2, 2, None)
         assert [(batch["batch"], batch["count"]) for batch in lease["batches"]] == [(1, 4)]
         assert [row["lease"] for row in api.get("/leveret/leases", "manager")] == ["daily"]
 
@@ -189,6 +195,15 @@ def test_pipelines(api: HttpBroker, queue: str) -> None:
         ask(channel, "stream.commit", stream=stream, consumer="checkpoint", offset=2)
         position = one(api, "stream-consumers/%2F", schemas.StreamConsumer, consumer="checkpoint", next_offset=2)
         assert (position["stream"], position["lag"], position["reading"]) == (stream, 4, False)
+        assert position["lag_bytes"] == 4 and position["lag_seconds"] > 0
+        labels = {"vhost": "/", "queue": stream, "consumer": "checkpoint"}
+        for path in ("/per-object", "/detailed?family=stream_consumer_metrics&vhost=%2F"):
+            samples = Samples(scrape(api.process, path))
+            assert samples.value("leveret_stream_consumer_lag_messages", **labels) == 4
+            assert samples.value("leveret_stream_consumer_lag_bytes", **labels) == 4
+            assert samples.value("leveret_stream_consumer_lag_seconds", **labels) > 0
+        for path in ("", "/detailed?family=queue_metrics", "/detailed?family=stream_consumer_metrics&vhost=none"):
+            assert not Samples(scrape(api.process, path)).find("leveret_stream_consumer_lag_messages")
 
         stage = str(uuid4())
         ask(channel, "stage.open", stage=stage, app="nightly", exchanges=[])

@@ -15,7 +15,7 @@ from leveret import sync
 from leveret.client import Returned
 from leveret.config import Config
 from leveret.management.http.cache import Cache
-from leveret.management.http.control import Control
+from leveret.management.http.control import Control, Row
 from leveret.management.http.metrics.objects import escape
 from leveret.management.http.metrics.totals import GlobalTotals, split
 from leveret.management.http.objects import CHANNEL, QUEUE, VHOST
@@ -51,6 +51,7 @@ ALL = "&".join(
         "vhost_status",
         "exchange_bindings",
         "exchange_names",
+        "stream_consumer_metrics",
     )
 )
 ENDPOINTS = {"": "aggregated", "/per-object": "per-object", f"/detailed?{ALL}": "detailed", "/detailed": "detailed"}
@@ -362,6 +363,9 @@ def test_a_process_that_starts_later_counts_new_messages_only() -> None:
 def test_the_number_of_scrapes_at_a_time_is_limited() -> None:
     from leveret.management.http.metrics.endpoint import MAX_SCRAPES, Metrics
 
+    async def no_consumers() -> list[Row]:
+        return []
+
     async def statuses() -> list[int]:
         found = []
         closed = asyncio.Event()
@@ -377,7 +381,7 @@ def test_the_number_of_scrapes_at_a_time_is_limited() -> None:
                     await closed.wait()  # the client does not read
 
         settings = HttpEndpoint(Config(), Path("/nonexistent")).settings()
-        metrics = Metrics(Cache(Control(Path(settings.control))), settings, list)
+        metrics = Metrics(Cache(Control(Path(settings.control))), settings, list, no_consumers)
         scope: Scope = {"type": "http", "method": "GET", "path": "/none", "query_string": b"", "headers": []}
         slow = [asyncio.create_task(metrics(scope, receive, send)) for _ in range(MAX_SCRAPES)]
         while len(found) < MAX_SCRAPES:

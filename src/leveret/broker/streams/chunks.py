@@ -30,6 +30,7 @@ class StreamChunk:
     rows, slots, sizes   positions in the log, and body sizes in bytes; empty for a sealed chunk
     source, source_first  for messages that a sink transaction moved here: its queue id, under which the log has them, and
                the sequence number of the first one there; otherwise 0
+    before     bytes of the bodies in earlier chunks of the log, also dropped ones; only differences of it have a meaning
     segment    the segment of a sealed chunk; None for a chunk of the log, whose messages all count as appended at `time`
     times      append times of the messages of a sealed chunk that are in memory
     messages   the messages in memory, None if they are not; an item is None for an erased message
@@ -40,6 +41,7 @@ class StreamChunk:
     """
 
     __slots__ = (
+        "before",
         "bytes",
         "closed",
         "count",
@@ -61,8 +63,9 @@ class StreamChunk:
         "times",
     )
 
-    def __init__(self, first: int, time: int) -> None:
+    def __init__(self, first: int, time: int, previous: StreamChunk | None = None) -> None:
         self.first = first
+        self.before: int = 0 if previous is None else previous.before + previous.bytes
         self.time = time
         self.last = time
         self.rows: array[int] = array("Q")
@@ -70,7 +73,7 @@ class StreamChunk:
         self.sizes: array[int] = array("I")
         self.source = 0
         self.source_first = 0
-        self.bytes = 0
+        self.bytes: int = 0
         self.count = 0
         self.segment: Segment | None = None
         self.times: array[int] | None = None
@@ -91,6 +94,14 @@ class StreamChunk:
         """Return the append time of the message at an index; that of the chunk if its own is unknown."""
         times = self.times
         return times[index] if times is not None else self.time
+
+    def bytes_from(self, seq: int) -> int:
+        """Return the bytes of the bodies from a sequence number on, in a chunk of the log."""
+        return self.bytes if seq <= self.first else sum(self.sizes[seq - self.first :])
+
+    def estimated_time(self, seq: int) -> int:
+        """Return the append time of a message in a chunk of the log, as if they had been appended at a steady rate."""
+        return self.time + (self.last - self.time) * (seq - self.first) // max(self.count - 1, 1)
 
     def fitting(self, run: PendingRun) -> int:
         """Return how many messages of a run are added to the chunk. The last one may exceed the limit of bytes."""

@@ -43,6 +43,7 @@ from leveret.broker.streams.reading import Reader
 from leveret.broker.streams.sealed import SealedPart
 from leveret.broker.streams.sealing import Sealing
 from leveret.broker.streams.tracking import PUBLISHER_BYTES, Tracking, name_of
+from leveret.broker.streams.unread import Unread
 from leveret.broker.timers import Timed
 from leveret.broker.values import FieldTable
 
@@ -222,7 +223,7 @@ class StreamQueue(Queue):
             if chunk is None or record is not None or chunk.end != seq or seq == moved:
                 begun = -1 if record is None else int(record["time"])
                 # After a crash, the time of a new chunk may be missing: no message may appear older than it is.
-                following = StreamChunk(seq, begun if begun >= 0 else now if chunk is None else chunk.time)
+                following = StreamChunk(seq, begun if begun >= 0 else now if chunk is None else chunk.time, chunk)
                 # The time of the last append is unknown, but no later than this limit of a chunk.
                 following.last = max(min(following.time + CHUNK_TIME, now), following.time)
                 if record is not None and "queue" in record:
@@ -290,6 +291,26 @@ class StreamQueue(Queue):
     def visible_until(self) -> int:
         """Return the sequence number after the last visible message."""
         return self.pending[0].first if self.pending else self.next_seq
+
+    def unread(self, offset: int) -> Unread:
+        """Return the messages from an offset on. Reads nothing: sealed parts are estimated by their manifest."""
+        end = self.visible_until - 1
+        start = max(offset, self.first_offset)
+        if start >= end:
+            return Unread(0, 0, -1)
+        segments = self.sealed.segments
+        chunks = self.chunks
+        if segments and start <= segments[len(segments) - 1].last:
+            found = self.sealed.unread(start)
+            return Unread(end - start, found.bytes + self.bytes, found.since)
+        index = self._chunk_index(start + 1)
+        if index == len(chunks):  # the rest was erased
+            return Unread(0, 0, -1)
+        chunk = chunks[index]
+        seq = max(start + 1, chunk.first)
+        newest = chunks[len(chunks) - 1]
+        later = newest.before + newest.bytes - chunk.before - chunk.bytes
+        return Unread(end - start, chunk.bytes_from(seq) + later, chunk.estimated_time(seq))
 
     # Appends
 
@@ -450,15 +471,16 @@ class StreamQueue(Queue):
 
     def _new_chunk(self, first: int, now: int, run: PendingRun | None = None) -> StreamChunk:
         """Add a chunk; with a run, for its messages, which a sink transaction moved here."""
-        chunk = StreamChunk(first, now)
+        previous = self.chunks[len(self.chunks) - 1] if self.chunks else None
+        chunk = StreamChunk(first, now, previous)
         count = 0
         if run is not None:
             chunk.source = run.source
             chunk.source_first = run.source_first
             chunk.closed = True
             count = len(run.sizes)
-        if self.chunks:
-            self.chunks[len(self.chunks) - 1].following = chunk
+        if previous is not None:
+            previous.following = chunk
         self.chunks.append(chunk)
         if run is None or run.messages is not None:
             chunk.messages = []
@@ -724,6 +746,12 @@ class StreamQueue(Queue):
         if sealed is not None:
             return sealed
         chunks = self.chunks
+        index = self._chunk_index(seq)
+        return chunks[index] if index < len(chunks) else None
+
+    def _chunk_index(self, seq: int) -> int:
+        """Return the index of the first chunk of the log that ends after a sequence number; their number for none."""
+        chunks = self.chunks
         low = 0
         high = len(chunks)
         while low < high:
@@ -732,7 +760,7 @@ class StreamQueue(Queue):
                 low = middle + 1
             else:
                 high = middle
-        return chunks[low] if low < len(chunks) else None
+        return low
 
     def load_chunk(self, chunk: StreamChunk) -> None:
         if not chunk.loading:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from array import array
 from bisect import bisect_left
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker import metadata
@@ -16,6 +17,7 @@ from leveret.broker.log import CommitWaiter, Loaded
 from leveret.broker.message import Message
 from leveret.broker.segments import FAILED, MISSING, Segment
 from leveret.broker.streams.chunks import StreamChunk
+from leveret.broker.streams.unread import Unread
 
 if TYPE_CHECKING:
     from leveret.broker.streams.queue import StreamQueue
@@ -87,6 +89,7 @@ class SealedPart:
     chunks    those in use, by the sequence number of the first message
     locked    ids of segments that are being replaced, and must stay until then
     reported  ids of unreadable segments that were logged
+    ends      bytes of the bodies up to the end of each segment, empty until they are needed
     """
 
     def __init__(self, stream: StreamQueue) -> None:
@@ -97,6 +100,7 @@ class SealedPart:
         self.chunks: dict[int, StreamChunk] = {}
         self.locked: set[str] = set()
         self.reported: set[str] = set()
+        self.ends: list[int] = []
 
     # The manifest
 
@@ -105,6 +109,7 @@ class SealedPart:
         self.segments.append(segment)
         self.count += segment.count
         self.bytes += segment.body_octets
+        self.ends.clear()
 
     def register(self, segment: Segment) -> None:
         """Put a segment into the manifest."""
@@ -138,6 +143,7 @@ class SealedPart:
     def _forget(self, segment: Segment) -> None:
         self.count -= segment.count
         self.bytes -= segment.body_octets
+        self.ends.clear()
         self.reported.discard(segment.id)
         for first in [first for first, chunk in self.chunks.items() if chunk.segment is segment]:
             chunk = self.chunks.pop(first)
@@ -210,6 +216,20 @@ class SealedPart:
                     if segment.chunk_last(number) >= time:
                         return segment.starts[number]
         return -1
+
+    def unread(self, offset: int) -> Unread:
+        """Return the sealed messages from an offset on, which is not after the last segment.
+
+        Inside the segment, bytes are in proportion to the offsets, and the time is that of the chunk.
+        """
+        segments = self.segments
+        index = bisect_left(segments, offset, key=_last)
+        segment = segments[index]
+        if not self.ends:
+            self.ends = list(accumulate([one.body_octets for one in segments]))
+        count = segment.last + 1 - max(offset, segment.first)
+        n_bytes = segment.body_octets * count // (segment.last + 1 - segment.first) + self.bytes - self.ends[index]
+        return Unread(segments[len(segments) - 1].last + 1 - offset, n_bytes, segment.times[segment.chunk_at(offset)])
 
     def load(self, chunk: StreamChunk) -> None:
         """Read a chunk."""

@@ -33,6 +33,7 @@ from leveret.management.http.event_stream import EventStream
 from leveret.management.http.events import Events
 from leveret.management.http.history_thread import History
 from leveret.management.http.identity import ANONYMOUS, Identity
+from leveret.management.http.listings import STREAM_CONSUMERS
 from leveret.management.http.lists import RowStream
 from leveret.management.http.log_records import Logs
 from leveret.management.http.mail import Mailer
@@ -119,6 +120,10 @@ class Application:
     def deliveries(self) -> list[Deliveries]:
         """Return what was sent to the mail server, if there is one, and to each webhook."""
         return [*([self._mailer.deliveries] if self._settings.mail.host else []), *self._webhooks.deliveries()]
+
+    async def stream_consumers(self) -> list[Row]:
+        """Return the named consumers of streams. Raises `BrokerUnavailable`."""
+        return await self._snapshot.rows(STREAM_CONSUMERS.call)
 
     async def keep_statistics(self) -> None:
         """Read statistics each second, keep their history, and evaluate alerts, until the task is cancelled."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -20,12 +21,15 @@ class Listing:
         name: The key by which `name` filters, and by which lists are ordered within a vhost.
         own: Whether users without the tag monitoring see their own objects only, instead of those of their vhosts.
         show: Returns the row of an object, with what this process knows about it.
+
+    Attributes:
+        call: As above.
     """
 
     def __init__(
         self, call: str, name: str, *, own: bool = False, show: Callable[[Request, Row], Row] = lambda _, item: item
     ) -> None:
-        self._call = call
+        self.call = call
         self._name = name
         self._own = own
         self._show = show
@@ -37,7 +41,7 @@ class Listing:
         return await self._list(request, lambda vhost: vhost == request.vhost)
 
     async def _list(self, request: Request, wanted: Callable[[str], bool]) -> Answer:
-        rows = await request.snapshot.shown(self._call, renamed)
+        rows = await request.snapshot.shown(self.call, renamed)
         await request.cache.refresh()
         found = [row for row in rows if wanted(row["vhost"]) and self._sees(request.identity, row)]
         if {row.get("connection") for row in found} - {None, *request.cache.connections}:
@@ -89,8 +93,17 @@ def _transaction_row(request: Request, item: Row) -> Row:
 def _lease_row(request: Request, item: Row) -> Row:
     """Return a lease with its lag: messages of the queue that are ready or in an uncommitted batch."""
     queue = request.cache.queue(item["vhost"], item["queue"])
-    ready = 0 if queue is None else queue.item["ready"]
-    return {**item, "ready": ready, "lag": ready + item["messages"]}
+    ready, ready_bytes, age = 0, 0, 0
+    if queue is not None:
+        ready, ready_bytes = queue.item["ready"], queue.item["ready_bytes"]
+        age = queue.oldest_ready_age(time.time()) or 0
+    return {
+        **item,
+        "ready": ready,
+        "lag": ready + item["messages"],
+        "lag_bytes": ready_bytes + item["bytes"],
+        "lag_seconds": max([age, *(batch["age"] for batch in item["batches"])]),
+    }
 
 
 LINKS: Final = Listing("links.list", "name", own=True, show=_with_connection)

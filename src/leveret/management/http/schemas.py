@@ -1116,7 +1116,10 @@ class LeaseBatch(Answer):
 
 
 class Lease(Answer):
-    """A reader's lease of a queue. `lag` counts ready messages, and those of uncommitted batches."""
+    """A reader's lease of a queue. `lag` counts ready messages, and those of uncommitted batches.
+
+    `lag_seconds` is the minimum age of the oldest one.
+    """
 
     vhost: str
     queue: str
@@ -1132,6 +1135,8 @@ class Lease(Answer):
     batches: list[LeaseBatch]
     ready: int
     lag: int
+    lag_bytes: int
+    lag_seconds: float
 
 
 class Sink(Answer):
@@ -1161,13 +1166,15 @@ class SinkTransaction(Answer):
 
 
 class StreamConsumer(Answer):
-    """The position of a named consumer of a stream."""
+    """The position of a named consumer of a stream; `lag_seconds` is the age of the oldest unread message."""
 
     vhost: str
     stream: str
     consumer: str
     next_offset: int | None
     lag: int | None
+    lag_bytes: int | None
+    lag_seconds: float | None
     reading: bool
 
 

@@ -89,9 +89,10 @@ async def serve(settings: HttpSettings, parent: BinaryIO, log: LogRecords) -> No
     """
     path = Path(settings.control)
     application = Application(settings, Control(path), Control(path, _MAX_LOGINS), log)
+    metrics = Metrics(application.cache, settings, application.deliveries, application.stream_consumers)
     servers = [
         (_make_server(Console(settings, application), settings), settings.sockets),
-        (_make_server(Metrics(application.cache, settings, application.deliveries), settings), settings.metrics_sockets),
+        (_make_server(metrics, settings), settings.metrics_sockets),
     ]
     ended = asyncio.create_task(wait_for_end(parent))
     ended.add_done_callback(lambda _: _stop([server for server, _ in servers], application))

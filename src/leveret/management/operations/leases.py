@@ -55,6 +55,12 @@ class OfLease(Request, kw_only=True):
     lease: Name
 
 
+class LagOf(OfLease, kw_only=True):
+    """Request for the lag of a reader that has read the batches up to `after`."""
+
+    after: Number = 0
+
+
 class Acquire(OfLease, kw_only=True):
     timeout: Seconds | None = None
 
@@ -94,6 +100,17 @@ class Committed(Reply, kw_only=True):
     """The number of the last settled batch."""
 
     committed: int
+
+
+class Lag(Reply, kw_only=True):
+    """The ready messages of the queue, and those of the batches that the reader has not read.
+
+    `seconds` is the time since the oldest of these batches was leased, None if there is none and messages are ready.
+    """
+
+    lag: int
+    octets: int
+    seconds: float | None
 
 
 class BatchInfo(BatchSummary, kw_only=True):
@@ -224,6 +241,21 @@ def commit(context: VhostContext, request: Commit) -> Committed:
     )
 
 
+def lag(context: VhostContext, request: LagOf) -> Lag:
+    """Return the number, bytes and age of the messages that the reader of a lease has not read."""
+    queue = _find(context, request.queue)
+    lease = Leases.of(queue, request.lease).find(request.lease)
+    batches = [batch for batch in lease.batches.values() if batch.number > request.after]
+    seconds: float | None = None if queue.ready_count else 0.0
+    if batches:
+        seconds = _age(queue.broker.timers.now(), min(batch.created_at for batch in batches))
+    return Lag(
+        lag=queue.ready_count + sum(batch.count for batch in batches),
+        octets=queue.ready_bytes + sum(batch.bytes for batch in batches),
+        seconds=seconds,
+    )
+
+
 def release(context: VhostContext, request: OfLease) -> Messages:
     """Release a lease: requeue its messages and return their number."""
     return Messages(messages=_leases_of(context, request).release(request.lease))
@@ -311,5 +343,6 @@ VHOST_OPERATIONS: VhostOperations = {
     "lease.plan": VhostOperation(lease_batch, LeaseBatch, BatchSummary, READ),
     "lease.commit": VhostOperation(commit, Commit, Committed, READ),
     "lease.release": VhostOperation(release, OfLease, Messages, READ),
+    "lease.lag": VhostOperation(lag, LagOf, Lag, READ),
     "lease.list": VhostOperation(list_leases, OfQueue, LeaseList, EACH),
 }

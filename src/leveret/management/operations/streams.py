@@ -34,6 +34,7 @@ from leveret.security.patterns import Pattern
 
 if TYPE_CHECKING:
     from leveret.broker.segments import Segment
+    from leveret.broker.streams.unread import Unread
     from leveret.broker.vhost import Vhost
 
 # Partitions to declare per turn.
@@ -118,6 +119,18 @@ class ConsumerAt(Consumer, kw_only=True):
     offset: OffsetNumber
 
 
+class LagOf(Request, kw_only=True):
+    """Request for the lag of a consumer, or of a reader that has read the messages before an offset."""
+
+    stream: str
+    consumer: Name | None = None
+    offset: OffsetNumber | None = None
+
+    def __post_init__(self) -> None:
+        if (self.consumer is None) == (self.offset is None):
+            raise ValueError("expected either 'consumer' or 'offset'")
+
+
 class StreamInfo(Reply, kw_only=True):
     """A stream with its statistics.
 
@@ -167,13 +180,15 @@ class SuperStream(Reply, kw_only=True):
 
 
 class StreamConsumerInfo(Reply, kw_only=True):
-    """The position of a named consumer."""
+    """The position and lag of a named consumer; `lag_seconds` is the age of the oldest message that it has not read."""
 
     vhost: str
     stream: str
     consumer: str
     next_offset: int | None
     lag: int | None
+    lag_octets: int | None
+    lag_seconds: float | None
     reading: bool
 
 
@@ -246,11 +261,14 @@ class Registered(Reply, kw_only=True):
 
 
 class Lag(Reply, kw_only=True):
-    """The number of retained messages that a consumer has not read."""
+    """The retained messages that a reader of the stream `id` has not read; `seconds` is the age of the oldest one."""
 
+    id: str
     next_offset: int
     end: int
     lag: int
+    octets: int
+    seconds: float
 
 
 def describe(stream: StreamQueue) -> StreamInfo:
@@ -259,7 +277,9 @@ def describe(stream: StreamQueue) -> StreamInfo:
     chunks = stream.chunks
     began = segments[0].first_time if segments else chunks[0].time if chunks else None
     since = datetime.fromtimestamp(began / 1000, UTC).isoformat(timespec="seconds") if began is not None else None
-    lags = [item.lag for item in _consumers_of(stream) if item.lag is not None]
+    end = stream.visible_until - 1
+    first = stream.first_offset
+    lags = [max(end - max(one.next, first), 0) for one in stream.tracking.progress.values() if one.next >= 0]
     return StreamInfo(
         vhost=stream.vhost.name,
         name=stream.name,
@@ -374,19 +394,30 @@ def list_consumers(context: Context, request: InVhost) -> Iterator[StreamConsume
 
 
 def _consumers_of(stream: StreamQueue) -> Iterator[StreamConsumerInfo]:
-    end = stream.visible_until - 1
-    first = stream.first_offset
-    return (
-        StreamConsumerInfo(
-            vhost=stream.vhost.name,
-            stream=stream.name,
-            consumer=name,
-            next_offset=progress.next if progress.next >= 0 else None,
-            lag=end - max(progress.next, first) if progress.next >= 0 else None,
-            reading=name in stream.named,
-        )
-        for name, progress in sorted(stream.tracking.progress.items())
+    return (_describe_consumer(stream, name, progress.next) for name, progress in sorted(stream.tracking.progress.items()))
+
+
+def _describe_consumer(stream: StreamQueue, name: str, position: int) -> StreamConsumerInfo:
+    """Describe a named consumer that resumes at an offset, -1 if it has stored none."""
+    found = StreamConsumerInfo(
+        vhost=stream.vhost.name,
+        stream=stream.name,
+        consumer=name,
+        next_offset=None,
+        lag=None,
+        lag_octets=None,
+        lag_seconds=None,
+        reading=name in stream.named,
     )
+    if position >= 0:
+        unread = stream.unread(position)
+        found.next_offset, found.lag, found.lag_octets = position, unread.count, unread.bytes
+        found.lag_seconds = _age(stream, unread)
+    return found
+
+
+def _age(stream: StreamQueue, unread: Unread) -> float:
+    return unread.age(stream.broker.timers.unix()) / 1000
 
 
 def set_offset(context: Context, request: Offset) -> None:
@@ -602,14 +633,25 @@ def commit(context: VhostContext, request: ConsumerAt) -> Position:
     return Position(offset=stream.tracking.advance(request.consumer, request.offset).next)
 
 
-def lag(context: VhostContext, request: Consumer) -> Lag:
-    """Return the number of retained messages that a consumer has not read."""
+def lag(context: VhostContext, request: LagOf) -> Lag:
+    """Return the number, bytes and age of the retained messages that a consumer, or a reader at an offset, has not read."""
     stream = find_readable(context, request.stream)
-    progress = stream.tracking.progress.get(request.consumer)
-    if progress is None or progress.next < 0:
-        raise NotFound(f"stream '{plain(stream.name)}' has no consumer '{request.consumer}'")
-    end = stream.visible_until - 1
-    return Lag(next_offset=progress.next, end=end, lag=max(end - max(progress.next, stream.first_offset), 0))
+    position = request.offset
+    if request.consumer is not None:
+        progress = stream.tracking.progress.get(request.consumer)
+        if progress is None or progress.next < 0:
+            raise NotFound(f"stream '{plain(stream.name)}' has no consumer '{request.consumer}'")
+        position = progress.next
+    assert position is not None
+    unread = stream.unread(position)
+    return Lag(
+        id=stream.uid,
+        next_offset=position,
+        end=stream.visible_until - 1,
+        lag=unread.count,
+        octets=unread.bytes,
+        seconds=_age(stream, unread),
+    )
 
 
 def _check_end(stream: StreamQueue, offset: int) -> None:
@@ -643,5 +685,5 @@ VHOST_OPERATIONS: VhostOperations = {
     "stream.locate": VhostOperation(locate, Locate, Position, READ),
     "stream.start": VhostOperation(start, ConsumerAt, Registered, READ),
     "stream.commit": VhostOperation(commit, ConsumerAt, Position, READ),
-    "stream.lag": VhostOperation(lag, Consumer, Lag, READ),
+    "stream.lag": VhostOperation(lag, LagOf, Lag, READ),
 }

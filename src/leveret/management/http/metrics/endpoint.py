@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import zlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs
 
 import msgspec
 from prometheus_client import generate_latest
+from prometheus_client.core import Metric
 from starlette.responses import Response, StreamingResponse
 
 from leveret.management.http.cache import Cache
+from leveret.management.http.control import Row
 from leveret.management.http.deliveries import Deliveries
 from leveret.management.http.errors import BrokerUnavailable
 from leveret.management.http.metrics.broker import (
@@ -26,7 +28,7 @@ from leveret.management.http.metrics.broker import (
     of_alerts,
     of_process,
 )
-from leveret.management.http.metrics.objects import Selection
+from leveret.management.http.metrics.objects import STREAM_CONSUMER_FAMILY, Selection
 from leveret.management.http.settings import HttpSettings
 
 if TYPE_CHECKING:
@@ -52,15 +54,23 @@ class Metrics:
         cache: The objects with their counters.
         settings: The settings of the process.
         deliveries: Returns what was sent of alerts.
+        consumers: Returns the named consumers of streams.
     """
 
-    def __init__(self, cache: Cache, settings: HttpSettings, deliveries: Callable[[], list[Deliveries]]) -> None:
+    def __init__(
+        self,
+        cache: Cache,
+        settings: HttpSettings,
+        deliveries: Callable[[], list[Deliveries]],
+        consumers: Callable[[], Awaitable[list[Row]]],
+    ) -> None:
         self._cache = cache
         self._deliveries = deliveries
+        self._consumers = consumers
         self._settings = settings
         # Number of scrapes in progress, each of which keeps the values of all objects.
         self._scrapes = 0
-        self._paths: dict[str, Callable[[bytes], AsyncIterator[bytes]]] = {
+        self._paths: dict[str, Callable[[bytes], Awaitable[AsyncIterator[bytes]]]] = {
             "/metrics": self._aggregated,
             "/metrics/per-object": self._per_object,
             "/metrics/detailed": self._detailed,
@@ -93,36 +103,46 @@ class Metrics:
             return Response(f"the query has more than {_MAX_QUERY} bytes\n", 400)
         try:
             await self._cache.refresh()
+            parts = await found(scope["query_string"]) if method == "GET" else _nothing()
         except BrokerUnavailable as error:
             return Response(f"{error}\n", 503)
         compresses = any(name == b"accept-encoding" and b"gzip" in value for name, value in scope["headers"])
         headers = {"content-type": _CONTENT_TYPE, "vary": "accept-encoding"}
         if compresses:
             headers["content-encoding"] = "gzip"
-        parts = found(scope["query_string"]) if method == "GET" else _nothing()
         return StreamingResponse(_compressed(parts) if compresses else parts, headers=headers)
 
     async def _aggregated(self, _: bytes) -> AsyncIterator[bytes]:
-        yield generate_latest(Scrape(all_metrics(self._cache, self._settings)))
-        yield generate_latest(Scrape(of_alerts(self._deliveries())))
+        return self._write([all_metrics(self._cache, self._settings), of_alerts(self._deliveries())])
 
     async def _per_object(self, _: bytes) -> AsyncIterator[bytes]:
-        yield generate_latest(Scrape(of_process(self._cache, self._settings)))
-        yield generate_latest(Scrape(of_alerts(self._deliveries())))
-        async for part in Selection(PREFIX, None, None).write(self._cache):
-            yield part
-        yield generate_latest(Scrape(identity("per-object", self._cache, self._settings)))
+        return self._write(
+            [of_process(self._cache, self._settings), of_alerts(self._deliveries())],
+            Selection(PREFIX, None, None, await self._consumers()),
+            "per-object",
+        )
 
     async def _detailed(self, query: bytes) -> AsyncIterator[bytes]:
         wanted = parse_qs(query.decode("latin-1"))
         families = set(wanted.get("family", ()))
-        for name, group in GROUPS.items():
-            if name in families:
-                yield generate_latest(Scrape(group(DETAILED_PREFIX, self._cache, self._settings)))
         vhosts = set(wanted["vhost"]) if "vhost" in wanted else None
-        async for part in Selection(DETAILED_PREFIX, families, vhosts).write(self._cache):
-            yield part
-        yield generate_latest(Scrape(identity("detailed", self._cache, self._settings)))
+        consumers = await self._consumers() if STREAM_CONSUMER_FAMILY in families else []
+        return self._write(
+            [group(DETAILED_PREFIX, self._cache, self._settings) for name, group in GROUPS.items() if name in families],
+            Selection(DETAILED_PREFIX, families, vhosts, consumers),
+            "detailed",
+        )
+
+    async def _write(
+        self, groups: list[Iterator[Metric]], selection: Selection | None = None, endpoint: str = ""
+    ) -> AsyncIterator[bytes]:
+        """Yield the text of groups of metrics, then that of metrics of objects, and the identity of the endpoint."""
+        for group in groups:
+            yield generate_latest(Scrape(group))
+        if selection is not None:
+            async for part in selection.write(self._cache):
+                yield part
+            yield generate_latest(Scrape(identity(endpoint, self._cache, self._settings)))
 
 
 async def _nothing() -> AsyncIterator[bytes]:

@@ -1,4 +1,4 @@
-"""Metrics of objects: queues, exchanges, channels and connections.
+"""Metrics of objects: queues, exchanges, channels, connections and named consumers of streams.
 
 With 10,000 queues there are 210,000 samples, so they are written line by line here. `prometheus_client`, which writes the
 others, makes an object of each sample and encodes all of them in one call.
@@ -320,6 +320,43 @@ CONNECTIONS: Final[Kind[CachedConnection]] = Kind(
 )
 
 
+# Named consumers of streams
+
+STREAM_CONSUMER_FAMILY: Final = "stream_consumer_metrics"
+_STREAM_CONSUMER: Final = (STREAM_CONSUMER_FAMILY,)
+_STREAM_CONSUMER_METRICS: Final = (
+    Metric("stream_consumer_lag_messages", GAUGE, "Messages that the consumer has not read", _STREAM_CONSUMER, own=True),
+    Metric(
+        "stream_consumer_lag_bytes",
+        GAUGE,
+        "Bytes of the bodies of messages that the consumer has not read",
+        _STREAM_CONSUMER,
+        own=True,
+    ),
+    Metric(
+        "stream_consumer_lag_seconds",
+        GAUGE,
+        "Age of the oldest message that the consumer has not read, 0 for none",
+        _STREAM_CONSUMER,
+        own=True,
+    ),
+)
+
+
+def _stream_consumers(rows: Sequence[Row]) -> Kind[Row]:
+    """Return the named consumers that have stored a position, as the broker lists them."""
+    return Kind(
+        _STREAM_CONSUMER_METRICS,
+        lambda _: [row for row in rows if row["lag"] is not None],
+        lambda row: str(row["vhost"]),
+        lambda _, row: ",".join(
+            f'{label}="{escape(row[key])}"'
+            for label, key in (("vhost", "vhost"), ("queue", "stream"), ("consumer", "consumer"))
+        ),
+        lambda row: (row["lag"], row["lag_octets"], row["lag_seconds"]),
+    )
+
+
 class Selection:
     """The metrics of objects that a scrape asks for.
 
@@ -327,12 +364,14 @@ class Selection:
         prefix: The prefix of the names.
         families: The families, or None for all.
         vhosts: The vhosts, or None for all.
+        consumers: The named consumers of streams.
     """
 
-    def __init__(self, prefix: str, families: set[str] | None, vhosts: set[str] | None) -> None:
+    def __init__(self, prefix: str, families: set[str] | None, vhosts: set[str] | None, consumers: Sequence[Row]) -> None:
         self._prefix = prefix
         self._families = families
         self._vhosts = vhosts
+        self._consumers = consumers
 
     async def write(self, cache: Cache) -> AsyncIterator[bytes]:
         """Yield the text of the metrics in parts, and serve other requests between them."""
@@ -343,6 +382,7 @@ class Selection:
             self._write(EXCHANGES, cache),
             self._write(CHANNELS, cache),
             self._write(CONNECTIONS, cache),
+            self._write(_stream_consumers(self._consumers), cache),
         ):
             async for part in parts:
                 yield part

@@ -13,9 +13,12 @@ import { Badge, Facts, Failure, Note, Panel, QueueLink, Stats, Title, changeColu
 import { SmallTable } from "../ui/table.js";
 
 const seconds = (value) => duration(1000 * value);
+const lagTime = (row) => (row.lag_seconds === null ? "–" : seconds(row.lag_seconds));
 
 const VHOST = { id: "vhost", title: "Vhost", width: 100, rank: 5 };
 const LAG = { id: "lag", title: "Lag", width: 110, num: true, cell: (row) => count(row.lag) };
+const LAG_BYTES = { id: "lag_bytes", title: "Lag size", width: 100, num: true, rank: 2, cell: (row) => bytes(row.lag_bytes) };
+const LAG_SECONDS = { id: "lag_seconds", title: "Lag time", width: 110, num: true, rank: 1, cell: (row) => lagTime(row) };
 const USER = { id: "user", title: "User", width: 120, rank: 4 };
 
 const readerLink = (kind, queue, name) => (row) =>
@@ -43,7 +46,9 @@ const TABS = {
       { id: "stream", title: "Stream", cell: queueLink("stream") },
       VHOST,
       LAG,
-      { id: "next_offset", title: "Next offset", width: 120, num: true, rank: 2, cell: (row) => count(row.next_offset) },
+      LAG_BYTES,
+      LAG_SECONDS,
+      { id: "next_offset", title: "Next offset", width: 120, num: true, rank: 3, cell: (row) => count(row.next_offset) },
       { id: "reading", title: "Activity", width: 100, rank: 1, value: (row) => row.reading, cell: (row) => html`<${Reading} row=${row} />` },
     ],
   },
@@ -61,6 +66,8 @@ const TABS = {
       { id: "queue", title: "Queue", cell: queueLink("queue") },
       VHOST,
       { ...LAG, sortable: false },
+      { ...LAG_BYTES, rank: 3, sortable: false },
+      { ...LAG_SECONDS, rank: 2, sortable: false },
       { id: "messages", title: "In batches", width: 100, num: true, rank: 2, cell: (row) => count(row.messages) },
       { id: "committed", title: "Committed batch", width: 132, num: true, rank: 3, cell: (row) => count(row.committed) },
       { id: "readers", title: "Readers", width: 140, rank: 1, cell: (row) => html`<${Readers} row=${row} />` },
@@ -173,7 +180,7 @@ export function PipelineView({ parts }) {
       actions=${isLease && isAdministrator() && html`<button class="danger" onClick=${() => releaseLease(found)}>Release…</button>`}
     />
     <${Failure} error=${error} />
-    <${Stats} items=${isLease ? leaseStats(found) : [["Lag", count(found.lag)], ["Next offset", count(found.next_offset)]]} />
+    <${Stats} items=${isLease ? leaseStats(found) : [...lagStats(found), ["Next offset", count(found.next_offset)]]} />
     <div class="grid">
       <${Panel} title="Lag">
         <${Chart} id=${`${parts.join("\n")}\nlag`} label="Lag of the reader over time" object=${found} series=${LAG_SERIES} format=${short} />
@@ -191,8 +198,14 @@ export function PipelineView({ parts }) {
   `;
 }
 
-const leaseStats = (row) => [
+const lagStats = (row) => [
   ["Lag", count(row.lag)],
+  ["Lag size", bytes(row.lag_bytes)],
+  ["Lag time", lagTime(row)],
+];
+
+const leaseStats = (row) => [
+  ...lagStats(row),
   ["Ready", count(row.ready)],
   ["In batches", count(row.messages), bytes(row.bytes)],
   ["Committed batch", count(row.committed)],
