@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PAGE = DOCS / "spark.md"
+LAG_PAGE = DOCS / "spark-lag.md"
 OPTIONS_PAGE = DOCS / "spark-options.md"
 EVERYWHERE = {"stream", "lease", "spool", "browse", "sink"}
 
@@ -66,8 +67,8 @@ def test_the_examples_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     printed: dict[str, str] = {}
-    for block in blocks(PAGE, "python"):
-        source = block.text.replace("amqp://guest:guest@localhost:5672/", broker.url())
+    for block in (*blocks(PAGE, "python"), *blocks(LAG_PAGE, "python")):
+        source = block.text.replace("amqp://guest:guest@localhost:5672/", broker.url()).replace("port=9095", "port=0")
         source = source.replace('"tables/', f'"{tmp_path}/tables/').replace('"checkpoints/', f'"{tmp_path}/checkpoints/')
         output = io.StringIO()
         with contextlib.redirect_stdout(output):
@@ -78,6 +79,7 @@ def test_the_examples_run(
     assert printed["orders_by_minute.py"] == "7 17.5\n"
     assert printed["orders_by_region.py"] == "[('north', 4), ('south', 3)]\n"
     assert "|  NULL|late|" in printed["failed.py"]
+    assert "archive is 0 messages, 0 bytes and 0 s behind in orders" in printed["watch_lag.py"]
     # One message was inserted.
     assert "orders" in printed["orders_table.py"] and printed["orders_table.py"].endswith("\n8\n")
     assert printed["recent_orders.py"] == printed["count_messages.py"] == printed["count_history.py"] == "8\n"
