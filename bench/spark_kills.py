@@ -18,6 +18,7 @@ workers, and Spark runs a second attempt of slow tasks (speculation); every thir
 | spool | classic queue, by a spool | table | each at least once; once unless the broker or the driver was killed |
 | sink | stream | queue, exactly once | each once |
 | leased-sink | classic queue | queue, exactly once | each once |
+| stream-sink | stream | stream, exactly once | each once |
 | confirms | stream | queue, at least once | each at least once |
 | archive | stream | table, whose files the tasks write | each once |
 | delta | stream | Delta table | each once |
@@ -49,6 +50,7 @@ from tests.support.broker import LeveretProcess  # noqa: E402
 # Timeout of an undisturbed run in seconds.
 PATIENCE = 600.0
 KINDS = ("query", "worker", "broker", "commit")
+STREAM = {"x-queue-type": "stream"}
 ON_A_CLUSTER = {
     "spark.executor.memory": "450m",
     "spark.executor.cores": "1",
@@ -60,12 +62,13 @@ ON_A_CLUSTER = {
 
 
 class Row(NamedTuple):
-    """A row of the table. `once`: each message must arrive once, otherwise at least once."""
+    """A row of the table. `once`: each message must arrive once, otherwise at least once. `arguments`: of the queue."""
 
     source: dict[str, str]
     to_queue: bool
     sink: dict[str, str]
     once: bool
+    arguments: dict[str, str] | None = None
 
 
 def row_of(name: str, directory: Path) -> Row:
@@ -79,13 +82,14 @@ def row_of(name: str, directory: Path) -> Row:
         "spool": Row({"queue": "in", "mode": "spool", "spoolDir": str(directory / "spool")}, False, table, False),
         "sink": Row(stream, True, once, True),
         "leased-sink": Row(lease, True, once, True),
+        "stream-sink": Row(stream, True, once, True, STREAM),
         "confirms": Row(stream, True, {**once, "guarantee": "at-least-once"}, False),
         "archive": Row(stream, False, {**table, "format": "archive"}, True),
         "delta": Row(stream, False, {**table, "format": "archive", "table": "delta"}, True),
     }[name]
 
 
-ROWS = ("stream", "lease", "spool", "sink", "leased-sink", "confirms", "archive", "delta")
+ROWS = ("stream", "lease", "spool", "sink", "leased-sink", "stream-sink", "confirms", "archive", "delta")
 
 
 class Query:
@@ -209,9 +213,8 @@ def _run(
 ) -> bool:
     began = time.monotonic()
     with sync.connect(broker.url()) as connection, connection.channel() as channel:
-        streamed = {"x-queue-type": "stream"} if "stream" in row.source else None
-        channel.declare_queue("in", durable=True, arguments=streamed)
-        channel.declare_queue("out", durable=True)
+        channel.declare_queue("in", durable=True, arguments=STREAM if "stream" in row.source else None)
+        channel.declare_queue("out", durable=True, arguments=row.arguments)
     sent = feed(broker, 0, messages)
     done: Counter[str] = Counter()
     failed = 0
@@ -259,7 +262,7 @@ def _run(
         return False
     query.start()
     query.finish()
-    found = Counter(_drained(broker) if row.to_queue else (directory / "dump").read_text().split())
+    found = Counter(_contents(broker) if row.to_queue else (directory / "dump").read_text().split())
     lost = [body for body in sent if not found[body]]
     invented = [body for body in found if not body.isdigit() or int(body) >= len(sent)]
     twice = {body: count for body, count in found.items() if count > 1}
@@ -297,12 +300,11 @@ def _delete_last_commit(checkpoint: Path) -> bool:
     return True
 
 
-def _drained(broker: LeveretProcess) -> list[str]:
-    found = []
+def _contents(broker: LeveretProcess) -> list[str]:
     with sync.connect(broker.url()) as connection, connection.channel() as channel:
-        while (message := channel.get("out", no_ack=True)) is not None:
-            found.append(message.body.decode())
-    return found
+        count = channel.declare_queue("out", passive=True).message_count
+        with channel.consume("out", no_ack=True, arguments={"x-stream-offset": "first"}) as consumer:
+            return [consumer.next(60).body.decode() for _ in range(count)]
 
 
 def main() -> None:
