@@ -132,6 +132,18 @@ def test_messages_that_have_to_be_loaded(harness: Harness) -> None:
     assert read(harness, entries[1:]) is None
 
 
+def test_other_entries_are_not_read(harness: Harness) -> None:
+    queue, other = FakeQueue(1), FakeQueue(2)
+    harness.publish(other, b"earlier")
+    harness.commit()
+    entries = harness.publish(queue, b"one") + harness.publish(other, b"of another queue") + harness.publish(queue, b"two")
+    harness.commit()
+    assert [entry.seq for entry in entries] == [1, 2, 2]
+    assert read(harness, entries[:2]) == []
+    assert read(harness, entries[1:]) == []
+    assert read(harness, entries[2:])
+
+
 def test_messages_that_were_moved(harness: Harness) -> None:
     assert isinstance(harness.log, SqliteLog)
     harness.log.trimmer.floor = 0

@@ -78,6 +78,8 @@ def plan_batches(
             return None
         # The slots ascend, like the sequence numbers.
         stop = bisect_right(rows, row_id, at)
+        if rows[stop - 1] != row_id:
+            return None
         if slots[stop - 1] - slot != stop - 1 - at:
             end = at + 1
             while end < stop and slots[end] - slot == end - at:
@@ -99,8 +101,12 @@ def read_run(run: Run, reader: RowReader, time: int, batches: list[RecordBatch])
     slot = run.slot
     count = run.count
     words = bytes_to_words("I", reader.entries[INDEX_SIZE * slot : INDEX_SIZE * (slot + count)])
-    if words[0] != run.first & _LOW_WORD or words[6 * (count - 1)] != run.first + count - 1 & _LOW_WORD:
-        return False
+    if (
+        words[0] != run.first & _LOW_WORD
+        or words[6 * (count - 1)] != run.first + count - 1 & _LOW_WORD
+        or words[2::6] != words[2:3] * count
+    ):
+        return False  # not consecutive entries of one queue
     sizes: list[int] = words[3::6].tolist()
     kinds: list[int] = words[5::6].tolist()
     bounds: list[int] = reader.offsets[slot : slot + count + 1].tolist()
