@@ -18,7 +18,8 @@ from leveret.spark.options import option_texts, read_options
 from leveret.spark.schema import columns_of
 from leveret.spark.source.batch_reader import check_batch, describe_part, ranges_of
 from leveret.spark.source.partitions import Slice
-from leveret.spark.source.slice_reader import Reading, SliceReader, reading_of
+from leveret.spark.source.reading import Reading, reading_of
+from leveret.spark.source.slice_reader import SliceReader
 from leveret.spark.source.target import find_streams
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from leveret.spark.options import OPTIONS, Settings
 from leveret.spark.schema import columns_of
 from leveret.spark.source.file_pins import PIN_SECONDS, FilePin, PinnedRange, pin
 from leveret.spark.source.partitions import Slice, StreamPartition, plan
-from leveret.spark.source.slice_reader import reading_of
+from leveret.spark.source.reading import reading_of
 from leveret.spark.source.start_offsets import check_names, ending_offset, starting_offset
 from leveret.spark.source.target import Target, streams_of
 from leveret.spark.source.topology import StreamInfo, describe

@@ -15,7 +15,8 @@ from leveret.segments.record_batches import DeliveredBatch, InvalidRecordBatch
 from leveret.spark.connection import open_amqp091_connection
 from leveret.spark.errors import ReadFailed
 from leveret.spark.options import Settings
-from leveret.spark.source.slice_reader import BatchBuilder, reading_of
+from leveret.spark.source.reading import reading_of
+from leveret.spark.source.slice_reader import BatchBuilder
 
 # Seconds to wait for the next record batch.
 COPY_TIMEOUT = 60.0

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark.sql.datasource import (
     EqualNullSafe,
@@ -24,8 +24,10 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from leveret.segments.reader import RowGroup
 from leveret.spark.source.partitions import Slice
+
+if TYPE_CHECKING:
+    from leveret.segments.reader import RowGroup
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MIN: Final = -(2**63)

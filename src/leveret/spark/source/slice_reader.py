@@ -9,8 +9,6 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import nullcontext
-from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,65 +19,17 @@ from leveret.segments.manifest import Segment
 from leveret.segments.reader import SegmentReader, open_segment
 from leveret.segments.record_batches import DeliveredBatch, joined
 from leveret.segments.schema import COLUMNS
-from leveret.spark.connection import ControlClient, Endpoint, endpoint_of
+from leveret.spark.connection import ControlClient
 from leveret.spark.errors import ReadFailed
-from leveret.spark.options import Settings
-from leveret.spark.schema import Projection, names_super_stream
-from leveret.spark.source.conditions import NO_CONDITIONS, Conditions
+from leveret.spark.schema import Projection
 from leveret.spark.source.fetch import StreamFetch
-from leveret.spark.source.file_pins import FilePin, PinRenewal
-from leveret.spark.source.partitions import Slice, StreamPartition
+from leveret.spark.source.file_pins import FilePin
+from leveret.spark.source.partitions import Slice
+from leveret.spark.source.reading import Reading
 from leveret.spark.source.storage_options import storage_options
 from leveret.spark.source.topology import describe
 
 logger = logging.getLogger("leveret.spark")
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """The options that tasks need to read slices.
-
-    Attributes:
-        by_topic: Whether rows have the name of a super stream instead of the name of the partition's stream.
-        conditions: Rows that do not meet them are not needed.
-    """
-
-    endpoint: Endpoint
-    columns: tuple[str, ...] | None
-    history: str = "auto"
-    headers_format: str = "both"
-    routing_key_filter: str | None = None
-    prefetch: int | None = None
-    batch_rows: int = 16_384
-    fail_on_data_loss: bool = True
-    storage_options_file: str | None = None
-    loss_directory: str | None = None
-    by_topic: bool = False
-    conditions: Conditions = NO_CONDITIONS
-
-    def batches(self, task: StreamPartition) -> Iterator[pa.RecordBatch]:
-        """Yield all slices with the schema that Spark expects, renewing the pin of their files meanwhile."""
-        with nullcontext() if task.file_pin is None else PinRenewal(self.endpoint, task.file_pin):
-            for part in task.slices:
-                yield from SliceReader(self, part, task.file_pin).batches()
-
-
-def reading_of(settings: Settings) -> Reading:
-    """Return the reading options. Raises OptionError for an unreadable file."""
-    storage_options(settings.storage_options_file)
-    return Reading(
-        endpoint_of(settings),
-        settings.columns,
-        settings.history,
-        settings.headers_format,
-        settings.routing_key_filter,
-        settings.prefetch,
-        settings.arrow_batch_rows,
-        settings.fail_on_data_loss,
-        settings.storage_options_file,
-        settings.loss_directory,
-        names_super_stream(settings.columns),
-    )
 
 
 class BatchBuilder:

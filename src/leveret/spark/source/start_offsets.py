@@ -15,7 +15,7 @@ from leveret.spark.errors import OffsetError, OptionError, RequestRefused
 from leveret.spark.options import Settings
 from leveret.spark.source.conditions import Conditions, Interval
 from leveret.spark.source.partitions import Slice
-from leveret.spark.source.slice_reader import SliceReader, reading_of
+from leveret.spark.source.reading import reading_of
 from leveret.spark.source.topology import StreamInfo, describe
 from leveret.spark.values import EARLIEST, LATEST
 
@@ -77,6 +77,8 @@ def _offset_at(option: str, time: int, settings: Settings, control: ControlClien
         routing_key_filter=None,
         conditions=Conditions(append_time=Interval(low=low)),
     )
+    from leveret.spark.source.slice_reader import SliceReader  # only here: queries start faster without it
+
     with closing(SliceReader(reading, Slice(info.name, 0, info.name, info.id, start, stop, segments)).batches()) as batches:
         for batch in batches:
             index = bisect_left(batch.column("append_time").cast(pa.int64()).to_pylist(), low)

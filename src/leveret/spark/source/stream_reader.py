@@ -21,7 +21,7 @@ from leveret.spark.source.admission import Backlog, Run, apply_limits
 from leveret.spark.source.file_pins import PIN_SECONDS, FilePin, PinnedRange, pin
 from leveret.spark.source.offsets import Offsets, Position, from_json, start_of
 from leveret.spark.source.partitions import Slice, StreamPartition, plan
-from leveret.spark.source.slice_reader import reading_of
+from leveret.spark.source.reading import reading_of
 from leveret.spark.source.start_offsets import check_names, starting_offset
 from leveret.spark.source.target import Member, Target, streams_of
 from leveret.spark.source.topology import StreamInfo, check_same, describe
