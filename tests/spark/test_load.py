@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,6 +80,19 @@ def test_spark_reads_the_files_and_only_the_required_columns(
     assert "PushedFilters: [IsNotNull(offset), GreaterThanOrEqual(offset,90), LessThan(offset,120)]" in plan
     assert "ReadSchema: struct<offset:bigint,body:binary>" in plan
     assert sorted(int(row.body) for row in frame.collect()) == list(range(90, 120))
+
+
+@pytest.mark.parametrize(
+    ("condition", "first"), [("offset >= 240", 240), ("offset < 10", 0), ("partition = 1 AND offset >= 0", None)]
+)
+def test_filters_are_pushed_to_the_data_source(
+    spark: SparkSession, broker: LeveretProcess, unchanged: str, condition: str, first: int | None
+) -> None:
+    pyspark_amqp.register(spark)
+    frame = load(spark, broker, stream=unchanged).where(condition)
+    scan = plan_of(frame).rsplit("BatchScan", 1)[0].rsplit("\n", 2)[-2:]
+    assert not re.search("[<>=]", "".join(scan))
+    assert bodies(frame) == ([] if first is None else numbers(first, min(first + 10, TOTAL)))
 
 
 @pytest.mark.parametrize(

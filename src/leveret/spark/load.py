@@ -31,8 +31,15 @@ from leveret.spark.connection import ControlClient, endpoint_of
 from leveret.spark.data_source import INITIAL_CONNECT_TIMEOUT, AmqpDataSource
 from leveret.spark.errors import OptionError, ReadFailed
 from leveret.spark.options import STREAM, Settings, option_texts, read_options
+from leveret.spark.register import PUSHDOWN
 from leveret.spark.schema import OMITTED_COLUMNS, columns_of, names_super_stream, table_schema
-from leveret.spark.source.batch_reader import StreamBatchReader, check_batch, pin_segments, ranges_of
+from leveret.spark.source.batch_reader import (
+    FilteringBatchReader,
+    StreamBatchReader,
+    check_batch,
+    pin_segments,
+    ranges_of,
+)
 from leveret.spark.source.file_pins import FilePin
 from leveret.spark.source.partitions import Slice
 from leveret.spark.source.slice_reader import topic_expression
@@ -197,6 +204,8 @@ def _path(url: str) -> str:
 class FixedRangesSource(AmqpDataSource):
     """The data source with fixed ranges."""
 
+    range_reader = StreamBatchReader
+
     @classmethod
     def name(cls) -> str:
         return "amqp_ranges"
@@ -206,16 +215,28 @@ class FixedRangesSource(AmqpDataSource):
         ranges = [Slice(*part) for part in json.loads(options.pop(_RANGES))]
         settings = read_options(options)
         kind, name = settings.source()
-        return StreamBatchReader(settings, Target(STREAM, kind, name), ranges)
+        return self.range_reader(settings, Target(STREAM, kind, name), ranges)
 
     def schema(self) -> StructType:
         return table_schema(read_options({name: value for name, value in self.options.items() if name != _RANGES}).columns)
 
 
+class FilteringRangesSource(FixedRangesSource):
+    """The data source with fixed ranges for sessions that push filters down."""
+
+    range_reader = FilteringBatchReader
+
+    @classmethod
+    def name(cls) -> str:
+        return "amqp_filtering_ranges"
+
+
 def _from_data_source(spark: SparkSession, given: dict[str, str], parts: Sequence[Slice]) -> DataFrame:
-    spark.dataSource.register(FixedRangesSource)
+    pushes = spark.conf.get(PUSHDOWN, "false") == "true"
+    source = FilteringRangesSource if pushes else FixedRangesSource
+    spark.dataSource.register(source)
     options = {name: value for name, value in given.items() if name.lower() not in _RANGE_OPTIONS}
     ranges = json.dumps(
         [[part.stream, part.partition, part.topic, part.id, part.first, part.stop] for part in parts if part.count]
     )
-    return spark.read.format(FixedRangesSource.name()).options(**options, **{_RANGES: ranges}).load()
+    return spark.read.format(source.name()).options(**options, **{_RANGES: ranges}).load()
