@@ -106,7 +106,14 @@ OPTIONS: Final = (
     # Source
     Option("queue", "text", None, _READS, "Queue to read.", values.text),
     Option("stream", "text", None, (STREAM,), "Stream to read.", values.text),
-    Option("superStream", "text", None, (STREAM,), "Super stream to read, with all of its partitions.", values.text),
+    Option(
+        "superStream",
+        "text",
+        None,
+        (STREAM,),
+        "Super stream to read, with all of its partitions, or those of `partitions`.",
+        values.text,
+    ),
     Option(
         "streams",
         "names",
@@ -166,8 +173,8 @@ OPTIONS: Final = (
         "earliest, latest, JSON",
         None,
         (STREAM,),
-        "Where a `read`, or a query without a checkpoint, starts; as JSON, offsets by stream, with -2 for earliest "
-        "and -1 for latest. The default is `latest` in `readStream` and `earliest` in `read`.",
+        "Where a `read`, a query without a checkpoint, or a stream that is added to a query starts; as JSON, offsets by "
+        "stream, with -2 for earliest and -1 for latest. The default is `latest` in `readStream` and `earliest` in `read`.",
         values.offsets("earliest", "latest"),
     ),
     Option(

@@ -168,6 +168,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 holder,
                 {name: self._release(name, holder, True) for name in begin.streams if name in self._latest},
             )
+            if holder == self.file_pin.holder:
+                self._pinned = {name for name, count in self._reported[1].items() if count}
         lost = begin.lost | {name: begin.lost.get(name, 0) + count for name, count in self._reported[1].items()}
         return {name: count for name, count in lost.items() if count}
 
