@@ -9,9 +9,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql.types import StructType
+
 from leveret.segments.typed_json import Document
 from leveret.spark.data_source import DIRECT, DIRECT_TASK, AmqpDataSource
 from leveret.spark.errors import SparkError
+from leveret.spark.tables import source_of
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -34,8 +37,8 @@ def finish(query: StreamingQuery) -> int:
     execution = getattr(query, "_jsq", None)
     if execution is None:
         raise SparkError(
-            "the query runs in Spark Connect, which does not expose its plan and checkpoint; expected a "
-            "query of a session in this process"
+            f"query {query.name or query.id} runs in Spark Connect, which does not expose its plan and checkpoint; "
+            "expected a query of a session in this process (the next start of the query commits its last batch, too)"
         )
     execution = execution.streamingQuery()
     latest = execution.commitLog().getLatestBatchId()
@@ -48,34 +51,38 @@ def finish(query: StreamingQuery) -> int:
         )
     offsets = logged.get().offsets()
     finished = 0
-    for stream, options in _sources(execution):
+    for stream, source, schema in _sources(execution):
         sources = execution.sources()
         for index in range(sources.size()):
             if sources.apply(index).equals(stream) and offsets.apply(index).isDefined():
-                _commit(options, json.loads(offsets.apply(index).get().json()))
+                _commit(source, schema, json.loads(offsets.apply(index).get().json()))
                 finished += 1
     return finished
 
 
-def _sources(execution: Any) -> list[tuple[Any, dict[str, str]]]:
-    """Return the sources of this package in the query, with their options."""
+def _sources(execution: Any) -> list[tuple[Any, AmqpDataSource, StructType]]:
+    """Return the streams of this package in the query, with their data sources and schemas."""
     found = []
     leaves = execution.logicalPlan().collectLeaves()
     for index in range(leaves.size()):
         leaf = leaves.apply(index)
         if not leaf.getClass().getSimpleName().startswith("StreamingDataSourceV2"):
             continue
-        relation = leaf.relation()
-        if relation.table().name() in (AmqpDataSource.name(), DIRECT):
-            options = dict(relation.options().asCaseSensitiveMap())
+        table = leaf.relation().table()
+        name = table.name()
+        made = AmqpDataSource if name in (AmqpDataSource.name(), DIRECT) else source_of(name)
+        if made is not None:
+            options = dict(leaf.relation().options().asCaseSensitiveMap())
             options.pop(DIRECT_TASK, None)
-            found.append((leaf.stream(), options))
+            source = made(options)
+            # The schema of a catalog table has its options. That of a direct flow is of what its tasks return.
+            schema = source.schema() if name == DIRECT else StructType.fromJson(json.loads(table.schema().json()))
+            found.append((leaf.stream(), source, schema))
     return found
 
 
-def _commit(options: dict[str, str], offset: dict[str, Document]) -> None:
-    source = AmqpDataSource(options)
-    reader = source.streamReader(source.schema())
+def _commit(source: AmqpDataSource, schema: StructType, offset: dict[str, Document]) -> None:
+    reader = source.streamReader(schema)
     try:
         reader.commit(offset)
     finally:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _PATTERN: Final = "streamPattern"
 # Options that differ between tables.
 _TABLE_OPTIONS: Final = (*(name for name in SOURCES if name != _PATTERN), "partitions", "exchange", "routingKey")
+# The data sources of tables by their names.
+_SOURCES: Final[dict[str, type[AmqpDataSource]]] = {}
 _PARTITION: Final = re.compile(r"(.+)-[0-9]+")
 
 
@@ -55,11 +57,17 @@ def create_tables(spark: SparkSession, /, *, database: str = "leveret", **option
     for table, (stream, address) in tables.items():
         source = _source(f"amqp_{database}_{table}", {**shared, **address})
         spark.dataSource.register(source)
+        _SOURCES[source.name()] = source
         name = f"{_quoted(database)}.{_quoted(table)}"
         if not spark.catalog.tableExists(name):
             spark.catalog.createTable(name, source=source.name())
         created[f"{database}.{table}"] = stream
     return created
+
+
+def source_of(name: str) -> type[AmqpDataSource] | None:
+    """Return the data source of a table that `create_tables` made in this process, None for other names."""
+    return _SOURCES.get(name)
 
 
 def _source(source_name: str, fixed: dict[str, str]) -> type[AmqpDataSource]:
