@@ -67,6 +67,7 @@ def test_values_of_every_kind() -> None:
         ("mode", "sideways", "stream, lease, spool or browse"),
         ("startingOffsets", "newest", "earliest or latest"),
         ("startingOffsets", '{"s": -3}', "the value of 's' is not an offset"),
+        ("startingOffsets", '{"s": {"0": 3}}', "'s' has partitions, as in Kafka; expected its streams, such as 's-0'"),
         ("startingOffsets", "[1]", "offsets by stream in JSON"),
         ("endingOffsets", "earliest", "expected latest, or offsets"),
         ("startingTimestamp", "yesterday", "milliseconds of Unix time"),

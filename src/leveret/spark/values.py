@@ -190,6 +190,10 @@ def offsets(*keywords: str) -> Reader:
         for name, offset in found.items():
             if offset in ("earliest", "latest"):
                 offset = EARLIEST if offset == "earliest" else LATEST
+            if isinstance(offset, dict):
+                raise InvalidValue(
+                    f"{expected}; {name!r} has partitions, as in Kafka; expected its streams, such as '{name}-0'"
+                )
             if not isinstance(offset, int) or isinstance(offset, bool) or not -2 <= offset < 2**63:
                 raise InvalidValue(f"{expected}; the value of {name!r} is not an offset")
             result[name] = offset
