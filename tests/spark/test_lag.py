@@ -119,7 +119,7 @@ def test_the_lag_of_a_lease(broker: LeveretProcess, connection: sync.Connection,
             assert (lag.seconds is not None) == is_leased
 
 
-def test_a_broker_that_does_not_answer(own_broker: LeveretProcess) -> None:
+def test_a_lag_that_is_unknown(own_broker: LeveretProcess, tmp_path: Path) -> None:
     with listening(own_broker, port=0) as listener:
         offset = {"version": 1, "streams": {"s": {"id": "i", "next": 1}}, "began": {}}
         listener.onQueryProgress(Event("q", offset))  # type: ignore[arg-type]
@@ -130,6 +130,12 @@ def test_a_broker_that_does_not_answer(own_broker: LeveretProcess) -> None:
         assert "leveret_spark_lag_known 0.0" in scrape(listener)
         own_broker.start()
         assert "leveret_spark_lag_known 1.0" in scrape(listener)
+    password = tmp_path / "password"
+    password.write_text("guest")
+    with listening(own_broker, port=0, passwordFile=str(password)) as listener:
+        listener.onQueryProgress(Event("q", offset))  # type: ignore[arg-type]
+        password.unlink()
+        assert "leveret_spark_lag_known 0.0" in scrape(listener)
 
 
 def test_invalid_arguments() -> None:

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from leveret.segments.typed_json import Document
 from leveret.spark.connection import ControlClient, endpoint_of
 from leveret.spark.data_source import INITIAL_CONNECT_TIMEOUT
-from leveret.spark.errors import BrokerUnreachable, OffsetError, OptionError, RequestRefused
+from leveret.spark.errors import OffsetError, OptionError, RequestRefused, SparkError
 from leveret.spark.lease import reader as lease_reader
 from leveret.spark.options import option_texts, read_options
 from leveret.spark.source import offsets as stream_offsets
@@ -128,6 +128,7 @@ class LagListener(StreamingQueryListener):
 
         Raises:
             BrokerUnreachable, RequestRefused: The broker does not answer, or refuses the user.
+            OptionError: A file cannot be read, such as that with the password.
         """
         with self._lock:
             queries = [_Query(query.id, query.name, dict(query.offsets)) for query in self._queries.values()]
@@ -175,7 +176,7 @@ class LagListener(StreamingQueryListener):
         while not self._closed.wait(self._interval):
             try:
                 self._report(self.lag())
-            except (BrokerUnreachable, RequestRefused) as error:
+            except SparkError as error:
                 logger.warning("the lag of queries is unknown: %s", error)
             except Exception:
                 logger.exception("the lag of queries cannot be reported")

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from leveret.spark.errors import BrokerUnreachable, RequestRefused
+from leveret.spark.errors import SparkError
 
 if TYPE_CHECKING:
     from leveret.spark.lag import QueryLag
@@ -46,7 +46,7 @@ class Exporter(Collector):
         known = True
         try:
             lags = self._lag()
-        except (BrokerUnreachable, RequestRefused) as error:
+        except SparkError as error:
             known = False
             logger.warning("a scrape has no lag of queries: %s", error)
         yield GaugeMetricFamily(f"{_PREFIX}known", "Whether the broker has reported the lag for this scrape", float(known))
