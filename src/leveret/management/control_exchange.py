@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.broker.queues.queue import Queue
     from leveret.broker.vhost import Vhost
+    from leveret.management.ready_ages import ReadyAges
     from leveret.security.accounts import Account
 
 VERSION: Final = 1
@@ -70,11 +71,13 @@ class Requests(RequestHandler):
         session: Callable[[int], RequestingSession | None],
         envelopes: Envelopes,
         auditor: Auditor = NO_AUDITOR,
+        ready_ages: ReadyAges | None = None,
     ) -> None:
         self._broker = broker
         self._session = session
         self._envelopes = envelopes
         self._auditor = auditor
+        self._ready_ages = ready_ages
         # Number of pending requests by connection number.
         self._pending: dict[int, int] = {}
 
@@ -133,7 +136,7 @@ class Requests(RequestHandler):
     def _answer(self, vhost: Vhost, message: Message, session: RequestingSession, reply: _Reply) -> None:
         try:
             principal = User(session.account, source=f"connection {session.number}, leveret.control")
-            context = VhostContext(vhost, principal, session, self._auditor)
+            context = VhostContext(vhost, principal, session, self._auditor, self._ready_ages)
             answer = _perform(message, self._envelopes, context)
         except BrokerError as error:
             reply.resolve(error)

@@ -172,7 +172,9 @@ class Composition:
             self._accept_tokens(config)
         self.managed = self._make_managed(config)
         self.admin = Admin(self.managed)
-        self.broker.request_handler = Requests(self.broker, self.services.numbered.get, Envelopes(), self.managed.auditor)
+        self.broker.request_handler = Requests(
+            self.broker, self.services.numbered.get, Envelopes(), self.managed.auditor, self.managed.ready_ages
+        )
         self.services.auditor = self.managed.auditor
         self._started = time.monotonic()
 

@@ -51,8 +51,8 @@ class QueryLag:
         queue: Name of the stream or queue.
         messages: Messages that the query has not processed.
         bytes: Bytes of their bodies; inside a sealed segment in proportion to the messages.
-        seconds: Time since the oldest of these messages was appended to the stream, 0 if there is none. For a queue, time
-            since its oldest batch was leased, None if messages wait in the queue and none is leased.
+        seconds: Time since the oldest of these messages was appended to the stream, 0 if there is none. For a queue, the
+            minimum age that the broker knows, None if it knows none.
     """
 
     query_id: str

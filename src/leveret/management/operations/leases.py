@@ -105,7 +105,7 @@ class Committed(Reply, kw_only=True):
 class Lag(Reply, kw_only=True):
     """The ready messages of the queue, and those of the batches that the reader has not read.
 
-    `seconds` is the time since the oldest of these batches was leased, None if there is none and messages are ready.
+    `seconds` is the minimum age of the oldest one, None if it is unknown.
     """
 
     lag: int
@@ -246,13 +246,18 @@ def lag(context: VhostContext, request: LagOf) -> Lag:
     queue = _find(context, request.queue)
     lease = Leases.of(queue, request.lease).find(request.lease)
     batches = [batch for batch in lease.batches.values() if batch.number > request.after]
-    seconds: float | None = None if queue.ready_count else 0.0
-    if batches:
-        seconds = _age(queue.broker.timers.now(), min(batch.created_at for batch in batches))
+    now = queue.broker.timers.now()
+    ages = [_age(now, batch.created_at) for batch in batches]
+    if queue.ready_count:
+        ready = None if context.ready_ages is None else context.ready_ages.age_of(queue)
+        if ready is not None:
+            ages.append(float(ready))
+    else:
+        ages.append(0.0)
     return Lag(
         lag=queue.ready_count + sum(batch.count for batch in batches),
         octets=queue.ready_bytes + sum(batch.bytes for batch in batches),
-        seconds=seconds,
+        seconds=max(ages, default=None),
     )
 
 

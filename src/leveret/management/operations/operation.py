@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.broker.vhost import Vhost
     from leveret.management.managed import ManagedBroker
+    from leveret.management.ready_ages import ReadyAges
     from leveret.security.accounts import Account
     from leveret.security.users import UserStore
 
@@ -196,13 +197,22 @@ class VhostContext:
         principal: The caller.
         session: The connection of the principal, which may own exclusive queues.
         auditor: Records changes.
+        ready_ages: Ages of ready messages, None if they are unknown.
     """
 
-    def __init__(self, vhost: Vhost, principal: Principal, session: object, auditor: Auditor = NO_AUDITOR) -> None:
+    def __init__(
+        self,
+        vhost: Vhost,
+        principal: Principal,
+        session: object,
+        auditor: Auditor = NO_AUDITOR,
+        ready_ages: ReadyAges | None = None,
+    ) -> None:
         self.vhost = vhost
         self.principal = principal
         self.session = session
         self.auditor = auditor
+        self.ready_ages = ready_ages
 
     @property
     def user(self) -> str:
