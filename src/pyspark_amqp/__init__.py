@@ -1,7 +1,7 @@
 """The data source `amqp` for Spark, which discovers it because the module's name begins with `pyspark_`.
 
 Everything here comes from `leveret.spark`. Spark imports this module in several processes for each query, which only need
-the data source, so everything else is imported when they are used.
+the data source, so everything else is imported when it is used.
 """
 
 from __future__ import annotations
