@@ -3,6 +3,7 @@
 #   make run                         start a broker          make run ARGS="--port 5673"
 #   make test                        the test suite, in about 10 minutes        make test TESTS=tests/wire
 #   make test-all                    the slow tests, the tests on plain Python files, and then `make test`
+#   make test-cluster                tests with the messages of brokers in PostgreSQL
 #   make proof ARGS=...              long proofs, in pieces  make proof ARGS="power --minutes 25"
 #   make coverage                    line coverage of the plain Python files, including child processes
 #   make build                       the wheels: compiled for this platform, and pure
@@ -40,9 +41,9 @@ export PYTHONPATH := $(CURDIR)/src
 # Always cache bytecode, because a test run starts hundreds of processes, which would all compile the sources.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run setup compiled test test-rest test-plain test-all coverage lint format docs bench bench-clients bench-staged bench-scale bench-check proof demo demo-kill build lock clean
+.PHONY: run setup compiled test test-rest test-plain test-cluster test-all coverage lint format docs bench bench-clients bench-staged bench-scale bench-check proof demo demo-kill build lock clean
 
-run: $(STAMPS)/core $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel compiled
+run: $(STAMPS)/core $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel $(STAMPS)/cluster compiled
 	@exec $(PY) -P -m leveret serve $(ARGS)
 
 setup: $(STAMPS)/spark $(STAMPS)/spark-classes $(STAMPS)/proton $(STAMPS)/build $(STAMPS)/docs
@@ -85,7 +86,12 @@ $(STAMPS)/otel: requirements/otel.txt $(STAMPS)/core
 	@$(PIP) -r requirements/otel.txt || echo "cannot install OpenTelemetry: there are no traces" >&2
 	@touch $@
 
-$(STAMPS)/spark: requirements/spark.txt $(STAMPS)/dev $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/oauth $(STAMPS)/otel
+# Optional: without it, the broker stores messages in its data directory only.
+$(STAMPS)/cluster: requirements/cluster.txt $(STAMPS)/core
+	@$(PIP) -r requirements/cluster.txt || echo "cannot install psycopg: messages cannot be stored in PostgreSQL" >&2
+	@touch $@
+
+$(STAMPS)/spark: requirements/spark.txt $(STAMPS)/dev $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/oauth $(STAMPS)/otel $(STAMPS)/cluster
 	@echo "Installing Spark into $(VENV)"
 	@$(PIP) -r requirements/spark.txt
 	@touch $@
@@ -156,8 +162,15 @@ endif
 
 # Tests for other versions of Python: on the plain files, without Spark.
 #   make test-plain PYTHON=python3.13 VENV=.venv/3.13 STAMPS=.stamps/3.13
-test-plain: $(STAMPS)/dev $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel
+test-plain: $(STAMPS)/dev $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel $(STAMPS)/cluster
 	@LEVERET_PURE=1 $(PYTEST) -m "not slow" $(or $(TESTS),--ignore tests/spark)
+
+# Tests with the messages of every broker in PostgreSQL, which Debian's packages of it serve (or those in
+# LEVERET_TEST_POSTGRES). Tests of the files in a data directory fail there: choose TESTS without them.
+CLUSTER_TESTS := tests/storage/test_postgres.py tests/storage/test_engines.py tests/faults/test_postgres.py tests/faults/test_kill9.py \
+	tests/conformance
+test-cluster: $(STAMPS)/dev $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel $(STAMPS)/cluster
+	@LEVERET_TEST_STORE=postgresql $(PYTEST) $(or $(TESTS),-m "not slow" $(CLUSTER_TESTS))
 
 # All tests. `make test` comes last, even after a failure, so that the last line is the result of the largest run.
 test-all:
@@ -166,7 +179,7 @@ test-all:
 	$(MAKE) --no-print-directory test TESTS= && exit $$failed
 
 # Tracing slows tests down, so the timeout is longer. Print the report even if a test fails.
-coverage: $(STAMPS)/dev $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel
+coverage: $(STAMPS)/dev $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel $(STAMPS)/cluster
 	@rm -rf build/coverage && mkdir -p build/coverage
 	@failed=0; \
 	LEVERET_PURE=1 $(VENV)/bin/coverage run -m pytest -n 5 --dist loadfile --no-loadscope-reorder --timeout 400 $(PYTEST_OPTIONS) $(or $(TESTS),-m "not slow" $(COVERAGE_TESTS)) || failed=$$?; \
@@ -230,7 +243,7 @@ build: $(STAMPS)/dev $(STAMPS)/build compiled
 lock: $(STAMPS)/dev
 	$(VENV)/bin/pip-compile -q --strip-extras --no-emit-find-links --no-emit-index-url --generate-hashes --allow-unsafe --pip-args='--only-binary google-re2' \
 		-o requirements/core.txt pyproject.toml
-	for group in segments management payloads oauth otel build dev demo docs proton spark; do \
+	for group in segments management payloads oauth otel cluster build dev demo docs proton spark; do \
 		$(VENV)/bin/pip-compile -q --strip-extras --no-emit-find-links --no-emit-index-url --generate-hashes --allow-unsafe \
 			-o requirements/$$group.txt requirements/$$group.in || exit 1; done
 

@@ -16,7 +16,7 @@ from leveret.config.load import combine_config
 from leveret.config.values import Setting
 from leveret.node.choices import CHOICES
 from leveret.security.mechanisms.registry import MECHANISMS
-from leveret.storage.registry import ENGINES
+from leveret.storage.registry import ENGINES, POSTGRESQL
 
 
 def option(command: click.Command, name: str) -> click.Option:
@@ -38,7 +38,8 @@ def test_an_unknown_name_is_refused_with_those_of_the_registry(
 
 def test_every_engine_is_accepted() -> None:
     for engine in ENGINES:
-        assert combine_config(("test", {"storage": {"engine": engine}}), choices=CHOICES).storage.engine == engine
+        storage = {"engine": engine} | ({"dsn": "postgresql://"} if engine == POSTGRESQL else {})
+        assert combine_config(("test", {"storage": storage}), choices=CHOICES).storage.engine == engine
 
 
 def test_a_process_that_only_looks_for_the_data_directory_accepts_any_name() -> None:

@@ -389,3 +389,19 @@ def test_an_error_in_a_table_names_the_setting(table: dict[str, object], expecte
     with pytest.raises(ConfigError) as caught:
         combine_config(("broker's table", table))
     assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("storage", "expected"),
+    [
+        ({"engine": "postgresql"}, "expected 'storage.dsn' or 'storage.dsn_file' to name the database"),
+        ({"dsn": "postgresql://"}, "'storage.dsn' is set, but 'storage.engine' is 'sqlite'; expected 'postgresql'"),
+        ({"engine": "postgresql", "dsn": "a", "dsn_file": "b"}, "'storage.dsn' and 'storage.dsn_file' are set"),
+        ({"engine": "postgresql", "dsn": "a", "synchronous": "extra"}, "'storage.synchronous' is 'extra', which"),
+        ({"engine": "postgresql", "dsn": 5}, "storage.dsn: got a value of type int, expected a string"),
+    ],
+)
+def test_the_address_of_a_database_belongs_to_its_engine(storage: dict[str, object], expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        combine_config(("table", {"storage": storage}))
+    assert expected in str(caught.value)

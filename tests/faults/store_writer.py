@@ -1,4 +1,4 @@
-"""A process that writes through a log until it is killed: `python -m tests.faults.store_writer DIRECTORY SEED`.
+"""A process that writes through a log until it is killed: `python -m tests.faults.store_writer DIRECTORY|URL SEED`.
 
 It prints its progress on standard output: "ready"; "try BATCH JSON" before a batch may reach the disk; "done BATCH" when
 its commit has returned. The JSON lists what the batch stores, settles and updates, as [queue id, seq] or [queue id, seq,
@@ -16,8 +16,8 @@ from pathlib import Path
 
 from leveret.broker.bodies import StoredBody
 from leveret.broker.message import Entry, Message
-from leveret.storage.sqlite import SqliteLog
-from tests.storage.harness import ADDRESS, HEADER, FakeQueue, Harness, Waiter, entry_of, message, sqlite_log
+from leveret.storage.batched import BatchedLog
+from tests.storage.harness import ADDRESS, HEADER, FakeQueue, Harness, Waiter, entry_of, log_at, message
 
 QUEUES = 4
 DEPTH = 400
@@ -55,11 +55,11 @@ class HeldBody(StoredBody):
 
 
 class Writer:
-    def __init__(self, path: Path, seed: int, say: Callable[[str], None] = say) -> None:
+    def __init__(self, place: Path | str, seed: int, say: Callable[[str], None] = say) -> None:
         self.chance = random.Random(seed)
         self.say = say
-        self.harness = Harness(lambda: sqlite_log(path))
-        assert isinstance(self.harness.log, SqliteLog)
+        self.harness = Harness(lambda: log_at(place))
+        assert isinstance(self.harness.log, BatchedLog)
         self.log = self.harness.log
         # Copy and merge rows much earlier than usual.
         self.log.trimmer.floor = 200_000
@@ -137,4 +137,5 @@ class Writer:
 
 
 if __name__ == "__main__":
-    Writer(Path(sys.argv[1]), int(sys.argv[2])).run()
+    place = sys.argv[1]
+    Writer(place if "://" in place else Path(place), int(sys.argv[2])).run()

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,10 @@ import pytest
 from leveret.broker.message import Entry
 from leveret.storage.sqlite import SqliteLog
 from tests.faults.store_writer import body_of
-from tests.storage.harness import FakeQueue, Harness, content, sqlite_log
+from tests.storage.harness import FakeQueue, Harness, content, log_at, sqlite_log
+from tests.support.broker import Broker
+from tests.support.postgres import require_postgres, shared_server
+from tests.support.proxy import Proxy
 
 Key = tuple[int, int]
 ROUNDS = int(os.environ.get("LEVERET_STORE_KILLS", "6"))
@@ -62,10 +66,15 @@ def expected_of(state: State) -> dict[Key, tuple[bytes, int]]:
     return {key: (body_of(*body), count) for key, (body, count) in state.entries.items()}
 
 
-def run_and_kill(path: Path, seed: int, lines: int) -> tuple[list[tuple[int, Any]], int]:
-    """Run a writer and kill it after this many lines. Returns the attempted batches, and the last confirmed number."""
+def run_and_kill(
+    place: Path | str, seed: int, lines: int, progress: Callable[[], None] = lambda: None
+) -> tuple[list[tuple[int, Any]], int]:
+    """Run a writer and kill it after this many lines. Returns the attempted batches, and the last confirmed number.
+
+    `progress` is called for each line.
+    """
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.faults.store_writer", str(path), str(seed)],
+        [sys.executable, "-m", "tests.faults.store_writer", str(place), str(seed)],
         stdout=subprocess.PIPE,
         cwd=Path(__file__).parents[2],
         env={**os.environ, "PYTHONPATH": "src"},
@@ -88,6 +97,7 @@ def run_and_kill(path: Path, seed: int, lines: int) -> tuple[list[tuple[int, Any
             else:
                 confirmed = int(batch)
             number += 1
+            progress()
             if number == lines:
                 # Output until the end of the process is still read, and counts.
                 process.kill()
@@ -101,12 +111,12 @@ def run_and_kill(path: Path, seed: int, lines: int) -> tuple[list[tuple[int, Any
     return tried, confirmed
 
 
-def check(path: Path, before: State, tried: list[tuple[int, Any]], confirmed: int) -> State:
+def check(place: Path | str, before: State, tried: list[tuple[int, Any]], confirmed: int) -> State:
     """Open the writer's log. Its state must be that after the last confirmed batch, or after a later attempted one.
 
     Batches may share a commit, so several attempted ones may have reached the disk.
     """
-    harness = Harness(lambda: sqlite_log(path))
+    harness = Harness(lambda: log_at(place))
     found = found_in(harness)
     harness.log.close()
     state = before.copy()
@@ -139,6 +149,40 @@ def test_kill_9(tmp_path: Path) -> None:
     for _ in range(ROUNDS):
         tried, confirmed = run_and_kill(path, chance.randrange(1 << 30), chance.randrange(1, 600))
         state = check(path, state, tried, confirmed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("cuts", [False, True], ids=["", "cuts"])
+def test_kill_9_over_postgresql(cuts: bool) -> None:
+    """The same over PostgreSQL, also while connections are cut before and after commits."""
+    require_postgres()
+    seed = int(os.environ.get("LEVERET_STORE_SEED", random.randrange(1 << 30)))
+    print("LEVERET_STORE_SEED =", seed)
+    chance = random.Random(seed)
+    server = shared_server()
+    dsn = server.database()
+    proxy = Proxy(Broker(server.host, server.port))
+
+    def cut() -> None:
+        """Cut the connection before or after a commit, now and then."""
+        if cuts and chance.random() < 0.04:
+            if chance.random() < 0.5:
+                proxy.cut_answers = 1
+            else:
+                proxy.cut()
+
+    state = State()
+    try:
+        for _ in range(ROUNDS):
+            place = server.dsn(dsn.rpartition("/")[2], proxy.port)
+            tried, confirmed = run_and_kill(place, chance.randrange(1 << 30), chance.randrange(1, 600), cut)
+            proxy.cut_answers = 0
+            state = check(dsn, state, tried, confirmed)
+    finally:
+        proxy.stop()
+    # Each writer has two connections at its start.
+    assert (proxy.accepted > 2 * ROUNDS) == cuts
 
 
 class Torn:

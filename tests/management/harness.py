@@ -195,6 +195,7 @@ class Harness:
             data_dir="",
             config="",
             engine="memory",
+            store="",
             memory=0,
             memory_limit=0,
             slow_turns=0,

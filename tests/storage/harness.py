@@ -15,8 +15,10 @@ from leveret.broker.log import Loaded, Log, Recovery
 from leveret.broker.message import Entry, Message, make_address
 from leveret.broker.queues.classic.queue import ClassicQueue
 from leveret.broker.transactions.transaction import Transaction
+from leveret.storage.cluster import ClusterSettings
 from leveret.storage.memory import MemoryLog
 from leveret.storage.sqlite import SqliteLog
+from tests.support.postgres import SELECTED, database_of
 
 HEADER = b"\x00\x3c\x00\x00"
 ADDRESS = make_address("amq.direct", "key")
@@ -153,8 +155,25 @@ def entry_of(queue: FakeQueue, loaded: Loaded) -> Entry:
 
 
 def sqlite_log(path: Path, **kwargs: Any) -> SqliteLog:
+    """Return a log in SQLite. With LEVERET_TEST_STORE=postgresql, a durable one is in a database of its own instead."""
+    if SELECTED and kwargs.get("durable", True):
+        kwargs.pop("reserve_bytes", None)
+        return postgres_log(database_of(path), **kwargs)  # type: ignore[return-value]
     kwargs.setdefault("reserve_bytes", 0)
     return SqliteLog(path, **kwargs)
+
+
+def postgres_log(dsn: str, **kwargs: Any) -> Log:
+    """Return a log in a database without standbys."""
+    # Imported here because most tests do without PostgreSQL.
+    from leveret.storage.postgres import PostgresLog
+
+    return PostgresLog(ClusterSettings(dsn, kwargs.pop("node", "test"), kwargs.pop("lease", 0.6), True), **kwargs)
+
+
+def log_at(place: Path | str) -> Log:
+    """Return a log in a data directory, or in the database with this address."""
+    return sqlite_log(place) if isinstance(place, Path) else postgres_log(place)
 
 
 def memory_log(path: Path) -> MemoryLog:

@@ -12,11 +12,26 @@ from leveret.broker.log import OK
 from leveret.broker.message import Overlay
 from leveret.storage.batched import MAX_PUTS
 from leveret.storage.registry import make_logs
-from tests.storage.harness import FakeQueue, Harness, Waiter, content, entry_of, memory_log, message, sqlite_log
+from tests.storage.harness import (
+    FakeQueue,
+    Harness,
+    Waiter,
+    content,
+    entry_of,
+    memory_log,
+    message,
+    postgres_log,
+    sqlite_log,
+)
+from tests.support.postgres import require_postgres, shared_server
 
 
-@pytest.fixture(params=["sqlite", "memory", "overflow"])
+@pytest.fixture(params=["sqlite", "memory", "overflow", "postgresql"])
 def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Harness:
+    if request.param == "postgresql":
+        require_postgres()
+        dsn = shared_server().database()
+        return Harness(lambda: postgres_log(dsn))
     if request.param == "memory":
         return Harness(lambda: memory_log(tmp_path))
     return Harness(lambda: sqlite_log(tmp_path, durable=request.param == "sqlite"))
@@ -26,7 +41,9 @@ def test_registry_knows_the_engines(tmp_path: Path) -> None:
     log, overflow = make_logs("memory", tmp_path)
     assert log.state == OK
     assert overflow is None
-    with pytest.raises(StorageFailed, match="storage engine 'parquet' does not exist; expected one of memory, sqlite"):
+    with pytest.raises(
+        StorageFailed, match="storage engine 'parquet' does not exist; expected one of memory, postgresql, sqlite"
+    ):
         make_logs("parquet", tmp_path)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from array import array
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from leveret.broker.log import Loaded
+from leveret.broker.log import Loaded, Log
 from leveret.broker.message import Entry, Message, Overlay
 from leveret.storage.rows import MOVED, STORED, StoredRow
 from tests.storage.harness import FakeQueue, Harness, Waiter, content, entry_of, message, sqlite_log
@@ -58,7 +59,7 @@ class LogMachine(RuleBasedStateMachine):
         self.path = self.directory / "data"
         self.floor = floor
         self.crashes = 0
-        self.harness = Harness(lambda: sqlite_log(self.path))
+        self.harness = Harness(self.make_log())
         self.small = small
         self.configure()
         self.queues = {id: FakeQueue(id) for id in range(1, QUEUES + 1)}
@@ -66,6 +67,10 @@ class LogMachine(RuleBasedStateMachine):
         self.model = Model()
         self.committed = Model()
         self.fresh: set[tuple[int, int]] = set()
+
+    def make_log(self) -> Callable[[], Log]:
+        """Return what opens the log again after `kill`."""
+        return lambda: sqlite_log(self.path)
 
     @property
     def log(self) -> Any:
@@ -265,6 +270,17 @@ class LogMachine(RuleBasedStateMachine):
         self.committed = self.model.copy()
         self.check_recovered(self.model)
 
+    def kill(self) -> None:
+        """End the log as it is on disk."""
+        log = self.log
+        log._worker.close()  # no checkpoint while the files are copied
+        log._store.checkpointer.wait()
+        self.crashes += 1
+        path = self.directory / f"crash-{self.crashes}"
+        shutil.copytree(self.path, path)
+        log.close()
+        self.path = path
+
     @rule()
     def crash(self) -> None:
         """Kill the process: committed changes survive, the others do not."""
@@ -273,13 +289,7 @@ class LogMachine(RuleBasedStateMachine):
             self.harness.loop.run_until(lambda: not log.is_committing())
             # The commit in progress may have included the current batch.
             self.commit()
-        log._worker.close()  # no checkpoint while the files are copied
-        log._store.checkpointer.wait()
-        self.crashes += 1
-        path = self.directory / f"crash-{self.crashes}"
-        shutil.copytree(self.path, path)
-        log.close()
-        self.path = path
+        self.kill()
         self.harness.begin()
         assert not self.harness.recovery.clean
         self.model = self.committed.copy()

@@ -4,6 +4,7 @@
 against another broker if the environment says so:
 
 LEVERET_TEST_URL=amqp://...      a running broker; tests that must start or stop it are skipped
+LEVERET_TEST_STORE=postgresql    brokers with their logs in PostgreSQL (`tests.support.postgres`)
 LEVERET_TEST_BROKER=rabbitmq     a separate RabbitMQ (`tests.support.rabbitmq`), to validate the tests themselves
 """
 
@@ -183,6 +184,11 @@ class LeveretProcess(Broker):
             "LEVERET_MANAGEMENT__ENABLED": "false",
             "LEVERET_MANAGEMENT__METRICS_PORT": "0",
         }
+        if os.environ.get("LEVERET_TEST_STORE") == "postgresql":
+            # Imported here because it needs `free_port`.
+            from tests.support.postgres import broker_environment
+
+            self.defaults |= broker_environment(self.data_dir)
         # The interpreter. Another one may have its own compiled modules in the same checkout.
         self.python = sys.executable
         self.wrapper = wrapper or []

@@ -52,6 +52,7 @@ class Proxy(Broker):
     rate        bytes per second in each direction of each connection, 0 for no limit
     cut_after   bytes after which the next connections are cut, even within a frame; None for never
     cut_at      bytes from a client that cut its connection, once, instead of being forwarded; b"" for none
+    cut_answers number of next pieces to a client that cut its connection instead of being forwarded
     stall_after bytes to a client after which its connection stalls, while the sockets stay open; None for never
     stalled     the connections that have stalled so
     to_server, to_client   forwarded bytes
@@ -71,6 +72,7 @@ class Proxy(Broker):
         self.rate = 0
         self.cut_after: int | None = None
         self.cut_at = b""
+        self.cut_answers = 0
         self.stall_after: int | None = None
         self.stalled: list[Pair] = []
         self.to_server = 0
@@ -121,6 +123,9 @@ class Proxy(Broker):
                     break
                 if to_server and self.cut_at and self.cut_at in data:
                     self.cut_at = b""
+                    break
+                if not to_server and self.cut_answers:
+                    self.cut_answers -= 1
                     break
                 passed += len(data)
                 with self._lock:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 OK = "ok"
 FULL = "full"
+AWAY = "away"
 FAILED = "failed"
 
 
@@ -205,16 +206,19 @@ class Log:
 
     filling    number of the current batch, which new records join
     committed  number of the last batch that is on disk; batches commit in order
-    state      OK, FULL (no space: publishers must stop, settlements continue) or FAILED (no more commits)
+    state      OK, FULL (no space: publishers must stop, settlements continue), AWAY (nothing is committed until the server
+               with the log is back: publishers must stop) or FAILED (no more commits)
     reason     the reason for a state other than OK, as text
     pending_bytes  bytes accepted and not yet on disk: the measure for backpressure
     pending_spooled  the part of them in the spool, which causes no backpressure on clients without data there
     rows       the rows in memory by id
     spool      storage for large bodies; None if they stay in memory
+    may_reopen  whether a failed log may be opened again by this process; not if another broker has taken it over
     """
 
     def __init__(self, shard: int = 0) -> None:
         self.shard = shard
+        self.may_reopen = True
         self.filling = 1
         self.committed = 0
         self.state = OK
@@ -392,6 +396,10 @@ class Log:
     @abstractmethod
     def statistics(self) -> dict[str, int]:
         """Return figures for `leveret status`: bytes on disk and live, rows, commits, free disk space."""
+
+    def describe(self) -> str:
+        """Return where the log is stored, for operators, if the data directory does not tell; otherwise ""."""
+        return ""
 
     def commit_durations(self) -> Durations | None:
         """Return the durations of commits; None for an engine that writes nothing to disk."""

@@ -14,6 +14,7 @@ from leveret.cli.failed import Failed
 @click.option("--host", help="Address to listen on.  [default: localhost]")
 @click.option("--port", type=int, help="Port to listen on; 0 picks a free one.  [default: 5672]")
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Data directory.")
+@click.option("--store", metavar="URL", help="PostgreSQL database for messages, instead of the data directory.")
 @click.option("--config", "config_path", type=click.Path(path_type=Path), help="Configuration file (TOML).")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="Minimum severity to log.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set any other setting; repeatable.")
@@ -36,6 +37,7 @@ def serve(
     host: str | None,
     port: int | None,
     data_dir: Path | None,
+    store: str | None,
     config_path: Path | None,
     log_level: str | None,
     settings: tuple[str, ...],
@@ -54,6 +56,8 @@ def serve(
     flags = [_split(setting) for setting in settings]
     given = {"server.host": host, "server.port": port, "server.data_dir": data_dir, "server.log_level": log_level}
     flags += [(key, str(value)) for key, value in given.items() if value is not None]
+    if store is not None:
+        flags += [("storage.engine", "postgresql"), ("storage.dsn", store)]
     path = config_path or os.environ.get("LEVERET_CONFIG")
     try:
         code = Serving(Path(path) if path else None, flags, ready_file, Salvage(accept_missing, drop_damaged)).run()

@@ -88,6 +88,8 @@ class Serving:
         # Ends the process if the store does not finish in time after a signal.
         self._deadline: threading.Timer | None = None
         self._announced = False
+        # Why a failed store must not be reopened by this process.
+        self._fenced = ""
         # Also serves while the store is reopened.
         self._http: HttpProcess | None = None
         self._telemetry: TelemetryProcess | None = None
@@ -127,6 +129,8 @@ class Serving:
             await self._serve_once(end)
             if self._stopping:
                 return 0
+            if self._fenced:
+                raise StorageFailed(self._fenced)
             logger.error("reopening the store")
             self._manager.status("the store failed: reopening it")
             # The failed store set the event. A signal sets it again and ends the delay.
@@ -172,6 +176,8 @@ class Serving:
             self._watchdog.watch(composition.services.describe_turn)
             collecting = asyncio.create_task(self._collect(composition))
             await end.wait()
+            if not composition.log.may_reopen:
+                self._fenced = composition.log.reason
         finally:
             if collecting is not None:
                 collecting.cancel()
@@ -322,6 +328,7 @@ def _first_lines(composition: Composition, http: HttpProcess | None) -> list[str
     api, metrics = ([], []) if http is None else (http.endpoint.listeners, http.endpoint.metrics_listeners)
     config = composition.config
     data = str(config.server.data_path) if config.storage.engine != MEMORY else "in memory only, lost on restart"
+    data = composition.log.describe() or data
     return [
         f"Leveret {__version__} ({build_info()})",
         f"  listens on  {', '.join(composition.listeners)}",

@@ -27,6 +27,32 @@ def check(config: Config, source: Source, choices: Choices) -> None:
     _check_auth(config, source, choices)
     _check_users(config, source)
     _check_management(config, source)
+    _check_storage(config, source)
+
+
+def _check_storage(config: Config, source: Source) -> None:
+    storage = config.storage
+    given = [name for name in ("dsn", "dsn_file") if getattr(storage, name) is not None]
+    if len(given) > 1:
+        raise ConfigError(
+            f"{source(('storage', 'dsn'))}: 'storage.dsn' and 'storage.dsn_file' are set; expected one of them"
+        )
+    if storage.engine == "postgresql":
+        if not given:
+            raise ConfigError(
+                f"{source(('storage', 'engine'))}: 'storage.engine' is 'postgresql'; expected 'storage.dsn' or"
+                " 'storage.dsn_file' to name the database"
+            )
+        if storage.synchronous != "full":
+            raise ConfigError(
+                f"{source(('storage', 'synchronous'))}: 'storage.synchronous' is '{storage.synchronous}', which"
+                " 'storage.engine' 'postgresql' does not have"
+            )
+    elif given:
+        raise ConfigError(
+            f"{source(('storage', given[0]))}: 'storage.{given[0]}' is set, but 'storage.engine' is '{storage.engine}';"
+            " expected 'postgresql'"
+        )
 
 
 def _check_tls(config: Config, source: Source) -> None:

@@ -294,8 +294,22 @@ class StorageConfig(Section, frozen=True, kw_only=True):
 
     engine: Annotated[
         Engine,
-        about("`sqlite` stores durable data in the data directory; `memory` loses everything on restart."),
+        about(
+            "`sqlite` stores durable data in the data directory, `postgresql` in a [PostgreSQL server](cluster.md); "
+            "`memory` loses everything on restart."
+        ),
     ] = "sqlite"
+    dsn: Annotated[
+        str | None,
+        about(
+            "Address of the database for `postgresql`: a URL such as `postgresql://leveret@db.example.com/leveret`, or "
+            "keywords of libpq."
+        ),
+    ] = None
+    dsn_file: Annotated[
+        FilePath | None,
+        about("File with this address in its first line, which keeps a password out of the list of processes."),
+    ] = None
     synchronous: Annotated[
         Literal["full", "extra"],
         about("Sync before confirming a commit: the file, or with `extra` also its directory (slower)."),
@@ -320,6 +334,18 @@ class StorageConfig(Section, frozen=True, kw_only=True):
             "Body size above which the broker receives a body into a file in the data directory, not into memory.", ge=4096
         ),
     ] = 1048576
+
+
+class ClusterConfig(Section, frozen=True, kw_only=True):
+    """The broker as the owner of a log in PostgreSQL. Requires the extra `cluster`."""
+
+    name: Annotated[Name | None, about("Name of this broker in the database. Default: the name of the machine.")] = None
+    lease: Annotated[
+        Seconds, about("Time without a sign of life after which another broker may take over the log.", ge=0.2)
+    ] = 0.6
+    unreplicated: Annotated[
+        bool, about("Accept a server without a synchronous standby, so that messages are on one disk.")
+    ] = False
 
 
 class StreamsConfig(Section, frozen=True, kw_only=True):
@@ -833,6 +859,7 @@ class Config(Section, frozen=True, kw_only=True):
     amqp10: Amqp10Config = field(default_factory=Amqp10Config)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     storage: StorageConfig = field(default_factory=StorageConfig)
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
     streams: StreamsConfig = field(default_factory=StreamsConfig)
     sink_transactions: SinkTransactionsConfig = field(default_factory=SinkTransactionsConfig)
     uploads: UploadsConfig = field(default_factory=UploadsConfig)

@@ -99,7 +99,7 @@ def _key(name: str, full: Any, metas: list[msgspec.Meta], default: Setting) -> K
         bare,
         kind,
         typing.get_origin(bare) is list,
-        name in ("password", "password_hash"),
+        name in ("password", "password_hash", "dsn"),
         default,
         description,
         _expected(bare, kind, metas),

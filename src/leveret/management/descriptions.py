@@ -52,7 +52,11 @@ Match: TypeAlias = Literal[
 
 
 class ProcessInfo(Reply, kw_only=True):
-    """The process of the broker."""
+    """The process of the broker.
+
+    Attributes:
+        store: Where the log is stored, if not in the data directory, or "".
+    """
 
     version: str
     build: str
@@ -62,6 +66,7 @@ class ProcessInfo(Reply, kw_only=True):
     data_dir: str
     config: str
     engine: str
+    store: str
     memory: int
     memory_limit: int
     slow_turns: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import socket
 import ssl
 import time
 from collections.abc import Callable
@@ -60,6 +61,7 @@ from leveret.server.server import Server
 from leveret.server.watch import resident_bytes
 from leveret.server.watchdog import Watchdog
 from leveret.storage import disk
+from leveret.storage.cluster import ClusterSettings
 from leveret.storage.registry import MEMORY, make_logs
 from leveret.storage.salvage import NOTHING_LOST, Salvage
 from leveret.storage.upload_files import UploadFiles
@@ -350,6 +352,7 @@ class Composition:
             data_dir=str(self.config.server.data_path),
             config=self.config_name,
             engine=self.config.storage.engine,
+            store=self.log.describe(),
             memory=resident_bytes(),
             memory_limit=self.server.watch.memory_limit,
             slow_turns=self.watchdog.slow if self.watchdog is not None else 0,
@@ -395,7 +398,19 @@ def _make_logs(config: Config, salvage: Salvage) -> tuple[Log, Log | None]:
         reserve=storage.reserve,
         disk_free=config.limits.disk_free,
         salvage=salvage,
+        cluster=_cluster_settings(config),
     )
+
+
+def _cluster_settings(config: Config) -> ClusterSettings | None:
+    """Return the place of the log in PostgreSQL, None if it is in the data directory."""
+    dsn = config.storage.dsn
+    if config.storage.dsn_file is not None:
+        dsn = read_password(Path(config.storage.dsn_file), "storage.dsn_file", "the address of the database").decode()
+    if dsn is None:
+        return None
+    cluster = config.cluster
+    return ClusterSettings(dsn, cluster.name or socket.gethostname(), cluster.lease, cluster.unreplicated)
 
 
 def make_data_directory(path: Path) -> None:

@@ -109,6 +109,8 @@ class Node:
         if self._management is not None:
             await self._management.suspend()
         await _close(failed, "the store failed")
+        if not failed.log.may_reopen:
+            return  # another broker serves its messages
         while self._composition is None:
             await asyncio.sleep(REOPEN_DELAY)
             logger.error("reopening the store")

@@ -44,12 +44,12 @@ def _declared(name: str, config: UserConfig) -> DeclaredUser:
     return DeclaredUser(user=user, password=password)
 
 
-def read_password(path: Path, what: str) -> bytes:
+def read_password(path: Path, what: str, expected: str = "the password") -> bytes:
     """Return the first line of a file, without the line end."""
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:
         raise ConfigError(f"{what}: {path} cannot be read: {error.strerror}") from None
     if not lines or not lines[0]:
-        raise ConfigError(f"{what}: {path} is empty; expected the password in its first line")
+        raise ConfigError(f"{what}: {path} is empty; expected {expected} in its first line")
     return lines[0]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from leveret.broker.broker import DEFAULT_PAGE_ABOVE
 from leveret.broker.failures import Failures
-from leveret.broker.log import FULL
+from leveret.broker.log import AWAY, FULL
 from leveret.protocols.services import Services
 
 logger = logging.getLogger("leveret.server")
@@ -137,6 +137,8 @@ class Watch:
             reasons.append("disk")
         if self.broker.log.state == FULL:
             reasons.append("store full")
+        elif self.broker.log.state == AWAY:
+            reasons.append("store away")
         self.services.set_alarm(" and ".join(reasons))
 
     def _check_memory(self) -> None:

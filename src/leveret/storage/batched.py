@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from leveret.broker import metadata
 from leveret.broker.bodies import StoredBody, whole
 from leveret.broker.durations import Durations
+from leveret.broker.errors import StorageFailed
 from leveret.broker.log import FAILED, OK, CommitWaiter, Loaded, Located, Log, Recovery
 from leveret.broker.message import Entry
 from leveret.broker.queues.record_batches import RecordBatch
@@ -61,7 +62,7 @@ from leveret.storage.rows import (
 )
 from leveret.storage.spilling import Spills
 from leveret.storage.trimming import Trimmer
-from leveret.storage.worker import Worker
+from leveret.storage.worker import Store, Worker
 
 if TYPE_CHECKING:
     from leveret.broker.message import Message
@@ -750,6 +751,28 @@ class BatchedLog(Log):
                         trimmer.touch(row)
                 if not len(kept) % ADOPTED_AT_ONCE:
                     yield ADOPTED_AT_ONCE
+
+    def stop_worker(self) -> None:
+        """Complete what was submitted, and end the worker. Blocking. Raises `StorageFailed` if the worker has failed."""
+        worker = self._worker
+        self._worker = None
+        self._started = False
+        if worker is not None:
+            worker.close()
+            if worker.failure is not None:
+                raise StorageFailed(f"the log was not closed properly: {worker.failure}")
+
+    def write_rest(self, store: Store) -> None:
+        """Commit everything pending, after the worker has ended: nothing posts the completion of its last commit.
+
+        Raises `StoreFull` or `StoreBroken`.
+        """
+        self.abandon_slices()
+        while self.is_committing():
+            self.returned()
+        while self.pending():
+            store.commit(self.next_commit())
+            self.returned()
 
     def abandon_slices(self) -> None:
         """Publish no more large messages, and delete what was written of them. Called before the last commits."""

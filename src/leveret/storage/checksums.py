@@ -119,6 +119,12 @@ class Checksums:
         if self._has_sums(row_id, index, "index") and _TRAILER.unpack_from(index, len(index) - 8)[0] != crc32(data):
             raise RowDamaged("the checksum of its data is wrong")
 
+    def check_row(self, row_id: int, settled: bytes, index: bytes, data: bytes) -> None:
+        """Raise `RowDamaged` if a column of a row is damaged."""
+        self.check_settled(row_id, settled)
+        self.check_index(row_id, len(settled), index, len(data))
+        self.check_data(row_id, index, data)
+
     def check_chunk(self, chunk_id: int, column: object, found: object) -> None:
         """Raise `RowDamaged` if a chunk of a large body is damaged."""
         data = blob("data", column)

@@ -20,6 +20,7 @@ from leveret.broker.log import Log, RowIndex
 from leveret.storage.checksums import Checksums
 from leveret.storage.recovery import Breaks, Rebuilder, Rebuilt
 from leveret.storage.rows import SLOT_BITS, SLOT_MASK
+from leveret.storage.verification import Connection
 
 if TYPE_CHECKING:
     from leveret.storage.sqlite import SqliteLog
@@ -44,11 +45,17 @@ class _Stopped(Exception):
 class RowScan:
     """Reads the rows below the ids of new ones in two passes, and rebuilds them in memory.
 
-    `breaks` is for a scan in a thread beside the event loop.
+    `breaks` is for a scan in a thread beside the event loop, `slice_rows` for a database that returns slices whole.
     """
 
     def __init__(
-        self, connection: sqlite3.Connection, checksums: Checksums, log: Log, rebuilt: Rebuilt, breaks: Breaks | None = None
+        self,
+        connection: Connection,
+        checksums: Checksums,
+        log: Log,
+        rebuilt: Rebuilt,
+        breaks: Breaks | None = None,
+        slice_rows: int = SLICE_ROWS,
     ) -> None:
         self._connection = connection
         self._checksums = checksums
@@ -56,12 +63,13 @@ class RowScan:
         self._breaks = breaks if breaks is not None else Breaks(wanted=False)
         self._rebuilder = Rebuilder(log, self._breaks)
         self._first = self._last = 0
+        self._slice_rows = slice_rows
         self._passes = 0
         self._reached = 0
         self.stopped = False
 
     def run(self) -> None:
-        """Read the rows. Raises one of `MALFORMED` if they are damaged, or `sqlite3.Error`."""
+        """Read the rows. Raises one of `MALFORMED` if they are damaged, or an error of the database."""
         execute = self._connection.execute
         rebuilt = self._rebuilt
         rebuilder = self._rebuilder
@@ -90,7 +98,7 @@ class RowScan:
         while True:
             before = last
             size = 0
-            cursor = self._connection.execute(query, (last, self._rebuilt.next_row, SLICE_ROWS))
+            cursor = self._connection.execute(query, (last, self._rebuilt.next_row, self._slice_rows))
             for row in cursor:
                 yield row
                 last = self._reached = row[0]

@@ -8,31 +8,67 @@ from typing import Final
 
 from leveret.broker.errors import StorageFailed
 from leveret.broker.log import Log
+from leveret.storage.batched import BatchedLog
+from leveret.storage.cluster import ClusterSettings
 from leveret.storage.memory import MemoryLog
 from leveret.storage.salvage import NOTHING_LOST, Salvage
 from leveret.storage.spool import FileSpool
 from leveret.storage.sqlite import RESERVE_BYTES, SqliteLog
 
-# The durable log, and the log that deep queues page out to, or None if paging would free no memory. Created from the data
-# directory, `storage.synchronous` in upper case, and in bytes `storage.reserve` and `limits.disk_free`.
+# The durable log, and the log that deep queues page out to, or None if paging would free no memory.
 Logs = tuple[Log, Log | None]
+# Created from the data directory, `storage.synchronous` in upper case, in bytes `storage.reserve` and `limits.disk_free`,
+# the accepted losses, and the place in PostgreSQL.
+Make = Callable[[Path, str, int, int, Salvage, ClusterSettings | None], Logs]
 
 
-def _make_sqlite(path: Path, synchronous: str, reserve: int, disk_free: int, salvage: Salvage) -> Logs:
-    log = SqliteLog(path, synchronous=synchronous, reserve_bytes=reserve, salvage=salvage)
+def _make_sqlite(
+    path: Path, synchronous: str, reserve: int, disk_free: int, salvage: Salvage, cluster: ClusterSettings | None
+) -> Logs:
+    return _with_overflow(
+        SqliteLog(path, synchronous=synchronous, reserve_bytes=reserve, salvage=salvage), path, reserve, disk_free
+    )
+
+
+def _make_postgresql(
+    path: Path, synchronous: str, reserve: int, disk_free: int, salvage: Salvage, cluster: ClusterSettings | None
+) -> Logs:
+    if cluster is None:
+        raise StorageFailed("'storage.engine' is 'postgresql' without 'storage.dsn' or 'storage.dsn_file'")
+    if salvage.drop_damaged:
+        raise StorageFailed("--drop-damaged is not for 'storage.engine' 'postgresql'; restore the database from a backup")
+    database = path / "log-0.sqlite"
+    if database.exists():
+        raise StorageFailed(
+            f"the data directory {path} has a log in SQLite ({database.name}), which 'storage.engine' 'postgresql' does not"
+            " read; choose another data directory with --data-dir"
+        )
+    try:
+        # Imported here because only this engine needs the extra `cluster`.
+        from leveret.storage.postgres import PostgresLog
+    except ImportError as error:
+        raise StorageFailed(
+            f"'storage.engine' 'postgresql' needs the extra `cluster` (pip install \"leveret[cluster]\"): {error}"
+        ) from None
+    return _with_overflow(PostgresLog(cluster, salvage=salvage), path, reserve, disk_free)
+
+
+def _with_overflow(log: BatchedLog, path: Path, reserve: int, disk_free: int) -> Logs:
     overflow = SqliteLog(path, durable=False)
     # Incoming large bodies are refused before the disk is so full that all publishers have to wait.
     log.spool = overflow.spool = FileSpool(path, disk_free, 2 * reserve)
     return log, overflow
 
 
+POSTGRESQL: Final = "postgresql"
 SQLITE: Final = "sqlite"
 # Keeps nothing across a restart, and needs no data directory.
 MEMORY: Final = "memory"
 
-ENGINES: dict[str, Callable[[Path, str, int, int, Salvage], Logs]] = {
+ENGINES: dict[str, Make] = {
     SQLITE: _make_sqlite,
-    MEMORY: lambda path, synchronous, reserve, disk_free, salvage: (MemoryLog(), None),
+    MEMORY: lambda path, synchronous, reserve, disk_free, salvage, cluster: (MemoryLog(), None),
+    POSTGRESQL: _make_postgresql,
 }
 
 
@@ -44,12 +80,13 @@ def make_logs(
     reserve: int = RESERVE_BYTES,
     disk_free: int = 0,
     salvage: Salvage = NOTHING_LOST,
+    cluster: ClusterSettings | None = None,
 ) -> Logs:
-    """Create the logs of an engine in the directory `path`. `salvage` has the accepted losses.
+    """Create the logs of an engine in the directory `path`, or in `cluster`. `salvage` has the accepted losses.
 
     Raises `StorageFailed` for an unknown engine.
     """
     make = ENGINES.get(engine)
     if make is None:
         raise StorageFailed(f"storage engine {engine!r} does not exist; expected one of {', '.join(sorted(ENGINES))}")
-    return make(path, synchronous, reserve, disk_free, salvage)
+    return make(path, synchronous, reserve, disk_free, salvage, cluster)

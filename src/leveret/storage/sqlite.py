@@ -169,23 +169,11 @@ class SqliteLog(BatchedLog):
         store = self._store
         if store is None:
             return
-        worker = self._worker
-        self._worker = None
-        self._started = False
-        if worker is not None:
-            worker.close()
-            if worker.failure is not None:
-                raise StorageFailed(f"the log was not closed properly: {worker.failure}")
+        self.stop_worker()
         if self.state == FAILED:
             return
         try:
-            # The worker has ended, so nothing posts the completion of its last commit.
-            self.abandon_slices()
-            while self.is_committing():
-                self.returned()
-            while self.pending():
-                store.commit(self.next_commit())
-                self.returned()
+            self.write_rest(store)
             if self._row_index is None or self._clean:
                 store.finish(self.last_commit())
             else:

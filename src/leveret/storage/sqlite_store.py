@@ -22,7 +22,7 @@ from leveret.broker import metadata
 from leveret.broker.errors import StorageFailed
 from leveret.broker.log import Log, Recovery
 from leveret.storage import disk
-from leveret.storage.batch import BodyPart, ChunkPart, Commit, CopyPlan, RowImage, copy_rows
+from leveret.storage.batch import Commit, RowImage
 from leveret.storage.checkpointer import Checkpointer
 from leveret.storage.checksums import Checksums, RowDamaged, chunk_sum, decode_text, definition_sum, number_sum, row_columns
 from leveret.storage.data_directory import LOCKS, Reserve
@@ -41,7 +41,7 @@ from leveret.storage.verification import (
     read_metadata,
     read_state,
 )
-from leveret.storage.worker import StoreBroken, StoreFull
+from leveret.storage.worker import StoreBroken, StoreFull, chunk_bytes, copied_row
 
 logger = logging.getLogger("leveret.storage")
 
@@ -105,14 +105,6 @@ def _set_state(connection: sqlite3.Connection, name: str, value: int) -> None:
 def _explain(error: sqlite3.Error) -> str:
     name = getattr(error, "sqlite_errorname", None)
     return f"{error} ({name})" if name else str(error)
-
-
-def _joined(parts: list[ChunkPart]) -> bytes:
-    """Return the bytes of a chunk row. Raises `StoreBroken` if a body cannot be read."""
-    try:
-        return b"".join([part.read() if isinstance(part, BodyPart) else part for part in parts])
-    except OSError as error:
-        raise StoreBroken(f"a large body cannot be read back: {error}") from None
 
 
 class SqliteStore:
@@ -538,9 +530,9 @@ class SqliteStore:
         for image in images:
             self._insert(image)
         for plan in commit.copies:
-            self._copy(plan)
+            self._insert(copied_row(plan, self._fetch_row))
         for chunk_id, pieces in commit.chunks:
-            chunk = _joined(pieces)
+            chunk = chunk_bytes(pieces)
             execute("INSERT INTO chunk VALUES (?, ?, ?)", (chunk_id, chunk, chunk_sum(chunk_id, chunk)))
             self._wal_pages += 260
         for first, last in commit.dead_chunks:
@@ -568,15 +560,6 @@ class SqliteStore:
         self._wal_pages += len(data) // PAGE_BYTES + 3
         self._connection.execute(_INSERT, (image.id, settled, index, data))
 
-    def _copy(self, plan: CopyPlan) -> None:
-        columns: list[tuple[bytes, bytes, bytes]] = []
-        for source in plan.sources:
-            row = self._fetch_row(source.id)
-            if row is None:
-                raise StoreBroken(f"row {source.id} of the log is missing")
-            columns.append(row)
-        self._insert(copy_rows(plan, columns))
-
     # Reading
 
     def read_row(self, row_id: int) -> tuple[bytes, bytes] | None:
@@ -595,9 +578,7 @@ class SqliteStore:
             return None
         settled, index, data = row
         try:
-            self.checksums.check_settled(row_id, settled)
-            self.checksums.check_index(row_id, len(settled), index, len(data))
-            self.checksums.check_data(row_id, index, data)
+            self.checksums.check_row(row_id, settled, index, data)
         except (RowDamaged, TypeError, struct.error) as error:
             raise self._damaged_row(row_id, error) from None
         return row

@@ -10,8 +10,8 @@ import contextlib
 import sqlite3
 import struct
 from array import array
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -49,6 +49,13 @@ ENTRY: Final = "entry"
 _GAP: Final = 1_000_000
 
 
+class Connection(Protocol):
+    """A connection to the database of a log, of any engine. Parameters are written as `?`."""
+
+    def execute(self, query: str, parameters: Sequence[Any] = (), /) -> Any:
+        """Return a cursor over the rows that a query finds."""
+
+
 def read_state(connection: sqlite3.Connection) -> Iterator[tuple[str, int]]:
     """Yield the facts about a log. Raises `ValueError` for one that is damaged or missing."""
     missing = set(STATE)
@@ -62,7 +69,7 @@ def read_state(connection: sqlite3.Connection) -> Iterator[tuple[str, int]]:
         raise ValueError(f"the fact '{min(missing)}' is missing")
 
 
-def read_metadata(connection: sqlite3.Connection) -> Iterator[tuple[str, bytes, bytes]]:
+def read_metadata(connection: Connection) -> Iterator[tuple[str, bytes, bytes]]:
     """Yield kind, key and value of each definition. Raises `ValueError` for one that is damaged."""
     for kind, key, value, found in connection.execute("SELECT kind, key, value, crc FROM metadata"):
         fault = _definition_fault(kind, key, value, found)
@@ -71,7 +78,7 @@ def read_metadata(connection: sqlite3.Connection) -> Iterator[tuple[str, bytes, 
         yield kind, key, value
 
 
-def read_marks(connection: sqlite3.Connection) -> Iterator[tuple[int, int]]:
+def read_marks(connection: Connection) -> Iterator[tuple[int, int]]:
     """Yield pairs of queue id and highest sequence number. Raises `ValueError` for one that is damaged."""
     for queue, seq, found in connection.execute("SELECT queue, seq, crc FROM mark"):
         fault = _number_fault(f"mark {queue}", seq, found)

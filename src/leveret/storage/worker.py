@@ -11,12 +11,13 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from leveret.broker.bodies import Spool
 from leveret.broker.durations import Durations
 from leveret.broker.log import FAILED, FULL, OK
-from leveret.storage.batch import Commit
+from leveret.storage.batch import BodyPart, ChunkPart, Commit, CopyPlan, RowImage, copy_rows
 from leveret.storage.loading import ReadPlan, RowReader
 
 if TYPE_CHECKING:
@@ -41,6 +42,29 @@ class StoreFull(Exception):
 
 class StoreBroken(Exception):
     """The store can no longer be trusted, because of an I/O error or a damaged file."""
+
+
+class StoreFenced(StoreBroken):
+    """Another broker owns the store: this one can commit nothing any more."""
+
+
+def chunk_bytes(parts: list[ChunkPart]) -> bytes:
+    """Return the bytes of a chunk row. Raises `StoreBroken` if a body cannot be read."""
+    try:
+        return b"".join([part.read() if isinstance(part, BodyPart) else part for part in parts])
+    except OSError as error:
+        raise StoreBroken(f"a large body cannot be read back: {error}") from None
+
+
+def copied_row(plan: CopyPlan, fetch: Callable[[int], tuple[bytes, bytes, bytes] | None]) -> RowImage:
+    """Build the row of a plan; `fetch` returns the columns of a row. Raises `StoreBroken` if one is missing."""
+    columns: list[tuple[bytes, bytes, bytes]] = []
+    for source in plan.sources:
+        row = fetch(source.id)
+        if row is None:
+            raise StoreBroken(f"row {source.id} of the log is missing")
+        columns.append(row)
+    return copy_rows(plan, columns)
 
 
 class Store(Protocol):
@@ -95,7 +119,8 @@ class Worker:
         self._log = log
         self._store = store
         self._post = post
-        self._jobs: queue.SimpleQueue[Commit | ReadPlan | None] = queue.SimpleQueue()
+        # Each adds a job for the thread, or runs in it.
+        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._commits: deque[Commit] = deque()
         self._loads: deque[ReadPlan] = deque()
         self._readers: OrderedDict[int, RowReader] = OrderedDict()
@@ -114,14 +139,14 @@ class Worker:
     # Called on the event loop
 
     def submit(self, commit: Commit) -> None:
-        self._jobs.put(commit)
+        self._jobs.put(partial(self._commits.append, commit))
 
     def read(self, plan: ReadPlan) -> None:
-        self._jobs.put(plan)
+        self._jobs.put(partial(self._loads.append, plan))
 
     def close(self) -> None:
         """Complete submitted jobs and end the thread. Blocking. `failure` has the reason of a failure."""
-        self._jobs.put(None)
+        self._jobs.put(self._end)
         self._committer.join()
 
     def statistics(self) -> dict[str, int]:
@@ -129,12 +154,15 @@ class Worker:
 
     # The thread
 
+    def _end(self) -> None:
+        self._closing = True
+
     def _run(self) -> None:
         try:
             self._work()
         except Exception as error:  # after any error, nothing may be confirmed
             self.failure = error
-            self._set_state(FAILED, str(error) or type(error).__name__)
+            self.set_state(FAILED, str(error) or type(error).__name__)
 
     def _work(self) -> None:
         pause: float | None = None
@@ -167,7 +195,7 @@ class Worker:
         try:
             return bool(work())
         except StoreFull as error:
-            self._set_state(FULL, str(error))
+            self.set_state(FULL, str(error))
             return False
 
     def _take(self, timeout: float | None) -> None:
@@ -175,12 +203,7 @@ class Worker:
         try:
             job = self._jobs.get(timeout=timeout) if timeout != 0.0 else self._jobs.get_nowait()
             while True:
-                if job is None:
-                    self._closing = True
-                elif isinstance(job, Commit):
-                    self._commits.append(job)
-                else:
-                    self._loads.append(job)
+                job()
                 job = self._jobs.get_nowait()
         except queue.Empty:
             pass
@@ -193,7 +216,7 @@ class Worker:
                 self._store.commit(commit)
                 break
             except StoreFull as error:
-                self._set_state(FULL, str(error))
+                self.set_state(FULL, str(error))
                 if not delay:
                     self._store.make_room()
                     delay = _FIRST_DELAY
@@ -227,9 +250,10 @@ class Worker:
 
     def _check_space(self) -> None:
         reason = self._store.space(self._log.pending_bytes)
-        self._set_state(FULL if reason else OK, reason)
+        self.set_state(FULL if reason else OK, reason)
 
-    def _set_state(self, state: str, reason: str) -> None:
+    def set_state(self, state: str, reason: str) -> None:
+        """Pass a change of the state on to the log."""
         if state == self._state and (state != FULL or reason == self._reason):
             return
         self._state = state

@@ -41,7 +41,7 @@ class Health(Reply, kw_only=True):
 
     Attributes:
         alarm: The reason why publishers are blocked, or "".
-        state: The state of the log: `ok`, `full` or `failed`.
+        state: The state of the log: `ok`, `full`, `away` or `failed`.
         reason: The reason for another state than `ok`.
         max_connections: The maximum number of connections; 0 is unlimited.
         unindexed_queues: Queues whose messages are still being indexed after a start.

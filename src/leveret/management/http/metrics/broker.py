@@ -21,7 +21,7 @@ from prometheus_client.core import (
 from prometheus_client.utils import floatToGoString
 
 from leveret.broker.durations import BOUNDS
-from leveret.broker.log import FAILED, FULL, OK
+from leveret.broker.log import AWAY, FAILED, FULL, OK
 from leveret.management.http.cache import Cache, open_files
 from leveret.management.http.control import Row
 from leveret.management.http.deliveries import Deliveries
@@ -448,6 +448,6 @@ def _own(cache: Cache) -> Iterator[Metric]:
         f"{OWN_PREFIX}overflow_bytes", "Bytes of paged-out transient messages", cache.process["overflow"]
     )
     state = GaugeMetricFamily(f"{OWN_PREFIX}log_state", "State of the log", labels=("state",))
-    for name in (OK, FULL, FAILED):
+    for name in (OK, FULL, AWAY, FAILED):
         state.add_metric((name,), log["state"] == name)
     yield state

@@ -1,0 +1,92 @@
+"""The PostgreSQL engine: a log in tables of a server, which survives the machine of the broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from leveret.broker.errors import StorageFailed
+from leveret.broker.log import FAILED, Recovery
+from leveret.storage.batched import BatchedLog
+from leveret.storage.cluster import ClusterSettings
+from leveret.storage.postgres_store import BEATS, OwnerWorker, PostgresStore
+from leveret.storage.salvage import NOTHING_LOST, Salvage
+from leveret.storage.worker import StoreBroken, StoreFull
+
+
+class PostgresLog(BatchedLog):
+    """A log in PostgreSQL.
+
+    settings  the place of the log
+    salvage   the losses that the operator accepts for this start
+    """
+
+    def __init__(self, settings: ClusterSettings, *, shard: int = 0, salvage: Salvage = NOTHING_LOST) -> None:
+        super().__init__(shard)
+        self._settings = settings
+        self._salvage = salvage
+        self._store: PostgresStore | None = None
+
+    def open(self, index_later: bool = False) -> Recovery:
+        """Connect, create or join the schema, become the owner of the shard, and recover its log. Blocking.
+
+        Raises `StorageFailed`, with the remedy, if the server cannot be used, or another broker owns the shard.
+        """
+        self._store = PostgresStore(self._settings, self.shard, self._salvage)
+        try:
+            rebuilt = self._store.recover(self)
+        except BaseException:
+            self._release()
+            raise
+        return self.adopt(rebuilt)
+
+    def start(
+        self, post: Callable[[Callable[[], None]], None], when_idle: Callable[[Callable[[], None]], None] | None = None
+    ) -> None:
+        store = self._store
+        assert store is not None, "the log is not open"
+        self._when_idle = when_idle
+        store.stop_keeper()
+        worker = OwnerWorker(self, store, post, self._settings.lease / BEATS)
+        store.on_state = worker.set_state
+        self._worker = worker
+        self._started = True
+
+    def changed(self, state: str, reason: str) -> None:
+        if state == FAILED and self._store is not None:
+            self.may_reopen = not self._store.refused
+        super().changed(state, reason)
+
+    def describe(self) -> str:
+        return "" if self._store is None else self._store.describe()
+
+    def close(self) -> None:
+        """Commit pending records, and release the shard. Blocking.
+
+        Raises `StorageFailed` if that fails; the connection is closed in any case.
+        """
+        self.complete_batch()
+        try:
+            self._end()
+        finally:
+            self._release()
+
+    def _end(self) -> None:
+        store = self._store
+        if store is None:
+            return
+        store.stop_waiting()
+        self.stop_worker()
+        if self.state == FAILED:
+            return
+        try:
+            self.write_rest(store)
+            store.finish(self.last_commit())
+        except (StoreFull, StoreBroken) as error:
+            raise StorageFailed(f"the log was not closed properly: {error}") from None
+
+    def _release(self) -> None:
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+        if self.spool is not None:
+            self.spool.close()

@@ -1,0 +1,236 @@
+"""Connections of the PostgreSQL engine, and what a server must be like to be trusted with messages."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import psycopg
+from psycopg import pq
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from leveret.storage.cluster import ClusterSettings
+from leveret.storage.postgres_schema import BIGINT, BYTEA, TEXT, Statement
+from leveret.storage.worker import StoreBroken, StoreFull
+
+MIN_VERSION: Final = 150000
+
+# Of the connection, unless the address has them: a server that is gone is noticed within seconds.
+_DEFAULTS: Final = {
+    "application_name": "leveret",
+    "connect_timeout": 2,
+    "keepalives_idle": 1,
+    "keepalives_interval": 1,
+    "keepalives_count": 2,
+    "tcp_user_timeout": 2000,
+}
+# Of the session: the same from the server's side. The statements use the primary keys, whatever the statistics say, and
+# are planned once.
+_SETTINGS: Final = (
+    "SET tcp_keepalives_idle = 1; SET tcp_keepalives_interval = 1; SET tcp_keepalives_count = 2;"
+    " SET tcp_user_timeout = 2000; SET idle_in_transaction_session_timeout = 2000;"
+    " SET statement_timeout = 0; SET lock_timeout = 0; SET default_transaction_isolation = 'read committed';"
+    " SET enable_seqscan = off; SET plan_cache_mode = force_generic_plan; SET jit = off; SET client_min_messages = warning;"
+    " SET search_path = {schema}"
+)
+_FACTS: Final = (
+    "SELECT current_setting('server_version_num')::int, current_setting('server_version'), pg_is_in_recovery(),"
+    " current_setting('fsync'), current_setting('synchronous_commit'), current_setting('synchronous_standby_names'),"
+    " (SELECT system_identifier FROM pg_control_system()), current_setting('default_transaction_read_only')"
+)
+# The timeline, which each promotion of a standby raises.
+_TIMELINE: Final = "SELECT ('x' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8))::bit(32)::int"
+
+_DISK_FULL: Final = "53100"
+_WAIT_CANCELLED: Final = "01000"
+# Errors that say nothing about the statement: connection failures, shutdowns, cancelled queries, too few resources, a
+# server that has become a standby, conflicts.
+_LOST_CLASSES: Final = ("", "08", "40", "53", "57")
+_LOST: Final = ("25006", "55P03")
+LOCK_NOT_AVAILABLE: Final = "55P03"
+
+_BINARY: Final = 1
+_bigint: Final = struct.Struct(">q")
+_length: Final = struct.Struct(">i")
+_array: Final = struct.Struct(">iiiii")
+_empty_array: Final = struct.Struct(">iii")
+
+
+class StoreLost(Exception):
+    """The connection is gone, and what became of the statement is unknown."""
+
+
+class Unfit(Exception):
+    """A server that must not be used, as it is now."""
+
+
+def bigint(value: int) -> bytes:
+    """Encode a parameter of type `bigint`."""
+    return _bigint.pack(value)
+
+
+def _encode_array(element: int, items: Sequence[bytes]) -> bytes:
+    if not items:
+        return _empty_array.pack(0, 0, element)
+    parts = [_array.pack(1, 0, element, len(items), 1)]
+    for item in items:
+        parts.append(_length.pack(len(item)))
+        parts.append(item)
+    return b"".join(parts)
+
+
+def bigints(values: Iterable[int]) -> bytes:
+    """Encode a parameter of type `bigint[]`."""
+    return _encode_array(BIGINT, [_bigint.pack(value) for value in values])
+
+
+def byteas(values: Sequence[bytes]) -> bytes:
+    """Encode a parameter of type `bytea[]`."""
+    return _encode_array(BYTEA, values)
+
+
+def texts(values: Iterable[str]) -> bytes:
+    """Encode a parameter of type `text[]`."""
+    return _encode_array(TEXT, [value.encode() for value in values])
+
+
+def read_bigint(value: bytes | None) -> int:
+    """Decode a result of type `bigint`."""
+    assert value is not None
+    number: int = _bigint.unpack(value)[0]
+    return number
+
+
+class Facts:
+    """A server, as it says itself.
+
+    system     the identifier of its cluster, which it shares with its standbys
+    timeline   the number of the timeline
+    standbys   `synchronous_standby_names`
+    """
+
+    __slots__ = ("standbys", "system", "timeline", "version")
+
+    def __init__(self, version: str, system: int, timeline: int, standbys: str) -> None:
+        self.version = version
+        self.system = system
+        self.timeline = timeline
+        self.standbys = standbys
+
+
+class Session:
+    """A connection with prepared statements, used by one thread.
+
+    Args:
+        settings: The address of the server, and whether it may be without standbys.
+        schema: The schema that `execute` looks for tables in.
+        known: The server as it was before, if the log is open.
+
+    Attributes:
+        facts: The server.
+        warned: Whether the last statement warned that it did not wait for a standby.
+
+    Raises:
+        psycopg.Error: The server does not accept a connection.
+        Unfit: The server must not be used.
+    """
+
+    def __init__(self, settings: ClusterSettings, schema: str, known: Facts | None = None) -> None:
+        address: dict[str, Any] = {**_DEFAULTS, **conninfo_to_dict(settings.dsn)}
+        self._connection = psycopg.connect(make_conninfo("", **address), autocommit=True)
+        self._pgconn = self._connection.pgconn
+        self.warned = False
+        self._connection.add_notice_handler(self._notice)
+        # Prepares nothing by itself.
+        self._connection.prepare_threshold = None
+        try:
+            self.facts = self._check(settings, known)
+            self._connection.execute(_SETTINGS.format(schema=schema).encode())
+        except BaseException:
+            self.close()
+            raise
+
+    def _check(self, settings: ClusterSettings, known: Facts | None) -> Facts:
+        """Return what the server is. Raises `Unfit` if it must not be used."""
+        row = self._connection.execute(_FACTS).fetchone()
+        assert row is not None
+        number, version, standby, fsync, synchronous, standbys, system, read_only = row
+        if number < MIN_VERSION:
+            raise Unfit(f"PostgreSQL {version} is too old; Leveret needs PostgreSQL 15 or later")
+        if known is not None and system != known.system:
+            raise Unfit(f"the server is another one: its system identifier is {system}; expected {known.system}")
+        if standby or read_only == "on":
+            raise Unfit("the server is a standby or read-only; connect to the primary (target_session_attrs=read-write)")
+        if fsync != "on":
+            raise Unfit("the server has fsync = off, which loses confirmed messages; set fsync = on")
+        if not standbys and not settings.unreplicated:
+            raise Unfit(
+                "the server has no synchronous standby (synchronous_standby_names is empty), so that messages are on one"
+                " disk; add a standby, or accept that with 'cluster.unreplicated' = true"
+            )
+        found = self._connection.execute(_TIMELINE).fetchone()
+        assert found is not None
+        timeline: int = found[0]
+        if known is not None and timeline < known.timeline:
+            raise Unfit(
+                f"the server is on timeline {timeline}, and a standby was promoted to timeline {known.timeline} since: it"
+                " is an old primary"
+            )
+        if synchronous != "remote_apply":
+            # Whatever the defaults of the user or the database are.
+            self._connection.execute("SET synchronous_commit = on")
+        return Facts(version, system, timeline, standbys)
+
+    def _notice(self, diagnostic: psycopg.errors.Diagnostic) -> None:
+        if diagnostic.sqlstate == _WAIT_CANCELLED:
+            self.warned = True
+
+    def prepare(self, statements: Iterable[Statement]) -> None:
+        """Prepare statements. Raises like `run`."""
+        for statement in statements:
+            self._checked(self._pgconn.prepare(statement.name, statement.text, statement.types))
+
+    def run(self, statement: Statement, *values: bytes) -> pq.abc.PGresult:
+        """Run a prepared statement with encoded parameters; its results are binary, too.
+
+        Raises `StoreLost`, `StoreFull` or `StoreBroken`.
+        """
+        self.warned = False
+        try:
+            result = self._pgconn.exec_prepared(statement.name, values, statement.formats, _BINARY)
+        except psycopg.Error as error:
+            raise StoreLost(str(error)) from None
+        return self._checked(result)
+
+    def _checked(self, result: pq.abc.PGresult) -> pq.abc.PGresult:
+        if result.status in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK):
+            return result
+        state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
+        message = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or result.error_message
+        raise translated(state, message.decode("utf-8", "replace"))
+
+    def execute(self, query: str, parameters: Sequence[Any] = ()) -> psycopg.Cursor[Any]:
+        """Run a query whose parameters are written as `?`, off the hot path. Raises `psycopg.Error`."""
+        return self._connection.execute(query.replace("?", "%s").encode(), parameters, binary=True)
+
+    def execute_script(self, script: str) -> None:
+        """Run several statements in one transaction. Raises `psycopg.Error`."""
+        with self._connection.transaction():
+            self._connection.execute(script.encode())
+
+    def close(self) -> None:
+        """Close the connection. Never raises."""
+        with contextlib.suppress(psycopg.Error):
+            self._connection.close()
+
+
+def translated(state: str, message: str) -> StoreLost | StoreFull | StoreBroken:
+    """Return the exception for an error of the server with this SQLSTATE."""
+    text = " ".join(message.split())
+    if state == _DISK_FULL:
+        return StoreFull(f"no space is left for PostgreSQL: {text}")
+    if state[:2] in _LOST_CLASSES or state in _LOST:
+        return StoreLost(text or "the connection is closed")
+    return StoreBroken(f"PostgreSQL: {text} (SQLSTATE {state})")

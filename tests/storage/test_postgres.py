@@ -1,0 +1,435 @@
+"""The PostgreSQL engine: ownership, lost connections, and servers that must not be used."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leveret.broker.errors import StorageFailed
+from leveret.broker.log import AWAY, FAILED, FULL, OK, Log
+from leveret.broker.message import Entry
+from leveret.storage.registry import make_logs
+from leveret.storage.salvage import Salvage
+from tests.storage.harness import FakeQueue, Harness, Waiter, content, postgres_log
+from tests.storage.test_model import LogMachine
+from tests.support.broker import Broker
+from tests.support.examples import examples
+from tests.support.postgres import PostgresServer, execute, require_postgres, shared_server
+from tests.support.proxy import Proxy
+
+TERMINATE = (
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+    " WHERE application_name = 'leveret' AND datname = current_database()"
+)
+
+
+@pytest.fixture
+def server() -> PostgresServer:
+    require_postgres()
+    return shared_server()
+
+
+@pytest.fixture
+def dsn(server: PostgresServer) -> str:
+    return server.database()
+
+
+@pytest.fixture
+def proxy(server: PostgresServer) -> Iterator[Proxy]:
+    proxy = Proxy(Broker(server.host, server.port))
+    yield proxy
+    proxy.stop()
+
+
+def through(proxy: Proxy, dsn: str) -> str:
+    """Return the address of a database behind a proxy."""
+    return dsn.replace(f":{proxy.broker.port}/", f":{proxy.port}/")
+
+
+def states_of(log: Log) -> list[str]:
+    """Return the list that gets each new state of a log."""
+    states: list[str] = []
+    log.on_state = lambda: states.append(log.state)
+    return states
+
+
+def wait_for_failure(harness: Harness) -> str:
+    """Wait until the log has failed for good, and return why."""
+    harness.loop.run_until(lambda: harness.log.state == FAILED)
+    assert not harness.log.may_reopen
+    with pytest.raises(StorageFailed, match="not closed properly"):
+        harness.log.close()
+    return harness.log.reason
+
+
+def elsewhere(harness: Harness, call: Callable[[], Any]) -> Any:
+    """Run a blocking call in a thread while the event loop of a log runs."""
+    with ThreadPoolExecutor(1) as threads:
+        future = threads.submit(call)
+        future.add_done_callback(lambda _: harness.loop.post(lambda: None))
+        harness.loop.run_until(future.done)
+        return future.result()
+
+
+# Ownership
+
+
+def test_a_second_broker_is_refused_while_the_owner_lives(dsn: str) -> None:
+    harness = Harness(lambda: postgres_log(dsn, node="one"))
+    # Without a commit: the owner's signs of life are enough.
+    with pytest.raises(StorageFailed, match=r"shard 0 in PostgreSQL is owned by node 'one', which is alive"):
+        elsewhere(harness, postgres_log(dsn, node="two").open)
+    harness.publish(FakeQueue(1), b"goes on")
+    harness.commit()
+    harness.log.close()
+
+
+def test_a_released_shard_is_claimed_without_waiting(dsn: str) -> None:
+    # A lease that no test would survive.
+    harness = Harness(lambda: postgres_log(dsn, lease=10_000))
+    assert harness.reopen().clean
+    harness.log.close()
+
+
+def test_a_broker_whose_event_loop_hangs_loses_the_shard(dsn: str) -> None:
+    old = Harness(lambda: postgres_log(dsn, node="old"))
+    queue = FakeQueue(1)
+    old.publish(queue, b"confirmed")
+    old.commit()
+    new = Harness(lambda: postgres_log(dsn, node="new"))
+    assert not new.recovery.clean
+    assert new.bodies(1) == [b"confirmed"]
+    old.publish(queue, b"late")
+    waiter = Waiter(old.log)
+    old.log.flush()
+    assert "node 'new' has taken over shard 0 (epoch 2; this broker had 1)" in wait_for_failure(old)
+    assert not waiter.batches
+    new.reopen()
+    assert new.bodies(1) == [b"confirmed"]
+    new.log.close()
+
+
+def test_an_idle_broker_notices_that_it_was_taken_over(dsn: str) -> None:
+    old = Harness(lambda: postgres_log(dsn, node="old"))
+    new = Harness(lambda: postgres_log(dsn, node="new"))
+    assert "node 'new' has taken over" in wait_for_failure(old)
+    new.log.close()
+
+
+def test_a_large_body_of_a_broker_that_was_taken_over_leaves_nothing_behind(dsn: str) -> None:
+    old = Harness(lambda: postgres_log(dsn, node="old"))
+    new = Harness(lambda: postgres_log(dsn, node="new"))
+    old.publish(FakeQueue(1), b"x" * 3_000_000)
+    Waiter(old.log)
+    old.log.flush()
+    wait_for_failure(old)
+    assert execute(dsn, "SELECT count(*) FROM leveret_s0.chunk") == [(0,)]
+    new.log.close()
+
+
+def test_brokers_create_the_schema_at_the_same_time(dsn: str) -> None:
+    def open_log(number: int) -> str:
+        log = postgres_log(dsn, node=str(number))
+        try:
+            log.open()
+        except StorageFailed as error:
+            return str(error)
+        log.close()
+        return ""
+
+    with ThreadPoolExecutor(4) as threads:
+        errors = list(threads.map(open_log, range(4)))
+    assert "" in errors
+    assert all(not error or "node" in error for error in errors), errors
+
+
+def test_orphaned_chunks_are_deleted(dsn: str) -> None:
+    harness = Harness(lambda: postgres_log(dsn))
+    execute(dsn, "INSERT INTO leveret_s0.chunk SELECT id, '', 0 FROM generate_series(5, 150) id")
+    harness.reopen()
+    harness.publish(FakeQueue(1), b"x" * 1_500_000)
+    harness.commit()
+    harness.log.close()
+    assert execute(dsn, "SELECT id FROM leveret_s0.chunk ORDER BY id") == [(151,), (152,)]
+
+
+# Lost connections
+
+
+def publish_over(proxy: Proxy, dsn: str, lose: Callable[[Harness], object]) -> None:
+    """Publish while the connection is lost in some way: each message is confirmed and stored once."""
+    harness = Harness(lambda: postgres_log(through(proxy, dsn)))
+    states = states_of(harness.log)
+    queue = FakeQueue(1)
+    harness.publish(queue, b"before")
+    harness.commit()
+    lose(harness)
+    harness.publish(queue, b"meanwhile")
+    harness.commit()
+    harness.publish(queue, b"after")
+    harness.commit()
+    assert states == [AWAY, OK]
+    assert harness.log.statistics()["reconnects"] == 1
+    assert harness.reopen().clean
+    assert harness.bodies(1) == [b"before", b"meanwhile", b"after"]
+    harness.log.close()
+
+
+def test_a_connection_that_is_cut_before_a_commit(proxy: Proxy, dsn: str) -> None:
+    def lose(harness: Harness) -> None:
+        proxy.cut_at = b"meanwhile"
+
+    publish_over(proxy, dsn, lose)
+
+
+def test_a_connection_that_is_cut_after_a_commit(proxy: Proxy, dsn: str) -> None:
+    def lose(harness: Harness) -> None:
+        proxy.cut_answers = 1
+
+    publish_over(proxy, dsn, lose)
+
+
+def test_a_terminated_backend(proxy: Proxy, dsn: str) -> None:
+    publish_over(proxy, dsn, lambda harness: execute(dsn, TERMINATE))
+
+
+def test_a_commit_that_arrives_late_is_not_repeated(server: PostgresServer, proxy: Proxy, dsn: str) -> None:
+    """The broker connects again before the old connection's commit has been executed, which then waits for a lock."""
+    harness = Harness(lambda: postgres_log(through(proxy, dsn)))
+    queue = FakeQueue(1)
+    harness.publish(queue, b"before")
+    harness.commit()
+    import psycopg
+
+    with psycopg.connect(dsn) as blocker:
+        blocker.execute("SELECT FROM leveret.owner FOR UPDATE")
+        harness.publish(queue, b"late")
+        Waiter(harness.log)
+        harness.log.flush()
+        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+        while server.execute(waiting) != [(1,)]:
+            pass
+        proxy.cut()
+        # The broker's question waits behind its commit.
+        while server.execute(waiting) != [(2,)]:
+            pass
+        blocker.rollback()
+    harness.commit()
+    harness.reopen()
+    assert harness.bodies(1) == [b"before", b"late"]
+    harness.log.close()
+
+
+def test_rows_are_read_over_a_new_connection(dsn: str) -> None:
+    harness = Harness(lambda: postgres_log(dsn))
+    entries = harness.publish(FakeQueue(1), b"small", b"x" * 2_000_000)
+    harness.commit()
+    execute(dsn, TERMINATE)
+    assert [len(content(item.message)) for item in harness.load_entries(entries)] == [5, 2_000_000]
+    harness.log.close()
+
+
+def test_a_broker_stops_while_the_server_is_away(proxy: Proxy, dsn: str) -> None:
+    harness = Harness(lambda: postgres_log(through(proxy, dsn)))
+    proxy.stop()
+    harness.publish(FakeQueue(1), b"never confirmed")
+    waiter = Waiter(harness.log)
+    harness.log.flush()
+    harness.loop.run_until(lambda: harness.log.state == AWAY)
+    with pytest.raises(StorageFailed, match="the broker stops while PostgreSQL is away"):
+        harness.log.close()
+    assert not waiter.batches
+
+
+def test_lost_commits_are_refused_until_an_operator_accepts_them(dsn: str) -> None:
+    harness = Harness(lambda: postgres_log(dsn))
+    queue = FakeQueue(1)
+    for number in range(3):
+        harness.publish(queue, b"%d" % number)
+        harness.commit()
+    # As on a server that was restored, or a standby that was promoted too early.
+    execute(dsn, "UPDATE leveret.owner SET committed = committed - 2; DELETE FROM leveret_s0.log WHERE id > 1")
+    execute(dsn, TERMINATE)
+    why = "PostgreSQL has lost confirmed commits: shard 0 is at commit 1, and commit 3 of epoch 1 was confirmed"
+    assert wait_for_failure(harness) == why
+    with pytest.raises(StorageFailed, match=why + ".*--accept-missing"):
+        postgres_log(dsn).open()
+    harness = Harness(lambda: postgres_log(dsn, salvage=Salvage(accept_missing=True)))
+    assert harness.bodies(1) == [b"0"]
+    harness.log.close()
+    # Files that the lost part may refer to are kept.
+    harness.begin()
+    assert {kind for kind, _ in harness.recovery.metadata} == {"salvaged"}
+    harness.log.close()
+
+
+def test_a_lost_claim_is_a_lost_commit(dsn: str) -> None:
+    harness = Harness(lambda: postgres_log(dsn))
+    execute(dsn, "UPDATE leveret.owner SET epoch = 0")
+    execute(dsn, TERMINATE)
+    assert "has lost confirmed commits" in wait_for_failure(harness)
+
+
+# No space
+
+
+def test_publishers_wait_while_the_disk_of_the_server_is_full(dsn: str) -> None:
+    harness = Harness(lambda: postgres_log(dsn))
+    states = states_of(harness.log)
+    execute(
+        dsn,
+        "CREATE FUNCTION no_space() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN RAISE 'could not extend file: No space left on device' USING ERRCODE = '53100'; END $$",
+    )
+    execute(dsn, "CREATE TRIGGER no_space BEFORE INSERT ON leveret_s0.log EXECUTE FUNCTION no_space()")
+    harness.publish(FakeQueue(1), b"kept")
+    waiter = Waiter(harness.log)
+    harness.log.flush()
+    harness.loop.run_until(lambda: bool(states))
+    assert harness.log.reason == "no space is left for PostgreSQL: could not extend file: No space left on device"
+    # Its signs of life go on meanwhile.
+    with pytest.raises(StorageFailed, match="is alive"):
+        elsewhere(harness, postgres_log(dsn, node="two").open)
+    execute(dsn, "DROP TRIGGER no_space ON leveret_s0.log")
+    harness.loop.run_until(lambda: bool(waiter.batches) and harness.log.state == OK)
+    assert states == [FULL, OK]
+    harness.reopen()
+    assert harness.bodies(1) == [b"kept"]
+    harness.log.close()
+
+
+# Damage
+
+
+def test_damaged_rows_are_refused(dsn: str) -> None:
+    harness = Harness(lambda: postgres_log(dsn))
+    entries = harness.publish(FakeQueue(1), b"body")
+    harness.commit()
+    execute(dsn, "UPDATE leveret_s0.log SET data = set_byte(data, octet_length(data) - 1, 0)")
+    harness.log.load([entries[0].row.id], [entries[0].slot], lambda found: None)  # type: ignore[arg-type, union-attr]
+    harness.loop.run_until(lambda: harness.log.state == FAILED)
+    assert harness.log.reason == "row 1 of the log in PostgreSQL is damaged: the checksum of its data is wrong"
+    with pytest.raises(StorageFailed):
+        harness.log.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ("UPDATE leveret_s0.log SET entries = set_byte(entries, 30, 99)", "the checksum of its index is wrong"),
+        ("UPDATE leveret_s0.metadata SET value = 'other'", "the definition of kind .*key.* is damaged"),
+        ("UPDATE leveret_s0.mark SET seq = 2", "the highest sequence number of queue 1 is damaged"),
+    ],
+)
+def test_damage_is_found_at_the_start(dsn: str, change: str, what: str) -> None:
+    harness = Harness(lambda: postgres_log(dsn))
+    harness.publish(FakeQueue(1), b"body")
+    harness.log.put("kind", "key", b"value")
+    harness.commit()
+    harness.log.close()
+    execute(dsn, change)
+    with pytest.raises(StorageFailed, match=f"{what}.*restore the database from a backup"):
+        postgres_log(dsn).open()
+
+
+# What is refused
+
+
+def test_a_server_without_a_standby_needs_consent(dsn: str) -> None:
+    from leveret.storage.cluster import ClusterSettings
+    from leveret.storage.postgres import PostgresLog
+
+    with pytest.raises(StorageFailed, match=r"no synchronous standby .* accept that with 'cluster.unreplicated' = true"):
+        PostgresLog(ClusterSettings(dsn, "node", 0.6, False)).open()
+
+
+def test_a_newer_format_is_refused(dsn: str) -> None:
+    Harness(lambda: postgres_log(dsn)).log.close()
+    execute(dsn, "UPDATE leveret.cluster SET format = 2")
+    with pytest.raises(StorageFailed, match=r"has format version 2, and this version of Leveret reads 1"):
+        postgres_log(dsn).open()
+
+
+def test_a_user_who_may_not_create_the_schema_is_told_what_to_grant(server: PostgresServer, dsn: str) -> None:
+    execute(dsn, "CREATE ROLE visitor LOGIN")
+    with pytest.raises(StorageFailed, match=r"may not create a schema.*grant it CREATE on the database"):
+        postgres_log(dsn.replace("leveret@", "visitor@")).open()
+    execute(dsn, "DROP ROLE visitor")
+
+
+def test_errors_do_not_show_the_password(server: PostgresServer) -> None:
+    for dsn in ("postgresql://u:secr%zzet@h/d", f"postgresql://leveret:secret@{server.host}:{server.port}/missing"):
+        with pytest.raises(StorageFailed) as caught:
+            postgres_log(dsn).open()
+        assert "secr" not in str(caught.value)
+
+
+def test_the_engine_refuses_what_it_does_not_have(tmp_path: Path) -> None:
+    with pytest.raises(StorageFailed, match=r"without 'storage.dsn'"):
+        make_logs("postgresql", tmp_path)
+
+
+def test_a_data_directory_with_another_log_is_refused(dsn: str, tmp_path: Path) -> None:
+    from leveret.storage.cluster import ClusterSettings
+
+    settings = ClusterSettings(dsn, "node", 0.6, True)
+    with pytest.raises(StorageFailed, match=r"--drop-damaged is not for 'storage.engine' 'postgresql'"):
+        make_logs("postgresql", tmp_path, cluster=settings, salvage=Salvage(drop_damaged=True))
+    (tmp_path / "log-0.sqlite").touch()
+    with pytest.raises(StorageFailed, match="has a log in SQLite"):
+        make_logs("postgresql", tmp_path, cluster=settings)
+
+
+# Against the model
+
+
+class PostgresMachine(LogMachine):
+    """The same records, commits, restarts and crashes as with SQLite."""
+
+    def make_log(self) -> Callable[[], Log]:
+        require_postgres()
+        dsn = shared_server().database()
+        return lambda: postgres_log(dsn)
+
+    def kill(self) -> None:
+        log = self.log
+        log._worker.close()
+        log._store.close()
+        # The owner is dead, and nobody waits for its lease.
+        execute(log._settings.dsn, "UPDATE leveret.owner SET node = NULL")
+
+
+PostgresMachine.TestCase.settings = examples(12, stateful_step_count=30, deadline=None)
+test_log = PostgresMachine.TestCase
+
+
+def test_entries_survive_many_terminated_backends(dsn: str) -> None:
+    harness = Harness(lambda: postgres_log(dsn))
+    queue = FakeQueue(1)
+    alive: list[Entry] = []
+    stopped = threading.Event()
+
+    def terminate() -> None:
+        while not stopped.wait(0.02):
+            execute(dsn, TERMINATE)
+
+    terminator = threading.Thread(target=terminate)
+    terminator.start()
+    try:
+        for number in range(60):
+            alive += harness.publish(queue, b"%d" % number)
+            if number % 3 == 2:
+                harness.log.settle(alive.pop(0))
+            harness.commit()
+    finally:
+        stopped.set()
+        terminator.join()
+    assert harness.log.statistics()["reconnects"] > 1
+    harness.reopen()
+    assert harness.bodies(1) == [b"%d" % number for number in range(20, 60)]
+    harness.log.close()
