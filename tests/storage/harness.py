@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue as queues
+import tempfile
 from array import array
 from collections.abc import Callable
 from pathlib import Path
@@ -168,7 +169,9 @@ def postgres_log(dsn: str, **kwargs: Any) -> Log:
     # Imported here because most tests do without PostgreSQL.
     from leveret.storage.postgres import PostgresLog
 
-    return PostgresLog(ClusterSettings(dsn, kwargs.pop("node", "test"), kwargs.pop("lease", 0.6), True), **kwargs)
+    settings = ClusterSettings(dsn, kwargs.pop("node", "test"), kwargs.pop("lease", 0.6), True)
+    marker = kwargs.pop("marker", None) or Path(tempfile.mkdtemp(prefix="leveret-marker-")) / "marker"
+    return PostgresLog(settings, marker, **kwargs)
 
 
 def log_at(place: Path | str) -> Log:

@@ -275,6 +275,32 @@ def test_a_lost_claim_is_a_lost_commit(dsn: str) -> None:
     assert "has lost confirmed commits" in wait_for_failure(harness)
 
 
+def test_a_start_notices_that_commits_are_lost(dsn: str, tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    harness = Harness(lambda: postgres_log(dsn, marker=marker))
+    harness.publish(FakeQueue(1), b"1")
+    harness.commit()
+    harness.log.close()
+    # As on a server that was restored while no broker ran.
+    execute(dsn, "UPDATE leveret.owner SET committed = committed - 1")
+    why = "PostgreSQL has lost confirmed commits: it is at commit 1 of epoch 1, and commit 2 of epoch 1 was confirmed"
+    for _ in range(2):
+        with pytest.raises(StorageFailed, match=why):
+            postgres_log(dsn, marker=marker).open()
+    Harness(lambda: postgres_log(dsn, marker=marker, salvage=Salvage(accept_missing=True))).log.close()
+    Harness(lambda: postgres_log(dsn, marker=marker)).log.close()
+
+
+def test_an_empty_database_in_place_of_another_is_refused(server: PostgresServer, dsn: str, tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    harness = Harness(lambda: postgres_log(dsn, marker=marker))
+    execute(dsn, "DROP SCHEMA leveret CASCADE; DROP SCHEMA leveret_s0 CASCADE")
+    execute(dsn, TERMINATE)
+    assert "has lost confirmed commits" in wait_for_failure(harness)
+    with pytest.raises(StorageFailed, match=r"has its messages in another database; .*--accept-missing"):
+        postgres_log(dsn, marker=marker).open()
+
+
 # No space
 
 
@@ -292,7 +318,7 @@ def test_publishers_wait_while_the_disk_of_the_server_is_full(dsn: str) -> None:
     harness.log.flush()
     harness.loop.run_until(lambda: bool(states))
     assert harness.log.reason == "no space is left for PostgreSQL: could not extend file: No space left on device"
-    # Its signs of life go on meanwhile.
+    # Its signs of life continue meanwhile.
     with pytest.raises(StorageFailed, match="is alive"):
         elsewhere(harness, postgres_log(dsn, node="two").open)
     execute(dsn, "DROP TRIGGER no_space ON leveret_s0.log")
@@ -337,15 +363,15 @@ def test_damage_is_found_at_the_start(dsn: str, change: str, what: str) -> None:
         postgres_log(dsn).open()
 
 
-# What is refused
+# Refused servers and settings
 
 
-def test_a_server_without_a_standby_needs_consent(dsn: str) -> None:
+def test_a_server_without_a_standby_needs_consent(dsn: str, tmp_path: Path) -> None:
     from leveret.storage.cluster import ClusterSettings
     from leveret.storage.postgres import PostgresLog
 
     with pytest.raises(StorageFailed, match=r"no synchronous standby .* accept that with 'cluster.unreplicated' = true"):
-        PostgresLog(ClusterSettings(dsn, "node", 0.6, False)).open()
+        PostgresLog(ClusterSettings(dsn, "node", 0.6, False), tmp_path / "marker").open()
 
 
 def test_a_newer_format_is_refused(dsn: str) -> None:
@@ -355,7 +381,7 @@ def test_a_newer_format_is_refused(dsn: str) -> None:
         postgres_log(dsn).open()
 
 
-def test_a_user_who_may_not_create_the_schema_is_told_what_to_grant(server: PostgresServer, dsn: str) -> None:
+def test_an_error_names_the_privilege_that_a_user_lacks(server: PostgresServer, dsn: str) -> None:
     execute(dsn, "CREATE ROLE visitor LOGIN")
     with pytest.raises(StorageFailed, match=r"may not create a schema.*grant it CREATE on the database"):
         postgres_log(dsn.replace("leveret@", "visitor@")).open()
@@ -400,7 +426,7 @@ class PostgresMachine(LogMachine):
         log = self.log
         log._worker.close()
         log._store.close()
-        # The owner is dead, and nobody waits for its lease.
+        # The owner is dead, so that the next one need not wait for its lease.
         execute(log._settings.dsn, "UPDATE leveret.owner SET node = NULL")
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from leveret.broker.errors import StorageFailed
 from leveret.broker.log import FAILED, Recovery
 from leveret.storage.batched import BatchedLog
 from leveret.storage.cluster import ClusterSettings
+from leveret.storage.postgres_marker import Marker
 from leveret.storage.postgres_store import BEATS, OwnerWorker, PostgresStore
 from leveret.storage.salvage import NOTHING_LOST, Salvage
 from leveret.storage.worker import StoreBroken, StoreFull
@@ -17,12 +19,14 @@ class PostgresLog(BatchedLog):
     """A log in PostgreSQL.
 
     settings  the place of the log
+    marker    the file with the evidence of earlier commits
     salvage   the losses that the operator accepts for this start
     """
 
-    def __init__(self, settings: ClusterSettings, *, shard: int = 0, salvage: Salvage = NOTHING_LOST) -> None:
+    def __init__(self, settings: ClusterSettings, marker: Path, *, shard: int = 0, salvage: Salvage = NOTHING_LOST) -> None:
         super().__init__(shard)
         self._settings = settings
+        self._marker = Marker(marker)
         self._salvage = salvage
         self._store: PostgresStore | None = None
 
@@ -31,7 +35,7 @@ class PostgresLog(BatchedLog):
 
         Raises `StorageFailed`, with the remedy, if the server cannot be used, or another broker owns the shard.
         """
-        self._store = PostgresStore(self._settings, self.shard, self._salvage)
+        self._store = PostgresStore(self._settings, self.shard, self._salvage, self._marker)
         try:
             rebuilt = self._store.recover(self)
         except BaseException:

@@ -38,7 +38,7 @@ class Statement:
 
 CREATE_CLUSTER: Final = f"""
 CREATE SCHEMA leveret;
-CREATE TABLE leveret.cluster(format integer NOT NULL);
+CREATE TABLE leveret.cluster(format integer NOT NULL, identity uuid NOT NULL);
 CREATE TABLE leveret.owner(
     shard integer PRIMARY KEY,
     epoch bigint NOT NULL,
@@ -51,7 +51,7 @@ CREATE TABLE leveret.owner(
     lost text
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_cost_delay = 0);
-INSERT INTO leveret.cluster VALUES ({FORMAT_VERSION});
+INSERT INTO leveret.cluster VALUES ({FORMAT_VERSION}, gen_random_uuid());
 """
 
 _SHARD: Final = """

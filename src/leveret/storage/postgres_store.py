@@ -25,6 +25,7 @@ from leveret.storage.batch import Commit
 from leveret.storage.checksums import Checksums, RowDamaged, chunk_sum, definition_sum, number_sum, row_columns
 from leveret.storage.cluster import ClusterSettings
 from leveret.storage.indexing import MALFORMED, RowScan
+from leveret.storage.postgres_marker import Marker
 from leveret.storage.postgres_schema import (
     CREATE_CLUSTER,
     FORMAT_VERSION,
@@ -87,7 +88,7 @@ class Owner:
         self.seen: Any = row[4]
         self.next_row: int = row[5]
         self.clean: bool = row[6]
-        self.lost: str | None = row[7]
+        self.lost: str = row[7] or ""
 
     def state(self) -> tuple[int, int, Any]:
         """Return what changes as long as the owner lives."""
@@ -101,6 +102,7 @@ class PostgresStore:
         settings: The place of the log.
         shard: The number of the shard.
         salvage: The losses that the operator accepts for this start.
+        marker: The evidence of earlier commits.
 
     Attributes:
         epoch: The epoch of this broker's claim.
@@ -111,10 +113,12 @@ class PostgresStore:
         StorageFailed: The server cannot be used, or it has no schema that this version knows.
     """
 
-    def __init__(self, settings: ClusterSettings, shard: int, salvage: Salvage) -> None:
+    def __init__(self, settings: ClusterSettings, shard: int, salvage: Salvage, marker: Marker) -> None:
         self._settings = settings
         self._shard = shard
         self._salvage = salvage
+        self._marker = marker
+        self._identity = ""
         self._incarnation = uuid.uuid4()
         self._statements = Statements(shard)
         self._session: Session | None = None
@@ -153,8 +157,8 @@ class PostgresStore:
         """Create what is missing of the schema. Raises `StorageFailed` if it has a newer format."""
         if not self._exists("leveret.cluster"):
             self._create(CREATE_CLUSTER)
-        row = self.session.execute("SELECT format FROM leveret.cluster").fetchone()
-        version = 0 if row is None else row[0]
+        row = self.session.execute("SELECT format, identity FROM leveret.cluster").fetchone()
+        version, self._identity = (0, "") if row is None else (row[0], str(row[1]))
         if version != FORMAT_VERSION:
             raise StorageFailed(
                 f"the schema 'leveret' in PostgreSQL has format version {version}, and this version of Leveret reads"
@@ -191,7 +195,8 @@ class PostgresStore:
         owner = self._owner()
         if owner.node is not None:
             owner = self._await_lapse(owner)
-        if owner.lost is not None:
+        owner.lost = owner.lost or self._marker.fault(self._identity, owner.epoch, owner.committed)
+        if owner.lost:
             if not self._salvage.accept_missing:
                 raise StorageFailed(
                     f"{owner.lost}; connect to the server that has them, or restore it; or, to continue without them, start"
@@ -215,6 +220,7 @@ class PostgresStore:
         self._committed = owner.committed
         # A claim whose wait for a standby was cancelled is repeated, so that all that is read is replicated.
         self._confirm()
+        self._marker.write(self._identity, self.epoch, self._committed)
         self.keeper = Keeper(self._settings, self._shard, self._statements.beat, self.epoch)
         return owner
 
@@ -332,7 +338,11 @@ class PostgresStore:
     def _connect_again(self) -> int:
         self._disconnect()
         self._session = session = Session(self._settings, shard_schema(self._shard), self.facts)
-        session.prepare(self._statements.all())
+        try:
+            session.prepare(self._statements.all())
+        except StoreBroken:
+            # The tables are gone: a start would create them again.
+            raise self._lost_commits(0) from None
         found = self._confirm()
         self.facts = session.facts
         return found
@@ -364,7 +374,7 @@ class PostgresStore:
         }
         # Of use only to an engine that indexes its rows later.
         recovery.metadata.pop((metadata.OCCUPIED, ""), None)
-        if owner.lost is not None:
+        if owner.lost:
             # The broker keeps files without a definition: a lost part of the log may refer to them.
             for place in PLACES:
                 recovery.metadata[metadata.SALVAGED, place] = metadata.pack({})
@@ -552,7 +562,11 @@ class PostgresStore:
             if not result.ntuples:
                 raise self._fenced()
             if not self.session.warned:
-                return
+                break
+        try:
+            self._marker.write(self._identity, self.epoch, self._committed)
+        except StorageFailed as error:
+            logger.warning("%s", error)
 
     def stop_keeper(self) -> None:
         """End the signs of life of the start. Never raises."""

@@ -50,7 +50,7 @@ def _make_postgresql(
         raise StorageFailed(
             f"'storage.engine' 'postgresql' needs the extra `cluster` (pip install \"leveret[cluster]\"): {error}"
         ) from None
-    return _with_overflow(PostgresLog(cluster, salvage=salvage), path, reserve, disk_free)
+    return _with_overflow(PostgresLog(cluster, path / "postgresql-0.marker", salvage=salvage), path, reserve, disk_free)
 
 
 def _with_overflow(log: BatchedLog, path: Path, reserve: int, disk_free: int) -> Logs:
