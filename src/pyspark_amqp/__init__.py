@@ -33,7 +33,7 @@ __all__ = [
     "register",
 ]
 
-# What is imported on first use, and its modules.
+# Names that are imported on first use, and their modules.
 _LATER = {
     "LagListener": "leveret.spark.lag",
     "QueryLag": "leveret.spark.lag",

@@ -46,7 +46,7 @@ CONSUMERS = (
     ("consumer", "consumer"),
     ("next_offset", "next offset"),
     ("lag", "lag"),
-    ("lag_octets", "lag size", size),
+    ("lag_bytes", "lag size", size),
     ("lag_seconds", "lag time", seconds),
     ("reading", "reading"),
 )

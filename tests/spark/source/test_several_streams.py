@@ -189,7 +189,7 @@ def test_a_stream_that_is_removed_from_a_query(broker: LeveretProcess, connectio
 def test_a_query_and_history(
     spark: SparkSession, broker: LeveretProcess, connection: sync.Connection, streams: str, tmp_path: Path
 ) -> None:
-    """A query of one stream goes on with more of them, and `load` and the columns of Kafka name super streams."""
+    """A query of one stream continues with more of them, and `load` and the columns of Kafka name super streams."""
     a, name = f"{streams}-a", streams
     run(spark, broker.url(), tmp_path, stream=a, startingOffsets="earliest")
     publish(connection, a, ["a3"])

@@ -187,7 +187,7 @@ class StreamConsumerInfo(Reply, kw_only=True):
     consumer: str
     next_offset: int | None
     lag: int | None
-    lag_octets: int | None
+    lag_bytes: int | None
     lag_seconds: float | None
     reading: bool
 
@@ -405,13 +405,13 @@ def _describe_consumer(stream: StreamQueue, name: str, position: int) -> StreamC
         consumer=name,
         next_offset=None,
         lag=None,
-        lag_octets=None,
+        lag_bytes=None,
         lag_seconds=None,
         reading=name in stream.named,
     )
     if position >= 0:
         unread = stream.unread(position)
-        found.next_offset, found.lag, found.lag_octets = position, unread.count, unread.bytes
+        found.next_offset, found.lag, found.lag_bytes = position, unread.count, unread.bytes
         found.lag_seconds = _age(stream, unread)
     return found
 

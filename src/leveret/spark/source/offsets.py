@@ -44,7 +44,7 @@ class Offsets:
     """Positions of a query, by stream, and the offsets at which it began. `initial` if it has not begun.
 
     Attributes:
-        lost: Numbers of messages that were removed before they were read, by stream, as far as known when this was made.
+        lost: Numbers of messages that were removed before they were read, by stream, known when this was made.
         holder: Name under which tasks of the batch that ends here report other losses, None if they fail instead.
     """
 

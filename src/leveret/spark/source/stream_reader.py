@@ -45,7 +45,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.file_pin = FilePin(uuid.uuid4().hex, PIN_SECONDS, counts_losses=not settings.fail_on_data_loss)
         self._pinned: set[str] = set()
         self._end_offsets: dict[str, int] | None = None
-        # Where streams begin that were added to the query, until a batch has them.
+        # Start offsets of streams that were added to the query, until a batch has them.
         self._added: dict[str, int] = {}
         self._latest: dict[str, StreamInfo] = {}
         self._reached = Offsets()
@@ -188,7 +188,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 what = f"the checkpoint is of stream {name!r}, which is no longer among the streams of {self.target}"
                 if self.settings.fail_on_data_loss:
                     raise OffsetError(
-                        f"{what}; restore the stream, use a new checkpoint, or set failOnDataLoss to false to go on "
+                        f"{what}; restore the stream, use a new checkpoint, or set failOnDataLoss to false to continue "
                         "without it"
                     )
                 logger.warning("%s; its other messages are not read (failOnDataLoss=false)", what)

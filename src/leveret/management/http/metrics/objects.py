@@ -353,7 +353,7 @@ def _stream_consumers(rows: Sequence[Row]) -> Kind[Row]:
             f'{label}="{escape(row[key])}"'
             for label, key in (("vhost", "vhost"), ("queue", "stream"), ("consumer", "consumer"))
         ),
-        lambda row: (row["lag"], row["lag_octets"], row["lag_seconds"]),
+        lambda row: (row["lag"], row["lag_bytes"], row["lag_seconds"]),
     )
 
 

@@ -20,7 +20,7 @@ File = TypeVar("File")
 
 
 class Limits(NamedTuple):
-    """What a compaction changes.
+    """The files that a compaction changes.
 
     Attributes:
         target_bytes: Approximate size of merged files. Files of at least half the size are left as they are.
@@ -32,7 +32,7 @@ class Limits(NamedTuple):
 
 
 class Compacted(NamedTuple):
-    """What a compaction has done.
+    """The result of a compaction.
 
     Attributes:
         partitions: Number of partitions with merged files.
