@@ -303,8 +303,13 @@ def _delete_last_commit(checkpoint: Path) -> bool:
 def _contents(broker: LeveretProcess) -> list[str]:
     with sync.connect(broker.url()) as connection, connection.channel() as channel:
         count = channel.declare_queue("out", passive=True).message_count
-        with channel.consume("out", no_ack=True, arguments={"x-stream-offset": "first"}) as consumer:
-            return [consumer.next(60).body.decode() for _ in range(count)]
+        found = []
+        with channel.consume("out", prefetch=1000, arguments={"x-stream-offset": "first"}) as consumer:
+            for _ in range(count):
+                message = consumer.next(60)
+                found.append(message.body.decode())
+                message.ack()
+    return found
 
 
 def main() -> None:
