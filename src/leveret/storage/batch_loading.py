@@ -120,7 +120,7 @@ def read_run(run: Run, reader: RowReader, time: int, batches: list[RecordBatch])
     pending = 0
     address = b""
     format = -1
-    # Address and header of the last row.
+    # Address and header of the last row. A row `differs` from it in these, and `moves` if it has another address or format.
     latest = b""
     header = b""
     index = 0
@@ -138,26 +138,25 @@ def read_run(run: Run, reader: RowReader, time: int, batches: list[RecordBatch])
         size = sizes[index]
         body_at = end - size
         own_format = kind >> 8 + FORMAT_SHIFT & 3
-        if own_format != format or data[begin:body_at] != latest:
+        differs = own_format != format or data[begin:body_at] != latest
+        moves = False
+        if differs:
             latest = data[begin:body_at]
-            if own_format != format or not latest.startswith(address):
-                if bodies:
-                    batch.extend(first, time, format, address, headers, bodies, pending)
-                    first += len(bodies)
-                    headers = []
-                    bodies = []
-                    pending = 0
-                key_at = begin + 1 + data[begin]
-                address = data[begin : key_at + 1 + data[key_at]]
-                format = own_format
+            moves = own_format != format or not latest.startswith(address)
+        is_full = room <= 0 or (n_bytes + size > MAX_BODY_BYTES and room < MAX_ENTRIES)
+        if bodies and (moves or is_full):
+            batch.extend(first, time, format, address, headers, bodies, pending)
+            first += len(bodies)
+            headers = []
+            bodies = []
+            pending = 0
+        if moves:
+            key_at = begin + 1 + data[begin]
+            address = data[begin : key_at + 1 + data[key_at]]
+            format = own_format
+        if differs:
             header = latest[len(address) :]
-        if room <= 0 or (n_bytes + size > MAX_BODY_BYTES and room < MAX_ENTRIES):
-            if bodies:
-                batch.extend(first, time, format, address, headers, bodies, pending)
-                first += len(bodies)
-                headers = []
-                bodies = []
-                pending = 0
+        if is_full:
             batch = RecordBatch()
             batches.append(batch)
             n_bytes = 0
