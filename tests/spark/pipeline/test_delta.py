@@ -117,6 +117,8 @@ def test_other_types_and_partitions_are_refused(spark: SparkSession, output: Tab
     TableWriter(output, "app").write(rows, 0)
     with pytest.raises(PipelineError, match="its column id has type bigint, but the rows have int"):
         check_table(spark, output, rows.withColumn("id", F.lit(1)).schema)
+    with pytest.raises(PipelineError, match=r"its column id has type bigint, but the rows have decimal\(38,0\)"):
+        check_table(spark, output, rows.withColumn("id", F.col("id").cast("decimal(38,0)")).schema)
     other = TableOutput(path=output.path, format="delta", partition=["hour(at)"])
     for refused in (
         lambda: check_table(spark, other, rows.schema),

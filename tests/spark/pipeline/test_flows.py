@@ -328,6 +328,26 @@ def test_new_columns_are_added_to_an_iceberg_table(spark: SparkSession, tmp_path
         check_table(spark, table, rows.withColumn("data", F.lit(1)).schema)
 
 
+def test_types_of_an_iceberg_table(spark: SparkSession, tmp_path: Path) -> None:
+    table = TableOutput(path=str(tmp_path / "table"), format="iceberg", partition=["day(at)"])
+    rows = spark.range(3).selectExpr("CAST(id AS INT) AS id", "timestamp_seconds(id) AS at", "1 AS odd")
+    # The newest file lacks a column of the table, and has wider integers.
+    wider = rows.drop("odd").withColumn("id", F.col("id").cast("bigint") + (1 << 40))
+    for number, batch in enumerate((rows, wider)):
+        check_table(spark, table, batch.schema)
+        TableWriter(table, "app").write(batch, number)
+    catalog = load_catalog("leveret", type="sql", uri=f"sqlite:///{tmp_path}/table/_leveret/catalog.sqlite")
+    ids = catalog.load_table("leveret.table").scan().to_arrow().column("id").to_pylist()
+    assert sorted(ids) == [*range(3), *range(1 << 40, (1 << 40) + 3)]
+    for changed, expected in (
+        (rows.drop("odd"), "its column id has type bigint, but the rows have int"),
+        (wider.withColumn("odd", F.lit("x")), "its column odd has type int, but the rows have string"),
+        (wider.withColumn("odd", F.lit(1.5)), "its column odd has type int, but the rows have double"),
+    ):
+        with pytest.raises(PipelineError, match=f"{expected}; use the same types, wider ones"):
+            check_table(spark, table, changed.schema)
+
+
 def test_partitions_of_an_iceberg_table_can_be_changed(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

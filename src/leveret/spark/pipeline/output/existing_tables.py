@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 # Directory in which Spark's own file sink lists its files. If it exists, Spark reads no other files.
 _SPARK_METADATA = "_spark_metadata"
+# Types of a column, and those that its next files may have: readers of Iceberg tables convert the values of older files.
+_PROMOTED = frozenset({("int", "bigint"), ("float", "double")})
 
 
 def check_directory(spark: SparkSession, path: str, key: str = "table") -> Files:
@@ -39,8 +41,18 @@ def check_table(spark: SparkSession, output: TableOutput, rows: StructType) -> N
     """Raise PipelineError if rows do not fit those of the table, which may have other columns."""
     files = check_directory(spark, output.path)
     partitions = partition_columns(output, rows.names)
+    known = None
     if output.format == "iceberg":
         iceberg.check_partitions(output, partitions)
+        known = iceberg.schema_of(output)
+    if known is not None:
+        mismatch = _type_mismatch(known, rows, "", _PROMOTED)
+        if mismatch is not None:
+            raise PipelineError(
+                f"table {output.path}: {mismatch}; use the same types, wider ones (int to bigint, float to double), or "
+                "another directory"
+            )
+        return
     if output.format == "delta" and files.exists(delta.LOG):
         columns, before = delta.schema_of(files)
     else:
@@ -79,8 +91,10 @@ def _newest(files: Files) -> str | None:
     return within("")
 
 
-def _type_mismatch(before: DataType, now: DataType, name: str) -> str | None:
-    """Describe a column whose type has changed; None if all common columns have the same types."""
+def _type_mismatch(
+    before: DataType, now: DataType, name: str, allowed: frozenset[tuple[str, str]] = frozenset()
+) -> str | None:
+    """Describe a column whose type has changed in a way that is not allowed; None if there is none."""
     from pyspark.sql import types as t
 
     match before, now:
@@ -88,16 +102,17 @@ def _type_mismatch(before: DataType, now: DataType, name: str) -> str | None:
             types = {field.name.lower(): field.dataType for field in before.fields}
             for field in now.fields:
                 of = types.get(field.name.lower(), field.dataType)
-                found = _type_mismatch(of, field.dataType, f"{name}.{field.name}" if name else field.name)
+                found = _type_mismatch(of, field.dataType, f"{name}.{field.name}" if name else field.name, allowed)
                 if found is not None:
                     return found
             return None
         case t.ArrayType(), t.ArrayType():
-            return _type_mismatch(before.elementType, now.elementType, f"{name}[]")
+            return _type_mismatch(before.elementType, now.elementType, f"{name}[]", allowed)
         case t.MapType(), t.MapType():
-            return _type_mismatch(before.keyType, now.keyType, f"{name}.key") or _type_mismatch(
-                before.valueType, now.valueType, f"{name}.value"
+            return _type_mismatch(before.keyType, now.keyType, f"{name}.key", allowed) or _type_mismatch(
+                before.valueType, now.valueType, f"{name}.value", allowed
             )
-    if before.simpleString() == now.simpleString():
+    old, new = before.simpleString(), now.simpleString()
+    if old == new or (old, new) in allowed:
         return None
-    return f"its column {name} has type {before.simpleString()}, but the rows have {now.simpleString()}"
+    return f"its column {name} has type {old}, but the rows have {new}"

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
 # Key in the summary of a commit: application and number of the batch.
 BATCH = "leveret.batch"
@@ -68,6 +69,20 @@ def open_table(output: TableOutput) -> Table:
         return _catalog(output).load_table(name)
     except NoSuchTableError:
         raise PipelineError(f"table {output.path}: the catalog has no table {name}") from None
+
+
+def schema_of(output: TableOutput) -> StructType | None:
+    """Return the columns of a table, None if it does not exist."""
+    from pyiceberg.exceptions import NoSuchTableError
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    if not output.catalog and not _catalog_file(output).exists():
+        return None
+    try:
+        table = _catalog(output).load_table(_name(output))
+    except NoSuchTableError:
+        return None
+    return from_arrow_schema(table.schema().as_arrow())
 
 
 def check_partitions(output: TableOutput, partitions: dict[str, tuple[str, str]]) -> None:
