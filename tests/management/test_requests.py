@@ -287,10 +287,10 @@ def test_the_first_start_decides(channel: BaseChannel, stream: str) -> None:
     assert (lag["next_offset"], lag["end"], lag["lag"]) == (8, 10, 2)
     assert lag["id"] == ask(channel, "stream.describe", stream=stream)["id"]
     at = ask(channel, "stream.lag", stream=stream, offset=8)
-    assert at["octets"] == lag["octets"] > 0 and at["seconds"] >= lag["seconds"] > 0
+    assert at["bytes"] == lag["bytes"] > 0 and at["seconds"] >= lag["seconds"] > 0
     whole, none = (ask(channel, "stream.lag", stream=stream, offset=offset) for offset in (0, 10))
-    assert (whole["lag"], whole["octets"]) == (10, ask(channel, "stream.describe", stream=stream)["octets"])
-    assert (none["lag"], none["octets"], none["seconds"]) == (0, 0, 0)
+    assert (whole["lag"], whole["bytes"]) == (10, ask(channel, "stream.describe", stream=stream)["octets"])
+    assert (none["lag"], none["bytes"], none["seconds"]) == (0, 0, 0)
     both: dict[str, Any] = {"consumer": "c", "offset": 8}
     for wrong in ({}, both):
         with pytest.raises(Refused) as refused:

@@ -148,7 +148,7 @@ class LagListener(StreamingQueryListener):
         for number, offset in sorted(query.offsets.items()):
             for queue, reply in self._ask(offset):
                 yield QueryLag(
-                    query.id, query.name, number, queue, int(reply["lag"]), int(reply["octets"]), reply["seconds"]
+                    query.id, query.name, number, queue, int(reply["lag"]), int(reply["bytes"]), reply["seconds"]
                 )
 
     def _ask(self, offset: Document) -> Iterator[tuple[str, Mapping[str, Document]]]:

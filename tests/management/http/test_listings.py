@@ -185,9 +185,9 @@ def test_pipelines(api: HttpBroker, queue: str) -> None:
         assert (lease["queue"], lease["messages"], lease["lag"], lease["readers"]) == (queue, 4, 6, 0)
         assert lease["lag_bytes"] == 6 and lease["lag_seconds"] > 0
         lag = ask(channel, "lease.lag", queue=queue, lease="daily")
-        assert (lag["lag"], lag["octets"]) == (6, 6) and lag["seconds"] >= 0
+        assert (lag["lag"], lag["bytes"]) == (6, 6) and lag["seconds"] >= 0
         rest = ask(channel, "lease.lag", queue=queue, lease="daily", after=1)
-        assert (rest["lag"], rest["octets"]) == (2, 2)
+        assert (rest["lag"], rest["bytes"]) == (2, 2)
         wait_until(lambda: (ask(channel, "lease.lag", queue=queue, lease="daily", after=1)["seconds"] or 0) >= 1)
         assert [(batch["batch"], batch["count"]) for batch in lease["batches"]] == [(1, 4)]
         assert [row["lease"] for row in api.get("/leveret/leases", "manager")] == ["daily"]

@@ -109,7 +109,7 @@ class Lag(Reply, kw_only=True):
     """
 
     lag: int
-    octets: int
+    bytes: int
     seconds: float | None
 
 
@@ -256,7 +256,7 @@ def lag(context: VhostContext, request: LagOf) -> Lag:
         ages.append(0.0)
     return Lag(
         lag=queue.ready_count + sum(batch.count for batch in batches),
-        octets=queue.ready_bytes + sum(batch.bytes for batch in batches),
+        bytes=queue.ready_bytes + sum(batch.bytes for batch in batches),
         seconds=max(ages, default=None),
     )
 

@@ -267,7 +267,7 @@ class Lag(Reply, kw_only=True):
     next_offset: int
     end: int
     lag: int
-    octets: int
+    bytes: int
     seconds: float
 
 
@@ -649,7 +649,7 @@ def lag(context: VhostContext, request: LagOf) -> Lag:
         next_offset=position,
         end=stream.visible_until - 1,
         lag=unread.count,
-        octets=unread.bytes,
+        bytes=unread.bytes,
         seconds=_age(stream, unread),
     )
 
