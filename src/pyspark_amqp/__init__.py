@@ -14,6 +14,7 @@ from leveret.spark.finish import finish
 from leveret.spark.register import register
 
 if TYPE_CHECKING:
+    from leveret.spark.body import from_body
     from leveret.spark.count import count
     from leveret.spark.lag import LagListener, QueryLag
     from leveret.spark.load import load
@@ -29,6 +30,7 @@ __all__ = [
     "count",
     "create_tables",
     "finish",
+    "from_body",
     "load",
     "register",
 ]
@@ -39,6 +41,7 @@ _LATER = {
     "QueryLag": "leveret.spark.lag",
     "count": "leveret.spark.count",
     "create_tables": "leveret.spark.tables",
+    "from_body": "leveret.spark.body",
     "load": "leveret.spark.load",
 }
 

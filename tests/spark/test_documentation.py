@@ -67,7 +67,7 @@ def test_the_examples_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     printed: dict[str, str] = {}
-    for block in (*blocks(PAGE, "python"), *blocks(LAG_PAGE, "python")):
+    for block in [block for page in (PAGE, LAG_PAGE, OPTIONS_PAGE) for block in blocks(page, "python")]:
         source = block.text.replace("amqp://guest:guest@localhost:5672/", broker.url()).replace("port=9095", "port=0")
         source = source.replace('"tables/', f'"{tmp_path}/tables/').replace('"checkpoints/', f'"{tmp_path}/checkpoints/')
         output = io.StringIO()
@@ -80,6 +80,7 @@ def test_the_examples_run(
     assert printed["orders_by_region.py"] == "[('north', 4), ('south', 3)]\n"
     assert "|  NULL|late|" in printed["failed.py"]
     assert "archive is 0 messages, 0 bytes and 0 s behind in orders" in printed["watch_lag.py"]
+    assert all(f"|   {row}|\n" in printed["order_totals.py"] for row in (f"1|{10.0:>27}", f"2|{7.5:>27}"))
     # One message was inserted.
     assert "orders" in printed["orders_table.py"] and printed["orders_table.py"].endswith("\n8\n")
     assert printed["recent_orders.py"] == printed["count_messages.py"] == printed["count_history.py"] == "8\n"

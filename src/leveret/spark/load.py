@@ -32,7 +32,7 @@ from leveret.spark.data_source import INITIAL_CONNECT_TIMEOUT, AmqpDataSource
 from leveret.spark.errors import OptionError, ReadFailed
 from leveret.spark.options import STREAM, Settings, option_texts, read_options
 from leveret.spark.register import PUSHDOWN
-from leveret.spark.schema import OMITTED_COLUMNS, columns_of, names_super_stream, table_schema
+from leveret.spark.schema import BODY_JSON, OMITTED_COLUMNS, columns_of, names_super_stream, table_schema
 from leveret.spark.source.batch_reader import (
     FilteringBatchReader,
     StreamBatchReader,
@@ -93,7 +93,10 @@ def load(spark: SparkSession, /, *, pin_for: str = "1h", **options: Any) -> Data
     given = option_texts(options)
     settings = read_options(given)
     check_batch(settings)
-    columns_of(settings.columns)
+    if BODY_JSON in (column.name for column in columns_of(settings.columns)):
+        raise OptionError(
+            f'option columns: {BODY_JSON!r} is not in the files; expected body and amqp10, or spark.read.format("amqp")'
+        )
     control = ControlClient(endpoint_of(settings), reconnect_timeout=INITIAL_CONNECT_TIMEOUT)
     try:
         target = find_streams(settings, control, 'spark.read.format("amqp") to read a queue')

@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import DataType, StructField, StructType
 
+from leveret.segments.body_json import body_jsons
 from leveret.segments.schema import COLUMNS, TABLE_SCHEMA
 from leveret.spark.errors import OptionError
 
@@ -37,6 +38,10 @@ def _plain(name: str) -> Column:
     return Column(name, name, TABLE_SCHEMA.field(name).type, f"`{name}`")
 
 
+# A column beside those of the table schema, of which it needs `body` and `amqp10`; Spark cannot compute it from files.
+BODY_JSON: Final = "body_json"
+_BODY_TYPE: Final = "amqp10"
+_ADDITIONAL: Final = {BODY_JSON: Column(BODY_JSON, "body", pa.string(), "")}
 _HEADERS: Final = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 # Columns by the name of a preset, which is the whole value of option columns.
 PRESETS: Final[dict[str, tuple[Column, ...]]] = {
@@ -71,12 +76,13 @@ def columns_of(names: Sequence[str] | None) -> tuple[Column, ...]:
     for name in names:
         if name in PRESETS:
             raise OptionError(f"option columns: {name!r} is a preset; expected it alone, or only names of columns")
-        if name not in COLUMNS:
-            near = difflib.get_close_matches(name, COLUMNS, 3, 0.5) or (*COLUMNS, *PRESETS)
+        if name not in COLUMNS and name not in _ADDITIONAL:
+            known = (*COLUMNS, *_ADDITIONAL)
+            near = difflib.get_close_matches(name, known, 3, 0.5) or (*known, *PRESETS)
             raise OptionError(f"option columns: column {name!r} does not exist; expected {', '.join(near)}")
         if names.count(name) > 1:
             raise OptionError(f"option columns: {name!r} is given twice")
-    return tuple(map(_plain, names))
+    return tuple(_ADDITIONAL[name] if name in _ADDITIONAL else _plain(name) for name in names)
 
 
 def names_super_stream(names: Sequence[str] | None) -> bool:
@@ -125,8 +131,10 @@ class Projection:
 
     def __init__(self, columns: Sequence[str] | None, headers_format: str) -> None:
         self.schema = arrow_schema(columns)
-        self._sources = [column.source for column in columns_of(columns)]
-        wanted = set(self._sources) - set(OMITTED_COLUMNS[headers_format])
+        self._columns = columns_of(columns)
+        wanted = {column.source for column in self._columns} - set(OMITTED_COLUMNS[headers_format])
+        if BODY_JSON in self.schema.names:
+            wanted.add(_BODY_TYPE)
         self.names = [name for name in COLUMNS if name in wanted]
 
     def batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -139,7 +147,11 @@ class Projection:
 
     def _arrays(self, rows: pa.RecordBatch | pa.Table) -> list[pa.Array | pa.ChunkedArray]:
         arrays = []
-        for source, field in zip(self._sources, self.schema, strict=True):
+        for column, field in zip(self._columns, self.schema, strict=True):
+            source = column.source
+            if column.name == BODY_JSON:
+                arrays.append(body_jsons(rows.column(source), rows.column(_BODY_TYPE)))
+                continue
             if source not in self.names:
                 arrays.append(pa.nulls(rows.num_rows, field.type))
                 continue
