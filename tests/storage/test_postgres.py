@@ -301,6 +301,14 @@ def test_an_empty_database_in_place_of_another_is_refused(server: PostgresServer
         postgres_log(dsn, marker=marker).open()
 
 
+def test_another_owner_with_the_same_epoch_is_recognized(dsn: str) -> None:
+    """A server that has lost the claim of this broker may have accepted that of another one since."""
+    harness = Harness(lambda: postgres_log(dsn))
+    execute(dsn, "UPDATE leveret.owner SET node = 'other', incarnation = gen_random_uuid()")
+    execute(dsn, TERMINATE)
+    assert "node 'other' has taken over shard 0" in wait_for_failure(harness)
+
+
 # No space
 
 

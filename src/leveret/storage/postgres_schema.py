@@ -18,6 +18,7 @@ FORMAT_VERSION: Final = 1
 BIGINT: Final = 20
 BYTEA: Final = 17
 TEXT: Final = 25
+UUID: Final = 2950
 BIGINTS: Final = 1016
 BYTEAS: Final = 1001
 TEXTS: Final = 1009
@@ -158,11 +159,14 @@ class Statements:
             " RETURNING set_config('synchronous_commit', 'off', true)",
             BIGINT,
         )
-        # Returns the last commit. When it has returned, that commit is on all disks that it must be on.
+        # Returns the last commit. When it has returned, that commit is on all disks that it must be on. On a server that
+        # has lost this broker's claim, another one may have the same epoch, so it also checks the process.
         self.confirm = Statement(
             "confirm",
-            f"UPDATE leveret.owner SET seen = clock_timestamp() WHERE shard = {shard} AND epoch = $1 RETURNING committed",
+            "UPDATE leveret.owner SET seen = clock_timestamp()"
+            f" WHERE shard = {shard} AND epoch = $1 AND incarnation = $2 RETURNING committed",
             BIGINT,
+            UUID,
         )
         self.release = Statement(
             "release",

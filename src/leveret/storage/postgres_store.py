@@ -262,7 +262,7 @@ class PostgresStore:
         Raises `StoreFenced` if another broker owns the shard, and like `Session.run`.
         """
         while True:
-            result = self.session.run(self._statements.confirm, bigint(self.epoch))
+            result = self.session.run(self._statements.confirm, bigint(self.epoch), self._incarnation.bytes)
             self.beaten = time.monotonic()
             if not result.ntuples:
                 raise self._fenced()
@@ -294,7 +294,7 @@ class PostgresStore:
         )
         try:
             self.session.execute(
-                "UPDATE leveret.owner SET lost = ?, node = NULL WHERE shard = ? AND epoch <= ?",
+                "UPDATE leveret.owner SET lost = ? WHERE shard = ? AND epoch <= ?",
                 (text, self._shard, self.epoch),
             )
         except psycopg.Error as error:

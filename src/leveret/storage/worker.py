@@ -254,7 +254,7 @@ class Worker:
 
     def set_state(self, state: str, reason: str) -> None:
         """Pass a change of the state on to the log."""
-        if state == self._state and (state != FULL or reason == self._reason):
+        if state == self._state and reason == self._reason:
             return
         self._state = state
         self._reason = reason

@@ -27,7 +27,7 @@ _UNLIMITED: Final = "infinity"
 _SINGLE_NODE: Final = "single node cluster"
 _MAX_DIGITS: Final = 9
 # Resources by the words in the reason of an alarm.
-_RESOURCES: Final = {"memory": "memory", "disk": "disk", "store full": "disk"}
+_RESOURCES: Final = {"memory": "memory", "disk": "disk", "store full": "disk", "store away": "disk"}
 
 
 def _ok(**facts: object) -> Answer:
