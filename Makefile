@@ -7,6 +7,7 @@
 #   make proof ARGS=...              long proofs, in pieces  make proof ARGS="power --minutes 25"
 #   make coverage                    line coverage of the plain Python files, including child processes
 #   make build                       the wheels: compiled for this platform, and pure
+#   make jar                         the data source for Spark in the JVM (build/jvm), with Java 17 and Maven
 #   make lint | format | docs | bench | demo | lock
 #   make setup                       install everything that these need
 
@@ -41,7 +42,7 @@ export PYTHONPATH := $(CURDIR)/src
 # Always cache bytecode, because a test run starts hundreds of processes, which would all compile the sources.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run setup compiled test test-rest test-plain test-cluster test-all coverage lint format docs bench bench-clients bench-staged bench-scale bench-check proof demo demo-kill build lock clean
+.PHONY: run setup compiled test test-rest test-plain test-cluster test-all coverage lint format docs bench bench-clients bench-staged bench-scale bench-check proof demo demo-kill build jar lock clean
 
 run: $(STAMPS)/core $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel $(STAMPS)/cluster compiled
 	@exec $(PY) -P -m leveret serve $(ARGS)
@@ -238,6 +239,12 @@ build: $(STAMPS)/dev $(STAMPS)/build compiled
 	@$(PY) -m build --no-isolation --sdist --wheel
 	@LEVERET_PURE=1 $(PY) -m build --no-isolation --wheel
 	@ls dist
+
+# Optional: tests of this data source are skipped without it.
+jar:
+	@command -v mvn >/dev/null || { echo "make jar needs Maven and Java 17 (Debian: apt install maven default-jdk-headless)" >&2; exit 1; }
+	@mvn -q -B -f jvm/pom.xml package
+	@ls build/jvm/leveret-spark.jar
 
 # Pin the requirements of pyproject.toml and requirements/*.in, with hashes.
 lock: $(STAMPS)/dev

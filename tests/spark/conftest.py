@@ -13,12 +13,14 @@ import pytest
 
 from leveret import sync
 from tests.spark.environment import environment
-from tests.support.broker import LeveretProcess, leveret_only
+from tests.support.broker import ROOT, LeveretProcess, leveret_only
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+# The data source in the JVM, which `make jar` builds.
+JAR = ROOT / "build" / "jvm" / "leveret-spark.jar"
 # Seconds for a test. Spark takes its time on a busy machine, and a test that exceeds its time ends its process.
 TIMEOUT = 600
 
@@ -67,10 +69,18 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.streaming.stopTimeout", "30s")
         .config("spark.sql.streaming.pollingDelay", "20ms")
         .config("spark.log.level", "ERROR")
+        .config("spark.jars", str(JAR) if JAR.exists() else "")
         .getOrCreate()
     )
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def jar() -> None:
+    """Skip tests of the data source in the JVM if it is not built."""
+    if not JAR.exists():
+        pytest.skip(f"the data source in the JVM is not built ({JAR}); run make jar, which needs Maven")
 
 
 @pytest.fixture(scope="session")
