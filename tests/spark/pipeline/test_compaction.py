@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -177,6 +178,17 @@ def test_no_writer_moves_files_while_a_directory_is_replaced(tmp_path: Path, mon
     assert locked == [True, True]
     with lock_table(tmp_path, exclusive=False), lock_table(tmp_path, exclusive=False):
         pass  # writers do not wait for each other, nor for a compaction that has ended
+
+
+def test_writers_need_no_locks_that_the_file_system_does_not_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(*_: Any) -> None:
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with lock_table(tmp_path, exclusive=False):
+        pass
+    with pytest.raises(OSError, match="no locks"), lock_table(tmp_path, exclusive=True):
+        pass
 
 
 def test_a_reader_sees_each_row_once_during_compactions(tmp_path: Path) -> None:

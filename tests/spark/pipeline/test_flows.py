@@ -388,3 +388,26 @@ def test_partitions_of_an_iceberg_table_can_be_changed(
     plain = structs.replace(days, partition=["id"])
     with pytest.raises(PipelineError, match="partition 'id' is not supported for an Iceberg table"):
         check_table(spark, plain, rows.schema)
+
+
+def test_a_compacted_table_is_the_same_for_spark_and_for_later_batches(spark: SparkSession, tmp_path: Path) -> None:
+    table = TableOutput(path=str(tmp_path / "table"), partition=["day(at)"])
+    rows = spark.range(20).selectExpr(
+        "id",
+        "timestamp_seconds(id * 10000) AS at",
+        "named_struct('a', array(id, null), 'm', map('k', CAST(id AS DECIMAL(20, 3)))) AS nested",
+        "array(named_struct('x', DATE '2026-11-22', 'y', CAST(CAST(id AS STRING) AS BINARY))) AS list",
+    )
+    for number in range(3):
+        TableWriter(table, "app").write(rows, number)
+    before = spark.read.parquet(table.path)
+    expected = sorted(map(repr, before.collect()))
+    done = compact(table, min_age=0)
+    assert (done.partitions, done.added, done.busy) == (3, 3, 0) and done.removed >= 9
+    after = spark.read.parquet(table.path)
+    assert (after.schema, sorted(map(repr, after.collect()))) == (before.schema, expected)
+    # A repeated batch does not miss its files, and a new one is added.
+    assert not TableWriter(table, "app").write(rows, 2)
+    check_table(spark, table, rows.schema)
+    TableWriter(table, "app").write(rows, 3)
+    assert spark.read.parquet(table.path).count() == 80

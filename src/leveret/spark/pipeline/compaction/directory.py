@@ -55,12 +55,18 @@ def compact_table(output: TableOutput, limits: Limits) -> Compacted:
     for name, owner in _OTHER_FORMATS.items():
         if (root / name).exists():
             raise PipelineError(f"table {output.path}: is a table of {owner} ({name}), not one of plain Parquet files")
-    shutil.rmtree(root / _PLACE, ignore_errors=True)
+    _clear(root)
     found = Compacted()
     for directory in list(_partitions(root, output)):
         found = found.plus(_compact_partition(root, directory, limits))
-    shutil.rmtree(root / _PLACE, ignore_errors=True)
+    _clear(root)
     return found
+
+
+def _clear(root: Path) -> None:
+    """Remove what this compaction or one that was killed has left outside of the table's partitions."""
+    if (root / _PLACE).exists():
+        shutil.rmtree(root / _PLACE)
 
 
 def _partitions(root: Path, output: TableOutput) -> Iterator[Path]:
