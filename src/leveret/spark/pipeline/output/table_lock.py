@@ -21,7 +21,7 @@ _NO_LOCKS: Final = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 def lock_table(root: str | Path, *, exclusive: bool) -> Iterator[None]:
     """Hold the lock of a table, shared by writers while they move files, exclusive while a directory is replaced.
 
-    Writers go on without it on a file system that has no locks, where a compaction fails.
+    Writers continue without it on a file system that has no locks, where a compaction fails.
     """
     # Writers need not own the file, which a compaction of another user may have created.
     descriptor = _open(Path(root, _LOCK), os.O_RDWR if exclusive else os.O_RDONLY)
