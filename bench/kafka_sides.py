@@ -19,6 +19,7 @@ from bench.spark import seal
 from bench.spark_flows import below, bodies_table, orders, resident
 from leveret.spark.pipeline import Broker, Capture, TableOutput
 from leveret.spark.pipeline.kinds.archive import archive
+from tests.spark.environment import JVM_SOURCE
 from tests.support.broker import ROOT, LeveretProcess
 from tests.support.polling import wait_until
 
@@ -253,12 +254,14 @@ class LeveretSide(Side):
         return self._write(guarantee="exactly-once", txnAppId=self.messages.name(), txnVersion="0")
 
     def latency(self) -> Figures:
-        name = self.messages.name()
-        finished(self._publish(name, self.messages.random, 1, LATENCY_RATE))
-        return self.timed_latency(
-            self._follow(name, columns="body"),
-            lambda count: self._publish(name, self.messages.random, count, LATENCY_RATE),
-        )
+        return self._latency(lambda name: self._follow(name, columns="body"))
+
+    def latency_jvm(self) -> Figures:
+        """Raises RuntimeError if the data source in the JVM is not built."""
+        if not JVM_SOURCE.exists():
+            raise RuntimeError(f"{JVM_SOURCE} is not built; run make jar")
+        reader = self.spark.readStream.format("amqp-jvm").options(url=self._broker.url(), startingOffsets="earliest")
+        return self._latency(lambda name: reader.option("stream", name).load().select("body"))
 
     @cached_property
     def _sealed_stream(self) -> str:
@@ -275,6 +278,13 @@ class LeveretSide(Side):
 
     def _publish(self, stream: str, bodies: tuple[Path, int], count: int, rate: int = 0) -> subprocess.Popen[str]:
         return python_publisher("leveret", self._broker.url(), stream, bodies, count, rate)
+
+    def _latency(self, follow: Callable[[str], DataFrame]) -> Figures:
+        name = self.messages.name()
+        finished(self._publish(name, self.messages.random, 1, LATENCY_RATE))
+        return self.timed_latency(
+            follow(name), lambda count: self._publish(name, self.messages.random, count, LATENCY_RATE)
+        )
 
     def _on_disk(self, bodies: tuple[Path, int]) -> Figures:
         name = self.messages.name()

@@ -7,7 +7,7 @@
 
 Both brokers run side by side on loopback, and take turns: one unmeasured round and more for `--warmup` seconds, then
 `--rounds` measured ones. Kafka's server and connector come by Maven (`bench/kafka/`); confluent-kafka is used if it is
-installed.
+installed, and the data source in the JVM if it is built (`make jar`).
 
 Leveret syncs every message to disk before it confirms it. By default Kafka acknowledges messages that only the operating
 system's cache has. A second table compares with a Kafka that syncs each batch before it acknowledges it.
@@ -37,6 +37,7 @@ from bench.kafka_server import KafkaProcess, connector, server
 from bench.kafka_sides import Figures, KafkaSide, LeveretSide, Messages
 from bench.spark import NO_SEALING, session
 from leveret import build_info
+from tests.spark.environment import JVM_SOURCE
 from tests.support.broker import LeveretProcess, basic_config
 
 DURABILITY = {
@@ -180,6 +181,17 @@ WORKS = (
         (
             Row("latency from publish to driver at 1,000/s, median", "median", "ms", 1.3, cost=True),
             Row("latency from publish to driver at 1,000/s, p99", "p99", "ms", 1.3, cost=True),
+        ),
+        durable=True,
+        once=True,
+    ),
+    Work(
+        "latency-jvm",
+        LeveretSide.latency_jvm,
+        KafkaSide.latency,
+        (
+            Row("latency from publish to driver at 1,000/s, format `amqp-jvm`, median", "median", "ms", 1.0, cost=True),
+            Row("latency from publish to driver at 1,000/s, format `amqp-jvm`, p99", "p99", "ms", 1.0, cost=True),
         ),
         durable=True,
         once=True,
@@ -348,7 +360,7 @@ def main() -> int:
         broker = LeveretProcess(directory / "leveret", config=basic_config() + NO_SEALING, log_level="error")
         stack.callback(broker.stop)
         broker.start()
-        spark = session(directory, jars)
+        spark = session(directory, [*jars, *filter(Path.exists, [JVM_SOURCE])])
         stack.callback(spark.stop)
         messages = Messages(directory, chosen.messages, chosen.size, chosen.seconds)
         leveret = LeveretSide(messages, spark, broker)

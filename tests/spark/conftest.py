@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leveret import sync
-from tests.spark.environment import environment
-from tests.support.broker import ROOT, LeveretProcess, leveret_only
+from tests.spark.environment import JVM_SOURCE, environment
+from tests.support.broker import LeveretProcess, leveret_only
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# The data source in the JVM, which `make jar` builds.
-JAR = ROOT / "build" / "jvm" / "leveret-spark.jar"
 # Seconds for a test. Spark takes its time on a busy machine, and a test that exceeds its time ends its process.
 TIMEOUT = 600
 
@@ -69,7 +67,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.streaming.stopTimeout", "30s")
         .config("spark.sql.streaming.pollingDelay", "20ms")
         .config("spark.log.level", "ERROR")
-        .config("spark.jars", str(JAR) if JAR.exists() else "")
+        .config("spark.jars", str(JVM_SOURCE) if JVM_SOURCE.exists() else "")
         .getOrCreate()
     )
     yield session
@@ -79,8 +77,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def jar() -> None:
     """Skip tests of the data source in the JVM if it is not built."""
-    if not JAR.exists():
-        pytest.skip(f"the data source in the JVM is not built ({JAR}); run make jar, which needs Maven")
+    if not JVM_SOURCE.exists():
+        pytest.skip(f"the data source in the JVM is not built ({JVM_SOURCE}); run make jar, which needs Maven")
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,8 @@ from tests.support.broker import ROOT
 
 # Built by `make test`, see tools/spark_classes.py. Without it Spark starts more slowly.
 CLASSES = Path(sys.prefix) / "spark-classes.jsa"
+# The data source in the JVM, which `make jar` builds.
+JVM_SOURCE = ROOT / "build" / "jvm" / "leveret-spark.jar"
 # Test applications end before the JVM's second compiler pays off.
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1" + (
     f" -XX:SharedArchiveFile={CLASSES} -Xlog:disable -Xlog:all=error:stderr" if CLASSES.exists() else ""
