@@ -74,11 +74,6 @@ class Offsets:
             name: (place.id, place.next) for name, place in other.streams.items()
         }
 
-    @property
-    def total(self) -> int:
-        """The number of messages from the beginning to here."""
-        return sum(position.next - self.began.get(name, position.next) for name, position in self.streams.items())
-
 
 def from_json(value: Document) -> Offsets:
     """Parse a checkpoint offset. Raises OffsetError for one of another source or version."""
