@@ -33,7 +33,7 @@ _SUFFIX: Final = ".parquet"
 _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
 _UNSUPPORTED: Final = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
-# Entries that other formats leave in their directories.
+# Entries that other formats have in their directories.
 _OTHER_FORMATS: Final = {"_delta_log": "Delta", "metadata": "Iceberg", "_spark_metadata": "a Spark streaming query"}
 
 

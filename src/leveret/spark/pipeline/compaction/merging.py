@@ -20,7 +20,7 @@ File = TypeVar("File")
 
 
 class Limits(NamedTuple):
-    """The files that a compaction changes.
+    """Limits of a compaction.
 
     Attributes:
         target_bytes: Approximate size of merged files. Files of at least half the size are left as they are.
@@ -32,7 +32,7 @@ class Limits(NamedTuple):
 
 
 class Compacted(NamedTuple):
-    """The result of a compaction.
+    """Result of a compaction.
 
     Attributes:
         partitions: Number of partitions with merged files.
