@@ -26,13 +26,19 @@ def program() -> Path | None:
 
 
 class ArtemisProcess(Broker):
-    """Artemis on a free loopback port. It speaks AMQP 1.0 only; links create its queues."""
+    """Artemis on a free loopback port. It speaks AMQP 1.0 only; links create its queues.
+
+    Args:
+        directory: Its data and its output.
+        keep: Whether queues and their messages outlive their links.
+    """
 
     kind = "artemis"
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, keep: bool = False) -> None:
         super().__init__(port=free_port())
         self.directory = directory
+        self._keep = keep
         self._process = JavaProcess("Artemis", directory, self.port)
 
     def start(self, timeout: float = 90.0) -> ArtemisProcess:
@@ -50,6 +56,7 @@ class ArtemisProcess(Broker):
                 "Embedded",
                 str(self.port),
                 str(self.directory / "data"),
+                *(["keep"] if self._keep else []),
             ],
             timeout,
         )
@@ -58,6 +65,10 @@ class ArtemisProcess(Broker):
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    def kill(self) -> None:
+        """Kill the process with SIGKILL."""
+        self._process.kill()
 
     def stop(self) -> None:
         self._process.stop()

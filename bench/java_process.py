@@ -44,6 +44,13 @@ class JavaProcess:
                 raise RuntimeError(f"{self._name} did not start:\n{path.read_text()[-4000:]}")
             time.sleep(0.02)
 
+    def kill(self) -> None:
+        """Kill the process with SIGKILL, if it runs."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+
     def stop(self) -> None:
         """End the process, if it runs."""
         process, self._process = self._process, None

@@ -22,6 +22,12 @@ workers, and Spark runs a second attempt of slow tasks (speculation); every thir
 | confirms | stream | queue, at least once | each at least once |
 | archive | stream | table, whose files the tasks write | each once |
 | delta | stream | Delta table | each once |
+| rabbitmq-stream | stream of RabbitMQ, by a spool | table | each once |
+| rabbitmq-queue | classic queue of RabbitMQ, by a spool | table | as `spool` |
+| rabbitmq-sink | stream of RabbitMQ, by a spool | queue of RabbitMQ, at least once | each at least once |
+| artemis | queue of Artemis, by a spool | queue of Artemis, at least once | each at least once |
+
+The rows of other brokers run only if they are named.
 """
 
 from __future__ import annotations
@@ -43,9 +49,12 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
+from bench.artemis import ArtemisProcess  # noqa: E402
 from leveret import sync  # noqa: E402
+from leveret.client.errors import Timeout  # noqa: E402
 from tests.spark.cluster import Cluster  # noqa: E402
 from tests.support.broker import LeveretProcess  # noqa: E402
+from tests.support.rabbitmq import RabbitProcess  # noqa: E402
 
 # Timeout of an undisturbed run in seconds.
 PATIENCE = 600.0
@@ -69,6 +78,20 @@ class Row(NamedTuple):
     sink: dict[str, str]
     once: bool
     arguments: dict[str, str] | None = None
+    broker: str = "leveret"
+
+    @property
+    def protocol(self) -> str:
+        return "1.0" if self.broker == "artemis" else "0-9-1"
+
+
+AnyProcess = LeveretProcess | RabbitProcess | ArtemisProcess
+
+
+def process_of(broker: str, directory: Path) -> AnyProcess:
+    if broker == "rabbitmq":
+        return RabbitProcess(directory)
+    return ArtemisProcess(directory, keep=True) if broker == "artemis" else LeveretProcess(directory)
 
 
 def row_of(name: str, directory: Path) -> Row:
@@ -76,20 +99,27 @@ def row_of(name: str, directory: Path) -> Row:
     stream = {"stream": "in", "startingOffsets": "earliest", "consumerName": "kills"}
     table = {"format": "parquet", "path": str(directory / "table")}
     once = {"format": "amqp", "exchange": "", "routingKey": "out", "guarantee": "exactly-once"}
+    confirmed = {**once, "guarantee": "at-least-once"}
+    spool = {"mode": "spool", "spoolDir": str(directory / "spool")}
     return {
         "stream": Row(stream, False, table, True),
         "lease": Row(lease, False, table, True),
-        "spool": Row({"queue": "in", "mode": "spool", "spoolDir": str(directory / "spool")}, False, table, False),
+        "spool": Row({"queue": "in", **spool}, False, table, False),
         "sink": Row(stream, True, once, True),
         "leased-sink": Row(lease, True, once, True),
         "stream-sink": Row(stream, True, once, True, STREAM),
-        "confirms": Row(stream, True, {**once, "guarantee": "at-least-once"}, False),
+        "confirms": Row(stream, True, confirmed, False),
         "archive": Row(stream, False, {**table, "format": "archive"}, True),
         "delta": Row(stream, False, {**table, "format": "archive", "table": "delta"}, True),
+        "rabbitmq-stream": Row({"stream": "in", **spool}, False, table, True, broker="rabbitmq"),
+        "rabbitmq-queue": Row({"queue": "in", **spool}, False, table, False, broker="rabbitmq"),
+        "rabbitmq-sink": Row({"stream": "in", **spool}, True, confirmed, False, broker="rabbitmq"),
+        "artemis": Row({"queue": "in", **spool}, True, confirmed, False, broker="artemis"),
     }[name]
 
 
 ROWS = ("stream", "lease", "spool", "sink", "leased-sink", "stream-sink", "confirms", "archive", "delta")
+OTHER_BROKERS = ("rabbitmq-stream", "rabbitmq-queue", "rabbitmq-sink", "artemis")
 
 
 class Query:
@@ -158,12 +188,12 @@ def _kill(process: int) -> None:
         pass
 
 
-def feed(broker: LeveretProcess, first: int, count: int) -> list[str]:
+def feed(broker: AnyProcess, protocol: str, first: int, count: int) -> list[str]:
     """Publish numbered messages with confirms. Without a kill meanwhile, each arrives once."""
     sent = [str(number) for number in range(first, first + count)]
     with (
-        sync.connect(broker.url()) as connection,
-        connection.channel() as channel,
+        sync.connect(broker.url(), protocol=protocol) as connection,
+        connection.open_channel() as channel,
         channel.publisher(routing_key="in", window=1000, persistent=True) as publisher,
     ):
         for body in sent:
@@ -175,14 +205,19 @@ def run(name: str, kills: int, messages: int, chance: random.Random, cluster: Cl
     with tempfile.TemporaryDirectory(prefix=f"spark-kills-{name}-") as made:
         directory = Path(made)
         row = row_of(name, directory)
-        broker = LeveretProcess(directory / "broker").start()
+        broker = process_of(row.broker, directory / "broker").start()
         query = Query(
             directory,
             {
                 "directory": made,
                 "checkpoint": str(directory / "checkpoint"),
-                "source": {"url": broker.url(), "maxMessagesPerTrigger": str(max(messages // 40, 1)), **row.source},
-                "sink": {**row.sink, **({"url": broker.url()} if row.to_queue else {})},
+                "source": {
+                    "url": broker.url(),
+                    "protocol": row.protocol,
+                    "maxMessagesPerTrigger": str(max(messages // 40, 1)),
+                    **row.source,
+                },
+                "sink": {**row.sink, **({"url": broker.url(), "protocol": row.protocol} if row.to_queue else {})},
                 "dump": "" if row.to_queue else str(directory / "dump"),
             },
         )
@@ -197,7 +232,7 @@ def run(name: str, kills: int, messages: int, chance: random.Random, cluster: Cl
         finally:
             if query.running:
                 query.kill()
-            broker.kill()
+            broker.stop()
 
 
 def _run(
@@ -206,22 +241,23 @@ def _run(
     kills: int,
     messages: int,
     chance: random.Random,
-    broker: LeveretProcess,
+    broker: AnyProcess,
     query: Query,
     directory: Path,
     cluster: Cluster | None,
 ) -> bool:
     began = time.monotonic()
-    with sync.connect(broker.url()) as connection, connection.channel() as channel:
-        channel.declare_queue("in", durable=True, arguments=STREAM if "stream" in row.source else None)
-        channel.declare_queue("out", durable=True, arguments=row.arguments)
-    sent = feed(broker, 0, messages)
+    if row.broker != "artemis":  # whose queues are created by links
+        with sync.connect(broker.url()) as connection, connection.channel() as channel:
+            channel.declare_queue("in", durable=True, arguments=STREAM if "stream" in row.source else None)
+            channel.declare_queue("out", durable=True, arguments=row.arguments)
+    sent = feed(broker, row.protocol, 0, messages)
     done: Counter[str] = Counter()
     failed = 0
     while sum(done.values()) < kills:
         if not query.running:
             if query.process is not None and query.process.poll() == 0:
-                sent += feed(broker, len(sent), messages)
+                sent += feed(broker, row.protocol, len(sent), messages)
             elif query.process is not None and query.process.poll() is not None and query.process.returncode > 0:
                 failed += 1  # the broker was down, or a worker was killed too often: restart the query
             query.start()
@@ -262,7 +298,7 @@ def _run(
         return False
     query.start()
     query.finish()
-    found = Counter(_contents(broker) if row.to_queue else (directory / "dump").read_text().split())
+    found = Counter(drained(broker, row) if row.to_queue else (directory / "dump").read_text().split())
     lost = [body for body in sent if not found[body]]
     invented = [body for body in found if not body.isdigit() or int(body) >= len(sent)]
     twice = {body: count for body, count in found.items() if count > 1}
@@ -300,22 +336,24 @@ def _delete_last_commit(checkpoint: Path) -> bool:
     return True
 
 
-def _contents(broker: LeveretProcess) -> list[str]:
-    with sync.connect(broker.url()) as connection, connection.channel() as channel:
-        count = channel.declare_queue("out", passive=True).message_count
-        found = []
-        with channel.consume("out", prefetch=1000, arguments={"x-stream-offset": "first"}) as consumer:
-            for _ in range(count):
-                message = consumer.next(60)
+def drained(broker: AnyProcess, row: Row) -> list[str]:
+    found = []
+    options: dict[str, Any] = {"arguments": {"x-stream-offset": "first"}} if row.arguments else {}
+    with sync.connect(broker.url(), protocol=row.protocol) as connection, connection.open_channel() as channel:
+        consumer = channel.consume("out", prefetch=1000, **options).start()
+        try:
+            while True:
+                message = consumer.next(2.0)
                 found.append(message.body.decode())
                 message.ack()
-    return found
+        except Timeout:
+            return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--kills", type=int, default=50, help="kills per row")
-    parser.add_argument("--rows", nargs="+", choices=ROWS, default=ROWS)
+    parser.add_argument("--rows", nargs="+", choices=(*ROWS, *OTHER_BROKERS), default=ROWS)
     parser.add_argument("--messages", type=int, default=20000, help="number of messages before the query starts")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     parser.add_argument("--cluster", action="store_true", help="run the query on a cluster of two workers")

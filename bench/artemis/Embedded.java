@@ -10,7 +10,9 @@ import org.apache.activemq.artemis.core.server.JournalType;
 import org.apache.activemq.artemis.core.server.embedded.EmbeddedActiveMQ;
 import org.apache.activemq.artemis.core.settings.impl.AddressSettings;
 
-/** Artemis on a loopback port, until its input ends: `Embedded PORT DIRECTORY`. Prints "ready" once it listens.
+/** Artemis on a loopback port, until its input ends: `Embedded PORT DIRECTORY [keep]`. Prints "ready" once it listens.
+ *
+ * With `keep`, queues and their messages outlive their links.
  *
  * The settings are those of its own `create` command: the journal waits for the duration of a sync of this disk. */
 public class Embedded {
@@ -30,10 +32,12 @@ public class Embedded {
         configuration.addAcceptorConfiguration("amqp", "tcp://127.0.0.1:" + arguments[0]
             + "?protocols=AMQP;tcpSendBufferSize=1048576;tcpReceiveBufferSize=1048576;useEpoll=true"
             + ";amqpCredits=1000;amqpLowCredits=300;amqpMinLargeMessageSize=102400");
-        // Queues are created and deleted with their links, with the messages that a load leaves behind.
+        boolean keep = arguments.length > 2 && arguments[2].equals("keep");
+        // Queues are created and, unless they are kept, deleted with their links, with the messages that a load leaves behind.
         configuration.addAddressSetting("#", new AddressSettings()
             .setDefaultAddressRoutingType(RoutingType.ANYCAST).setDefaultQueueRoutingType(RoutingType.ANYCAST)
-            .setAutoCreateAddresses(true).setAutoCreateQueues(true).setDefaultPurgeOnNoConsumers(true));
+            .setAutoCreateAddresses(true).setAutoCreateQueues(true).setDefaultPurgeOnNoConsumers(!keep)
+            .setAutoDeleteQueues(!keep).setAutoDeleteAddresses(!keep));
         EmbeddedActiveMQ broker = new EmbeddedActiveMQ().setConfiguration(configuration);
         broker.start();
         System.out.println("ready, " + (aio ? "AIO" : "NIO") + ", " + timeout + " ns");

@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from bench.artemis import ArtemisProcess, program
 from leveret import sync
 from tests.spark.environment import JVM_SOURCE, environment
+from tests.support import rabbitmq
 from tests.support.broker import LeveretProcess, leveret_only
+from tests.support.rabbitmq import RabbitProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,6 +45,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def java() -> None:
     """Skip tests that start their own Spark applications if Java is missing."""
+
+
+@pytest.fixture(scope="session")
+def rabbit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitProcess]:
+    """Yield a RabbitMQ. Skips if it is not installed."""
+    if not rabbitmq.available():
+        pytest.skip("there is no rabbitmq-server here")
+    with RabbitProcess(tmp_path_factory.mktemp("rabbitmq")).start() as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def artemis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ArtemisProcess]:
+    """Yield an Artemis, which speaks AMQP 1.0. Skips if Java or Maven is not installed, or Artemis cannot be downloaded."""
+    if program() is None:
+        pytest.skip("there is no Artemis here: it needs java, javac and mvn, and its jars from Maven")
+    with ArtemisProcess(tmp_path_factory.mktemp("artemis"), keep=True).start() as broker:
+        yield broker
 
 
 @pytest.fixture(scope="session")

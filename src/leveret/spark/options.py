@@ -105,7 +105,14 @@ OPTIONS: Final = (
     Option("tls.verify", "true, false", "true", _ALL, "Whether to verify the broker's certificate.", values.boolean),
     # Source
     Option("queue", "text", None, _READS, "Queue to read.", values.text),
-    Option("stream", "text", None, (STREAM,), "Stream to read.", values.text),
+    Option(
+        "stream",
+        "text",
+        None,
+        (STREAM, SPOOL),
+        "Stream to read; one of RabbitMQ is read in mode `spool`.",
+        values.text,
+    ),
     Option(
         "superStream",
         "text",
@@ -145,7 +152,7 @@ OPTIONS: Final = (
         None,
         _READS,
         "How to read. By default the type of the queue decides: `stream` for a stream, `lease` (in `readStream`) or "
-        "`browse` (in `read`) for a classic queue, `spool` for a queue of another broker.",
+        "`browse` (in `read`) for a classic queue, `spool` for a queue or a stream of another broker.",
         values.choice(*_READS),
     ),
     Option(

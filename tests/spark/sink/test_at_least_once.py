@@ -21,18 +21,9 @@ from leveret.spark.sink.task import PublishError
 from leveret.wire.amqp0.properties import FLAGS_AT, decode_header
 from leveret.wire.amqp10.message import encode_body_value, encode_sequence
 from tests.spark.sinks import batch_of, bodies, drain, write
-from tests.support import rabbitmq
 from tests.support.broker import CONNECT_TIMEOUT, Broker, LeveretProcess
 
 PROTOCOLS = ["0-9-1", "1.0"]
-
-
-@pytest.fixture(scope="module")
-def rabbit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    if not rabbitmq.available():
-        pytest.skip("there is no rabbitmq-server here")
-    with rabbitmq.RabbitProcess(tmp_path_factory.mktemp("rabbitmq")).start() as broker:
-        yield broker
 
 
 @pytest.fixture(params=["leveret", "rabbitmq"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +21,6 @@ from leveret.spark.spool.directory import Spool
 from leveret.spark.spool.reader import SpoolReader
 from tests.spark.sinks import batch_of, settings_of
 from tests.spark.support import TIMEOUT, numbers, publish, run, start, written
-from tests.support import rabbitmq
 from tests.support.broker import Broker, LeveretProcess
 from tests.support.polling import wait_until
 
@@ -135,14 +133,6 @@ def test_missing_files_and_removed_offsets(tmp_path: Path) -> None:
 
 
 # The source
-
-
-@pytest.fixture(scope="module")
-def rabbit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    if not rabbitmq.available():
-        pytest.skip("there is no rabbitmq-server here")
-    with rabbitmq.RabbitProcess(tmp_path_factory.mktemp("rabbitmq")).start() as broker:
-        yield broker
 
 
 @pytest.fixture(params=["leveret 0-9-1", "leveret 1.0", "rabbitmq"])

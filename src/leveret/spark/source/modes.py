@@ -49,7 +49,7 @@ def _lease(settings: Settings, target: Target) -> DataSourceStreamReader:
 def _spool(settings: Settings, target: Target) -> DataSourceStreamReader:
     from leveret.spark.spool.reader import SpoolReader
 
-    return SpoolReader(settings, target.name)
+    return SpoolReader(settings, target.name, target.kind)
 
 
 # For `spark.read`.

@@ -71,21 +71,14 @@ def find_target(settings: Settings, control: ControlClient, streaming: bool) -> 
     """
     kind, name = settings.source()
     requested = settings.mode
-    if kind != "queue":
+    if kind == "queue" and requested == SPOOL:
+        target = Target(SPOOL, kind, name)
+    elif not control.is_leveret():
+        target = _at_another_broker(settings, kind, name, control)
+    elif kind != "queue":
         if requested not in (None, STREAM):
             raise OptionError(f"option mode: {requested} is not valid with option {kind}; expected stream")
-        if not control.is_leveret():
-            raise OptionError(
-                f"option {kind}: needs Leveret, and {control.endpoint} is another broker; use option queue, "
-                "which reads in mode spool"
-            )
         target = _streams_target(settings, kind, name, control)
-    elif requested == SPOOL or not control.is_leveret():
-        if requested not in (None, SPOOL):
-            raise OptionError(
-                f"option mode: {requested} needs Leveret, and {control.endpoint} is another broker; expected spool"
-            )
-        target = Target(SPOOL, kind, name)
     else:
         target = Target(_mode_of_queue(requested, name, control, streaming), kind, name)
     if target.mode == SPOOL and not streaming:
@@ -142,6 +135,25 @@ def _choose_partitions(target: Target, chosen: tuple[int, ...] | dict[str, tuple
             )
     parts = tuple(replace(part, partitions=chosen.get(part.name)) for part in target.parts)
     return replace(target, partitions=chosen.get(target.name), parts=parts)
+
+
+def _at_another_broker(settings: Settings, kind: str, name: str, control: ControlClient) -> Target:
+    """Return the target at a broker that is not Leveret: a queue, or a stream of RabbitMQ, in mode spool."""
+    if kind not in ("queue", "stream"):
+        raise OptionError(
+            f"option {kind}: needs Leveret, and {control.endpoint} is another broker; use option queue or stream, which "
+            "read in mode spool"
+        )
+    if settings.mode not in (None, SPOOL):
+        raise OptionError(
+            f"option mode: {settings.mode} needs Leveret, and {control.endpoint} is another broker; expected spool"
+        )
+    if kind == "stream" and settings.protocol != "0-9-1":
+        raise OptionError(
+            f"option protocol: {settings.protocol} reads streams of Leveret only, and {control.endpoint} is another "
+            "broker; expected 0-9-1"
+        )
+    return Target(SPOOL, kind, name)
 
 
 def find_streams(settings: Settings, control: ControlClient, alternative: str) -> Target:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -12,14 +13,17 @@ from leveret.broker.message import FORMAT_AMQP0, FORMAT_AMQP1
 from leveret.client._sync.base_channel import BaseChannel
 from leveret.client.delivery import Delivery
 from leveret.client.engine.amqp091.encoding import encode_address
-from leveret.client.errors import ConnectionClosed, Error, InvalidMessage, NotFound, Timeout
+from leveret.client.errors import ConnectionClosed, Error, InvalidMessage, NotFound, PreconditionFailed, Timeout
 from leveret.client.message import Message
 from leveret.segments.columns import Rows, make_batch
+from leveret.segments.typed_json import Document
 from leveret.spark.connection import AnyConnection, Endpoint, open_connection
-from leveret.spark.errors import BrokerUnreachable, OptionError
+from leveret.spark.errors import BrokerUnreachable, OptionError, SparkError
 
 logger = logging.getLogger("leveret.spark")
 
+# Header of messages that come from a stream of RabbitMQ.
+STREAM_OFFSET: Final = "x-stream-offset"
 # Seconds without a message after which the queue counts as drained, and for the first message after a start.
 IDLE_TIMEOUT: Final = 0.05
 FIRST_MESSAGE_TIMEOUT: Final = 1.0
@@ -28,12 +32,18 @@ EXPECTED_MESSAGE_TIMEOUT: Final = 10.0
 
 
 class Unacked:
-    """Unacked messages, in order. `size` is the total size of their bodies in bytes."""
+    """Unacked messages, in order.
 
-    def __init__(self, channel: BaseChannel, messages: list[Message], size: int) -> None:
+    Attributes:
+        size: The total size of their bodies in bytes.
+        position: The position that the spool reaches with them; None for a queue.
+    """
+
+    def __init__(self, channel: BaseChannel, messages: list[Message], size: int, position: Document) -> None:
         self._channel = channel
         self._messages = messages
         self.size = size
+        self.position = position
 
     def __len__(self) -> int:
         return len(self._messages)
@@ -80,7 +90,12 @@ class SpoolConsumer:
         endpoint: The broker.
         queue: Name of the queue.
         prefetch: Maximum number of unacked messages.
+
+    Attributes:
+        option: The option that names the queue, for errors.
     """
+
+    option = "queue"
 
     def __init__(self, endpoint: Endpoint, queue: str, prefetch: int) -> None:
         self._endpoint = endpoint
@@ -90,6 +105,8 @@ class SpoolConsumer:
         self._channel: BaseChannel | None = None
         self._consumer: Any = None
         self._fresh = True
+        # Messages that were read when the consumer was opened, and are still to be taken.
+        self._read_before: list[Message] = []
 
     def _open(self) -> Any:
         if self._consumer is not None and self._connection is not None and self._connection.is_open:
@@ -98,12 +115,51 @@ class SpoolConsumer:
         self._connection = open_connection(self._endpoint, "leveret-spark spool")
         self._channel = self._connection.open_channel(confirms=False)
         try:
-            self._consumer = self._channel.consume(self._queue, prefetch=self._prefetch).start()
-        except NotFound as error:
+            consumer = self._channel.consume(self._queue, prefetch=self._prefetch, **self._subscription())
+            self._consumer = consumer.start()
+            self._begin()
+        except (NotFound, PreconditionFailed) as error:
             self.close()
-            raise OptionError(f"option queue: {error}") from None
+            raise OptionError(f"option {self.option}: {error}") from None
+        except SparkError:
+            self.close()
+            raise
+        except Error as error:
+            self.close()
+            raise BrokerUnreachable(f"queue {self._queue!r} cannot be consumed: {error}") from None
         self._fresh = True
         return self._consumer
+
+    def _subscription(self) -> dict[str, Any]:
+        """Return more arguments of `consume`."""
+        return {}
+
+    def _begin(self) -> None:
+        """Check the first messages of a consumer that was opened."""
+
+    def _check(self, message: Message) -> None:
+        """Check the first message that is taken. Raises OptionError if it comes from another kind of queue."""
+        try:
+            headers = message.headers or {}
+        except InvalidMessage:  # of another client over AMQP 1.0, which has no such header
+            return
+        if STREAM_OFFSET in headers:
+            raise OptionError(f"option queue: {self._queue!r} is a stream; use option stream, which reads it by offsets")
+
+    def _is_complete(self, messages: Sequence[Message]) -> bool:
+        """Return whether there are no other messages between these; otherwise the consumer is opened again."""
+        return True
+
+    def position_of(self, messages: Sequence[Message]) -> Document:
+        """Return the position of messages that are taken; None for a queue, whose broker keeps it."""
+        return None
+
+    def reached(self, position: Document) -> None:
+        """Set the position of the spool, where the consumer continues after a failure."""
+
+    def available(self) -> int:
+        """Return the number of messages to read in a run that reads all available ones."""
+        return self.pending()
 
     def pending(self) -> int:
         """Return the number of available messages, including those in flight.
@@ -165,7 +221,13 @@ class SpoolConsumer:
         self._fresh = False
         try:
             while len(messages) < max_messages and size < max_bytes:
-                message: Message = consumer.next(IDLE_TIMEOUT if messages else limit)
+                message: Message
+                if self._read_before:
+                    message = self._read_before.pop(0)
+                else:
+                    message = consumer.next(IDLE_TIMEOUT if messages else limit)
+                if not messages:
+                    self._check(message)
                 messages.append(message)
                 size += message.size
         except Timeout:
@@ -177,12 +239,16 @@ class SpoolConsumer:
                 logger.warning("queue %r: consuming again after: %s", self._queue, error)
                 return None
             raise BrokerUnreachable(f"queue {self._queue!r} can no longer be consumed: {error}") from None
+        if messages and not self._is_complete(messages):
+            self.close()
+            return self.take(max_messages, max_bytes, wait)
         assert self._channel is not None
-        return Unacked(self._channel, messages, size) if messages else None
+        return Unacked(self._channel, messages, size, self.position_of(messages)) if messages else None
 
     def close(self) -> None:
         """Close the connection; the broker requeues unacknowledged messages."""
         connection, self._connection, self._consumer, self._channel = self._connection, None, None, None
+        self._read_before = []
         if connection is not None:
             connection.close()
 

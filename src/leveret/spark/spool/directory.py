@@ -29,6 +29,8 @@ from leveret.spark.errors import OffsetError, OptionError
 VERSION: Final = 1
 _STATE: Final = "spool.json"
 _LOCK: Final = "lock"
+# Key of the position in the metadata of a file.
+_POSITION: Final = b"leveret.position"
 # Seconds to wait for the lock, which the process of a query that has just ended still holds.
 _LOCK_TIMEOUT: Final = 10.0
 _PAUSE: Final = 0.05
@@ -50,6 +52,7 @@ class Spool:
     Attributes:
         id: Unique to the spool.
         next: Offset of the next message.
+        position: Position of the last message in its stream, as the consumer returned it; None for a queue.
     """
 
     def __init__(self, directory: str, source: dict[str, str], lock_timeout: float = _LOCK_TIMEOUT) -> None:
@@ -57,7 +60,7 @@ class Spool:
 
         Args:
             directory: The directory.
-            source: The mirrored queue: `queue`, `vhost`, `broker`.
+            source: The mirrored queue: `queue`, `vhost`, `broker`, and the `kind` "stream" of a stream.
             lock_timeout: Seconds to wait while another process holds the lock.
 
         Raises:
@@ -67,6 +70,7 @@ class Spool:
         self._source = source
         self.id = ""
         self.next = 0
+        self.position: Document = None
         self._first = 0
         try:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -117,6 +121,7 @@ class Spool:
             state = json.loads(path.read_bytes())
             version, source = state["version"], state["source"]
             self.id, self.next, self._first = str(state["id"]), int(state["next"]), int(state["first"])
+            self.position = state.get("position")
         except (OSError, ValueError, KeyError, TypeError):
             raise OptionError(
                 f"option spoolDir: {str(path)!r} is damaged; expected an empty directory, or a complete spool"
@@ -133,8 +138,10 @@ class Spool:
                 f"broker's address has changed, edit {path})"
             )
         files = self._files()
-        if files:
-            self.next = max(self.next, files[-1].stop)
+        if files and files[-1].stop > self.next:
+            self.next = files[-1].stop
+            stored = (pq.read_schema(files[-1].path).metadata or {}).get(_POSITION)
+            self.position = None if stored is None else json.loads(stored)
 
     def _files(self) -> list[SpoolFile]:
         found = []
@@ -149,8 +156,11 @@ class Spool:
         """The offset of the oldest message."""
         return self._first
 
-    def append(self, batch: pa.RecordBatch) -> None:
-        """Store messages, whose offsets begin with `next`, durably. Raises OSError."""
+    def append(self, batch: pa.RecordBatch, position: Document = None) -> None:
+        """Store messages, whose offsets begin with `next`, and the position that they reach, durably. Raises OSError."""
+        if position is not None:
+            metadata = batch.schema.metadata or {}
+            batch = batch.replace_schema_metadata({**metadata, _POSITION: json.dumps(position).encode()})
         stop = self.next + batch.num_rows
         name = f"{self.next:020}-{stop - 1:020}.parquet"
         part = self.directory / f"{name}.part"
@@ -161,6 +171,7 @@ class Spool:
         part.rename(self.directory / name)
         self._sync()
         self.next = stop
+        self.position = position
 
     def files_between(self, first: int, stop: int) -> list[SpoolFile]:
         """Return the files with these offsets. Raises OffsetError if some are missing."""
@@ -200,6 +211,8 @@ class Spool:
 
     def _save(self) -> None:
         state = {"version": VERSION, "id": self.id, "source": self._source, "first": self._first, "next": self.next}
+        if self.position is not None:
+            state["position"] = self.position
         part = self.directory / f"{_STATE}.part"
         with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(json.dumps(state).encode())
@@ -223,4 +236,5 @@ class Spool:
 
 
 def _describe(source: dict[str, Document]) -> str:
-    return f"queue {source.get('queue')!r} of vhost {source.get('vhost')!r} at {source.get('broker')}"
+    kind = source.get("kind", "queue")
+    return f"{kind} {source.get('queue')!r} of vhost {source.get('vhost')!r} at {source.get('broker')}"

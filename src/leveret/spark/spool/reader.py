@@ -1,8 +1,9 @@
-"""Streaming reads of any AMQP broker's queue, through a spool.
+"""Streaming reads of any AMQP broker's queue, or of a stream of RabbitMQ, through a spool.
 
 The process that plans batches for the driver consumes the messages and acknowledges them once they are on disk. So no
 message is lost, but a message that the broker redelivers because the acknowledgement was lost is in the spool twice: at
-least once from the broker to the spool, exactly once from the spool to Spark.
+least once from the broker to the spool, exactly once from the spool to Spark. A stream is consumed from the offset on that
+the spool stores with the messages, so that each message is in the spool once.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from leveret.spark.read_limits import read_limit
 from leveret.spark.schema import Projection
 from leveret.spark.spool.consumer import SpoolConsumer
 from leveret.spark.spool.directory import Spool, SpoolFile
+from leveret.spark.spool.stream_consumer import StreamConsumer
 
 logger = logging.getLogger("leveret.spark")
 
@@ -67,14 +69,16 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     instances in tasks only read files.
     """
 
-    def __init__(self, settings: Settings, queue: str) -> None:
+    def __init__(self, settings: Settings, queue: str, kind: str = "queue") -> None:
+        """Create the reader of a queue, or of the `kind` "stream". Raises OptionError without a directory."""
         if settings.spool_dir is None:
             raise OptionError(
-                f"option spoolDir: missing; expected a directory that keeps messages of queue {queue!r} "
+                f"option spoolDir: missing; expected a directory that keeps messages of {kind} {queue!r} "
                 "until they are committed (mode spool)"
             )
         self.settings = settings
         self.queue = queue
+        self.kind = kind
         self.reading = SpoolReading(queue, settings.columns, settings.headers_format, settings.arrow_batch_rows)
         self.endpoint = endpoint_of(settings)
         self._spool: Spool | None = None
@@ -89,15 +93,19 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._spool is None:
             parameters = self.endpoint.parameters()
             assert self.settings.spool_dir is not None
-            self._spool = Spool(
-                self.settings.spool_dir,
-                {"queue": self.queue, "vhost": parameters.vhost, "broker": f"{parameters.host}:{parameters.port}"},
-            )
+            source = {"queue": self.queue, "vhost": parameters.vhost, "broker": f"{parameters.host}:{parameters.port}"}
+            if self.kind != "queue":
+                source["kind"] = self.kind
+            self._spool = Spool(self.settings.spool_dir, source)
         return self._spool
 
     def _open_consumer(self) -> SpoolConsumer:
         if self._consumer is None:
-            self._consumer = SpoolConsumer(self.endpoint, self.queue, self.settings.prefetch or PREFETCH)
+            prefetch = self.settings.prefetch or PREFETCH
+            if self.kind == "stream":
+                self._consumer = StreamConsumer(self.endpoint, self.queue, prefetch, self._open().position)
+            else:
+                self._consumer = SpoolConsumer(self.endpoint, self.queue, prefetch)
         return self._consumer
 
     def __getstate__(self) -> dict[str, Document]:
@@ -136,7 +144,7 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._open()
-        self._remaining = self._open_consumer().pending()
+        self._remaining = self._open_consumer().available()
 
     def latestOffset(self, start: dict[str, Document], limit: ReadLimit) -> dict[str, Document]:
         spool = self._open()
@@ -170,7 +178,8 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if messages is None:
                 return
             count = len(messages)
-            spool.append(messages.batch(spool.next, self.queue))
+            spool.append(messages.batch(spool.next, self.queue), messages.position)
+            consumer.reached(messages.position)
             # Only now may the broker remove them.
             messages.acknowledge()
             max_messages -= count
