@@ -298,7 +298,11 @@ def _run(
         return False
     query.start()
     query.finish()
-    found = Counter(drained(broker, row) if row.to_queue else (directory / "dump").read_text().split())
+    found = Counter(
+        drained(broker, row.protocol, streamed=row.arguments is not None)
+        if row.to_queue
+        else (directory / "dump").read_text().split()
+    )
     lost = [body for body in sent if not found[body]]
     invented = [body for body in found if not body.isdigit() or int(body) >= len(sent)]
     twice = {body: count for body, count in found.items() if count > 1}
@@ -336,10 +340,10 @@ def _delete_last_commit(checkpoint: Path) -> bool:
     return True
 
 
-def drained(broker: AnyProcess, row: Row) -> list[str]:
+def drained(broker: AnyProcess, protocol: str, *, streamed: bool = False) -> list[str]:
     found = []
-    options: dict[str, Any] = {"arguments": {"x-stream-offset": "first"}} if row.arguments else {}
-    with sync.connect(broker.url(), protocol=row.protocol) as connection, connection.open_channel() as channel:
+    options: dict[str, Any] = {"arguments": {"x-stream-offset": "first"}} if streamed else {}
+    with sync.connect(broker.url(), protocol=protocol) as connection, connection.open_channel() as channel:
         consumer = channel.consume("out", prefetch=1000, **options).start()
         try:
             while True:
