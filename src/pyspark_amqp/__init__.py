@@ -10,14 +10,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from leveret.spark.data_source import AmqpDataSource
-from leveret.spark.finish import finish
-from leveret.spark.register import register
 
 if TYPE_CHECKING:
     from leveret.spark.body import from_body
     from leveret.spark.count import count
+    from leveret.spark.finish import finish
     from leveret.spark.lag import LagListener, QueryLag
     from leveret.spark.load import load
+    from leveret.spark.register import register
     from leveret.spark.tables import create_tables
 
 DefaultSource = AmqpDataSource
@@ -41,8 +41,10 @@ _LATER = {
     "QueryLag": "leveret.spark.lag",
     "count": "leveret.spark.count",
     "create_tables": "leveret.spark.tables",
+    "finish": "leveret.spark.finish",
     "from_body": "leveret.spark.body",
     "load": "leveret.spark.load",
+    "register": "leveret.spark.register",
 }
 
 

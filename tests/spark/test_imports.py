@@ -27,6 +27,19 @@ def test_what_only_tasks_need_is_not_imported(imported: str) -> None:
     assert not found & {"leveret.segments.columns", "leveret.segments.reader", "pyarrow.parquet", "fsspec"}
 
 
+@pytest.mark.parametrize("imported", ["pyspark_amqp", "leveret.spark.sink.writer", "leveret.spark.finish"])
+def test_processes_that_read_nothing_do_not_import_arrow(imported: str) -> None:
+    found = modules(imported)
+    assert imported in found
+    assert "pyarrow" not in found
+
+
+def test_processes_that_look_up_the_data_source_do_not_import_the_client() -> None:
+    found = modules("pyspark_amqp")
+    assert "leveret.spark.options" in found
+    assert "leveret.client" not in found
+
+
 def test_all_public_names_can_be_imported() -> None:
     import pyspark_amqp
 

@@ -1,9 +1,13 @@
-"""The data source `amqp`: selects the reader or writer of each mode."""
+"""The data source `amqp`: selects the reader or writer of each mode.
+
+Spark imports this module in several processes for each query. Most of them need neither Arrow nor a connection, so it
+imports these when they are used.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -14,12 +18,12 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from leveret.spark.connection import ControlClient, endpoint_of, has_password
 from leveret.spark.errors import OptionError, SparkError
 from leveret.spark.options import SOURCES, TABLE_PREFIX, Settings, own_options, read_options
-from leveret.spark.schema import check_schema, table_schema
 from leveret.spark.source.modes import BATCH_READERS, FILTERING_BATCH_READERS, STREAM_READERS
-from leveret.spark.source.target import Target, find_target
+
+if TYPE_CHECKING:
+    from leveret.spark.source.target import Target
 
 # Seconds to connect when a query is defined. An unreachable broker is more likely an error in the URL than a restart here.
 INITIAL_CONNECT_TIMEOUT: Final = 5.0
@@ -46,6 +50,9 @@ class AmqpDataSource(DataSource):
         return "amqp"
 
     def schema(self) -> StructType:
+        from leveret.spark.connection import endpoint_of
+        from leveret.spark.schema import table_schema
+
         options = own_options(self.options)
         settings = read_options(options)
         endpoint_of(settings)
@@ -93,6 +100,10 @@ class AmqpDataSource(DataSource):
 
     def _find(self, schema: StructType, streaming: bool) -> tuple[Settings, Target]:
         """Return the settings and the target. Closes its connection: readers are pickled and open their own."""
+        from leveret.spark.connection import ControlClient, endpoint_of
+        from leveret.spark.schema import check_schema
+        from leveret.spark.source.target import find_target
+
         options = own_options(self.options)
         if not _ADDRESS & set(options):
             options = _kept_options(schema) | options
@@ -116,6 +127,8 @@ class FilteringDataSource(AmqpDataSource):
 
 def _keep_options(schema: StructType, settings: Settings, options: dict[str, str]) -> None:
     """Keep the options of a catalog table in its schema: Spark passes them when the table is created, and not to reads."""
+    from leveret.spark.connection import has_password
+
     settings.source()
     if has_password(settings.url):
         raise OptionError(

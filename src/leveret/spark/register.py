@@ -13,12 +13,11 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
-
 from leveret.spark.data_source import FilteringDataSource
 from leveret.spark.errors import SparkError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -66,6 +65,8 @@ def register(spark: SparkSession) -> None:
 
 def _versions(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Run in a task. Spark pickles the function by its name, so that the worker imports this module."""
+    import pyarrow as pa
+
     from leveret import __version__
 
     for batch in batches:

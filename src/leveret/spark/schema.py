@@ -10,7 +10,6 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import DataType, StructField, StructType
 
-from leveret.segments.body_json import body_jsons
 from leveret.segments.schema import COLUMNS, TABLE_SCHEMA
 from leveret.spark.errors import OptionError
 
@@ -150,6 +149,8 @@ class Projection:
         for column, field in zip(self._columns, self.schema, strict=True):
             source = column.source
             if column.name == BODY_JSON:
+                from leveret.segments.body_json import body_jsons
+
                 arrays.append(body_jsons(rows.column(source), rows.column(_BODY_TYPE)))
                 continue
             if source not in self.names:
