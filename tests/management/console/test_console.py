@@ -349,6 +349,26 @@ def test_users_and_permissions(console: Console, api: HttpBroker) -> None:
     assert api("GET", "/users/carla").status == 404
 
 
+def test_a_view_does_not_read_what_is_being_deleted(console: Console, api: HttpBroker) -> None:
+    """The end of the test fails if the browser has reported a missing object."""
+    assert api("PUT", "/users/dora", {"password": "secret", "tags": ""}).status == 201
+    console.enter("users", "dora")
+    console.see_heading("dora")
+    # The event about the deletion arrives long before its reply.
+    console.script(
+        "const send = window.fetch;"
+        "window.fetch = async (...call) => {"
+        "  const reply = await send(...call);"
+        "  if (call[1]?.method === 'DELETE') await new Promise((done) => setTimeout(done, 3000));"
+        "  return reply;"
+        "};"
+    )
+    console.click("Delete…")
+    console.click("Delete user")
+    console.see_heading("Users")
+    assert api("GET", "/users/dora").status == 404
+
+
 def test_topic_permissions(console: Console, api: HttpBroker, axe: str) -> None:
     assert api("PUT", "/users/tomas", {"password": "tomas", "tags": "management"}).status == 201
     console.enter("users", "tomas")

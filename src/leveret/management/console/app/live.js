@@ -23,6 +23,8 @@ export const source = signal("polling");
 const EVENTS = "/leveret/events";
 
 let paused = false;
+// Number of running changes that stop updates.
+let changing = 0;
 let timer = 0;
 let refreshed = 0;
 let aliveUntil = 0;
@@ -46,6 +48,16 @@ export function setPaused(value) {
   describe();
   if (!paused) {
     refresh();
+  }
+}
+
+/** Runs a change without updates meanwhile: it may remove what the view shows. */
+export async function withoutUpdates(change) {
+  changing += 1;
+  try {
+    return await change();
+  } finally {
+    changing -= 1;
   }
 }
 
@@ -83,7 +95,7 @@ let changed = false;
 
 function tick() {
   describe();
-  if (paused || document.visibilityState !== "visible") {
+  if (paused || changing || document.visibilityState !== "visible") {
     return;
   }
   const age = Date.now() - refreshed;

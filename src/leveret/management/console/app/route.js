@@ -35,6 +35,7 @@ export function link(parts, query = {}) {
 /** Goes to a location. */
 export function go(parts, query) {
   location.hash = link(parts, query);
+  route.value = parse(location.hash); // before the browser's event, so that the old view reads nothing more
 }
 
 /** Changes parameters of the location in place, without an entry in the history. An empty value removes a parameter. */

@@ -1,7 +1,7 @@
 // Dialogs: one at a time, above the view.
 
 import { html, signal, useEffect, useRef, useState } from "../html.js";
-import { refresh } from "../live.js";
+import { refresh, withoutUpdates } from "../live.js";
 import { isReadOnly } from "../session.js";
 import { Note, toast } from "./parts.js";
 
@@ -55,7 +55,7 @@ export function ChangeForm({ label, tone = "primary", submit, stay, forAll, chil
     setBusy(true);
     setError(null);
     try {
-      const message = await submit();
+      const message = await withoutUpdates(submit);
       if (message) {
         toast(message);
       }
