@@ -208,19 +208,19 @@ def test_a_worker_is_killed_while_it_reads(
             spark, proxy.url(), tmp_path, stream=name, startingOffsets="earliest", prefetch="1", minPartitions="1"
         )
         wait_until(lambda: proxy.stalled or not query.isActive, "a worker has read 100 KB")
-        _kill_process_at(proxy.stalled[0].client.getpeername()[1])
+        _kill_process_at(proxy.stalled[0].client.getpeername()[1], proxy.port)
         with pytest.raises(Exception, match=r"(?s)worker|Job aborted"):
             query.awaitTermination(60)
     run(spark, url, tmp_path, stream=name, startingOffsets="earliest")
     assert sorted(map(int, written(spark, tmp_path))) == list(range(total))
 
 
-def _kill_process_at(port: int) -> None:
-    """Kill the process whose end of a TCP connection has this local port."""
+def _kill_process_at(port: int, remote: int) -> None:
+    """Kill the process whose end of a TCP connection has these ports. Others may have the same local port."""
     inodes = {
         fields[9]
         for line in Path("/proc/net/tcp").read_text().splitlines()[1:]
-        if int((fields := line.split())[1].rsplit(":", 1)[1], 16) == port
+        if [int(end.rsplit(":", 1)[1], 16) for end in (fields := line.split())[1:3]] == [port, remote]
     }
     for process in Path("/proc").glob("[0-9]*"):
         try:
