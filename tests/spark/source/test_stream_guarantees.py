@@ -217,10 +217,9 @@ def test_a_worker_is_killed_while_it_reads(
 
 def _kill_process_at(port: int, remote: int) -> None:
     """Kill the process whose end of a TCP connection has these ports. Others may have the same local port."""
+    connections = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     inodes = {
-        fields[9]
-        for line in Path("/proc/net/tcp").read_text().splitlines()[1:]
-        if [int(end.rsplit(":", 1)[1], 16) for end in (fields := line.split())[1:3]] == [port, remote]
+        fields[9] for fields in connections if [int(end.rsplit(":", 1)[1], 16) for end in fields[1:3]] == [port, remote]
     }
     for process in Path("/proc").glob("[0-9]*"):
         try:
