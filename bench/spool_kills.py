@@ -1,6 +1,6 @@
 """Kill the driver's part of a query from another broker, and the broker, at random moments; without Spark, so much faster.
 
-    python bench/spool_kills.py [--kills 50] [--rows rabbitmq-stream rabbitmq-queue artemis] [--messages 20000] [--seed 1]
+    python -m bench.spool_kills [--kills 50] [--rows rabbitmq-stream rabbitmq-queue artemis] [--messages 20000] [--seed 1]
 
 For each row, a process does what Spark's driver does with a spool and a sink: it stores the end of a batch, reads the batch
 from the spool, writes its rows to a file and publishes them with confirms to a queue of the same broker, and commits the
@@ -28,15 +28,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
-
-from bench.spark_kills import AnyProcess, drained, feed, process_of  # noqa: E402
-from leveret import sync  # noqa: E402
-from leveret.spark.options import read_options  # noqa: E402
-from leveret.spark.sink.plan import plan_sink  # noqa: E402
-from leveret.spark.sink.task import write_task  # noqa: E402
-from leveret.spark.spool.reader import SpoolReader  # noqa: E402
+from bench.spark_kills import AnyProcess, drained, feed, process_of
+from leveret import sync
+from leveret.spark.options import read_options
+from leveret.spark.sink.plan import plan_sink
+from leveret.spark.sink.task import write_task
+from leveret.spark.spool.reader import SpoolReader
 
 ROWS = ("rabbitmq-stream", "rabbitmq-queue", "artemis")
 # Probability that a kill is one of the broker, which takes long to start again.
@@ -90,7 +87,10 @@ class Mover:
         """Start the process and wait until it moves messages, or has ended."""
         with open(self._log, "ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, __file__, *self._arguments], stdout=subprocess.PIPE, stderr=log, env={**os.environ}
+                [sys.executable, "-m", "bench.spool_kills", *self._arguments],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**os.environ},
             )
         assert self.process.stdout is not None
         self.process.stdout.readline()

@@ -250,10 +250,10 @@ def test_torn_writes(tmp_path: Path, how: str) -> None:
         # The log can be written again.
         queue = FakeQueue(1)
         queue.seq = harness.recovery.last_seq[1]
-        harness.publish(queue, b"goes on")
+        harness.publish(queue, b"more")
         harness.commit()
         assert harness.reopen().clean
-        assert harness.bodies(1)[-1] == b"goes on"
+        assert harness.bodies(1)[-1] == b"more"
         harness.log.close()
         shutil.rmtree(copy)
     torn.log.close()

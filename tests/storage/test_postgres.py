@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +18,7 @@ from tests.storage.harness import FakeQueue, Harness, Waiter, content, postgres_
 from tests.storage.test_model import LogMachine
 from tests.support.broker import Broker
 from tests.support.examples import examples
+from tests.support.polling import wait_until
 from tests.support.postgres import PostgresServer, execute, require_postgres, shared_server
 from tests.support.proxy import Proxy
 
@@ -84,7 +84,7 @@ def test_a_second_broker_is_refused_while_the_owner_lives(dsn: str) -> None:
     # Without a commit: the owner's signs of life are enough.
     with pytest.raises(StorageFailed, match=r"shard 0 in PostgreSQL is owned by node 'one', which is alive"):
         elsewhere(harness, postgres_log(dsn, node="two").open)
-    harness.publish(FakeQueue(1), b"goes on")
+    harness.publish(FakeQueue(1), b"more")
     harness.commit()
     harness.log.close()
 
@@ -446,24 +446,22 @@ def test_entries_survive_many_terminated_backends(dsn: str) -> None:
     harness = Harness(lambda: postgres_log(dsn))
     queue = FakeQueue(1)
     alive: list[Entry] = []
-    stopped = threading.Event()
+    published = 0
 
     def terminate() -> None:
-        while not stopped.wait(0.02):
+        for count in range(10):
             execute(dsn, TERMINATE)
+            wait_until(lambda count=count: harness.log.statistics()["reconnects"] > count, "the log has connected again")
 
-    terminator = threading.Thread(target=terminate)
-    terminator.start()
-    try:
-        for number in range(60):
-            alive += harness.publish(queue, b"%d" % number)
-            if number % 3 == 2:
+    with ThreadPoolExecutor() as executor:
+        terminating = executor.submit(terminate)
+        while not terminating.done():
+            alive += harness.publish(queue, b"%d" % published)
+            published += 1
+            if published % 3 == 0:
                 harness.log.settle(alive.pop(0))
             harness.commit()
-    finally:
-        stopped.set()
-        terminator.join()
-    assert harness.log.statistics()["reconnects"] > 1
+        terminating.result()
     harness.reopen()
-    assert harness.bodies(1) == [b"%d" % number for number in range(20, 60)]
+    assert harness.bodies(1) == [b"%d" % number for number in range(published // 3, published)]
     harness.log.close()

@@ -6,10 +6,8 @@ import errno
 import fcntl
 import json
 import os
-import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -189,44 +187,6 @@ def test_writers_need_no_locks_that_the_file_system_does_not_have(tmp_path: Path
         pass
     with pytest.raises(OSError, match="no locks"), lock_table(tmp_path, exclusive=True):
         pass
-
-
-def test_a_reader_sees_each_row_once_during_compactions(tmp_path: Path) -> None:
-    table = tmp_path / "table"
-    write_files(tmp_path / "original", 6)
-    shutil.copytree(tmp_path / "original", table)
-    expected = ids(table)
-    ended = threading.Event()
-    reads = retried = 0
-    wrong: list[list[int]] = []
-
-    def read() -> None:
-        nonlocal reads, retried
-        while not ended.is_set():
-            try:
-                found = ids(table)
-            except FileNotFoundError:  # a listed file was replaced: the reader knows
-                retried += 1
-                continue
-            reads += 1
-            if sorted(found) != expected_ids:
-                wrong.append(found)
-
-    expected_ids = sorted(expected)
-    reader = threading.Thread(target=read)
-    reader.start()
-    place = table / f"day={DAYS[0]}"
-    for number in range(10, 40):
-        # Another small file, as a batch without rows of its own would add it.
-        empty = table / "_leveret" / "empty"
-        empty.parent.mkdir(exist_ok=True)
-        pq.write_table(rows(0).slice(0, 0), empty)
-        empty.rename(place / name_of(number))
-        assert compact(parquet(table), min_age=0).removed
-    ended.set()
-    reader.join()
-    assert not wrong
-    assert reads
 
 
 def test_a_compaction_killed_before_any_step_loses_and_repeats_nothing(tmp_path: Path) -> None:
