@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -448,10 +449,14 @@ def test_entries_survive_many_terminated_backends(dsn: str) -> None:
     alive: list[Entry] = []
     published = 0
 
+    def reconnects() -> int:
+        return harness.log.statistics()["reconnects"]
+
     def terminate() -> None:
-        for count in range(10):
+        for _ in range(10):
+            known = reconnects()
             execute(dsn, TERMINATE)
-            wait_until(lambda count=count: harness.log.statistics()["reconnects"] > count, "the log has connected again")
+            wait_until(partial(lambda known: reconnects() > known, known), "the log has connected again")
 
     with ThreadPoolExecutor() as executor:
         terminating = executor.submit(terminate)
