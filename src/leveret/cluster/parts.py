@@ -16,6 +16,7 @@ from leveret.config import Config
 from leveret.management.operations.vhosts import DEFAULT_VHOST
 from leveret.node.errors import StartFailed
 from leveret.node.part import Part, Record, shared_records
+from leveret.storage.registry import MEMORY
 
 if TYPE_CHECKING:
     from leveret.broker.log import Log, Recovery
@@ -62,6 +63,31 @@ class FrontPart(Part):
         return FrontProtocols(services, self._shards, amqp10=amqp10, amqp09=amqp09)
 
 
+class NodePart(FrontPart):
+    """The front whose shards have their logs in PostgreSQL, which also has the shared records.
+
+    Args:
+        shards: The shards.
+        where: Where the data is, for operators.
+    """
+
+    def __init__(self, shards: Shards, where: str) -> None:
+        super().__init__(shards, None)
+        self._where = where
+
+    def engine(self, config: Config) -> str:
+        """Return the engine of a log that is always empty."""
+        return MEMORY
+
+    def describe(self, log: Log) -> str:
+        """Return where the logs of the shards are."""
+        return self._where
+
+    def take_shared(self, recovery: Recovery) -> None:
+        """Recover the shared records, which need not be stored again."""
+        recovery.metadata.update(self._shards.records)
+
+
 class ShardPart(Part):
     """One shard: its vhosts, and the shared records of the front.
 
@@ -76,7 +102,7 @@ class ShardPart(Part):
     has_listeners = False
 
     def __init__(self, settings: ShardSettings, link: Link) -> None:
-        self._number = settings.number
+        self.shard = settings.number
         self._asks_shared = settings.asks_shared
         self._link = link
         self.records: dict[tuple[str, str], bytes | None] = {}
@@ -86,7 +112,7 @@ class ShardPart(Part):
 
     def wanted_vhosts(self, existing: Iterable[str], configured: Iterable[str]) -> list[str]:
         """Return the vhosts in the log; the front declares those of the configuration. Shard 0 has the default vhost."""
-        return list(dict.fromkeys((*([] if self._number else [DEFAULT_VHOST]), *existing)))
+        return list(dict.fromkeys((*([] if self.shard else [DEFAULT_VHOST]), *existing)))
 
     def take_shared(self, recovery: Recovery) -> list[Record]:
         """Report the vhosts in the log to the front, and return the shared records; the first time, wait for them."""

@@ -37,18 +37,28 @@ class Part:
     Attributes:
         has_listeners: Whether this process accepts connections and logins.
         has_vhosts: Whether this process has vhosts.
+        shard: The number of the shard.
         first_number: The number of the first connection.
         number_step: The difference between the numbers of two connections.
     """
 
     has_listeners = True
     has_vhosts = True
+    shard = 0
     first_number = 1
     number_step = 1
 
     def store_path(self, config: Config) -> Path:
         """Return the directory of the log."""
         return config.server.data_path
+
+    def engine(self, config: Config) -> str:
+        """Return the storage engine of the log."""
+        return config.storage.engine
+
+    def describe(self, log: Log) -> str:
+        """Return where durable data is, for operators; "" if it is in the data directory or in memory."""
+        return log.describe()
 
     def wanted_vhosts(self, existing: Iterable[str], configured: Iterable[str]) -> list[str]:
         """Return the names of the vhosts to serve, some of which exist in the log, and some in the configuration."""

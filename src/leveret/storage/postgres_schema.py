@@ -3,6 +3,8 @@
 Schema `leveret` has one row in `cluster`, with the format, and a row for each shard in `owner`. Each shard has a schema of
 its own with the tables of an SQLite log, and the same columns in them: `log`, `chunk`, `metadata` and `mark`.
 
+With several shards, `cluster` also has their number, and `shared` has the records that belong to all of them.
+
 A commit is one statement. Its part `fence` locks and checks the shard's row in `owner`, and every other part depends on
 it: a broker that has lost the shard changes nothing, and a claim waits for a commit in progress.
 """
@@ -39,7 +41,13 @@ class Statement:
 
 CREATE_CLUSTER: Final = f"""
 CREATE SCHEMA leveret;
-CREATE TABLE leveret.cluster(format integer NOT NULL, identity uuid NOT NULL);
+CREATE TABLE leveret.cluster(
+    format integer NOT NULL,
+    identity uuid NOT NULL,
+    shards integer,
+    version bigint NOT NULL DEFAULT 0
+);
+CREATE TABLE leveret.shared(kind text, key bytea, value bytea, version bigint NOT NULL, PRIMARY KEY (kind, key));
 CREATE TABLE leveret.owner(
     shard integer PRIMARY KEY,
     epoch bigint NOT NULL,
