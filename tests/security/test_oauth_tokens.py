@@ -16,8 +16,9 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 pytest.importorskip("joserfc", reason="the extra leveret[oauth] is not installed")
 
 from leveret.security.accounts import TokenRefused
+from leveret.security.oauth.account import TokenAccount
 from leveret.security.oauth.keys import MAX_KEYS, InvalidKeys, Keys, read_keys
-from leveret.security.oauth.tokens import MAX_SCOPES, MAX_TOKEN_SIZE, TokenAccount, TokenSettings, TokenVerifier, UnknownKey
+from leveret.security.oauth.tokens import MAX_SCOPES, MAX_TOKEN_SIZE, TokenSettings, TokenVerifier, UnknownKey
 
 NOW = 1_800_000_000
 SECRET = rsa.generate_private_key(65537, 2048)

@@ -1,1 +1,1 @@
-"""Several processes as one broker: a front that accepts the clients, and shards that have the vhosts."""
+"""Shards: the processes of one broker, each with some of its vhosts, and the front that accepts their clients."""

@@ -23,12 +23,12 @@ from leveret.node.executing import answer, run_in
 from leveret.protocols.login_queue import LoginQueue, Waiter
 from leveret.protocols.peer import Result
 from leveret.security.accounts import Account, TokenRefused
+from leveret.security.oauth.account import TokenAccount
 from leveret.security.oauth.keys import InvalidKeys, Keys, read_keys
 from leveret.security.oauth.provider import Provider, is_protected
 from leveret.security.oauth.tokens import (
     MAX_HEADER_SIZE,
     MAX_TOKEN_SIZE,
-    TokenAccount,
     TokenSettings,
     TokenVerifier,
     UnknownKey,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from leveret.security.mechanisms.base import Certificate
 
@@ -43,6 +43,22 @@ class LogSubject:
         if self.vhost:
             fields["vhost"] = self.vhost
         return fields
+
+
+class Receiver(Protocol):
+    """Receiver of the input and the states of a socket: a session, or an object between the two."""
+
+    def data_received(self, data: bytes | memoryview) -> None:
+        """Handle data from the client. A memoryview is not used after the call."""
+
+    def pause_writing(self) -> None:
+        """Handle that the buffer of the socket is full."""
+
+    def resume_writing(self) -> None:
+        """Handle that the buffer of the socket has room again."""
+
+    def connection_lost(self) -> None:
+        """Handle the end of the connection, once."""
 
 
 class Peer:

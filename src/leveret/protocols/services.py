@@ -87,11 +87,15 @@ class VhostSessionSettings:
 class Services:
     """The services of one server.
 
+    Connections have the numbers `first_number`, `first_number` + `number_step`, and so on.
+
     Attributes:
         mechanisms: SASL mechanisms in the order in which they are offered.
         sessions: connected sessions, authenticated or not.
         numbered: sessions by number.
         by_user: number of open connections by user.
+        elsewhere: number of open connections in other shards, while a connection that was handed over opens.
+        elsewhere_of_user: the same for its user.
         tokens: logins by token; None if the broker accepts none.
         auditor: records changes that clients request over AMQP management.
         alarm: reason why publishers are blocked; "" without an alarm.
@@ -112,6 +116,8 @@ class Services:
         anonymous_user: str | None = None,
         external_name: str = "common-name",
         server_properties: ContentProperties | None = None,
+        first_number: int = 1,
+        number_step: int = 1,
     ) -> None:
         self.broker = broker
         self.users = users
@@ -132,7 +138,10 @@ class Services:
         self.auditor = NO_AUDITOR
         self.alarm = ""
         self.alarms = 0
-        self.next_number = 1
+        self.elsewhere = 0
+        self.elsewhere_of_user = 0
+        self.next_number = first_number
+        self.number_step = number_step
         self.stopping = False
         self.call_soon: Callable[[Callable[[], None]], object] | None = None
         self.turn_due = False
@@ -204,12 +213,12 @@ class Services:
             raise refusal(f"vhost '{vhost.name}' has {limit} connections, the maximum; {source}")
         user = account.name
         limit = account.limits.max_connections or self.settings.connections_per_user
-        if limit and self.by_user.get(user, 0) >= max(limit, 0):
+        if limit and self.by_user.get(user, 0) + self.elsewhere_of_user >= max(limit, 0):
             raise refusal(
                 f"user '{user}' has {max(limit, 0)} connections, the maximum; the setting is limits.connections_per_user"
             )
         limit = self.settings.connections
-        if limit and sum(other.connections for other in self.broker.vhosts.values()) >= limit:
+        if limit and sum(other.connections for other in self.broker.vhosts.values()) + self.elsewhere >= limit:
             raise ResourceError(f"the broker has {limit} connections, the maximum; the setting is limits.connections")
 
     def add(self, session: Session) -> None:
@@ -222,7 +231,7 @@ class Services:
 
     def new_number(self) -> int:
         number = self.next_number
-        self.next_number = number + 1
+        self.next_number = number + self.number_step
         return number
 
     def check_channel_limit(self, user: str, limit: int) -> None:

@@ -5,14 +5,32 @@ A stored user is looked up at each check, so that changes apply at once. The rig
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
+
+import msgspec
 
 from leveret.security.users import UserLimits, UserStore
 
 
 class TokenRefused(Exception):
     """A token that is not accepted. The text is for the log."""
+
+
+class ExportedAccount(msgspec.Struct, frozen=True):
+    """An account as another process of the broker gets it.
+
+    Attributes:
+        name: The name of the user.
+        expires_at: As in `Account`.
+        scopes: The scopes of a token; None for a user of the store, whose rights the other process knows.
+        variables: The values of variables in the scopes.
+    """
+
+    name: str
+    expires_at: float = 0.0
+    scopes: tuple[str, ...] | None = None
+    variables: Mapping[str, str] = {}
 
 
 class Account(Protocol):
@@ -57,6 +75,9 @@ class Account(Protocol):
     def has_any_permission(self, vhost: str) -> bool:
         """Return whether the user may do anything in the vhost."""
 
+    def export(self) -> ExportedAccount:
+        """Return the account for another process, which makes it an account again with `import_account`."""
+
 
 class UserAccount:
     """The account of a user of the store."""
@@ -97,6 +118,20 @@ class UserAccount:
 
     def has_any_permission(self, vhost: str) -> bool:
         return self._users.has_any_permission(self.name, vhost)
+
+    def export(self) -> ExportedAccount:
+        return ExportedAccount(self.name)
+
+
+def import_account(exported: ExportedAccount, users: UserStore) -> Account:
+    """Return the account that another process has exported. `users` are the users of this process."""
+    if exported.scopes is None:
+        return UserAccount(exported.name, users)
+    # Imported here, because few brokers have logins by token.
+    from leveret.security.oauth.account import TokenAccount
+    from leveret.security.oauth.scopes import Scopes
+
+    return TokenAccount(exported.name, Scopes(exported.scopes, exported.variables), exported.expires_at)
 
 
 class TokenLogins(Protocol):

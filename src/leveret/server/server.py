@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import TypeAlias
 
 from leveret.broker.log import FAILED
+from leveret.protocols.adoption import Adoption
 from leveret.protocols.login_queue import MAX_RUNNING
 from leveret.protocols.opening import Protocols
 from leveret.server.admission import Admission
 from leveret.server.listener import Listener
 from leveret.server.periodic import Tasks
-from leveret.server.transport import SocketProtocol, Sockets
+from leveret.server.transport import AdoptedProtocol, SocketProtocol, Sockets
 from leveret.server.watch import INTERVAL, Watch
 from leveret.server.watchdog import Watchdog
 
@@ -151,16 +152,32 @@ class Server:
             return
         protocol = SocketProtocol(self._sockets, tls, tls_only)
         self.admission.enter(protocol, host)
+        self._connect(protocol, accepted, partial(self.admission.leave, protocol))
+
+    def adopt(self, sock: socket.socket, adoption: Adoption, ended: Callable[[], None]) -> None:
+        """Serve a connection that another process has accepted, and whose handshake it has run.
+
+        Args:
+            sock: The client's socket, or one to a relay of TLS. The server closes it.
+            adoption: The connection.
+            ended: Called once, when the socket is closed.
+        """
+        assert self._sockets is not None
+        protocol = AdoptedProtocol(self._sockets, adoption, ended)
+        self._connect(protocol, sock, protocol.end)
+
+    def _connect(self, protocol: SocketProtocol, accepted: socket.socket, failed: Callable[[], None]) -> None:
+        assert self._loop is not None
         connecting = self._loop.create_task(self._loop.connect_accepted_socket(lambda: protocol, accepted))
         self._connecting.add(connecting)
-        connecting.add_done_callback(partial(self._connected, protocol))
+        connecting.add_done_callback(partial(self._connected, failed))
 
-    def _connected(self, protocol: SocketProtocol, connecting: Connecting) -> None:
+    def _connected(self, failed: Callable[[], None], connecting: Connecting) -> None:
         """Handle the result of creating a socket's transport."""
         self._connecting.discard(connecting)
         if connecting.cancelled() or connecting.exception() is not None:
             logger.debug("lost an accepted socket before serving it")
-            self.admission.leave(protocol)
+            failed()
 
     async def stop(self, reason: str = "the broker stops") -> None:
         """Close the listeners, then the connections with 320, then the log."""

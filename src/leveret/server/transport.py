@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
 
+from leveret.protocols.adoption import Adoption, PeerFacts
 from leveret.protocols.detect import (
     HEADER_1_0_TLS,
     HEADER_SIZE,
@@ -28,8 +29,7 @@ from leveret.protocols.detect import (
 )
 from leveret.protocols.ingress_throttle import FIRST_READ, MAX_READ
 from leveret.protocols.opening import Protocols
-from leveret.protocols.peer import Peer, Result
-from leveret.protocols.session import Session
+from leveret.protocols.peer import Peer, Receiver, Result
 from leveret.server.admission import Admission
 from leveret.server.tls import COMPLETE, INCOMPLETE, TlsProtocol, hello_state
 
@@ -135,9 +135,44 @@ class SocketPeer(Peer):
         if tls is not None:
             self.certificate = tls.getpeercert() or None
 
+    def describe_client(self, facts: PeerFacts) -> None:
+        """Describe the client of another socket than this one, which a relay or another process has accepted."""
+        self.name = facts.name
+        self.host = facts.host
+        self.local = facts.local
+        self.tls = facts.tls
+        self.connected_at = facts.connected_at
+
+    def facts(self) -> PeerFacts:
+        """Return what `describe_client` needs in another process."""
+        return PeerFacts(self.name, self.host, self.local, self.tls, self.connected_at)
+
     def opened(self) -> None:
         if self._protocol is not None:
             self._protocol.opened()
+
+    def pass_to(self, receiver: Receiver) -> None:
+        """Pass input and states of the socket to another receiver from now on. The calls for the former one are dropped."""
+        self._cancel_timers()
+        if self._protocol is not None:
+            self._protocol.session = receiver
+
+    def await_drain(self) -> None:
+        """Call `pause_writing` of the receiver at once, and `resume_writing` when the socket has taken all output."""
+        self._transport.set_write_buffer_limits(high=0)
+
+    def give_away(self) -> socket.socket:
+        """Return a duplicate of the socket, and close this one without an effect on the connection.
+
+        The caller has checked that all output is written and that there is no TLS.
+
+        Raises:
+            OSError: there is no file descriptor for the duplicate.
+        """
+        self._transport.pause_reading()
+        duplicate = socket.socket(fileno=os.dup(self._transport.get_extra_info("socket").fileno()))
+        self._transport.abort()
+        return duplicate
 
     def write(self, data: bytes) -> None:
         self._transport.write(data)
@@ -210,10 +245,13 @@ class SocketPeer(Peer):
 
     def closed(self) -> None:
         """Cancel the timers of a closed socket, which keep the session alive."""
+        self._cancel_timers()
+        self._protocol = None
+
+    def _cancel_timers(self) -> None:
         for timer in self._timers:
             timer.cancel()
         self._timers = ()
-        self._protocol = None
 
     def run_blocking(self, function: Callable[[], Result], done: Callable[[Result], None]) -> None:
         future = self._loop.run_in_executor(self._executor, function)
@@ -311,7 +349,7 @@ class SocketProtocol(asyncio.BufferedProtocol):
         self._reader: SelectorTransport = None
         self._deadline: asyncio.TimerHandle | None = None
         self._peer: SocketPeer | None = None
-        self.session: Session | None = None
+        self.session: Receiver | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -534,3 +572,48 @@ class SocketProtocol(asyncio.BufferedProtocol):
             self._reader._read_ready_cb = None
         self._reader = None
         self._transport = None
+
+
+class AdoptedProtocol(SocketProtocol):
+    """asyncio protocol of a socket that another process has accepted, and whose handshake it has run.
+
+    Args:
+        sockets: The state shared by all sockets.
+        adoption: The connection.
+        ended: Called once, when the socket is closed.
+    """
+
+    __slots__ = ("_adoption", "_ended")
+
+    def __init__(self, sockets: Sockets, adoption: Adoption, ended: Callable[[], None]) -> None:
+        super().__init__(sockets, None, False)
+        self._adoption: Adoption | None = adoption
+        self._ended: Callable[[], None] | None = ended
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        # Reading begins after this call, and a session may pause it.
+        self._sockets.loop.call_soon(self._adopt)
+
+    def _adopt(self) -> None:
+        transport, adoption = self._transport, self._adoption
+        self._adoption = None
+        if adoption is None or transport is None or transport.is_closing():
+            return
+        protocols = self._sockets.protocols
+        self._peer = peer = SocketPeer(transport, self._sockets, self)
+        peer.describe_client(adoption.peer)
+        session = protocols.adopt_session(adoption, peer)
+        self.session = session
+        protocols.open_adopted(session, adoption)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.end()
+
+    def end(self) -> None:
+        """Report the end of the socket, which may not even have begun."""
+        ended = self._ended
+        self._ended = None
+        if ended is not None:
+            ended()

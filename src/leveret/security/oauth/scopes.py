@@ -79,14 +79,18 @@ class Scopes:
         variables: The values of variables in patterns.
 
     Attributes:
+        scopes: The scopes.
+        variables: The values of the variables that the scopes may use.
         tags: The tags.
     """
 
     def __init__(self, scopes: Iterable[str], variables: Mapping[str, str]) -> None:
-        values = {name: value for name, value in variables.items() if name != "vhost"}
+        self.scopes = tuple(dict.fromkeys(scopes))
+        used = set(_VARIABLE.findall(unquote(" ".join(self.scopes), errors="surrogateescape"))) - {"vhost"}
+        self.variables = values = {name: value for name, value in variables.items() if name in used}
         self._grants: list[_Grant] = []
         tags: dict[str, None] = {}
-        for scope in dict.fromkeys(scopes):
+        for scope in self.scopes:
             kind, _, rest = scope.partition(":")
             if kind == _TAG:
                 tags[rest] = None

@@ -1,4 +1,4 @@
-"""Verification of JSON Web Tokens, and the accounts that they stand for."""
+"""Verification of JSON Web Tokens."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from joserfc.errors import ExpiredTokenError, InvalidClaimError, JoseError, Miss
 from joserfc.jwt import ClaimsOption
 
 from leveret.security.accounts import TokenRefused
+from leveret.security.oauth.account import TokenAccount
 from leveret.security.oauth.keys import Keys
 from leveret.security.oauth.scopes import Scopes
-from leveret.security.users import UserLimits
 
 # Bytes of a token and of its header.
 MAX_TOKEN_SIZE: Final = 16 << 10
@@ -54,41 +54,6 @@ class TokenSettings:
     scope_prefix: str = ""
     additional_scopes: tuple[tuple[str, ...], ...] = ()
     scope_aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-
-class TokenAccount:
-    """The account of a token. It has no limits of its own, and is not stored."""
-
-    is_token = True
-    limits = UserLimits()
-
-    def __init__(self, name: str, scopes: Scopes, expires_at: float) -> None:
-        self.name = name
-        self.expires_at = expires_at
-        self._scopes = scopes
-
-    @property
-    def tags(self) -> tuple[str, ...]:
-        return self._scopes.tags
-
-    def exists(self) -> bool:
-        return True
-
-    def may(self, vhost: str, operation: str, resource: str) -> bool:
-        return self._scopes.allow(vhost, operation, resource)
-
-    def may_topic(self, vhost: str, operation: str, exchange: str, routing_key: str, client_id: str = "") -> bool:
-        return self._scopes.allow_topic(vhost, operation, exchange, routing_key)
-
-    def may_every_topic(self, vhost: str, exchange: str) -> bool:
-        # A scope may name routing keys.
-        return False
-
-    def may_open(self, vhost: str) -> bool:
-        return self._scopes.open(vhost)
-
-    def has_any_permission(self, vhost: str) -> bool:
-        return self._scopes.open(vhost)
 
 
 class _Validity(msgspec.Struct):

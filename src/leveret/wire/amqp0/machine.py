@@ -302,6 +302,11 @@ class Machine(Output):
         self._limit = self.frame_max - FRAME_OVERHEAD + FRAME_SLACK
         self._fused_size = min(self._limit, self.max_body_size, self.spool_threshold)
 
+    def begin_tuned(self, frame_max: int, channel_max: int, heartbeat: int) -> None:
+        """Expect `connection.open` of a client that has agreed on these values with another process."""
+        self.state = states.OPEN
+        self._agree({"frame_max": frame_max, "channel_max": channel_max, "heartbeat": heartbeat})
+
     def begin_open(self, number: int) -> None:
         """Treat the connection as open, with this one channel, to parse frames carried in the content of another one."""
         self.state = states.OPENED

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.protocols.amqp09.channel.channel import Channel
 from leveret.protocols.amqp09.connection.handshake import Handshake
@@ -14,6 +14,9 @@ from leveret.protocols.amqp091.connection.base import BaseConnection as BaseConn
 from leveret.protocols.peer import Peer
 from leveret.wire.amqp0.commands import Command, ContentPart
 from leveret.wire.amqp0.specs import V0_9
+
+if TYPE_CHECKING:
+    from leveret.protocols.adoption import Adoption
 
 # Class and method id of file.stage.
 STAGE: Final = (70, 50)
@@ -33,8 +36,8 @@ class BaseConnection(BaseConnection091):
         pace: limits set by stream.qos for all channels together.
     """
 
-    def __init__(self, peer: Peer, shared: Amqp09State) -> None:
-        super().__init__(peer, shared.services, V0_9, "AMQP 0-9", Handshake(shared))
+    def __init__(self, peer: Peer, shared: Amqp09State, adoption: Adoption | None = None) -> None:
+        super().__init__(peer, shared.services, V0_9, "AMQP 0-9", Handshake(shared), adoption)
         self.shared = shared
         self.qos_spec = True
         self.engine.max_upload_size = self.broker.uploads.settings.max_bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.errors import InvalidPath
@@ -36,20 +37,25 @@ class Handshake(Handshake091):
         # 0-9 has no method for cancel notifications, whatever capabilities the client declares.
         return ClientDescription(properties, cancel_method=False)
 
+    def vhost_of(self, arguments: Arguments, vhosts: Container[str]) -> str:
+        """Return the vhost that connection.open names; "" for a client that must be redirected."""
+        if self.shared.settings.redirect and not arguments["insist"]:
+            return ""
+        name: str = arguments["virtual_host"]
+        # Paths begin with a slash. Vhost names do not, except '/'.
+        return name if name in vhosts else name.removeprefix("/") or "/"
+
     def open(self, connection: BaseConnection, arguments: Arguments) -> None:
         settings = self.shared.settings
-        virtual_host: str = arguments["virtual_host"]
-        if settings.redirect and not arguments["insist"]:
+        vhosts = connection.services.broker.vhosts
+        virtual_host = self.vhost_of(arguments, vhosts)
+        if not virtual_host:
             connection.engine.send(
                 0, "connection.redirect", {"host": settings.redirect, "known_hosts": settings.known_hosts}
             )
             return  # the client closes the socket, or insists
-        vhosts = connection.services.broker.vhosts
         if virtual_host not in vhosts:
-            # Paths begin with a slash. Vhost names do not, except '/'.
-            virtual_host = virtual_host.removeprefix("/") or "/"
-            if virtual_host not in vhosts:
-                raise InvalidPath(f"vhost '{virtual_host}' not found")
+            raise InvalidPath(f"vhost '{virtual_host}' not found")
         self.open_vhost(connection, virtual_host)
         connection.engine.send(0, "connection.open-ok", {"known_hosts": settings.known_hosts})
         connection.vhost_opened()

@@ -10,7 +10,7 @@ import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.broker.errors import BrokerError, NotIndexed
 from leveret.broker.message import Message
@@ -46,6 +46,9 @@ from leveret.wire.amqp0.constants import CONNECTION_FORCED, INTERNAL_ERROR, NOT_
 from leveret.wire.amqp0.engine import SERVER, Engine, Input
 from leveret.wire.amqp0.model import Version
 
+if TYPE_CHECKING:
+    from leveret.protocols.adoption import Adoption
+
 logger = logging.getLogger("leveret.connection")
 
 # Methods that open a channel; channel.resume exists in 0-9 only.
@@ -75,6 +78,8 @@ MAX_REQUEST_BYTES: Final = 64 << 10
 class BaseConnection(VhostSession):
     """Base class of connections. A subclass dispatches the methods of its protocol.
 
+    With an adoption, the connection begins after the handshake, which another process has run.
+
     Attributes:
         number: identifies the connection within the process.
         protocol: name of the protocol.
@@ -87,7 +92,15 @@ class BaseConnection(VhostSession):
         routes: routes with checked permissions, valid for `topology` of the vhost and `generation` of the users.
     """
 
-    def __init__(self, peer: Peer, services: Services, version: Version, protocol: str, handshake: Handshake) -> None:
+    def __init__(
+        self,
+        peer: Peer,
+        services: Services,
+        version: Version,
+        protocol: str,
+        handshake: Handshake,
+        adoption: Adoption | None = None,
+    ) -> None:
         super().__init__(peer, services)
         self.protocol = protocol
         self.handshake = handshake
@@ -128,7 +141,10 @@ class BaseConnection(VhostSession):
         self.window = ConnectionWindow()
         self.heartbeat: Heartbeat | None = None
         services.add(self)
-        handshake.start(self)
+        if adoption is None:
+            handshake.start(self)
+        else:
+            handshake.resume(self, adoption)
         self.mark()
         self.broker.end_turn()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import socket
+from collections.abc import Container
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -11,11 +12,15 @@ from leveret.broker.errors import InvalidPath, NotAllowed
 from leveret.broker.values import FieldTable
 from leveret.protocols.amqp091.connection.login import Login
 from leveret.protocols.record_batches import announcement
+from leveret.security.accounts import import_account
 from leveret.wire.amqp0.constants import NOT_ALLOWED
+from leveret.wire.amqp0.dialects import RABBITMQ
+from leveret.wire.amqp0.fieldtable import decode_table, encode_table
 from leveret.wire.amqp0.values import Arguments, ContentProperties
 from leveret.wire.record_batches import EXCHANGE
 
 if TYPE_CHECKING:
+    from leveret.protocols.adoption import Adoption
     from leveret.protocols.amqp091.connection.base import BaseConnection
     from leveret.wire.amqp0.commands import Method
 
@@ -88,6 +93,18 @@ class Handshake:
             },
         )
 
+    def resume(self, connection: BaseConnection, adoption: Adoption) -> None:
+        """Continue after connection.tune-ok, up to which another process has run the handshake."""
+        client = adoption.client
+        assert client is not None and adoption.account is not None
+        self.client = self.describe_client(decode_table(client.properties, 0, len(client.properties), RABBITMQ))
+        connection.set_account(import_account(adoption.account, connection.services.users))
+        connection.engine.begin_tuned(client.frame_max, client.channel_max, client.heartbeat)
+
+    def encoded_properties(self) -> bytes:
+        """Return the client properties as `resume` in another process reads them."""
+        return encode_table(self.client.properties, RABBITMQ)[4:]
+
     def server_properties(self, connection: BaseConnection) -> ContentProperties:
         return {
             **string_properties(connection),
@@ -136,6 +153,11 @@ class Handshake:
         self.open_vhost(connection, arguments["virtual_host"])
         connection.engine.send(0, "connection.open-ok", {})
         connection.vhost_opened()
+
+    def vhost_of(self, arguments: Arguments, vhosts: Container[str]) -> str:
+        """Return the vhost that connection.open names, which need not be one of the `vhosts`."""
+        name: str = arguments["virtual_host"]
+        return name
 
     def open_vhost(self, connection: BaseConnection, virtual_host: str) -> None:
         """Open a vhost for the connection.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.broker import values
 from leveret.broker.broker import MAX_CONVERTED
@@ -36,7 +36,7 @@ from leveret.protocols.detect import HEADER_1_0, HEADER_1_0_SASL
 from leveret.protocols.ingress_throttle import LOGIN, OUTPUT, TURN
 from leveret.protocols.peer import Peer
 from leveret.protocols.vhost_session import QUANTUM, VhostSession
-from leveret.security.accounts import Account, UserAccount
+from leveret.security.accounts import Account, UserAccount, import_account
 from leveret.wire.amqp10 import constants, descriptors
 from leveret.wire.amqp10.composite import Performative
 from leveret.wire.amqp10.descriptors import ATTACH, END, TRANSFER
@@ -45,6 +45,9 @@ from leveret.wire.amqp10.frames import AMQP, EMPTY, FAILURE, HEADER, SASL, Failu
 from leveret.wire.amqp10.output import Output
 from leveret.wire.amqp10.transport import Attach, Begin, Close, Open
 from leveret.wire.amqp10.values import Table
+
+if TYPE_CHECKING:
+    from leveret.protocols.adoption import Adoption
 
 logger = logging.getLogger("leveret.connection")
 
@@ -91,6 +94,8 @@ OPERATIONS: Final = ("attach", "flow", "transfer", "disposition", "detach", "end
 class Connection(VhostSession):
     """One connection of AMQP 1.0.
 
+    With an adoption, the connection begins with the client's open, before which another process has sent the headers.
+
     Attributes:
         number: identifier of the connection within the process.
         shared: the state of all AMQP 1.0 connections.
@@ -102,7 +107,7 @@ class Connection(VhostSession):
         routes: routes with checked permissions, valid for `topology` of the vhost and `generation` of the users.
     """
 
-    def __init__(self, peer: Peer, shared: Amqp10State, sasl: bool) -> None:
+    def __init__(self, peer: Peer, shared: Amqp10State, sasl: bool, adoption: Adoption | None = None) -> None:
         services = shared.services
         super().__init__(peer, services)
         self.shared = shared
@@ -148,6 +153,9 @@ class Connection(VhostSession):
             self.output.send_header(SASL)
             self.login = Login(self)
             self.login.begin()
+        elif adoption is not None:
+            if adoption.account is not None:
+                self.set_account(import_account(adoption.account, self.users))
         elif self.anonymous_user() is None:
             self._require_sasl()
         else:

@@ -1,0 +1,284 @@
+"""Clients of the front until they open a vhost: the handshake, then the hand-over to the shard of the vhost."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable
+from typing import Protocol
+
+from leveret.cluster.openings import Amqp0Opening, Amqp10Opening, Opening
+from leveret.cluster.relay import relay
+from leveret.protocols.adoption import Adoption
+from leveret.protocols.amqp09.connection.connection import Connection as Connection09
+from leveret.protocols.amqp09.settings import Amqp09Settings
+from leveret.protocols.amqp091.connection.connection import Connection as Connection091
+from leveret.protocols.amqp10.connection.connection import Connection as Connection10
+from leveret.protocols.amqp10.settings import Amqp10Settings
+from leveret.protocols.detect import V0_9, V0_9_1, V1_0_SASL
+from leveret.protocols.opening import Protocols
+from leveret.protocols.peer import Peer, Receiver, Result
+from leveret.protocols.services import Services
+from leveret.server.transport import SocketPeer
+
+logger = logging.getLogger("leveret.connection")
+
+
+class Target(Protocol):
+    """A shard that clients can be handed over to.
+
+    Attributes:
+        unavailable: Why the shard takes no connections at the moment, for the client; "" if it does.
+    """
+
+    unavailable: str
+
+    def hand_over(self, sock: socket.socket, adoption: Adoption) -> None:
+        """Send the socket and the adoption to the shard, and close the socket here. Must not raise.
+
+        The target sets the adoption's numbers of connections in other shards.
+        """
+
+
+class Placement(Protocol):
+    """The shards of the vhosts."""
+
+    def shard_of(self, vhost: str) -> Target | None:
+        """Return the shard of a vhost; None if the vhost does not exist."""
+
+
+class PlacedVhosts:
+    """The names of the placed vhosts, as a container."""
+
+    def __init__(self, placement: Placement) -> None:
+        self._placement = placement
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self._placement.shard_of(name) is not None
+
+
+class FrontSession(Peer):
+    """Object between the socket of a client and the session that runs its handshake.
+
+    Towards the socket it is the receiver of input, which it holds back from the client's open on. Towards the session, it
+    is the socket.
+    """
+
+    __slots__ = ("_held", "_opening", "_paused", "_placement", "_proceeding", "_protocol", "_socket", "_vhosts")
+
+    def __init__(self, protocol: int, peer: SocketPeer, placement: Placement) -> None:
+        self._socket = peer
+        super().__init__()
+        self._protocol = protocol
+        self._placement = placement
+        self._vhosts = PlacedVhosts(placement)
+        self._opening: Opening | None = None
+        self._held = b""
+        self._paused = False
+        self._proceeding = False
+        self.name = peer.name
+        self.host = peer.host
+        self.local = peer.local
+        self.certificate = peer.certificate
+        self.tls = peer.tls
+        self.connected_at = peer.connected_at
+
+    def begin(self, opening: Opening) -> None:
+        """Begin the handshake of a session, which has this object as its peer."""
+        self._opening = opening
+
+    # Towards the socket
+
+    def data_received(self, data: bytes | memoryview) -> None:
+        self._held += bytes(data)
+        self._proceed()
+
+    def _proceed(self) -> None:
+        """Pass input to the session up to the client's open, unless the session wants none at the moment."""
+        self._proceeding = False
+        while self._held and not self._paused:
+            opening = self._opening
+            if opening is None:
+                return
+            data = self._held
+            if opening.ends or opening.session.closing:
+                self._held = b""
+                opening.session.data_received(data)
+                return
+            start, end = opening.find(data)
+            if start:
+                self._held = data[start:]
+                opening.session.data_received(data[:start])
+            elif end == start:
+                return  # incomplete
+            elif not opening.is_due() or not self._place(opening, data[:end]):
+                self._held = data[end:]
+                opening.session.data_received(data[:end])
+            else:
+                return
+
+    def _place(self, opening: Opening, frame: bytes) -> bool:
+        """Hand the client over to the shard of its vhost. Return False if the session has to answer the open."""
+        vhost = opening.vhost(frame, self._vhosts)
+        target = None if vhost is None else self._placement.shard_of(vhost)
+        if vhost is None or target is None:
+            return False
+        if target.unavailable:
+            account = opening.account()
+            if account is not None and account.may_open(vhost):
+                opening.refuse(target.unavailable)
+            return False
+        opening.session.flush()
+        self._socket.pause_reading()
+        if self.tls:
+            self._relay(opening, target)
+        elif not self._socket.is_writable():
+            self._socket.await_drain()
+        else:
+            self._give_away(opening, target)
+        return True
+
+    def _adoption(self, opening: Opening) -> Adoption:
+        account = opening.session.account
+        adoption = Adoption(
+            protocol=self._protocol,
+            connection=opening.session.number,
+            peer=self._socket.facts(),
+            input=self._held,
+            account=None if account is None else account.export(),
+            client=opening.client(),
+        )
+        self._held = b""
+        return adoption
+
+    def _give_away(self, opening: Opening, target: Target) -> None:
+        adoption = self._adoption(opening)
+        try:
+            duplicate = self._socket.give_away()
+        except OSError as error:
+            logger.error("%s: cannot hand over the connection to its shard: %s", self.subject, error)
+            self._socket.abort()
+            return
+        target.hand_over(duplicate, adoption)
+
+    def _relay(self, opening: Opening, target: Target) -> None:
+        adoption = self._adoption(opening)
+        try:
+            near, far = socket.socketpair()
+        except OSError as error:
+            logger.error("%s: cannot hand over the connection to its shard: %s", self.subject, error)
+            self._socket.abort()
+            return
+        relay(self._socket, self._protocol, near)
+        self.connection_lost()
+        target.hand_over(far, adoption)
+
+    def pause_writing(self) -> None:
+        if self._opening is not None:
+            self._opening.session.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._opening is not None:
+            self._opening.session.resume_writing()
+            self._proceed_soon()
+
+    def connection_lost(self) -> None:
+        opening = self._opening
+        self._opening = None
+        if opening is not None:
+            opening.session.connection_lost()
+
+    # Towards the session
+
+    @property
+    def checking(self) -> bool:
+        """Whether a login is waiting for its password check, as the socket's protocol needs to know."""
+        return self._socket.checking
+
+    @checking.setter
+    def checking(self, checking: bool) -> None:
+        self._socket.checking = checking
+
+    def opened(self) -> None:
+        self._socket.opened()
+
+    def write(self, data: bytes) -> None:
+        self._socket.write(data)
+
+    def write_pieces(self, pieces: list[bytes | memoryview], size: int) -> None:
+        self._socket.write_pieces(pieces, size)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def finish(self) -> None:
+        self._socket.finish()
+
+    def abort(self) -> None:
+        self._socket.abort()
+
+    def pause_reading(self) -> None:
+        self._paused = True
+        self._socket.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._paused = False
+        self._socket.resume_reading()
+        self._proceed_soon()
+
+    def _proceed_soon(self) -> None:
+        """Continue with the input that was held back when the session has finished its present work."""
+        if self._held and not self._proceeding:
+            self._proceeding = True
+            self._socket.call_soon(self._proceed)
+
+    def limit_reads(self, size: int, slowed: bool) -> None:
+        self._socket.limit_reads(size, slowed)
+
+    def is_writable(self) -> bool:
+        return self._socket.is_writable()
+
+    def hung_up(self) -> bool:
+        return self._socket.hung_up()
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self._socket.call_soon(callback)
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
+        self._socket.call_later(seconds, callback)
+
+    def run_blocking(self, function: Callable[[], Result], done: Callable[[Result], None]) -> None:
+        self._socket.run_blocking(function, done)
+
+
+class FrontProtocols(Protocols):
+    """The protocols that the front speaks, up to the client's open.
+
+    Args:
+        services: The services of the front, whose broker has no vhosts.
+        placement: The shards of the vhosts.
+        amqp10: The settings of 1.0.
+        amqp09: The settings of 0-9.
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        placement: Placement,
+        *,
+        amqp10: Amqp10Settings | None = None,
+        amqp09: Amqp09Settings | None = None,
+    ) -> None:
+        super().__init__(services, amqp10=amqp10, amqp09=amqp09)
+        self._placement = placement
+
+    def make_session(self, protocol: int, peer: Peer) -> Receiver:
+        assert isinstance(peer, SocketPeer)
+        front = FrontSession(protocol, peer, self._placement)
+        if protocol == V0_9_1:
+            front.begin(Amqp0Opening(Connection091(front, self.services)))
+        elif protocol == V0_9:
+            front.begin(Amqp0Opening(Connection09(front, self.amqp09)))
+        else:
+            front.begin(Amqp10Opening(Connection10(front, self.amqp10, protocol == V1_0_SASL)))
+        return front
