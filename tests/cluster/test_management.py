@@ -10,15 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import generate_latest
 
 from leveret.broker.errors import PreconditionFailed
 from leveret.cluster.batches import SHARED
 from leveret.cluster.calls import ShardCalls
 from leveret.cluster.routing import ROUTES, here
+from leveret.config import Config
+from leveret.management.control_client import CallFailed
 from leveret.management.http.cache import Cache
+from leveret.management.http.errors import BrokerRefused, as_http_error
+from leveret.management.http.metrics.broker import Scrape, all_metrics
 from leveret.management.operations.batches import CHANGES
 from leveret.management.operations.table import OPERATIONS
 from leveret.management.recent_log import RecentLog
+from leveret.node.http_endpoint import HttpEndpoint
 from tests.cluster.harness import Cluster, FakeShard
 from tests.management.harness import Harness
 from tests.support.polling import wait_until
@@ -147,7 +153,6 @@ def test_a_shard_that_is_down_is_named(cluster: Cluster) -> None:
     assert names(cluster.call("queues.list", vhost="/")) == ["a"]
     cluster.shards.all[1].state = "restarting"
     assert cluster.refusal("queues.list") == ("shard-unavailable", "shard 1 is restarting")
-    assert cluster.refusal("statistics.changes", reader="r") == ("shard-unavailable", "shard 1 is restarting")
 
 
 def test_a_shard_that_ends_in_the_middle_of_a_list(cluster: Cluster) -> None:
@@ -206,6 +211,49 @@ def test_changes_of_all_shards_as_those_of_one_broker(cluster: Cluster) -> None:
     cluster.harnesses[1].managed.feeds._feeds.clear()
     assert cluster.refusal("statistics.changes", reader="r")[1] == "shard 1 was restarted; begin with a new reader"
     assert read("other")[0] == ["begin", None, True]
+
+
+class _Control:
+    """Calls of the HTTP process to the front."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def call(self, name: str, arguments: dict[str, Any] | None = None) -> Any:
+        try:
+            return self._cluster.call(name, **arguments or {})
+        except CallFailed as error:
+            raise BrokerRefused(error.condition, str(error)) from None
+
+
+def test_lists_name_a_shard_that_is_not_ready(cluster: Cluster) -> None:
+    """Metrics and the overview go on without it, and the other processes begin again when the shards change."""
+    cluster.call("queues.add", name="first")
+    cluster.call("queues.add", name="second", vhost="b")
+    cache = Cache(_Control(cluster))  # type: ignore[arg-type]
+    settings = HttpEndpoint(Config(), cluster.directory).settings()
+
+    def known() -> set[str]:
+        cache.expire()
+        asyncio.run(cache.refresh_available())
+        return {queue.item["name"] for queue in cache.queues.values()}
+
+    def metrics() -> list[str]:
+        return generate_latest(Scrape(all_metrics(cache, settings))).decode().splitlines()
+
+    assert known() == {"first", "second"}
+    asyncio.run(cache.refresh())
+    assert {'leveret_shard_up{shard="0"} 1.0', 'leveret_shard_up{shard="1"} 1.0'} <= set(metrics())
+    assert 'leveret_log_state{shard="front",state="ok"} 1.0' in metrics()
+    cluster.shards.all[1].state = "restarting"
+    assert known() == {"first"}
+    assert 'leveret_shard_up{shard="1"} 0.0' in metrics()
+    with pytest.raises(BrokerRefused, match="shard 1 is restarting") as refused:
+        asyncio.run(cache.refresh())
+    assert as_http_error(refused.value).status == 503
+    cluster.shards.all[1].state = "ready"
+    assert known() == {"first", "second"}
+    asyncio.run(cache.refresh())
 
 
 def test_log_records_of_all_processes(cluster: Cluster) -> None:

@@ -11,12 +11,13 @@ import msgspec
 
 from leveret.cluster.calls import PART, RESULT, ShardRefused
 from leveret.cluster.front import Front, Shards
-from leveret.cluster.requests import FrontCall, encode_request
+from leveret.cluster.requests import ACCOUNT, AUDIT, FrontCall, encode_request
 from leveret.cluster.routing import ROUTES
 from leveret.management.admin import Admin, read_request
 from leveret.management.control_socket import MAX_REQUEST_SIZE, VERSION, Call, ControlServer
 from leveret.management.operations.operation import Context, admit
 from leveret.management.operations.table import DEFINITIONS, OPERATIONS
+from leveret.security.accounts import Account, ExportedAccount, import_account
 
 # What the front adds to a request for a shard.
 _MAX_ADDED: Final = 64 << 10
@@ -72,14 +73,24 @@ class FrontControl(ControlServer):
                 yield line
 
     async def _front_call(self, call: Call) -> FrontCall:
-        return FrontCall(call, await self.principal(call))
+        account = None
+        if call.user is not None and call.token is not None:
+            account = (await self.account(call, call.user)).export()
+        return FrontCall(call, await self.principal(call), account)
 
 
 class ShardControl(ControlServer):
-    """The control socket of a shard, for the front."""
+    """The control socket of a shard, for the front. The front checks the tokens of users."""
 
     max_request = MAX_REQUEST_SIZE + _MAX_ADDED
 
     def is_audited(self, call: Call) -> bool:
         """Return whether the audit log gets the changes of a call. The front records what it has several shards do."""
-        return call.request.get("audit") is not False
+        return call.request.get(AUDIT) is not False
+
+    async def account(self, call: Call, user: str) -> Account:
+        """Return the account of the user of a call: the one that the front has found by a token, or that of the user."""
+        exported = call.request.get(ACCOUNT)
+        if exported is None:
+            return await super().account(call, user)
+        return import_account(msgspec.convert(exported, ExportedAccount), self.admin.managed.users)

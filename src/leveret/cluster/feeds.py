@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from leveret.cluster.calls import PART, RESULT, TIMEOUT, Shard, ShardUnavailable, check_ready, items_of
+from leveret.cluster.calls import PART, RESULT, TIMEOUT, Shard, ShardUnavailable, items_of
 from leveret.cluster.front import Front
 from leveret.cluster.requests import FrontCall
 from leveret.cluster.totals import NodeState, merge_nodes
@@ -39,10 +39,12 @@ def queue_id(shard: int, number: int) -> int:
 
 
 async def changes(front: Front, call: FrontCall) -> AsyncGenerator[bytes, None]:
-    """Yield what has changed in all shards, and the new records of the audit log, as the changes of one broker."""
-    shards = front.shards.all
-    for shard in shards:
-        check_ready(shard)
+    """Yield what has changed in the shards, and the new records of the audit log, as the changes of one broker.
+
+    The objects of a shard that is not ready are left out, and the change `node` says so. When it is ready again, or another
+    one is not, the reader has to begin again, with a new name.
+    """
+    shards = front.ready()
     own = await front.admin.call(call.name, call.arguments, call.principal)
     assert isinstance(own, Iterator)
     audited: list[bytes] = []
@@ -58,6 +60,7 @@ async def changes(front: Front, call: FrontCall) -> AsyncGenerator[bytes, None]:
         elif change.kind == "node":
             own_node = msgspec.convert(change.value, NodeState, from_attributes=True)
     assert own_node is not None
+    front.readers.check(call.fields.reader, is_first, shards)
     yield encode_list("part", [encode_json(Change(kind="begin", value=is_first))])
     nodes: dict[int, NodeState] = {}
     for shard in shards:
@@ -76,7 +79,7 @@ async def changes(front: Front, call: FrontCall) -> AsyncGenerator[bytes, None]:
                         items.append(_qualified(shard, item))
                 if items:
                     yield encode_list("part", items)
-    node = encode_json(Change(kind="node", value=merge_nodes(own_node, nodes)))
+    node = encode_json(Change(kind="node", value=merge_nodes(own_node, nodes, front.shards.all)))
     yield encode_list("result", [*audited, node, encode_json(Change(kind="end"))])
 
 

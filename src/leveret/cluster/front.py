@@ -10,6 +10,7 @@ import msgspec
 
 from leveret.broker.errors import PreconditionFailed
 from leveret.cluster.calls import PART, RESULT, TIMEOUT, Shard, ShardCalls, ShardUnavailable, check_ready
+from leveret.cluster.readers import Readers
 from leveret.cluster.requests import FrontCall
 from leveret.cluster.shard_logs import ShardLogs
 from leveret.management.admin import Admin
@@ -60,6 +61,7 @@ class Front:
         self.shards = shards
         self.calls = ShardCalls()
         self.logs = ShardLogs(self.calls, self.managed.log)
+        self.readers = Readers()
         self.managed.log = self.logs.records
         self.managed.vhost_names = self.vhost_names
         # Vhosts that are being added.

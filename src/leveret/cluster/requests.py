@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from leveret.management.control_socket import VERSION, Call
 from leveret.management.operations.operation import Principal
+from leveret.security.accounts import ExportedAccount
+
+# The keys by which a request for a shard has the account of a token, and says that the front records its changes.
+ACCOUNT: Final = "account"
+AUDIT: Final = "audit"
 
 
 def encode_request(request: dict[str, Any]) -> bytes:
@@ -25,7 +30,7 @@ class FrontCall:
     Args:
         call: The call.
         principal: The caller.
-        account: The account of a login by token, as shards read it; None without a token.
+        account: The account of a login by token; None without a token.
 
     Attributes:
         name: The name of the operation.
@@ -33,7 +38,7 @@ class FrontCall:
         fields: The checked fields; set before the operation is executed, except one inside a vhost.
     """
 
-    def __init__(self, call: Call, principal: Principal, account: Any = None) -> None:
+    def __init__(self, call: Call, principal: Principal, account: ExportedAccount | None) -> None:
         self.name = call.name
         self.arguments = call.arguments
         self.principal = principal
@@ -62,7 +67,7 @@ class FrontCall:
         user, source = self._call.origin
         added: dict[str, Any] = {"origin": {"user": user, "source": source}}
         if self._account is not None:
-            added["account"] = self._account
+            added[ACCOUNT] = self._account
         if not is_audited:
-            added["audit"] = False
+            added[AUDIT] = False
         return added

@@ -32,6 +32,7 @@ class NodeState(Reply, kw_only=True):
     Attributes:
         overflow: Bytes of messages that are paged out.
         processes: The processes by the name of their shard; not set for a single process.
+        shards: The shards, not set for a single process.
     """
 
     process: ProcessInfo
@@ -40,6 +41,7 @@ class NodeState(Reply, kw_only=True):
     log: dict[str, Any]
     overflow: int
     processes: dict[str, NodeState] | msgspec.UnsetType = msgspec.UNSET
+    shards: list[ShardInfo] | msgspec.UnsetType = msgspec.UNSET
 
 
 async def status(front: Front, call: FrontCall) -> AsyncGenerator[bytes, None]:
@@ -144,8 +146,14 @@ def _unavailable(shard: Shard) -> ShardInfo:
     return info
 
 
-def merge_nodes(own: NodeState, shards: Mapping[int, NodeState]) -> NodeState:
-    """Return the states of all processes as one, with each of them."""
+def merge_nodes(own: NodeState, shards: Mapping[int, NodeState], all_shards: Iterable[Shard]) -> NodeState:
+    """Return the states of all processes as one, with each of them.
+
+    Args:
+        own: The state of this process.
+        shards: The states of shards by their numbers.
+        all_shards: All shards, ready or not.
+    """
     parts = [own, *shards.values()]
     return NodeState(
         process=ProcessInfo(**_process(own.process, [part.process for part in parts])),
@@ -158,6 +166,12 @@ def merge_nodes(own: NodeState, shards: Mapping[int, NodeState]) -> NodeState:
         log=_log([part.log for part in parts]),
         overflow=sum(part.overflow for part in parts),
         processes={FRONT: own, **{str(number): part for number, part in shards.items()}},
+        shards=[
+            _info(shard, shard.connections, shards[shard.number].process.memory)
+            if shard.number in shards
+            else _unavailable(shard)
+            for shard in all_shards
+        ],
     )
 
 
