@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Coroutine
+from collections import Counter
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,6 +33,10 @@ class FakeShard:
     vhosts: dict[str, None] = field(default_factory=dict)
     connections: int = 0
     restarts: int = 0
+    users: Counter[str] = field(default_factory=Counter)
+
+    def connections_of(self, user: str) -> int:
+        return self.users[user]
 
 
 class FakeShards:
@@ -40,6 +45,7 @@ class FakeShards:
     def __init__(self, shards: list[FakeShard]) -> None:
         self.all = shards
         self.waits = 0
+        self.vhost_removed: Callable[[str], None] = lambda name: None
 
     def of_vhost(self, name: str) -> FakeShard | None:
         return next((shard for shard in self.all if name in shard.vhosts), None)
@@ -50,11 +56,12 @@ class FakeShards:
     async def applied(self) -> None:
         self.waits += 1
 
-    def note_vhost(self, shard: Any, name: str, exists: bool) -> None:
+    def note_vhost(self, shard: Any, name: str, *, exists: bool) -> None:
         if exists:
             shard.vhosts[name] = None
         else:
-            shard.vhosts.pop(name, None)
+            del shard.vhosts[name]
+            self.vhost_removed(name)
 
 
 class Cluster:
@@ -81,7 +88,8 @@ class Cluster:
         self.controls = [
             ShardControl(harness.admin, shard.control) for harness, shard in zip(self.harnesses, shards, strict=True)
         ]
-        self.control = FrontControl(self.front.admin, self.shards, directory / CONTROL_SOCKET)
+        self.shards.vhost_removed = self.front.users.forget_vhost
+        self.control = FrontControl(self.front.admin, self.shards, directory / CONTROL_SOCKET)  # type: ignore[arg-type]
         for control in (*self.controls, self.control):
             self.loop.run_until_complete(control.start())
         self._thread = threading.Thread(target=self.loop.run_forever)
@@ -121,6 +129,7 @@ class Cluster:
         harness = self.harnesses[number]
         session = FakeSession(number + 1 + 2 * len(harness.sessions), user, "/b"[number])
         harness.sessions.append(session)
+        self.shards.all[number].users[user] += 1
         return session
 
     def close(self) -> None:

@@ -9,12 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from prometheus_client import generate_latest
 
 from leveret.broker.errors import PreconditionFailed
+from leveret.broker.tracing import TracePoint, Tracing
 from leveret.cluster.batches import SHARED
 from leveret.cluster.calls import ShardCalls
+from leveret.cluster.feeds import queue_id
 from leveret.cluster.routing import ROUTES, here
 from leveret.config import Config
 from leveret.management.control_client import CallFailed
@@ -24,6 +27,7 @@ from leveret.management.http.metrics.broker import Scrape, all_metrics
 from leveret.management.operations.batches import CHANGES
 from leveret.management.operations.table import OPERATIONS
 from leveret.management.recent_log import RecentLog
+from leveret.management.telemetry.points import Point
 from leveret.node.http_endpoint import HttpEndpoint
 from tests.cluster.harness import Cluster, FakeShard
 from tests.management.harness import Harness
@@ -100,7 +104,7 @@ def test_the_front_reads_no_more_of_a_list_than_its_client(tmp_path: Path) -> No
             writer.transport.abort()
 
         server = await asyncio.start_unix_server(serve, path)
-        lines = ShardCalls().lines(FakeShard(0, path, 1), b"{}\n")
+        lines = ShardCalls().lines(FakeShard(0, path, 1), b"{}\n")  # type: ignore[arg-type]
         await anext(lines)
         await blocked.wait()
         assert written < 2 << 20
@@ -254,6 +258,17 @@ def test_lists_name_a_shard_that_is_not_ready(cluster: Cluster) -> None:
     cluster.shards.all[1].state = "ready"
     assert known() == {"first", "second"}
     asyncio.run(cache.refresh())
+
+
+def test_trace_points_of_all_shards(cluster: Cluster) -> None:
+    """Their queues have other ids than those of other shards."""
+    for harness in cluster.harnesses:
+        tracing = harness.broker.tracing = Tracing(harness.broker, 1.0)
+        tracing.dropped = 1
+        tracing._points.append(TracePoint("deliver", "", "/", "q", 1, 1, b"\x00", 1, "", "", "", 0))
+    points = [msgspec.convert(row, Point) for row in cluster.call("traces.take")]
+    assert [(point.queue, point.dropped) for point in points] == [(0, 1), (1, 0), (0, 1), (queue_id(1, 1), 0)]
+    assert cluster.call("traces.take") == []
 
 
 def test_log_records_of_all_processes(cluster: Cluster) -> None:

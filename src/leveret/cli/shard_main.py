@@ -17,9 +17,11 @@ from leveret.broker.errors import BrokerError, StorageFailed
 from leveret.cli.child_main import read_settings
 from leveret.cli.running import Running, Stopped, stop_timeout
 from leveret.cli.telemetry_process import TelemetryProcess
+from leveret.cluster.control import ShardControl
 from leveret.cluster.link import (
     Adopt,
     Applied,
+    AuditWritten,
     Change,
     Declare,
     Ended,
@@ -104,7 +106,7 @@ class ShardServing(Running):
         return Path(self._settings.control)
 
     def _make_control(self, composition: Composition) -> ControlServer:
-        return ControlServer(composition.admin, self._control_path)
+        return ShardControl(composition.admin, self._control_path)
 
     async def _start(self, composition: Composition, control: ControlServer) -> None:
         await composition.server.start()
@@ -134,6 +136,8 @@ class ShardServing(Running):
             case Change():
                 self._change(message.records)
                 self._link.send(Applied(message.number))
+            case AuditWritten():
+                self._part.audit.note_written(message.number)
             case Declare():
                 if self._composition is not None:
                     self._composition.declare_vhosts(message.vhosts)

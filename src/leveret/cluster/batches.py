@@ -11,9 +11,9 @@ from typing import Final
 import msgspec
 
 from leveret.broker.errors import BrokerError
-from leveret.cluster.calls import Shard
 from leveret.cluster.front import Front
 from leveret.cluster.requests import FrontCall
+from leveret.cluster.shards import Shard
 from leveret.management.control_socket import encode_result
 from leveret.management.operations.batches import Refusal, Refusals, check_number
 
@@ -104,7 +104,7 @@ async def _run_in_shards(front: Front, call: FrontCall, changes: dict[int, _Chan
             for number, changed in by_shard.items():
                 for index, change in changed.items():
                     if change.call == _ADD_VHOST and index not in indexes:
-                        front.shards.note_vhost(front.shards.all[number], _object(change).name, True)
+                        front.shards.note_vhost(front.shards.all[number], _object(change).name, exists=True)
     return refused
 
 

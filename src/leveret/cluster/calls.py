@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
-from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
 from leveret.broker.errors import BrokerError
 from leveret.management.operations.shards import READY
 from leveret.management.socket_path import short_path
+
+if TYPE_CHECKING:
+    from leveret.cluster.shards import Shard
 
 # The beginnings of the lines of a reply, before a list or a value.
 PART: Final = b'{"v":1,"part":'
@@ -25,28 +27,6 @@ _CHUNK: Final = 64 << 10
 _MAX_IDLE: Final = 16
 
 T = TypeVar("T")
-
-
-class Shard(Protocol):
-    """A shard, as seen from the front.
-
-    Attributes:
-        number: Its number, from 0.
-        state: `ready`, `starting`, `restarting` or `stopped`.
-        pid: Its process.
-        vhosts: The names of its vhosts.
-        connections: The number of its connections.
-        restarts: How often it was restarted.
-        control: Its control socket.
-    """
-
-    number: int
-    state: str
-    pid: int
-    vhosts: dict[str, None]
-    connections: int
-    restarts: int
-    control: Path
 
 
 class ShardUnavailable(BrokerError):

@@ -10,9 +10,10 @@ from typing import Any, Final
 import msgspec
 
 from leveret.cluster.calls import PART, RESULT, ShardRefused
-from leveret.cluster.front import Front, Shards
+from leveret.cluster.front import Front
 from leveret.cluster.requests import ACCOUNT, AUDIT, FrontCall, encode_request
 from leveret.cluster.routing import ROUTES
+from leveret.cluster.shards import Shards
 from leveret.management.admin import Admin, read_request
 from leveret.management.control_socket import MAX_REQUEST_SIZE, VERSION, Call, ControlServer
 from leveret.management.operations.operation import Context, admit

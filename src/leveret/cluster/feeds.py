@@ -9,9 +9,10 @@ from typing import Final
 
 import msgspec
 
-from leveret.cluster.calls import PART, RESULT, TIMEOUT, Shard, ShardUnavailable, items_of
+from leveret.cluster.calls import PART, RESULT, TIMEOUT, ShardUnavailable, items_of
 from leveret.cluster.front import Front
 from leveret.cluster.requests import FrontCall
+from leveret.cluster.shards import Shard
 from leveret.cluster.totals import NodeState, merge_nodes
 from leveret.management.control_socket import encode_list
 from leveret.management.feed import Change

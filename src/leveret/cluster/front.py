@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, contextmanager
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from leveret.broker.errors import PreconditionFailed
-from leveret.cluster.calls import PART, RESULT, TIMEOUT, Shard, ShardCalls, ShardUnavailable, check_ready
+from leveret.cluster.calls import PART, RESULT, TIMEOUT, ShardCalls, ShardUnavailable, check_ready
 from leveret.cluster.readers import Readers
 from leveret.cluster.requests import FrontCall
 from leveret.cluster.shard_logs import ShardLogs
@@ -19,28 +19,11 @@ from leveret.management.operations.connections import Closed
 from leveret.management.operations.shards import READY
 from leveret.management.operations.table import OPERATIONS
 
+if TYPE_CHECKING:
+    from leveret.cluster.shards import Shard, Shards
+
 _EMPTY: Final = b"[]"
 _END: Final = b"}\n"
-
-
-class Shards(Protocol):
-    """The shards, as management uses them."""
-
-    @property
-    def all(self) -> Sequence[Shard]:
-        """The shards by their numbers."""
-
-    def of_vhost(self, name: str) -> Shard | None:
-        """Return the shard of a vhost; None if there is no such vhost."""
-
-    def of_connection(self, number: int) -> Shard:
-        """Return the shard of a connection, or the one that it would be in."""
-
-    async def applied(self) -> None:
-        """Return when all live shards have applied the shared records that were changed so far."""
-
-    def note_vhost(self, shard: Shard, name: str, exists: bool) -> None:
-        """Note that a shard has added or deleted a vhost."""
 
 
 def _unchanged(shard: Shard, items: bytes) -> bytes:

@@ -8,9 +8,10 @@ from contextlib import aclosing
 import msgspec
 
 from leveret.broker.errors import NotFound
-from leveret.cluster.calls import RESULT, Shard
+from leveret.cluster.calls import RESULT
 from leveret.cluster.front import Front
 from leveret.cluster.requests import FrontCall
+from leveret.cluster.shards import Shard
 from leveret.management.control_socket import encode_result
 from leveret.management.operations import bulk
 from leveret.management.operations.connections import Closed, close_all
@@ -30,7 +31,7 @@ async def add_vhost(front: Front, call: FrontCall) -> AsyncGenerator[bytes, None
         async with aclosing(front.calls.lines(shard, request)) as lines:
             line = await anext(lines)
         if line.startswith(RESULT):
-            front.shards.note_vhost(shard, call.fields.name, True)
+            front.shards.note_vhost(shard, call.fields.name, exists=True)
     yield line
 
 
@@ -43,8 +44,8 @@ async def delete_vhost(front: Front, call: FrontCall) -> AsyncGenerator[bytes, N
 
 async def _delete_vhost(front: Front, shard: Shard, name: str, request: bytes) -> None:
     await front.calls.call(shard, request, type(None))
-    front.shards.note_vhost(shard, name, False)
-    front.managed.users.forget_vhost(name)
+    # That also removes the permissions in the vhost.
+    front.shards.note_vhost(shard, name, exists=False)
     await front.admin.committed()
     await front.shards.applied()
 
@@ -84,10 +85,14 @@ async def _delete_vhosts(front: Front, call: FrontCall) -> bulk.DeletedObjects:
 
 async def delete_user(front: Front, call: FrontCall) -> AsyncGenerator[bytes, None]:
     """Delete a user, and close its connections in all shards."""
+    name = call.fields.name
+    # Shards begin to close the connections when they know of the deletion.
+    connections = sum(shard.connections_of(name) for shard in front.shards.all)
     closed = await front.admin.call(call.name, call.arguments, call.principal)
     assert isinstance(closed, Closed)
     await front.shards.applied()
-    closed.connections += await front.close_user(call.fields.name, _deleted(call.fields.name))
+    await front.close_user(name, _deleted(name))
+    closed.connections += connections
     async for line in encode_result(closed):
         yield line
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from leveret.cluster.calls import Shard, ShardUnavailable
+from leveret.cluster.calls import ShardUnavailable
+from leveret.cluster.shards import Shard
 from leveret.management.feed import MAX_FEEDS
 
 

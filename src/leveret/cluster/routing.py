@@ -11,9 +11,9 @@ from contextlib import aclosing
 from typing import Final, TypeAlias
 
 from leveret.cluster import batches, feeds, objects, tails, totals
-from leveret.cluster.calls import Shard
 from leveret.cluster.front import Front
 from leveret.cluster.requests import FrontCall
+from leveret.cluster.shards import Shard
 
 # Executes a call, and yields the lines of the reply.
 Route: TypeAlias = Callable[[Front, FrontCall], AsyncGenerator[bytes, None]]

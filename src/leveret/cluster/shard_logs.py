@@ -9,8 +9,9 @@ from typing import Final
 
 import msgspec
 
-from leveret.cluster.calls import Shard, ShardCalls, ShardUnavailable
+from leveret.cluster.calls import ShardCalls, ShardUnavailable
 from leveret.cluster.requests import encode_request
+from leveret.cluster.shards import Shard
 from leveret.management.operations.log import LogSlice
 from leveret.management.recent_log import LogEntry, LogRecords
 

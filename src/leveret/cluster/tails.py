@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from leveret.broker.errors import NotFound
-from leveret.cluster.calls import Shard
 from leveret.cluster.front import Front
 from leveret.cluster.requests import FrontCall
+from leveret.cluster.shards import Shard
 from leveret.management.control_socket import encode_result
 from leveret.management.operations.tails import TIMEOUT, OpenedTail
 

@@ -8,9 +8,10 @@ from typing import Any, Final
 import msgspec
 
 from leveret.broker.log import AWAY, FAILED, FULL, OK
-from leveret.cluster.calls import Shard, ShardUnavailable
+from leveret.cluster.calls import ShardUnavailable
 from leveret.cluster.front import Front
 from leveret.cluster.requests import FrontCall, encode_request
+from leveret.cluster.shards import Shard
 from leveret.management.control_socket import encode_result
 from leveret.management.descriptions import Histogram, Performance, ProcessInfo
 from leveret.management.operations.shards import READY, ShardInfo
@@ -54,7 +55,7 @@ async def status(front: Front, call: FrontCall) -> AsyncGenerator[bytes, None]:
     states = list(found.values())
     parts = [own, *states]
     merged = Status(
-        **_process(own, parts),
+        **_process(own, parts, len(front.shards.all)),
         alarm=_alarms(own.alarm, {number: state.alarm for number, state in found.items()}),
         vhosts=len(front.vhost_names()),
         connections=sum(state.connections for state in states),
@@ -146,7 +147,7 @@ def _unavailable(shard: Shard) -> ShardInfo:
     return info
 
 
-def merge_nodes(own: NodeState, shards: Mapping[int, NodeState], all_shards: Iterable[Shard]) -> NodeState:
+def merge_nodes(own: NodeState, shards: Mapping[int, NodeState], all_shards: Sequence[Shard]) -> NodeState:
     """Return the states of all processes as one, with each of them.
 
     Args:
@@ -156,7 +157,7 @@ def merge_nodes(own: NodeState, shards: Mapping[int, NodeState], all_shards: Ite
     """
     parts = [own, *shards.values()]
     return NodeState(
-        process=ProcessInfo(**_process(own.process, [part.process for part in parts])),
+        process=ProcessInfo(**_process(own.process, [part.process for part in parts], len(all_shards))),
         alarm=_alarms(own.alarm, {number: part.alarm for number, part in shards.items()}),
         performance=Performance(
             turns=_sum([part.performance.turns for part in parts]),
@@ -175,12 +176,15 @@ def merge_nodes(own: NodeState, shards: Mapping[int, NodeState], all_shards: Ite
     )
 
 
-def _process(own: ProcessInfo, parts: Sequence[ProcessInfo]) -> dict[str, Any]:
-    """Return the fields of the process of a broker: those of the front, with the sums of all processes."""
+def _process(own: ProcessInfo, parts: Sequence[ProcessInfo], shards: int) -> dict[str, Any]:
+    """Return the fields of the process of a broker: those of the front, with the sums of all processes.
+
+    Each shard has an equal share of the memory limit, and the front, which needs little, has the same limit.
+    """
     return {
         **{name: getattr(own, name) for name in ProcessInfo.__struct_fields__},
         "memory": sum(part.memory for part in parts),
-        "memory_limit": sum(part.memory_limit for part in parts),
+        "memory_limit": own.memory_limit * shards,
         "slow_turns": sum(part.slow_turns for part in parts),
         "longest_turn": max(part.longest_turn for part in parts),
     }
