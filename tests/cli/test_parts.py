@@ -10,7 +10,7 @@ import pytest
 
 from leveret.cli.logs import JsonFormatter, TextFormatter
 from leveret.cli.output import MAX_RICH_ROWS, show_table, size, text
-from leveret.cli.serving import raise_file_limit
+from leveret.cli.running import raise_file_limit
 
 
 def record(message: str, error: Exception | None = None) -> logging.LogRecord:

@@ -11,6 +11,7 @@ import pytest
 from leveret.config import Config, ConfigError, combine_config, load_config
 from leveret.config.renamed import RENAMED_SETTINGS
 from leveret.config.schema import Table, schema_of
+from leveret.config.values import usable_cores
 from leveret.node.choices import CHOICES
 from tools.document_configuration import document, main
 
@@ -405,3 +406,33 @@ def test_the_address_of_a_database_belongs_to_its_engine(storage: dict[str, obje
     with pytest.raises(ConfigError) as caught:
         combine_config(("table", {"storage": storage}))
     assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["3", "'3'"])
+def test_the_number_of_shards(tmp_path: Path, text: str) -> None:
+    assert load(write(tmp_path, f"[cluster]\nshards = {text}"), {}).cluster.shards == 3
+
+
+def test_auto_is_one_shard_for_each_usable_core(tmp_path: Path) -> None:
+    assert load(None, {"LEVERET_CLUSTER__SHARDS": "auto"}).cluster.shards == min(usable_cores(), 16)
+    limit = tmp_path / "cpu.max"
+    limit.write_text("max 100000\n")
+    everything = usable_cores(limit)
+    limit.write_text("50000 100000\n")
+    assert usable_cores(limit) == 1
+    limit.write_text("9900000000 100000\n")
+    assert usable_cores(limit) == everything
+
+
+@pytest.mark.parametrize(("text", "shown"), [("0", "0"), ("65", "65"), ("many", "'many'"), ("1.5", "'1.5'")])
+def test_an_invalid_number_of_shards_is_refused(tmp_path: Path, text: str, shown: str) -> None:
+    assert error(tmp_path, flags=[("cluster.shards", text)]) == (
+        f'flag cluster.shards: cluster.shards: got {shown}, expected "auto" or an integer, 1 to 64'
+    )
+
+
+def test_postgresql_has_one_shard(tmp_path: Path) -> None:
+    text = "[storage]\nengine = 'postgresql'\ndsn = 'x'\n[cluster]\nshards = 2"
+    assert error(tmp_path, text).endswith(
+        "'cluster.shards' is 2, and 'storage.engine' is 'postgresql', which supports only one shard"
+    )

@@ -466,6 +466,10 @@ def test_other_reasons_not_to_start(config: dict[str, object], expected: str) ->
             {"storage": {"engine": "sqlite"}},
             "config: 'storage.engine' is 'sqlite', which requires a data directory; set data_dir too",
         ),
+        (
+            {"cluster": {"shards": 2}},
+            "config: 'cluster.shards' is 2; expected 1, because an embedded broker is one process",
+        ),
         ("missing.toml", "missing.toml: cannot read the configuration file: No such file or directory"),
     ],
 )

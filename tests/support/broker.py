@@ -5,6 +5,7 @@ against another broker if the environment says so:
 
 LEVERET_TEST_URL=amqp://...      a running broker; tests that must start or stop it are skipped
 LEVERET_TEST_STORE=postgresql    brokers with their logs in PostgreSQL (`tests.support.postgres`)
+LEVERET_TEST_SHARDS=2            brokers of a front and this number of shards
 LEVERET_TEST_BROKER=rabbitmq     a separate RabbitMQ (`tests.support.rabbitmq`), to validate the tests themselves
 """
 
@@ -189,6 +190,9 @@ class LeveretProcess(Broker):
             from tests.support.postgres import broker_environment
 
             self.defaults |= broker_environment(self.data_dir)
+        shards = os.environ.get("LEVERET_TEST_SHARDS")
+        if shards:
+            self.defaults["LEVERET_CLUSTER__SHARDS"] = shards
         # The interpreter. Another one may have its own compiled modules in the same checkout.
         self.python = sys.executable
         self.wrapper = wrapper or []
@@ -197,6 +201,8 @@ class LeveretProcess(Broker):
         self.log_path = directory / "broker.log"
         self.process: subprocess.Popen[bytes] | None = None
         self.control: str | None = None
+        # The ids of the processes of shards, as of the start.
+        self.shards: list[int] = []
 
     def start(self, timeout: float = START_TIMEOUT) -> LeveretProcess:
         """Start the broker and wait until it listens. Raises RuntimeError with its output if it does not."""
@@ -246,6 +252,7 @@ class LeveretProcess(Broker):
             time.sleep(0.01)
         self.port = int(facts["port"])
         self.control = facts.get("control")
+        self.shards = facts.get("shards", [])
         return self
 
     @property

@@ -6,7 +6,7 @@ operator policies. The other components are stored for the tools that set them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from leveret.broker import metadata
@@ -153,7 +153,8 @@ class GlobalParameters:
     """The parameters of the broker as a whole, by name."""
 
     def __init__(self, log: Log) -> None:
-        self._log = log
+        # Writes metadata; the caller ends the turn.
+        self.put: Callable[[str, str, bytes | None], None] = log.put
         self.values: dict[str, Value] = {}
 
     def set(self, name: str, value: Value) -> bool:
@@ -163,20 +164,33 @@ class GlobalParameters:
         record = _pack(name, value)
         is_new = name not in self.values
         self.values[name] = value
-        self._log.put(metadata.GLOBAL_PARAMETER, metadata.make_key(name), record)
+        self.put(metadata.GLOBAL_PARAMETER, metadata.make_key(name), record)
         return is_new
 
     def delete(self, name: str) -> None:
         """Delete a parameter. Raises NotFound."""
         self.get(name)
         del self.values[name]
-        self._log.put(metadata.GLOBAL_PARAMETER, metadata.make_key(name), None)
+        self.put(metadata.GLOBAL_PARAMETER, metadata.make_key(name), None)
 
     def get(self, name: str) -> Value:
         """Return the value of a parameter. Raises NotFound."""
         if name not in self.values:
             raise NotFound(f"no global parameter '{name}'")
         return self.values[name]
+
+    def apply(self, records: Iterable[tuple[str, str, bytes | None]]) -> None:
+        """Apply records that another process has stored: kind, key and value, None for a deleted one.
+
+        Records of other kinds are ignored.
+        """
+        for kind, key, value in records:
+            if kind == metadata.GLOBAL_PARAMETER:
+                name = metadata.split_key(key)[0]
+                if value is None:
+                    self.values.pop(name, None)
+                else:
+                    self.restore(name, metadata.unpack(value))
 
     def restore(self, name: str, record: Record) -> None:
         """Restore a parameter from the log."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from leveret.cli.child_process import ChildProcess
+from leveret.node.child_process import ChildProcess
 from leveret.node.http_endpoint import HttpEndpoint
 
 _MODULE: Final = "leveret.cli.http_main"
@@ -19,9 +19,8 @@ class HttpProcess:
 
     def start(self) -> None:
         """Start the process unless it runs, without waiting for it."""
-        descriptors = self.endpoint.descriptors()
-        if descriptors:
-            self._process.start(self.endpoint.settings, descriptors)
+        if self.endpoint.descriptors():
+            self._process.start(self.endpoint.settings, self.endpoint.descriptors)
 
     async def stop(self) -> None:
         """End the process and close the sockets."""

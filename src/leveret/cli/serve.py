@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from leveret.cli.failed import Failed
+
+if TYPE_CHECKING:
+    from leveret.cli.serving import Serving
 
 
 @click.command()
@@ -47,8 +51,8 @@ def serve(
 ) -> None:
     """Run a broker until SIGTERM or SIGINT. SIGHUP reloads certificates, users, vhosts and limits."""
     from leveret.broker.errors import StorageFailed
-    from leveret.cli.serving import Serving
-    from leveret.config import ConfigError
+    from leveret.config import ConfigError, load_config
+    from leveret.node.choices import CHOICES
     from leveret.node.errors import StartFailed
     from leveret.security.tls import TlsError
     from leveret.storage.salvage import Salvage
@@ -58,13 +62,27 @@ def serve(
     flags += [(key, str(value)) for key, value in given.items() if value is not None]
     if store is not None:
         flags += [("storage.engine", "postgresql"), ("storage.dsn", store)]
-    path = config_path or os.environ.get("LEVERET_CONFIG")
+    given_path = config_path or os.environ.get("LEVERET_CONFIG")
+    path = Path(given_path) if given_path else None
     try:
-        code = Serving(Path(path) if path else None, flags, ready_file, Salvage(accept_missing, drop_damaged)).run()
+        config = load_config(path, flags=flags, choices=CHOICES)
+        make_serving = _serving_class(config.cluster.shards)
+        code = make_serving(config, path, flags, ready_file, Salvage(accept_missing, drop_damaged)).run()
     except (ConfigError, TlsError, StorageFailed, StartFailed) as error:
         raise Failed(str(error)) from None
     if code:
         raise SystemExit(code)
+
+
+def _serving_class(shards: int) -> type[Serving]:
+    """Return the class of this process. Imports what it needs only."""
+    if shards > 1:
+        from leveret.cli.front import FrontServing
+
+        return FrontServing
+    from leveret.cli.serving import Serving
+
+    return Serving
 
 
 def _split(setting: str) -> tuple[str, str]:

@@ -12,9 +12,9 @@ from leveret._build import __version__
 from leveret.broker.broker import Broker
 from leveret.broker.node_name import node_name
 from leveret.broker.tracing import Tracing
-from leveret.cli.child_process import ChildProcess
 from leveret.config import Config
 from leveret.management.telemetry.settings import TelemetrySettings
+from leveret.node.child_process import ChildProcess
 
 log = logging.getLogger("leveret.serve")
 

@@ -18,6 +18,8 @@ FilePath = Annotated[str, Meta(extra={"kind": "path"})]
 HttpUrl = Annotated[str, Meta(extra={"kind": "http_url"})]
 PathOrUrl = Annotated[str, Meta(extra={"kind": "path_or_url"})]
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
+# A number of processes; "auto" becomes the number of usable cores.
+ShardCount = Annotated[int, Meta(extra={"kind": "shards"})]
 QosGlobal = Literal["rabbitmq", "spec"]
 # Names from the registries of other packages, which are passed to the loader as `Choices`.
 Mechanism = Annotated[str, Meta(extra={"choice": "mechanism"})]
@@ -337,8 +339,17 @@ class StorageConfig(Section, frozen=True, kw_only=True):
 
 
 class ClusterConfig(Section, frozen=True, kw_only=True):
-    """The broker as the owner of a log in PostgreSQL. Requires the extra `cluster`."""
+    """The processes of the broker, and its log in PostgreSQL, which requires the extra `cluster`."""
 
+    shards: Annotated[
+        ShardCount,
+        about(
+            "Number of [shards](shards.md), processes with vhosts and a log of their own, or `auto`: one for each "
+            "usable core, at most 16. With 1, the broker is one process.",
+            ge=1,
+            le=64,
+        ),
+    ] = 1
     name: Annotated[Name | None, about("Name of this broker in the database. Default: the name of the machine.")] = None
     lease: Annotated[
         Seconds, about("Time without a sign of life after which another broker may take over the log.", ge=0.2)

@@ -22,6 +22,7 @@ _EXPECTED_BY_KIND = {
     "path": "a path",
     "path_or_url": "a path or URL",
     "http_url": "a URL that begins with http:// or https://",
+    "shards": '"auto" or an integer',
 }
 _EXPECTED_BY_TYPE = {bool: "true or false", int: "an integer", float: "a number", str: "a string"}
 

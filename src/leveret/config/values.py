@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
+from pathlib import Path
 from typing import Any, TypeAlias
 
 _UNITS = {
@@ -24,6 +26,11 @@ _UNITS = {
 }
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 _DURATIONS = {"": 1.0, "ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+# The limit of processor time of a control group (container): microseconds in each period, or `max`.
+_CPU_LIMIT = Path("/sys/fs/cgroup/cpu.max")
+# Maximum number of shards for `auto`.
+MAX_AUTO_SHARDS = 16
 
 # A setting's value, raw or converted by its reader. msgspec validates it against the model.
 Setting: TypeAlias = Any
@@ -85,6 +92,23 @@ def read_http_url(value: Setting, base: str) -> Setting:
     return value.rstrip("/")
 
 
+def read_shards(value: Setting, base: str) -> Setting:
+    """Read a number of processes, or "auto" for one per usable core. Raises `ValueError` for any other string."""
+    if value == "auto":
+        return min(usable_cores(), MAX_AUTO_SHARDS)
+    return int(value) if isinstance(value, str) else value
+
+
+def usable_cores(limit: Path = _CPU_LIMIT) -> int:
+    """Return the number of cores that this process may use: those of the machine, or of the container if it has fewer."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = limit.read_text().split()
+        return max(1, min(cores, math.ceil(int(quota) / int(period))))
+    except (OSError, ValueError):  # no control group, or no limit
+        return cores
+
+
 READERS = {
     "size": read_size,
     "watermark": read_watermark,
@@ -92,4 +116,5 @@ READERS = {
     "path": read_path,
     "path_or_url": read_path_or_url,
     "http_url": read_http_url,
+    "shards": read_shards,
 }

@@ -20,11 +20,11 @@ from leveret.node.segments import DIRECTORY
 from leveret.storage.checksums import decode_text
 from leveret.storage.data_directory import DirectoryLock
 from leveret.storage.presence import LogFiles
+from leveret.storage.reading import LOG, open_read_only
 from leveret.storage.sqlite_store import APPLICATION_ID, FORMAT_VERSION
 from leveret.storage.upload_files import DIRECTORY as UPLOAD_DIRECTORY
 from leveret.storage.verification import LogCheck
 
-_LOG: Final = "log-0"
 _PIECE: Final = 1 << 20
 _MALFORMED: Final = (ValueError, KeyError, TypeError, msgspec.MsgspecError)
 
@@ -55,12 +55,12 @@ class DirectoryCheck:
 
     def run(self) -> None:
         """Check the directory. Raises `StorageFailed` if it is in use, not a data directory, or in a newer format."""
-        files = LogFiles(self.path, _LOG)
+        files = LogFiles(self.path, LOG)
         if not self.path.is_dir():
             raise StorageFailed(f"the directory {self.path} does not exist")
         if not (files.database.exists() or files.wal.exists() or files.marker.exists()):
             raise StorageFailed(f"{self.path} is not a Leveret data directory: it has no {files.database.name}")
-        lock = DirectoryLock(self.path, f"{_LOG}.lock")
+        lock = DirectoryLock(self.path, f"{LOG}.lock")
         try:
             missing = files.missing()
             if missing:
@@ -82,22 +82,9 @@ class DirectoryCheck:
         self._check_uploads([(key, value) for kind, key, value in definitions if kind == metadata.STAGED])
 
     def _read_log(self, database: Path) -> list[tuple[str, str, bytes]]:
-        """Check the log and return its definitions, without leaving files behind.
-
-        SQLite creates a write-ahead log and its index even for a read-only connection, and does not remove them. The next
-        start would mistake the empty log for a missing one. `immutable` prevents this; the lock keeps the file unchanged.
-        """
-        wal, index = Path(f"{database}-wal"), Path(f"{database}-shm")
-        options = "mode=ro" if wal.exists() else "mode=ro&immutable=1"
-        had_index = index.exists()
-        connection = sqlite3.connect(f"{database.absolute().as_uri()}?{options}", uri=True)
-        connection.text_factory = decode_text
-        try:
+        """Check the log and return its definitions, without leaving files behind."""
+        with open_read_only(database) as connection:
             return self._read(connection, database)
-        finally:
-            connection.close()
-            if not had_index:
-                index.unlink(missing_ok=True)
 
     def _read(self, connection: sqlite3.Connection, database: Path) -> list[tuple[str, str, bytes]]:
         """Check the log and return its definitions."""

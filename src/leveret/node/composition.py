@@ -8,7 +8,7 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +39,7 @@ from leveret.management.managed import ManagedBroker
 from leveret.management.operations.vhosts import DEFAULT_VHOST, stored_vhosts
 from leveret.node.listening import listen
 from leveret.node.logins import Logins
+from leveret.node.part import Part, shared_records
 from leveret.node.permissions import warn_about_permissions
 from leveret.node.segments import make_store, segment_settings
 from leveret.protocols.amqp09.contents.content import ClassHeaderReader
@@ -50,7 +51,6 @@ from leveret.protocols.amqp10.settings import Amqp10Settings
 from leveret.protocols.convert.to_amqp0 import Amqp10HeaderReader
 from leveret.protocols.envelopes import Envelopes
 from leveret.protocols.message_codec import MessageCodec
-from leveret.protocols.opening import Protocols
 from leveret.protocols.services import Services, SessionSettings, VhostSessionSettings
 from leveret.security.declared import check_realms, declared_users, read_password
 from leveret.security.patterns import compile_pattern
@@ -82,6 +82,7 @@ class Composition:
         owner: A user with all permissions in every vhost, or "".
         salvage: The data losses that the operator accepts for this start.
         watchdog: The watchdog of the event loop; only `leveret serve` has one.
+        part: The part of the broker that this process serves. Default: all of it.
 
     Attributes:
         listeners: The addresses that the broker listens on, as URLs.
@@ -100,8 +101,10 @@ class Composition:
         owner: str = "",
         salvage: Salvage = NOTHING_LOST,
         watchdog: Watchdog | None = None,
+        part: Part | None = None,
     ) -> None:
         self.config = config
+        self.part = part if part is not None else Part()
         self.config_name = config_name
         self.listeners: list[str] = []
         self.tokens: TokenLogins | None = None
@@ -124,12 +127,13 @@ class Composition:
         except PreconditionFailed as error:
             raise ConfigError(f"{config_name}: {error}") from None
         self.users = users
-        self.log, self.overflow = _make_logs(config, salvage)
+        self.log, self.overflow = _make_logs(config, self.path, salvage)
         try:
             recovery = self.log.open(index_later=True)
             if self.overflow is not None:
                 self.overflow.open()
-            warn_about_permissions(config, self.on_disk)
+            if self.part.has_listeners:
+                warn_about_permissions(config, self.on_disk)
             self._recover(recovery, on_failure)
         except BaseException:
             self._close_logs()
@@ -138,8 +142,10 @@ class Composition:
     def _recover(self, recovery: Recovery, on_failure: Callable[[], None]) -> None:
         """Create the objects that depend on the store, and recover them."""
         config, users = self.config, self.users
+        self._take_shared(recovery)
         users.load(recovery.metadata, recovery.dropped)
         self.broker = self._make_broker(config)
+        self.broker.global_parameters.put = self._put
         self.broker.indexing.begin(recovery, SERVE_UNINDEXED)
         self.services = Services(
             self.broker,
@@ -149,9 +155,12 @@ class Composition:
             anonymous_user=config.auth.anonymous_user,
             external_name=config.auth.external_name,
             server_properties={"version": __version__},
+            first_number=self.part.first_number,
+            number_step=self.part.number_step,
         )
-        self.protocols = Protocols(
-            self.services, amqp10=_amqp10_settings(config.amqp10), amqp09=_amqp09_settings(config.amqp09)
+        self.broker.on_vhost_removed = self._vhost_removed
+        self.protocols = self.part.make_protocols(
+            self.services, _amqp10_settings(config.amqp10), _amqp09_settings(config.amqp09)
         )
         self.vhost_settings = stored_vhosts(recovery.metadata)
         for state in self.services.states:
@@ -164,7 +173,7 @@ class Composition:
             shutdown_timeout=config.server.shutdown_timeout,
             memory_limit=memory_limit(config.limits.memory_high_watermark),
             disk_free=config.limits.disk_free,
-            data_path=config.server.data_path if self.on_disk else None,
+            data_path=self.path if self.on_disk else None,
             on_failure=on_failure,
             tls=self.tls.context if self.tls is not None else None,
             watchdog=self.watchdog,
@@ -187,7 +196,7 @@ class Composition:
         broker.event_sample = config.events.sample
         _apply_routing_limits(broker, config.limits)
         broker.droppable_backlog = config.amqp09.stream_backlog
-        store = make_store(config, self.log)
+        store = make_store(config, self.log) if self.part.has_vhosts else ""
         if isinstance(store, str):
             broker.unsealed = store
         else:
@@ -198,7 +207,7 @@ class Composition:
         )
         uploads = config.uploads
         broker.uploads.settings = UploadSettings(uploads.max_per_user, uploads.max_bytes, round(uploads.timeout * 1000))
-        if self.on_disk:
+        if self.on_disk and self.part.has_vhosts:
             self.staged_files = UploadFiles(config.server.data_path, config.limits.disk_free)
             broker.uploads.place = self.staged_files
         broker.branch_settings = BranchSettings(
@@ -243,6 +252,11 @@ class Composition:
         )
 
     @property
+    def path(self) -> Path:
+        """The directory of the log."""
+        return self.part.store_path(self.config)
+
+    @property
     def on_disk(self) -> bool:
         """Whether the broker stores data in its data directory."""
         return self.config.storage.engine != MEMORY
@@ -264,29 +278,67 @@ class Composition:
             StartFailed: An address cannot be listened on.
         """
         server = self.config.server
-        if self.tokens is not None:
-            self.tokens.start()
+        self.start_tokens()
         if server.plain:
             await self._listen(server.host, None, ports)
         if self.tls is not None:
             host = self.config.tls.host
             await self._listen(server.host if host is None else host, self.tls.context, ports)
 
+    def start_tokens(self) -> None:
+        """Start to check tokens, if the configuration accepts them."""
+        if self.tokens is not None:
+            self.tokens.start()
+
     async def _listen(self, host: str, context: ssl.SSLContext | None, ports: dict[bool, int]) -> None:
         bound, ports[context is not None] = await listen(self.server, host, ports[context is not None], context)
         self.listeners += bound
 
     def _put(self, kind: str, key: str, value: bytes | None) -> None:
-        self.log.put(kind, key, value)
+        self.part.put_shared(self.log, kind, key, value)
+
+    def _take_shared(self, recovery: Recovery) -> None:
+        """Replace the shared records in the log by those of another process, if there are any."""
+        records = self.part.take_shared(recovery)
+        if records is None:
+            return
+        taken = {(kind, key): value for kind, key, value in records if value is not None}
+        for kind, key, _ in shared_records(recovery):
+            if (kind, key) not in taken:
+                del recovery.metadata[kind, key]
+                self._put(kind, key, None)
+        for (kind, key), value in taken.items():
+            if recovery.metadata.get((kind, key)) != value:
+                recovery.metadata[kind, key] = value
+                self._put(kind, key, value)
+
+    def _vhost_removed(self, vhost: Vhost) -> None:
+        self.services.vhost_removed(vhost)
+        self.part.vhost_removed(vhost.name)
 
     def _apply_vhosts(self) -> None:
         """Create the configured vhosts, and apply the settings of all vhosts from configuration, operators or defaults."""
-        wanted = {name: VhostConfig() for name in (DEFAULT_VHOST, *self.broker.vhosts)}
-        for name, vhost in {**wanted, **self.vhost_settings, **self.config.vhosts}.items():
-            self.apply_vhost(name, vhost)
+        existing = (*self.broker.vhosts, *self.vhost_settings)
+        for name in self.part.wanted_vhosts(existing, self.config.vhosts):
+            self.apply_vhost(name, self._vhost_config(name))
+        if self.part.has_listeners and self.part.has_vhosts:
+            self.warn_about_vhosts(self.broker.vhosts)
+
+    def _vhost_config(self, name: str) -> VhostConfig:
+        return self.config.vhosts.get(name) or self.vhost_settings.get(name) or VhostConfig()
+
+    def declare_vhosts(self, names: Iterable[str]) -> None:
+        """Create vhosts of the configuration."""
+        for name in names:
+            self.apply_vhost(name, self._vhost_config(name))
+        self.broker.end_turn()
+
+    def warn_about_vhosts(self, existing: Container[str]) -> None:
+        """Log a warning for each vhost that does not exist, but that a user has permissions in."""
         for user in self.users.users():
-            for name in user.permissions.keys() - self.broker.vhosts.keys():
-                logger.warning("user '%s' has permissions in vhost '%s', which does not exist", user.name, name)
+            for name in user.permissions:
+                if name not in existing:
+                    logger.warning("user '%s' has permissions in vhost '%s', which does not exist", user.name, name)
 
     def reload(self, config: Config) -> None:
         """Apply the limits and vhosts of a changed configuration to the running broker.
@@ -304,10 +356,10 @@ class Composition:
         self._apply_admission_limits()
         if self.log.spool is not None:
             self.log.spool.leave_free(config.limits.disk_free)
-        if self.on_disk:
+        if self.on_disk and self.part.has_vhosts:
             self.staged_files.keep_free = config.limits.disk_free
         self._apply_vhosts()
-        for name in sorted(removed - {DEFAULT_VHOST}):
+        for name in sorted(removed & self.broker.vhosts.keys() - {DEFAULT_VHOST}):
             logger.warning(
                 "vhost '%s' was removed from %s: its contents are kept, its settings are not; delete it with"
                 " `leveret vhosts delete`",
@@ -339,7 +391,11 @@ class Composition:
             self.protocols.amqp09.realms[name] = realms
         else:
             known.configured = realms.configured  # existing tickets stay valid
-        return self.broker.add_vhost(name, settings)
+        is_new = name not in self.broker.vhosts
+        added = self.broker.add_vhost(name, settings)
+        if is_new:
+            self.part.vhost_added(name)
+        return added
 
     def facts(self) -> ProcessInfo:
         """Return the state of the process for `leveret status`."""
@@ -385,9 +441,8 @@ def maximum(limit: int) -> int:
     return {0: -1, -1: 0}.get(limit, limit)
 
 
-def _make_logs(config: Config, salvage: Salvage) -> tuple[Log, Log | None]:
+def _make_logs(config: Config, path: Path, salvage: Salvage) -> tuple[Log, Log | None]:
     """Return the log of durable data, and the log that deep queues page out to, which starts empty."""
-    path = config.server.data_path
     storage = config.storage
     if storage.engine != MEMORY:
         make_data_directory(path)

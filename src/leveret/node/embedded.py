@@ -272,6 +272,10 @@ def _combine(
         raise ConfigError(
             f"{name}: 'storage.engine' is '{combined.storage.engine}', which requires a data directory; set data_dir too"
         )
+    if combined.cluster.shards != 1:
+        raise ConfigError(
+            f"{name}: 'cluster.shards' is {combined.cluster.shards}; expected 1, because an embedded broker is one process"
+        )
     if combined.users:
         return combined, name, ""
     owner = UserConfig(password=OWNER_PASSWORD, tags=[ADMINISTRATOR])

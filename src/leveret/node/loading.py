@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
@@ -16,20 +16,26 @@ from leveret.node.errors import StartFailed
 
 if TYPE_CHECKING:
     from leveret.management.definitions.conversation import Row
-    from leveret.node.composition import Composition
+    from leveret.management.operations.operation import Principal
+    from leveret.management.structs import Reply
+
+    Execute: TypeAlias = Callable[[str, object, Principal], Awaitable[Reply | Iterator[Reply | None] | None]]
 
 logger = logging.getLogger("leveret.serve")
 
 
-async def load_definitions(composition: Composition) -> None:
+async def load_definitions(setting: str | None, execute: Execute) -> None:
     """Import the definitions file of the configuration, if any.
 
     Users whose password hash the broker has replaced keep their password.
 
+    Args:
+        setting: `management.load_definitions`.
+        execute: Executes an operation, as `Admin.call`.
+
     Raises:
         StartFailed: The file cannot be read, is invalid, or has an object that the broker refuses. The others are imported.
     """
-    setting = composition.config.management.load_definitions
     if setting is None:
         return
     # Most brokers have no such file.
@@ -38,7 +44,7 @@ async def load_definitions(composition: Composition) -> None:
     from leveret.management.definitions.importing import Options, import_document
 
     async def call(name: str, arguments: Row) -> object:
-        result = await composition.admin.call(name, arguments, Operator())
+        result = await execute(name, arguments, Operator())
         if isinstance(result, Iterator):
             return [_decoded(item) for item in result if item is not None]
         return _decoded(result)

@@ -89,7 +89,7 @@ class Node:
         try:
             await composition.server.start()
             if first:
-                await load_definitions(composition)
+                await load_definitions(self.config.management.load_definitions, composition.admin.call)
             await composition.listen(self._ports)
             if self._management is not None:
                 await self._management.serve(composition.admin)

@@ -122,7 +122,7 @@ class Services:
         self.broker = broker
         self.users = users
         users.on_change = self._users_changed
-        broker.on_vhost_removed = self._vhost_removed
+        broker.on_vhost_removed = self.vhost_removed
         self.settings = settings
         self.states: list[SharedState] = []
         self.vhost_settings: dict[str, VhostSessionSettings] = {}
@@ -192,7 +192,8 @@ class Services:
         for state in self.states:
             state.users_changed(self.users)
 
-    def _vhost_removed(self, vhost: Vhost) -> None:
+    def vhost_removed(self, vhost: Vhost) -> None:
+        """Close the connections to a deleted vhost."""
         for session in list(self.sessions):
             session.vhost_removed(vhost)
         for state in self.states:

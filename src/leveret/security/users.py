@@ -215,6 +215,27 @@ class UserStore:
             self._put(*SECRET, self.keyring.secret)
         self._changed(*self._stored)
 
+    def apply(self, records: Iterable[tuple[str, str, bytes | None]]) -> None:
+        """Apply records that another process has stored: kind, key and value, None for a deleted one.
+
+        Records of other kinds are ignored.
+
+        Raises:
+            StorageFailed: A later version has written a user.
+        """
+        names = []
+        for kind, key, value in records:
+            if kind == KIND:
+                names.append(key)
+                if value is None:
+                    self._stored.pop(key, None)
+                else:
+                    self._stored[key] = _read_user(key, value)
+            elif (kind, key) == SECRET and value is not None:
+                self.keyring.secret = value
+        if names:
+            self._changed(*names)
+
     def declare(self, users: Mapping[str, DeclaredUser]) -> None:
         """Replace the users of the configuration.
 

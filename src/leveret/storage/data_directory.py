@@ -17,6 +17,10 @@ except ImportError:  # not a POSIX system: only the engine locks its file
     fcntl = None  # type: ignore[assignment]
 
 
+class DirectoryInUse(StorageFailed):
+    """Another process holds the lock of a data directory."""
+
+
 # Whether `DirectoryLock` excludes other processes by itself.
 LOCKS: Final = fcntl is not None
 
@@ -24,7 +28,7 @@ LOCKS: Final = fcntl is not None
 class DirectoryLock:
     """An exclusive lock of a data directory, held until `release` or the end of the process.
 
-    Raises `StorageFailed` if another process holds it, or the directory cannot be created or written.
+    Raises `DirectoryInUse` if another process holds it, `StorageFailed` if the directory cannot be created or written.
     """
 
     def __init__(self, directory: Path, name: str) -> None:
@@ -49,7 +53,7 @@ class DirectoryLock:
                 holder = os.read(self._file, 20).decode("ascii", "replace").strip()
                 os.close(self._file)
                 process = f"process {holder}" if holder else "another process"
-                raise StorageFailed(
+                raise DirectoryInUse(
                     f"the data directory {directory} is in use by {process}; stop that process, or"
                     " choose another directory with --data-dir"
                 ) from None

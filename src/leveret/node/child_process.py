@@ -20,7 +20,7 @@ _MIN_DELAY: Final = 0.5
 _MAX_DELAY: Final = 30.0
 _STABLE: Final = 60.0
 # Seconds for the process to end, before it is killed.
-_STOP_TIMEOUT: Final = 4.0
+STOP_TIMEOUT: Final = 4.0
 
 
 class ChildProcess:
@@ -29,19 +29,33 @@ class ChildProcess:
     Args:
         name: The name of the process in the log.
         module: The module to run.
+        started: Called with the id of each started process.
+        ended: Called with the exit code when a process has ended unexpectedly.
+        stop_timeout: Seconds for a process to end, before it is killed.
     """
 
-    def __init__(self, name: str, module: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        module: str,
+        *,
+        started: Callable[[int], None] | None = None,
+        ended: Callable[[int], None] | None = None,
+        stop_timeout: float = STOP_TIMEOUT,
+    ) -> None:
         self._name = name
         self._module = module
+        self._started = started
+        self._ended = ended
+        self._stop_timeout = stop_timeout
         self._task: asyncio.Task[None] | None = None
 
-    def start(self, settings: Callable[[], msgspec.Struct], descriptors: Sequence[int] = ()) -> None:
+    def start(self, settings: Callable[[], msgspec.Struct], descriptors: Callable[[], Sequence[int]] = tuple) -> None:
         """Start the process unless it runs, without waiting for it.
 
         Args:
             settings: Returns the settings of the process; called again for each restart.
-            descriptors: File descriptors that the process inherits.
+            descriptors: Returns the file descriptors that the process inherits; called after `settings`.
         """
         if self._task is None:
             self._task = asyncio.create_task(self._keep_running(settings, descriptors))
@@ -54,38 +68,43 @@ class ChildProcess:
                 await self._task
             self._task = None
 
-    async def _keep_running(self, settings: Callable[[], msgspec.Struct], descriptors: Sequence[int]) -> None:
+    async def _keep_running(self, settings: Callable[[], msgspec.Struct], descriptors: Callable[[], Sequence[int]]) -> None:
         delay = _MIN_DELAY
         while True:
             began = time.monotonic()
             code = await self._run(settings, descriptors)
             if time.monotonic() - began > _STABLE:
                 delay = _MIN_DELAY
+            if self._ended is not None:
+                self._ended(code)
             log.error("the %s ended with code %d; restarting it in %g seconds", self._name, code, delay)
             await asyncio.sleep(delay)
             delay = min(delay * 2, _MAX_DELAY)
 
-    async def _run(self, settings: Callable[[], msgspec.Struct], descriptors: Sequence[int]) -> int:
+    async def _run(self, settings: Callable[[], msgspec.Struct], descriptors: Callable[[], Sequence[int]]) -> int:
         """Run the process and return its exit code. A cancelled run ends it."""
+        line = msgspec.json.encode(settings()) + b"\n"
         process = await asyncio.create_subprocess_exec(
-            *python_command(self._module), stdin=asyncio.subprocess.PIPE, pass_fds=descriptors
+            *python_command(self._module), stdin=asyncio.subprocess.PIPE, pass_fds=descriptors()
         )
         assert process.stdin is not None
+        if self._started is not None:
+            self._started(process.pid)
         try:
             with contextlib.suppress(ConnectionError):
-                process.stdin.write(msgspec.json.encode(settings()) + b"\n")
+                process.stdin.write(line)
                 await process.stdin.drain()
             return await process.wait()
         finally:
             process.stdin.close()
             if process.returncode is None:
-                await _end(process)
+                await self._end(process)
 
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    try:
-        async with asyncio.timeout(_STOP_TIMEOUT):
+    async def _end(self, process: asyncio.subprocess.Process) -> None:
+        try:
+            async with asyncio.timeout(self._stop_timeout):
+                await process.wait()
+        except TimeoutError:
+            log.error("the %s did not end within %g seconds: killing it", self._name, self._stop_timeout)
+            process.kill()
             await process.wait()
-    except TimeoutError:
-        process.kill()
-        await process.wait()

@@ -1,0 +1,196 @@
+"""Entry point of the process of a shard. Its first line of standard input has the settings."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from leveret.broker.errors import BrokerError, StorageFailed
+from leveret.cli.child_main import read_settings
+from leveret.cli.running import Running, Stopped, stop_timeout
+from leveret.cli.telemetry_process import TelemetryProcess
+from leveret.cluster.link import (
+    Adopt,
+    Applied,
+    Change,
+    Declare,
+    Ended,
+    Link,
+    Message,
+    Ready,
+    Refused,
+    Reload,
+    Stop,
+    Suspended,
+)
+from leveret.cluster.parts import ShardPart
+from leveret.cluster.settings import ShardSettings
+from leveret.config import Config, ConfigError
+from leveret.management.control_socket import ControlServer
+from leveret.node.composition import Composition
+from leveret.node.errors import StartFailed
+from leveret.node.part import Record
+from leveret.protocols.adoption import Adoption
+from leveret.security.declared import declared_users
+from leveret.security.tls import TlsError
+from leveret.storage.data_directory import DirectoryInUse
+from leveret.storage.salvage import NOTHING_LOST, Salvage
+
+logger = logging.getLogger("leveret.serve")
+
+# Seconds between attempts to lock the data directory, which the process of an earlier front may still use.
+_LOCK_INTERVAL: Final = 0.05
+_REFUSED: Final = 1
+
+
+class ShardServing(Running):
+    """One run of a shard.
+
+    Args:
+        settings: The settings of the process.
+        link: The link to the front.
+    """
+
+    def __init__(self, settings: ShardSettings, link: Link) -> None:
+        super().__init__(settings.config, settings.number)
+        self._settings = settings
+        self._link = link
+        self._salvage = Salvage(settings.accept_missing, settings.drop_damaged)
+        self._part = ShardPart(settings, link)
+        self._reason = ""
+        # Whether the link is served by the event loop.
+        self._is_linked = False
+
+    async def _compose(self) -> Composition:
+        composition = await self._open()
+        self._salvage = NOTHING_LOST
+        TelemetryProcess(self._config, self._control_path).trace(composition.services.broker)
+        if not self._is_linked:
+            self._is_linked = True
+            self._link.start(self._received, self._front_ended)
+        return composition
+
+    async def _open(self) -> Composition:
+        """Open the log. Shards of a front that was killed may still use the data directory for a moment."""
+        deadline = time.monotonic() + stop_timeout(self._config.server.shutdown_timeout)
+        while True:
+            try:
+                return Composition(
+                    self._config,
+                    self._settings.config_name,
+                    self._end.set,
+                    salvage=self._salvage,
+                    watchdog=self._watchdog,
+                    part=self._part,
+                )
+            except DirectoryInUse:
+                if time.monotonic() > deadline:
+                    raise
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOCK_INTERVAL):
+                    await self._end.wait()
+                    raise Stopped
+
+    @property
+    def _control_path(self) -> Path:
+        return Path(self._settings.control)
+
+    def _make_control(self, composition: Composition) -> ControlServer:
+        return ControlServer(composition.admin, self._control_path)
+
+    async def _start(self, composition: Composition, control: ControlServer) -> None:
+        await composition.server.start()
+        composition.start_tokens()
+        await self._start_control(control)
+
+    async def _announce(self, composition: Composition, control: ControlServer) -> None:
+        logger.info("ready: %d vhosts", len(composition.broker.vhosts))
+        self._link.send(Ready())
+
+    def _stop_reason(self) -> str:
+        return self._reason or super()._stop_reason()
+
+    def _reload(self) -> None:
+        """Ignore SIGHUP: the front sends a changed configuration."""
+
+    def _reopening(self) -> None:
+        self._link.send(Suspended())
+
+    # Messages of the front
+
+    def _received(self, message: Message, carried: socket.socket | None) -> None:
+        match message:
+            case Adopt():
+                assert carried is not None
+                self._adopt(carried, message.adoption)
+            case Change():
+                self._change(message.records)
+                self._link.send(Applied(message.number))
+            case Declare():
+                if self._composition is not None:
+                    self._composition.declare_vhosts(message.vhosts)
+            case Reload():
+                self._apply(message.config)
+            case Stop():
+                self._stop_because(message.reason)
+            case _:
+                logger.error("the front sent an unexpected %s", type(message).__name__)
+
+    def _front_ended(self) -> None:
+        if not self._stopping:
+            self._stop("the front has ended")
+
+    def _stop_because(self, reason: str) -> None:
+        if not self._stopping:
+            self._reason = reason
+            self._stop("the front")
+
+    def _adopt(self, client: socket.socket, adoption: Adoption) -> None:
+        ended = partial(self._link.send, Ended(adoption.connection))
+        if self._composition is None or self._stopping:
+            client.close()
+            ended()
+        else:
+            self._composition.server.adopt(client, adoption, ended)
+
+    def _change(self, records: list[Record]) -> None:
+        self._part.records.update({(kind, key): value for kind, key, value in records})
+        composition = self._composition
+        if composition is not None:
+            composition.users.apply(records)
+            composition.broker.global_parameters.apply(records)
+            composition.broker.end_turn()
+
+    def _apply(self, config: Config) -> None:
+        self._config = config
+        if self._composition is None:
+            return
+        try:
+            self._composition.users.declare(declared_users(config.users))
+        except (ConfigError, BrokerError) as error:
+            logger.error("configuration not reloaded: %s", error)
+            return
+        self._composition.reload(config)
+
+
+def main() -> None:
+    """Serve a shard until the front ends it."""
+    settings, _ = read_settings(ShardSettings)
+    # The front sends a changed configuration.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    link = Link(socket.socket(fileno=settings.descriptor))
+    try:
+        code = ShardServing(settings, link).run()
+    except (ConfigError, TlsError, StorageFailed, StartFailed) as error:
+        logger.error("%s", error)
+        link.send(Refused(str(error)))
+        code = _REFUSED
+    sys.exit(code)

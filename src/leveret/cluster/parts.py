@@ -1,0 +1,120 @@
+"""The parts of a broker that the front and a shard serve."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from leveret.broker import metadata
+from leveret.cluster.front_session import FrontProtocols
+from leveret.cluster.layout import SHARED
+from leveret.cluster.link import Begin, Link, Opened, Vhosts
+from leveret.cluster.settings import ShardSettings
+from leveret.cluster.shards import Shards
+from leveret.config import Config
+from leveret.management.operations.vhosts import DEFAULT_VHOST
+from leveret.node.errors import StartFailed
+from leveret.node.part import Part, Record, shared_records
+
+if TYPE_CHECKING:
+    from leveret.broker.log import Log, Recovery
+    from leveret.protocols.amqp09.settings import Amqp09Settings
+    from leveret.protocols.amqp10.settings import Amqp10Settings
+    from leveret.protocols.services import Services
+
+
+class FrontPart(Part):
+    """The front: listeners, logins and the shared records, but no vhosts.
+
+    Args:
+        shards: The shards.
+        taken: The shared records of shard 0 that the front takes over at its first start; None afterwards.
+    """
+
+    has_vhosts = False
+
+    def __init__(self, shards: Shards, taken: list[Record] | None) -> None:
+        self._shards = shards
+        self._taken = taken
+
+    def store_path(self, config: Config) -> Path:
+        """Return the directory of the shared records."""
+        return config.server.data_path / SHARED
+
+    def wanted_vhosts(self, existing: Iterable[str], configured: Iterable[str]) -> list[str]:
+        """Return no vhosts, which are in the shards."""
+        return []
+
+    def take_shared(self, recovery: Recovery) -> list[Record] | None:
+        """Return the records that are taken over, if any. The shards get those in effect."""
+        records = shared_records(recovery) if self._taken is None else self._taken
+        self._shards.records = {(kind, key): value for kind, key, value in records if value is not None}
+        return self._taken
+
+    def put_shared(self, log: Log, kind: str, key: str, value: bytes | None) -> None:
+        """Store a change of a shared record, and pass it on to the shards."""
+        log.put(kind, key, value)
+        self._shards.put(kind, key, value)
+
+    def make_protocols(self, services: Services, amqp10: Amqp10Settings, amqp09: Amqp09Settings) -> FrontProtocols:
+        """Return protocols that hand connections over to the shards."""
+        return FrontProtocols(services, self._shards, amqp10=amqp10, amqp09=amqp09)
+
+
+class ShardPart(Part):
+    """One shard: its vhosts, and the shared records of the front.
+
+    Args:
+        settings: The settings of the process.
+        link: The link to the front.
+
+    Attributes:
+        records: The shared records by kind and key, once the front has sent them.
+    """
+
+    has_listeners = False
+
+    def __init__(self, settings: ShardSettings, link: Link) -> None:
+        self._number = settings.number
+        self._asks_shared = settings.asks_shared
+        self._link = link
+        self.records: dict[tuple[str, str], bytes | None] = {}
+        self._has_records = False
+        self.first_number = settings.number + 1
+        self.number_step = settings.config.cluster.shards
+
+    def wanted_vhosts(self, existing: Iterable[str], configured: Iterable[str]) -> list[str]:
+        """Return the vhosts in the log; the front declares those of the configuration. Shard 0 has the default vhost."""
+        return list(dict.fromkeys((*([] if self._number else [DEFAULT_VHOST]), *existing)))
+
+    def take_shared(self, recovery: Recovery) -> list[Record]:
+        """Report the vhosts in the log to the front, and return the shared records; the first time, wait for them."""
+        names = [metadata.split_key(key)[0] for kind, key in recovery.metadata if kind == metadata.VHOST]
+        self._link.send(
+            Opened(
+                self.wanted_vhosts(names, ()),
+                shared_records(recovery) if self._asks_shared and not self._has_records else [],
+            )
+        )
+        if not self._has_records:
+            try:
+                begin = self._link.receive_first()
+            except EOFError:
+                begin = None
+            if not isinstance(begin, Begin):
+                raise StartFailed("the front has stopped")
+            self._has_records = True
+            self.records = {(kind, key): value for kind, key, value in begin.records}
+        return [(*known, value) for known, value in self.records.items()]
+
+    def put_shared(self, log: Log, kind: str, key: str, value: bytes | None) -> None:
+        """Store nothing: the front has the shared records."""
+
+    def vhost_added(self, name: str) -> None:
+        """Report a new vhost to the front."""
+        self._link.send(Vhosts([name], []))
+
+    def vhost_removed(self, name: str) -> None:
+        """Report the deletion of a vhost to the front."""
+        self._link.send(Vhosts([], [name]))

@@ -1,0 +1,422 @@
+"""The shards of the front: their processes, their vhosts and connections, and the shared records."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from leveret.broker.errors import StorageFailed
+from leveret.cluster.layout import control_path
+from leveret.cluster.link import (
+    Adopt,
+    Applied,
+    Begin,
+    Change,
+    Declare,
+    Ended,
+    Link,
+    Message,
+    Opened,
+    Ready,
+    Refused,
+    Reload,
+    Stop,
+    Suspended,
+    Vhosts,
+    make_pair,
+)
+from leveret.cluster.settings import ShardSettings, shard_config
+from leveret.config import Config
+from leveret.node.child_process import ChildProcess
+from leveret.node.errors import StartFailed
+from leveret.node.part import Record
+from leveret.protocols.adoption import Adoption
+from leveret.storage.salvage import Salvage
+
+logger = logging.getLogger("leveret.cluster")
+
+_MODULE: Final = "leveret.cli.shard_main"
+STARTING: Final = "starting"
+READY: Final = "ready"
+RESTARTING: Final = "restarting"
+STOPPED: Final = "stopped"
+# Seconds for the shards to apply a change of shared records.
+APPLY_TIMEOUT: Final = 10.0
+
+
+class Shard:
+    """One shard, as the front sees it.
+
+    Attributes:
+        number: Its number, from 0.
+        state: STARTING, READY, RESTARTING or STOPPED.
+        pid: The id of its process; 0 if there is none.
+        vhosts: The names of its vhosts. They stay known while it restarts.
+        restarts: How often its process has been started again.
+        control: The path of its control socket.
+        is_open: Whether its log is open.
+        shared: The shared records in its log, if they were asked for.
+        refusal: Why its process could not start; "" if it could.
+        applied: The number of the last change of shared records that it has applied.
+    """
+
+    def __init__(self, shards: Shards, number: int, settings: Callable[[int, int], ShardSettings], timeout: float) -> None:
+        self._shards = shards
+        self.number = number
+        self.state = STARTING
+        self.pid = 0
+        self.vhosts: dict[str, None] = {}
+        self.restarts = 0
+        self.control = control_path(shards.config.server.data_path, number)
+        self.is_open = False
+        self.shared: list[Record] = []
+        self.refusal = ""
+        self.applied = 0
+        self._settings = settings
+        self._link: Link | None = None
+        # The end of the link for the process that is being started.
+        self._remote: socket.socket | None = None
+        # The user of each connection, and the number of connections of each user.
+        self._users: dict[int, str] = {}
+        self._connections: Counter[str] = Counter()
+        # Changed shared records that are not sent yet, and whether it has got all records before.
+        self._changed: dict[tuple[str, str], bytes | None] = {}
+        self._has_begun = False
+        # The number of the last change in the records that it has begun with.
+        self._begun_with = 0
+        self._process = ChildProcess(
+            f"process of shard {number}", _MODULE, started=self._started, ended=self._ended, stop_timeout=timeout
+        )
+
+    @property
+    def connections(self) -> int:
+        """The number of connections that were handed over to it and have not ended."""
+        return len(self._users)
+
+    def connections_of(self, user: str) -> int:
+        """Return the number of these connections of a user."""
+        return self._connections[user]
+
+    @property
+    def unavailable(self) -> str:
+        """Why it takes no connections; "" if it does."""
+        if self.state != READY:
+            return f"shard {self.number} is {self.state}"
+        return f"shard {self.number} does not answer" if self._link is None or self._link.is_full else ""
+
+    def hand_over(self, sock: socket.socket, adoption: Adoption) -> None:
+        """Give the shard a connection. Closes the socket here."""
+        user = "" if adoption.account is None else adoption.account.name
+        others = [other for other in self._shards.all if other is not self]
+        adoption.elsewhere = sum(other.connections for other in others)
+        adoption.elsewhere_of_user = sum(other.connections_of(user) for other in others)
+        if self._link is None:
+            sock.close()
+            return
+        self._users[adoption.connection] = user
+        self._connections[user] += 1
+        self._link.send(Adopt(adoption), sock)
+
+    # The process
+
+    def start(self) -> None:
+        """Start the process, and start it again whenever it ends."""
+        self._process.start(self._make_settings, self._descriptors)
+
+    async def stop(self, reason: str) -> None:
+        """Have the process close its clients for this reason, and end it."""
+        self.state = STOPPED
+        if self._link is not None:
+            self._link.send(Stop(reason))
+        await self._process.stop()
+        self._close_link()
+        self.pid = 0
+
+    def _make_settings(self) -> ShardSettings:
+        """Return the settings of a new process, for which a new link is made."""
+        end, self._remote = make_pair()
+        self._link = Link(end)
+        self._link.start(self._received, self._close_link, self._send_changes)
+        self._has_begun = False
+        self.refusal = ""
+        return self._settings(self.number, self._remote.fileno())
+
+    def _descriptors(self) -> list[int]:
+        assert self._remote is not None
+        return [self._remote.fileno()]
+
+    def _started(self, pid: int) -> None:
+        assert self._remote is not None
+        self.pid = pid
+        self._remote.close()
+        self._shards.changed()
+
+    def _ended(self, code: int) -> None:
+        """Handle the unexpected end of the process, which is started again."""
+        self._close_link()
+        self.pid = 0
+        self.refusal = self.refusal or f"its process ended with code {code}"
+        self.state = RESTARTING
+        self.restarts += 1
+        self._shards.changed()
+
+    def _close_link(self) -> None:
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+        self._suspend()
+        self._users.clear()
+        self._connections.clear()
+        self._shards.changed()
+
+    def _suspend(self) -> None:
+        self.is_open = False
+        if self.state == READY:
+            self.state = RESTARTING
+
+    # Messages to the process
+
+    def begin(self) -> None:
+        """Send all shared records, with which the shard starts to serve."""
+        if self._link is not None and self.is_open:
+            self._has_begun = True
+            self._begun_with = self._shards.change_number
+            self._changed.clear()
+            self._link.send(Begin([(kind, key, value) for (kind, key), value in self._shards.records.items()]))
+
+    def change(self, records: Iterable[Record]) -> None:
+        """Send changed shared records, now or when the shard reads again."""
+        if self._has_begun:
+            self._changed.update({(kind, key): value for kind, key, value in records})
+            self._send_changes()
+
+    def _send_changes(self) -> None:
+        if self._changed and self._link is not None and not self._link.is_waiting:
+            changed, self._changed = self._changed, {}
+            self._link.send(Change(self._shards.change_number, [(*known, value) for known, value in changed.items()]))
+
+    def declare(self, vhosts: list[str]) -> None:
+        """Have the shard create vhosts of the configuration."""
+        if self._link is not None:
+            self._link.send(Declare(vhosts))
+
+    def reload(self, config: Config) -> None:
+        """Have the shard apply a changed configuration."""
+        if self._link is not None and self._has_begun:
+            self._link.send(Reload(shard_config(config, self.number)))
+
+    # Messages of the process
+
+    def _received(self, message: Message, carried: socket.socket | None) -> None:
+        match message:
+            case Opened():
+                self.is_open = True
+                self.shared = message.shared
+                self.vhosts = dict.fromkeys(message.vhosts)
+                self._shards.opened(self)
+            case Ready():
+                self.state = READY
+                self.applied = max(self.applied, self._begun_with)
+                self._shards.ready()
+            case Suspended():
+                self._suspend()
+            case Applied():
+                self.applied = message.number
+            case Ended():
+                user = self._users.pop(message.connection, None)
+                if user is not None:
+                    self._connections[user] -= 1
+                    if not self._connections[user]:
+                        del self._connections[user]
+            case Vhosts():
+                for name in message.added:
+                    self._shards.note_vhost(self, name, exists=True)
+                for name in message.removed:
+                    self._shards.note_vhost(self, name, exists=False)
+            case Refused():
+                self.refusal = message.text
+            case _:
+                logger.error("shard %d sent an unexpected %s", self.number, type(message).__name__)
+        self._shards.changed()
+
+
+class Shards:
+    """All shards, and the shared records.
+
+    Args:
+        config: The configuration of the broker.
+        config_name: The name of the configuration in messages.
+        salvage: The data losses that the operator accepts for the first start of each shard.
+        asks_shared: Whether the shared records are still those in the log of shard 0.
+        stop_timeout: Seconds for a shard to stop.
+
+    Attributes:
+        config: The configuration of the broker.
+        all: The shards by number.
+        records: The shared records, by kind and key.
+        change_number: The number of the last change of shared records.
+        vhost_removed: Called with the name of each vhost that a shard has removed.
+    """
+
+    def __init__(
+        self, config: Config, config_name: str, salvage: Salvage, *, asks_shared: bool, stop_timeout: float
+    ) -> None:
+        self.config = config
+        self._config_name = config_name
+        self._salvage = salvage
+        self._asks_shared = asks_shared
+        self.records: dict[tuple[str, str], bytes] = {}
+        self.change_number = 0
+        self.vhost_removed: Callable[[str], None] | None = None
+        self._has_begun = False
+        self._changed = asyncio.Event()
+        self.all = [Shard(self, number, self._settings, stop_timeout) for number in range(config.cluster.shards)]
+
+    def _settings(self, number: int, descriptor: int) -> ShardSettings:
+        is_first = not self.all[number].restarts
+        return ShardSettings(
+            number=number,
+            descriptor=descriptor,
+            config=shard_config(self.config, number),
+            config_name=self._config_name,
+            control=str(self.all[number].control),
+            asks_shared=self._asks_shared and number == 0 and not self._has_begun,
+            accept_missing=is_first and self._salvage.accept_missing,
+            drop_damaged=is_first and self._salvage.drop_damaged,
+        )
+
+    # Placement
+
+    def of_vhost(self, name: str) -> Shard | None:
+        """Return the shard that has a vhost; None if there is no such vhost."""
+        return next((shard for shard in self.all if name in shard.vhosts), None)
+
+    def shard_of(self, vhost: str) -> Shard | None:
+        """Return the target of connections to a vhost, as `of_vhost`."""
+        return self.of_vhost(vhost)
+
+    def of_connection(self, number: int) -> Shard:
+        """Return the shard that has the connection with a number, if there is one."""
+        return self.all[(number - 1) % len(self.all)]
+
+    def least_busy(self) -> Shard:
+        """Return the shard for a new vhost: one that is ready, with the fewest vhosts, then the fewest connections."""
+        return min(self.all, key=lambda shard: (shard.state != READY, len(shard.vhosts), shard.connections, shard.number))
+
+    def note_vhost(self, shard: Shard, name: str, *, exists: bool) -> None:
+        """Note that a shard has created or deleted a vhost."""
+        if exists:
+            shard.vhosts[name] = None
+        elif name in shard.vhosts:
+            del shard.vhosts[name]
+            if self.vhost_removed is not None:
+                self.vhost_removed(name)
+
+    # Start and stop
+
+    async def start(self) -> None:
+        """Start all shards, and wait until their logs are open. Raises `StartFailed`."""
+        for shard in self.all:
+            shard.start()
+        await self._started(lambda: all(shard.is_open for shard in self.all))
+        self._check_vhosts()
+
+    async def begin(self) -> None:
+        """Let all shards serve, and wait until they do. Creates the vhosts of the configuration. Raises `StartFailed`."""
+        self._has_begun = True
+        for shard in self.all:
+            shard.begin()
+        await self._started(lambda: all(shard.state == READY for shard in self.all) and not self._missing_vhosts())
+
+    async def stop(self, reason: str) -> None:
+        """Stop all shards."""
+        await asyncio.gather(*(shard.stop(reason) for shard in self.all))
+
+    def opened(self, shard: Shard) -> None:
+        """Handle that the log of a shard is open."""
+        if self._has_begun:
+            shard.begin()
+
+    def ready(self) -> None:
+        """Handle that a shard serves: create the vhosts of the configuration, once all do."""
+        if all(shard.state == READY for shard in self.all):
+            self._declare()
+
+    def _declare(self) -> None:
+        names: dict[Shard, list[str]] = {}
+        vhosts = Counter({shard: len(shard.vhosts) for shard in self.all})
+        for name in self._missing_vhosts():
+            shard = min(self.all, key=lambda shard: (vhosts[shard], shard.connections, shard.number))
+            vhosts[shard] += 1
+            names.setdefault(shard, []).append(name)
+        for shard, missing in names.items():
+            shard.declare(missing)
+
+    def _missing_vhosts(self) -> list[str]:
+        """Return the vhosts of the configuration that no shard has."""
+        return [name for name in self.config.vhosts if self.of_vhost(name) is None]
+
+    def _check_vhosts(self) -> None:
+        """Raise `StartFailed` if two shards have a vhost of the same name."""
+        owners: dict[str, Shard] = {}
+        for shard in self.all:
+            for name in shard.vhosts:
+                other = owners.setdefault(name, shard)
+                if other is not shard:
+                    raise StartFailed(
+                        f"the shards {other.number} and {shard.number} both have the vhost '{name}'; restore one of the"
+                        f" directories in {shard.control.parent} from a backup"
+                    )
+
+    async def _started(self, condition: Callable[[], bool]) -> None:
+        """Wait for a condition during the start. Raises `StartFailed` if a shard cannot start."""
+        await self._until(lambda: any(shard.refusal for shard in self.all) or condition())
+        for shard in self.all:
+            if shard.refusal:
+                raise StartFailed(f"shard {shard.number} cannot start: {shard.refusal}")
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self._changed.clear()
+            await self._changed.wait()
+
+    def changed(self) -> None:
+        """Note that a shard has changed."""
+        self._changed.set()
+
+    # Configuration and shared records
+
+    def reload(self, config: Config) -> None:
+        """Apply a changed configuration in all shards."""
+        self.config = config
+        for shard in self.all:
+            shard.reload(config)
+        self.ready()
+
+    def put(self, kind: str, key: str, value: bytes | None) -> None:
+        """Pass a change of a shared record on to the shards."""
+        if value is None:
+            self.records.pop((kind, key), None)
+        else:
+            self.records[kind, key] = value
+        self.change_number += 1
+        for shard in self.all:
+            shard.change([(kind, key, value)])
+
+    async def applied(self) -> None:
+        """Wait until all shards that serve have applied the changes so far. Raises `StorageFailed` after a while."""
+        number = self.change_number
+
+        def late() -> list[Shard]:
+            return [shard for shard in self.all if shard.state == READY and shard.applied < number]
+
+        try:
+            async with asyncio.timeout(APPLY_TIMEOUT):
+                await self._until(lambda: not late())
+        except TimeoutError:
+            names = ", ".join(f"shard {shard.number}" for shard in late())
+            raise StorageFailed(f"the change is stored, but not in effect yet: {names} does not answer") from None

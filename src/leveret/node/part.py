@@ -1,0 +1,76 @@
+"""The part of a broker that one process serves. With `cluster.shards` above 1, processes share the work of one broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from leveret.broker.metadata import GLOBAL_PARAMETER
+from leveret.config import Config
+from leveret.management.operations.vhosts import DEFAULT_VHOST
+from leveret.protocols.opening import Protocols
+from leveret.security import users
+
+if TYPE_CHECKING:
+    from leveret.broker.broker import Broker
+    from leveret.broker.log import Log, Recovery
+    from leveret.protocols.amqp09.settings import Amqp09Settings
+    from leveret.protocols.amqp10.settings import Amqp10Settings
+    from leveret.protocols.services import Services
+
+# A definition in the log: kind, key and value; None deletes it.
+Record: TypeAlias = tuple[str, str, bytes | None]
+
+# Kinds of definitions that belong to the whole broker: users with their permissions, and global parameters with the roles.
+SHARED_KINDS: Final = frozenset((users.KIND, users.SECRET[0], GLOBAL_PARAMETER))
+
+
+def shared_records(recovery: Recovery) -> list[Record]:
+    """Return the shared records in a log."""
+    return [(kind, key, value) for (kind, key), value in recovery.metadata.items() if kind in SHARED_KINDS]
+
+
+class Part:
+    """The whole broker in one process. Subclasses are parts of it.
+
+    Attributes:
+        has_listeners: Whether this process accepts connections and logins.
+        has_vhosts: Whether this process has vhosts.
+        first_number: The number of the first connection.
+        number_step: The difference between the numbers of two connections.
+    """
+
+    has_listeners = True
+    has_vhosts = True
+    first_number = 1
+    number_step = 1
+
+    def store_path(self, config: Config) -> Path:
+        """Return the directory of the log."""
+        return config.server.data_path
+
+    def wanted_vhosts(self, existing: Iterable[str], configured: Iterable[str]) -> list[str]:
+        """Return the names of the vhosts to serve, some of which exist in the log, and some in the configuration."""
+        return list(dict.fromkeys((DEFAULT_VHOST, *existing, *configured)))
+
+    def take_shared(self, recovery: Recovery) -> list[Record] | None:
+        """Return the shared records that replace those in the log, or None if these are in effect. May block."""
+        return None
+
+    def put_shared(self, log: Log, kind: str, key: str, value: bytes | None) -> None:
+        """Store a change of a shared record."""
+        log.put(kind, key, value)
+
+    async def started(self, log: Log, broker: Broker) -> None:
+        """Handle that the broker has started, before anyone can connect."""
+
+    def vhost_added(self, name: str) -> None:
+        """Handle a new vhost."""
+
+    def vhost_removed(self, name: str) -> None:
+        """Handle the deletion of a vhost."""
+
+    def make_protocols(self, services: Services, amqp10: Amqp10Settings, amqp09: Amqp09Settings) -> Protocols:
+        """Return the protocols that clients may speak."""
+        return Protocols(services, amqp10=amqp10, amqp09=amqp09)
