@@ -7,6 +7,7 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final
 
 from leveret.broker.errors import StorageFailed
@@ -33,6 +34,7 @@ from leveret.cluster.settings import ShardSettings, shard_config
 from leveret.config import Config
 from leveret.node.child_process import ChildProcess
 from leveret.node.errors import StartFailed
+from leveret.node.forked import ForkedProcess, fork
 from leveret.node.part import Record
 from leveret.protocols.adoption import Adoption
 from leveret.storage.salvage import Salvage
@@ -80,6 +82,8 @@ class Shard:
         self._link: Link | None = None
         # The end of the link for the process that is being started.
         self._remote: socket.socket | None = None
+        # The first process, until it is watched.
+        self._forked: ForkedProcess | None = None
         # The user of each connection, and the number of connections of each user.
         self._users: dict[int, str] = {}
         self._connections: Counter[str] = Counter()
@@ -123,9 +127,18 @@ class Shard:
 
     # The process
 
+    def fork(self, serve: Callable[[ShardSettings], int]) -> None:
+        """Fork the first process, which calls `serve`. There must not be an event loop yet."""
+        settings = self._make_settings()
+        self._forked = fork(partial(serve, settings))
+        self._started(self._forked.pid)
+
     def start(self) -> None:
-        """Start the process, and start it again whenever it ends."""
-        self._process.start(self._make_settings, self._descriptors)
+        """Start the process unless it runs, and start it again whenever it ends."""
+        if self._forked is not None:
+            self._serve_link()
+        self._process.start(self._next_settings, self._descriptors, self._forked)
+        self._forked = None
 
     async def stop(self, reason: str) -> None:
         """Have the process close its clients for this reason, and end it."""
@@ -140,10 +153,18 @@ class Shard:
         """Return the settings of a new process, for which a new link is made."""
         end, self._remote = make_pair()
         self._link = Link(end)
-        self._link.start(self._received, self._close_link, self._send_changes)
         self._has_begun = False
         self.refusal = ""
         return self._settings(self.number, self._remote.fileno())
+
+    def _next_settings(self) -> ShardSettings:
+        settings = self._make_settings()
+        self._serve_link()
+        return settings
+
+    def _serve_link(self) -> None:
+        assert self._link is not None
+        self._link.start(self._received, self._close_link, self._send_changes)
 
     def _descriptors(self) -> list[int]:
         assert self._remote is not None
@@ -318,10 +339,18 @@ class Shards:
 
     # Start and stop
 
-    async def start(self) -> None:
-        """Start all shards, and wait until their logs are open. Raises `StartFailed`."""
+    def fork(self, serve: Callable[[ShardSettings], int]) -> None:
+        """Fork the first process of each shard, which calls `serve`. There must not be an event loop yet."""
+        for shard in self.all:
+            shard.fork(serve)
+
+    def start(self) -> None:
+        """Start all shards that do not run yet, without waiting for them."""
         for shard in self.all:
             shard.start()
+
+    async def opened_all(self) -> None:
+        """Wait until the logs of all shards are open. Raises `StartFailed`."""
         await self._started(lambda: all(shard.is_open for shard in self.all))
         self._check_vhosts()
 
