@@ -26,13 +26,11 @@ logger = logging.getLogger("leveret.connection")
 
 
 class Target(Protocol):
-    """A shard that clients can be handed over to.
+    """A shard that clients can be handed over to."""
 
-    Attributes:
-        unavailable: Why the shard takes no connections at the moment, for the client; "" if it does.
-    """
-
-    unavailable: str
+    @property
+    def unavailable(self) -> str:
+        """The reason for the client why the shard takes no connections at the moment; "" if it does."""
 
     def hand_over(self, sock: socket.socket, adoption: Adoption) -> None:
         """Send the socket and the adoption to the shard, and close the socket here. Must not raise.
