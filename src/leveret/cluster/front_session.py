@@ -30,7 +30,7 @@ class Target(Protocol):
 
     @property
     def unavailable(self) -> str:
-        """The reason for the client why the shard takes no connections at the moment; "" if it does."""
+        """Why the shard takes no connections at the moment, for the client; "" if it does."""
 
     def hand_over(self, sock: socket.socket, adoption: Adoption) -> None:
         """Send the socket and the adoption to the shard, and close the socket here. Must not raise.
