@@ -19,6 +19,7 @@ from leveret.protocols.detect import V0_9, V0_9_1, V1_0_SASL
 from leveret.protocols.opening import Protocols
 from leveret.protocols.peer import Peer, Receiver, Result
 from leveret.protocols.services import Services
+from leveret.security.accounts import Account
 from leveret.server.transport import SocketPeer
 
 logger = logging.getLogger("leveret.connection")
@@ -58,7 +59,7 @@ class PlacedVhosts:
 class FrontSession(Peer):
     """Object between the socket of a client and the session that runs its handshake.
 
-    Towards the socket it is the receiver of input, which it holds back from the client's open on. Towards the session, it
+    Towards the socket it is the receiver of input, which it keeps from the client's open on. Towards the session, it
     is the socket.
     """
 
@@ -119,38 +120,36 @@ class FrontSession(Peer):
         """Hand the client over to the shard of its vhost. Return False if the session has to answer the open."""
         vhost = opening.vhost(frame, self._vhosts)
         target = None if vhost is None else self._placement.shard_of(vhost)
-        if vhost is None or target is None:
+        account = opening.account()
+        if vhost is None or target is None or account is None:
             return False
         if target.unavailable:
-            account = opening.account()
-            if account is not None and account.may_open(vhost):
+            if account.may_open(vhost):
                 opening.refuse(target.unavailable)
             return False
         opening.session.flush()
         self._socket.pause_reading()
         if self.tls:
-            self._relay(opening, target)
+            self._relay(self._adoption(opening, account), target)
         elif not self._socket.is_writable():
             self._socket.await_drain()
         else:
-            self._give_away(opening, target)
+            self._give_away(self._adoption(opening, account), target)
         return True
 
-    def _adoption(self, opening: Opening) -> Adoption:
-        account = opening.session.account
+    def _adoption(self, opening: Opening, account: Account) -> Adoption:
         adoption = Adoption(
             protocol=self._protocol,
             connection=opening.session.number,
             peer=self._socket.facts(),
             input=self._held,
-            account=None if account is None else account.export(),
+            account=account.export(),
             client=opening.client(),
         )
         self._held = b""
         return adoption
 
-    def _give_away(self, opening: Opening, target: Target) -> None:
-        adoption = self._adoption(opening)
+    def _give_away(self, adoption: Adoption, target: Target) -> None:
         try:
             duplicate = self._socket.give_away()
         except OSError as error:
@@ -159,8 +158,7 @@ class FrontSession(Peer):
             return
         target.hand_over(duplicate, adoption)
 
-    def _relay(self, opening: Opening, target: Target) -> None:
-        adoption = self._adoption(opening)
+    def _relay(self, adoption: Adoption, target: Target) -> None:
         try:
             near, far = socket.socketpair()
         except OSError as error:
@@ -225,7 +223,7 @@ class FrontSession(Peer):
         self._proceed_soon()
 
     def _proceed_soon(self) -> None:
-        """Continue with the input that was held back when the session has finished its present work."""
+        """Continue with the input that was kept when the session has finished its present work."""
         if self._held and not self._proceeding:
             self._proceeding = True
             self._socket.call_soon(self._proceed)

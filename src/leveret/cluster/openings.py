@@ -85,7 +85,7 @@ class Opening(ABC):
 
     @abstractmethod
     def account(self) -> Account | None:
-        """Return the account of the client; None if it may not open any vhost."""
+        """Return the account of the client, which sends the open; None if it should have logged in."""
 
     @abstractmethod
     def client(self) -> TunedClient | None:

@@ -11,13 +11,13 @@ import logging
 import socket
 import struct
 from abc import ABC, abstractmethod
-from typing import Final
+from typing import Final, TypeAlias
 
 from leveret.protocols.amqp091.reply_codes import reply_text
 from leveret.protocols.amqp10.connection.opening import ESTABLISHMENT_FAILED
 from leveret.protocols.amqp10.errors import make_error
 from leveret.protocols.detect import V0_9, V0_9_1
-from leveret.server.transport import SocketPeer
+from leveret.server.transport import SocketPeer, break_cycle
 from leveret.wire.amqp0.constants import (
     CONNECTION_FORCED,
     FRAME_END,
@@ -41,7 +41,7 @@ logger = logging.getLogger("leveret.connection")
 # Bytes per read from a shard, into one buffer for all relays.
 READ_SIZE: Final = 256 << 10
 _ROOM: Final = memoryview(bytearray(READ_SIZE))
-# Seconds for a client to read the close that it is sent after the end of its shard.
+# Seconds for a client to reply to the close that it is sent after the end of its shard.
 CLOSE_TIMEOUT: Final = 1.0
 REASON: Final = "the shard of the connection has stopped"
 # Bytes at the start of a frame that tell whether it is a close.
@@ -51,8 +51,14 @@ _U32: Final = struct.Struct(">I").unpack_from
 # A frame's type, channel, payload size, and the class and method of a method frame.
 _METHOD: Final = struct.Struct(">BHIHH")
 _CLOSES: Final = ((10, 50), (10, 51))
-# The start of the body of a close of 1.0, as the broker sends it.
+_CLOSE_OK: Final = _METHOD.pack(FRAME_METHOD, 0, 4, 10, 51) + bytes((FRAME_END,))
+# The start of the body of a close of 1.0, as most peers send it, and the bytes at the end of input that may have one.
 _CLOSE: Final = bytes((0x00, 0x53, CLOSE))
+_MAX_CLOSE: Final = 64
+
+
+# The task that attaches the protocol of a relay to its socket.
+Connecting: TypeAlias = "asyncio.Task[tuple[asyncio.Transport, ShardEnd]]"
 
 
 class Frames(ABC):
@@ -107,6 +113,10 @@ class Frames(ABC):
     def close(self) -> bytes:
         """Return the frames that close the connection after the last complete frame; empty if that has closed it."""
 
+    @abstractmethod
+    def is_reply(self, data: bytes) -> bool:
+        """Return whether input of the client seems to end with its reply to the close."""
+
 
 class Amqp0Frames(Frames):
     """The frames of 0-9-1 and 0-9."""
@@ -127,6 +137,9 @@ class Amqp0Frames(Frames):
         )
         return struct.pack(">BHI", FRAME_METHOD, 0, len(payload)) + payload + bytes((FRAME_END,))
 
+    def is_reply(self, data: bytes) -> bool:
+        return data.endswith(_CLOSE_OK)
+
 
 class Amqp10Frames(Frames):
     """The frames of 1.0."""
@@ -143,6 +156,9 @@ class Amqp10Frames(Frames):
         output.send(Close(make_error(constants.CONNECTION_FORCED, REASON)))
         return output.to_send()
 
+    def is_reply(self, data: bytes) -> bool:
+        return _CLOSE in data[-_MAX_CLOSE:]
+
 
 class Relay:
     """Receiver of a client's socket, which passes the input to a shard by a `ShardEnd`, and the output back."""
@@ -155,14 +171,19 @@ class Relay:
         self._ended = False
         self._lost = False
         loop = asyncio.get_running_loop()
-        self._connecting = loop.create_task(loop.connect_accepted_socket(lambda: ShardEnd(self), near))
+        connecting = loop.create_task(loop.connect_accepted_socket(lambda: ShardEnd(self), near))
+        connecting.add_done_callback(self._connected)
+        # The event loop does not keep tasks.
+        self._connecting: Connecting | None = connecting
 
     # The client
 
     def data_received(self, data: bytes | memoryview) -> None:
-        """Pass input to the shard. After its end, the input is discarded, until the client has read the close."""
+        """Pass input to the shard. After its end, wait for the client's reply to the close."""
         if self._shard is not None:
             self._shard.write(bytes(data))
+        elif self._ended and self.frames.is_reply(bytes(data)):
+            self.client.close()
 
     def pause_writing(self) -> None:
         """Read no more from the shard, because the client does not read."""
@@ -181,6 +202,11 @@ class Relay:
             self._shard.close()
 
     # The shard
+
+    def _connected(self, connecting: Connecting) -> None:
+        self._connecting = None
+        if connecting.cancelled() or connecting.exception() is not None:
+            self.shard_lost()
 
     def shard_connected(self, transport: asyncio.Transport) -> None:
         """Begin to relay."""
@@ -209,13 +235,15 @@ class Relay:
 class ShardEnd(asyncio.BufferedProtocol):
     """asyncio protocol of the socket between a relay and the shard."""
 
-    __slots__ = ("_relay",)
+    __slots__ = ("_relay", "_transport")
 
     def __init__(self, relay: Relay) -> None:
         self._relay = relay
+        self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
         self._relay.shard_connected(transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -235,6 +263,8 @@ class ShardEnd(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._relay.shard_lost()
+        break_cycle(self._transport)
+        self._transport = None
 
 
 def relay(client: SocketPeer, protocol: int, near: socket.socket) -> None:

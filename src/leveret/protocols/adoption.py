@@ -48,7 +48,7 @@ class Adoption(msgspec.Struct):
         connection: The number of the connection in the process that accepted it.
         peer: The client's socket.
         input: The client's input from its open on.
-        account: The account of the user; None for a client of 1.0 without SASL.
+        account: The account of the user.
         client: The client of 0-9-1 or 0-9; None for 1.0.
         elsewhere: The number of open connections of the broker in other processes than the receiving one. The limit
             on connections counts them.
@@ -59,7 +59,7 @@ class Adoption(msgspec.Struct):
     connection: int
     peer: PeerFacts
     input: bytes
-    account: ExportedAccount | None = None
+    account: ExportedAccount
     client: TunedClient | None = None
     elsewhere: int = 0
     elsewhere_of_user: int = 0

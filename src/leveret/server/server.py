@@ -146,13 +146,13 @@ class Server:
 
     def _take(self, tls: ssl.SSLContext | None, tls_only: bool, accepted: socket.socket, host: str) -> None:
         """Serve an accepted socket."""
-        assert self._loop is not None and self._sockets is not None
+        assert self._sockets is not None
         if not self.admission.admit(host):
             accepted.close()
             return
         protocol = SocketProtocol(self._sockets, tls, tls_only)
         self.admission.enter(protocol, host)
-        self._connect(protocol, accepted, partial(self.admission.leave, protocol))
+        self._connect(protocol, accepted)
 
     def adopt(self, sock: socket.socket, adoption: Adoption, ended: Callable[[], None]) -> None:
         """Serve a connection that another process has accepted, and whose handshake it has run.
@@ -163,21 +163,20 @@ class Server:
             ended: Called once, when the socket is closed.
         """
         assert self._sockets is not None
-        protocol = AdoptedProtocol(self._sockets, adoption, ended)
-        self._connect(protocol, sock, protocol.end)
+        self._connect(AdoptedProtocol(self._sockets, adoption, ended), sock)
 
-    def _connect(self, protocol: SocketProtocol, accepted: socket.socket, failed: Callable[[], None]) -> None:
+    def _connect(self, protocol: SocketProtocol, accepted: socket.socket) -> None:
         assert self._loop is not None
         connecting = self._loop.create_task(self._loop.connect_accepted_socket(lambda: protocol, accepted))
         self._connecting.add(connecting)
-        connecting.add_done_callback(partial(self._connected, failed))
+        connecting.add_done_callback(partial(self._connected, protocol))
 
-    def _connected(self, failed: Callable[[], None], connecting: Connecting) -> None:
+    def _connected(self, protocol: SocketProtocol, connecting: Connecting) -> None:
         """Handle the result of creating a socket's transport."""
         self._connecting.discard(connecting)
         if connecting.cancelled() or connecting.exception() is not None:
             logger.debug("lost an accepted socket before serving it")
-            failed()
+            protocol.never_served()
 
     async def stop(self, reason: str = "the broker stops") -> None:
         """Close the listeners, then the connections with 320, then the log."""

@@ -273,6 +273,15 @@ def _reader_of(transport: asyncio.Transport) -> SelectorTransport:
     return transport if tls is None else tls._transport
 
 
+def break_cycle(transport: SelectorTransport) -> None:
+    """Break the reference cycle of a lost transport of asyncio, whose callback is its own method.
+
+    Full garbage collections are too rare for brokers with many short connections.
+    """
+    if getattr(transport, "_read_ready_cb", None) is not None:
+        transport._read_ready_cb = None
+
+
 def finish(transport: asyncio.Transport) -> None:
     """Shut down the outgoing side after flushing the buffer. The socket closes when the client does the same."""
     if transport.is_closing():
@@ -526,6 +535,10 @@ class SocketProtocol(asyncio.BufferedProtocol):
         if self._upgrading:
             self.connection_lost(error if isinstance(error, Exception) else None)
 
+    def never_served(self) -> None:
+        """Handle that the socket was lost before it was served."""
+        self._sockets.admission.leave(self)
+
     def abort(self) -> None:
         """Close the socket at once."""
         if self._transport is not None:
@@ -566,10 +579,7 @@ class SocketProtocol(asyncio.BufferedProtocol):
         if self._peer is not None:
             self._peer.closed()
             self._peer = None
-        # Break the reference cycle of asyncio's transport, whose callback is its own method. Full garbage collections are
-        # too rare for brokers with many short connections.
-        if getattr(self._reader, "_read_ready_cb", None) is not None:
-            self._reader._read_ready_cb = None
+        break_cycle(self._reader)
         self._reader = None
         self._transport = None
 
@@ -609,10 +619,12 @@ class AdoptedProtocol(SocketProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self.end()
+        self._report_end()
 
-    def end(self) -> None:
-        """Report the end of the socket, which may not even have begun."""
+    def never_served(self) -> None:
+        self._report_end()
+
+    def _report_end(self) -> None:
         ended = self._ended
         self._ended = None
         if ended is not None:

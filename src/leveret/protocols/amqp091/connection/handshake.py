@@ -96,7 +96,7 @@ class Handshake:
     def resume(self, connection: BaseConnection, adoption: Adoption) -> None:
         """Continue after connection.tune-ok, up to which another process has run the handshake."""
         client = adoption.client
-        assert client is not None and adoption.account is not None
+        assert client is not None
         self.client = self.describe_client(decode_table(client.properties, 0, len(client.properties), RABBITMQ))
         connection.set_account(import_account(adoption.account, connection.services.users))
         connection.engine.begin_tuned(client.frame_max, client.channel_max, client.heartbeat)

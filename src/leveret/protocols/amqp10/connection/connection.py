@@ -154,8 +154,7 @@ class Connection(VhostSession):
             self.login = Login(self)
             self.login.begin()
         elif adoption is not None:
-            if adoption.account is not None:
-                self.set_account(import_account(adoption.account, self.users))
+            self.set_account(import_account(adoption.account, self.users))
         elif self.anonymous_user() is None:
             self._require_sasl()
         else:
