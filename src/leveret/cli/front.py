@@ -13,7 +13,7 @@ from leveret.cli.shard_main import serve_forked
 from leveret.cluster.layout import SHARDS, check_shards, has_shared
 from leveret.cluster.parts import FrontPart
 from leveret.cluster.settings import front_config
-from leveret.cluster.shards import Shards
+from leveret.cluster.shards import READY, Shards
 from leveret.config import Config
 from leveret.management.control_socket import ControlServer
 from leveret.node.composition import Composition, make_data_directory
@@ -85,6 +85,7 @@ class FrontServing(Serving):
         composition.warn_about_vhosts({name for shard in shards.all for name in shard.vhosts})
         await composition.listen(self._ports)
         await self._start_control(control)
+        shards.state_changed = lambda: self._show_states(composition)
 
     async def _stop_server(self, composition: Composition) -> None:
         if not self._stopping:
@@ -107,6 +108,12 @@ class FrontServing(Serving):
     def _apply(self, composition: Composition) -> None:
         super()._apply(composition)
         self._shards.reload(self._config)
+
+    def _show_states(self, composition: Composition) -> None:
+        """Report the shards that do not serve to the service manager."""
+        if not self._stopping:
+            others = [f"shard {shard.number} is {shard.state}" for shard in self._shards.all if shard.state != READY]
+            self._manager.status("; ".join([self._status(composition), *others]))
 
     def _more_facts(self) -> dict[str, list[int]]:
         return {"shards": [shard.pid for shard in self._shards.all]}

@@ -33,7 +33,7 @@ from leveret.cluster.link import (
     Stop,
     Suspended,
 )
-from leveret.cluster.parts import ShardPart
+from leveret.cluster.parts import FrontStopped, ShardPart
 from leveret.cluster.settings import ShardSettings
 from leveret.config import Config, ConfigError
 from leveret.management.control_socket import ControlServer
@@ -98,6 +98,7 @@ class ShardServing(Running):
                     part=self._part,
                 )
             except DirectoryInUse:
+                self._part.check_front()
                 if time.monotonic() > deadline:
                     raise
             with contextlib.suppress(TimeoutError):
@@ -127,8 +128,9 @@ class ShardServing(Running):
     def _reload(self) -> None:
         """Ignore SIGHUP: the front sends a changed configuration."""
 
-    def _reopening(self) -> None:
+    async def _finish(self, composition: Composition, control: ControlServer) -> None:
         self._link.send(Suspended())
+        await super()._finish(composition, control)
 
     # Messages of the front
 
@@ -203,6 +205,8 @@ def _serve(settings: ShardSettings) -> int:
     link = Link(socket.socket(fileno=settings.descriptor))
     try:
         return ShardServing(settings, link).run()
+    except FrontStopped:
+        return 0
     except (ConfigError, TlsError, StorageFailed, StartFailed) as error:
         logger.error("%s", error)
         link.send(Refused(str(error)))

@@ -114,7 +114,7 @@ class Shard:
 
     def hand_over(self, sock: socket.socket, adoption: Adoption) -> None:
         """Give the shard a connection. Closes the socket here."""
-        user = "" if adoption.account is None else adoption.account.name
+        user = adoption.account.name
         others = [other for other in self._shards.all if other is not self]
         adoption.elsewhere = sum(other.connections for other in others)
         adoption.elsewhere_of_user = sum(other.connections_of(user) for other in others)
@@ -142,7 +142,7 @@ class Shard:
 
     async def stop(self, reason: str) -> None:
         """Have the process close its clients for this reason, and end it."""
-        self.state = STOPPED
+        self._set_state(STOPPED)
         if self._link is not None:
             self._link.send(Stop(reason))
         await self._process.stop()
@@ -181,8 +181,8 @@ class Shard:
         self._close_link()
         self.pid = 0
         self.refusal = self.refusal or f"its process ended with code {code}"
-        self.state = RESTARTING
         self.restarts += 1
+        self._set_state(RESTARTING)
         self._shards.changed()
 
     def _close_link(self) -> None:
@@ -197,7 +197,13 @@ class Shard:
     def _suspend(self) -> None:
         self.is_open = False
         if self.state == READY:
-            self.state = RESTARTING
+            self._set_state(RESTARTING)
+
+    def _set_state(self, state: str) -> None:
+        if state != self.state:
+            self.state = state
+            if self._shards.state_changed is not None:
+                self._shards.state_changed()
 
     # Messages to the process
 
@@ -240,7 +246,7 @@ class Shard:
                 self.vhosts = dict.fromkeys(message.vhosts)
                 self._shards.opened(self)
             case Ready():
-                self.state = READY
+                self._set_state(READY)
                 self.applied = max(self.applied, self._begun_with)
                 self._shards.ready()
             case Suspended():
@@ -281,6 +287,7 @@ class Shards:
         records: The shared records, by kind and key.
         change_number: The number of the last change of shared records.
         vhost_removed: Called with the name of each vhost that a shard has removed.
+        state_changed: Called when the state of a shard has changed.
     """
 
     def __init__(
@@ -293,6 +300,7 @@ class Shards:
         self.records: dict[tuple[str, str], bytes] = {}
         self.change_number = 0
         self.vhost_removed: Callable[[str], None] | None = None
+        self.state_changed: Callable[[], None] | None = None
         self._has_begun = False
         self._changed = asyncio.Event()
         self.all = [Shard(self, number, self._settings, stop_timeout) for number in range(config.cluster.shards)]
@@ -425,6 +433,15 @@ class Shards:
         for shard in self.all:
             shard.reload(config)
         self.ready()
+
+    def replace(self, records: Iterable[Record]) -> None:
+        """Replace all shared records, when the front has opened its log."""
+        new = {(kind, key): value for kind, key, value in records if value is not None}
+        for known in self.records.keys() - new.keys():
+            self.put(*known, None)
+        for (kind, key), value in new.items():
+            if self.records.get((kind, key)) != value:
+                self.put(kind, key, value)
 
     def put(self, kind: str, key: str, value: bytes | None) -> None:
         """Pass a change of a shared record on to the shards."""
