@@ -70,7 +70,7 @@ def test_single_bytes_of_1_0() -> None:
 
 
 def test_a_megabyte_behind_the_open() -> None:
-    """The adoption has what the front has read of it; the rest is still in the socket."""
+    """What the front has read of it comes with the adoption, the rest is still in the socket."""
     bodies = [bytes((number % 256,)) * 1000 for number in range(1000)]
     with joined() as cluster, amqp091.Peer("127.0.0.1", cluster.port) as peer:
         tuned(peer)
@@ -221,7 +221,7 @@ def is_drained_later(protocol: Any) -> bool:
 
 @pytest.mark.parametrize("kind", ["0-9-1", "0-9", "1.0"])
 def test_a_shard_that_is_down(kind: str) -> None:
-    """Its clients get the reason; those without permissions learn nothing."""
+    """Its clients are told why; those without permissions learn nothing."""
     with joined() as cluster:
         shard = cluster.shards["b"]
         shard.unavailable = "shard 1 is restarting"

@@ -15,10 +15,11 @@ from pamqp import commands
 
 from tests.faults.crash.rounds import CrashTest
 from tests.faults.test_kill9 import KEPT, bodies_of, confirmed
-from tests.support.broker import ROOT, LeveretProcess, leveret_only
+from tests.support.broker import ROOT, Broker, LeveretProcess, leveret_only
 from tests.support.peers.async_amqp091 import Connection
 from tests.support.polling import wait_until, wait_until_async
 from tests.support.postgres import PostgresServer, postgres_settings, require_postgres, shared_server
+from tests.support.proxy import Proxy
 
 
 @pytest.fixture
@@ -103,6 +104,50 @@ def test_a_frozen_broker_is_taken_over_and_exits_when_it_thaws(server: PostgresS
     finally:
         frozen.kill()
         other.kill()
+
+
+def test_nothing_is_delivered_while_another_broker_may_have_taken_over(server: PostgresServer, tmp_path: Path) -> None:
+    proxy = Proxy(Broker(server.host, server.port))
+    dsn = server.database().replace(f":{server.port}/", f":{proxy.port}/")
+
+    async def scenario(broker: LeveretProcess) -> None:
+        connection = await Connection.open(broker)
+        channel = await connection.channel()
+        await channel.declare("live")
+        await channel.declare("other")
+        arrived: list[bytes] = []
+        channel.on_delivery = lambda delivery: arrived.append(delivery.body)
+        await channel.consume("live", no_ack=True)
+        sent: list[bytes] = []
+
+        async def is_delivered() -> bool:
+            """Publish a transient message, and return whether it arrives before the answer to a later method."""
+            sent.append(b"%d" % len(sent))
+            channel.publish("", "live", sent[-1])
+            for _ in range(2):
+                await channel.get("other")
+            return arrived == sent
+
+        assert await is_delivered()
+        proxy.flowing.clear()
+        for _ in range(3000):
+            if not await is_delivered():
+                break
+            await asyncio.sleep(0.01)
+        before = len(arrived)
+        assert before < len(sent)
+        assert not await is_delivered()
+        assert len(arrived) == before
+        proxy.flowing.set()
+        await wait_until_async(lambda: arrived == sent, "the deliveries")
+        await connection.close()
+
+    try:
+        with broker_at(tmp_path, dsn).start() as broker:
+            assert isinstance(broker, LeveretProcess)
+            asyncio.run(scenario(broker))
+    finally:
+        proxy.stop()
 
 
 @pytest.mark.slow

@@ -235,6 +235,56 @@ def test_rows_are_read_over_a_new_connection(dsn: str) -> None:
     harness.log.close()
 
 
+@pytest.mark.slow
+def test_an_old_primary_and_another_server_are_not_trusted() -> None:
+    require_postgres()
+    first, stranger = PostgresServer().create().start(), PostgresServer().create().start()
+    dsn = first.database()
+    stranger.execute(f"CREATE DATABASE {dsn.rpartition('/')[2]}")
+    second = PostgresServer().clone(first, "second").start()
+    proxy = Proxy(Broker(first.host, first.port))
+    address = through(proxy, dsn)
+    harness = Harness(lambda: postgres_log(address))
+    log = harness.log
+    queue = FakeQueue(1)
+
+    def switch(server: PostgresServer) -> None:
+        """Pass new connections on to another server, and cut the others."""
+        proxy.broker = Broker(server.host, server.port)
+        proxy.cut()
+
+    def confirmed(body: bytes) -> None:
+        harness.publish(queue, body)
+        harness.commit()
+
+    try:
+        confirmed(b"before")
+        wal = f"SELECT pg_last_wal_replay_lsn() >= '{first.execute('SELECT pg_current_wal_lsn()')[0][0]}'"
+        wait_until(lambda: second.execute(wal) == [(True,)], second.log)
+        second.promote()
+        wait_until(lambda: second.execute("SELECT pg_is_in_recovery()") == [(False,)], second.log)
+        switch(second)
+        confirmed(b"after the promotion")
+        switch(first)
+        harness.publish(queue, b"while an old primary answers")
+        waiter = Waiter(log)
+        log.flush()
+        harness.loop.run_until(lambda: "an old primary" in log.reason)
+        switch(stranger)
+        harness.loop.run_until(lambda: "its system identifier is" in log.reason)
+        assert not waiter.batches
+        switch(second)
+        harness.loop.run_until(lambda: bool(waiter.batches))
+        assert log.state == OK
+        harness.reopen()
+        assert harness.bodies(1) == [b"before", b"after the promotion", b"while an old primary answers"]
+    finally:
+        harness.log.close()
+        proxy.stop()
+        for server in (first, second, stranger):
+            server.remove()
+
+
 def test_a_broker_stops_while_the_server_is_away(proxy: Proxy, dsn: str) -> None:
     harness = Harness(lambda: postgres_log(through(proxy, dsn)))
     proxy.stop()

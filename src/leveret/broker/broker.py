@@ -136,6 +136,8 @@ _DROPPED_WITH_VHOST: Final = (
     metadata.POLICY,
     metadata.OPERATOR_POLICY,
 )
+# What a turn drains while another process may have taken over the log.
+_NO_QUEUES: Final[deque[Queue]] = deque()
 # Queues and exchanges of a deleted vhost that are removed at once: the name of a small one can be used again at once.
 MAX_REMOVED_AT_ONCE: Final = 100
 # Limits during a memory alarm: exchanges, queues and bindings that may be added (deleting a queue allows one more), and
@@ -264,6 +266,8 @@ class Broker:
             return
         self.in_turn = True
         active = self.active
+        if active and self.log.is_silent():
+            active = _NO_QUEUES
         # Limits of deliveries and writes for the rest of this turn.
         left = unwritten = STEP_WORK * (1 + self.inputs)
         try:

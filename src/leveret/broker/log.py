@@ -267,6 +267,10 @@ class Log:
         if self.on_state is not None:
             self.on_state()
 
+    def is_silent(self) -> bool:
+        """Return whether another process may have taken over the log, so that nothing must be delivered."""
+        return False
+
     # Records of the current batch (the hot path: no exceptions, no I/O)
 
     @abstractmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from leveret.storage.postgres_marker import Marker
 from leveret.storage.postgres_store import BEATS, OwnerWorker, PostgresStore
 from leveret.storage.salvage import NOTHING_LOST, Salvage
 from leveret.storage.worker import StoreBroken, StoreFull
+
+# Part of the lease after which a log without an answer of the server is silent.
+SILENT = 0.8
 
 
 class PostgresLog(BatchedLog):
@@ -54,6 +58,11 @@ class PostgresLog(BatchedLog):
         store.on_state = worker.set_state
         self._worker = worker
         self._started = True
+
+    def is_silent(self) -> bool:
+        # Before the lease ends, since the server may have recorded the last sign of life before this process noted it.
+        store = self._store
+        return store is not None and time.monotonic() - store.beaten > SILENT * self._settings.lease
 
     def changed(self, state: str, reason: str) -> None:
         if state == FAILED and self._store is not None:
