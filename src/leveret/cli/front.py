@@ -14,9 +14,10 @@ from leveret.cluster.control import FrontControl
 from leveret.cluster.layout import SHARDS, check_shards, has_shared
 from leveret.cluster.parts import FrontPart
 from leveret.cluster.settings import front_config
-from leveret.cluster.shards import READY, Shards
+from leveret.cluster.shards import Shards
 from leveret.config import Config
 from leveret.management.control_socket import ControlServer
+from leveret.management.operations.shards import READY
 from leveret.management.socket_path import CONTROL_SOCKET
 from leveret.node.composition import Composition, make_data_directory
 from leveret.node.forked import CAN_FORK
