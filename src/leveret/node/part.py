@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from leveret.broker.metadata import GLOBAL_PARAMETER
 from leveret.config import Config
+from leveret.management.audit.log import AuditLog
 from leveret.management.operations.vhosts import DEFAULT_VHOST
 from leveret.protocols.opening import Protocols
 from leveret.security import users
@@ -40,6 +41,7 @@ class Part:
         shard: The number of the shard.
         first_number: The number of the first connection.
         number_step: The difference between the numbers of two connections.
+        audit: The audit log; None for one of this process.
     """
 
     has_listeners = True
@@ -47,6 +49,7 @@ class Part:
     shard = 0
     first_number = 1
     number_step = 1
+    audit: AuditLog | None = None
 
     def store_path(self, config: Config) -> Path:
         """Return the directory of the log."""
