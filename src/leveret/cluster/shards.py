@@ -62,7 +62,10 @@ class Shard:
         shared: The shared records in its log, if they were asked for.
         refusal: Why its process could not start; "" if it could.
         applied: The number of the last change of shared records that it has applied.
+        connect: None, because it is in this node.
     """
+
+    connect = None
 
     def __init__(self, shards: Shards, number: int, settings: Callable[[int, int], ShardSettings], timeout: float) -> None:
         self._shards = shards
@@ -260,7 +263,10 @@ class Shards:
         records: The shared records, by kind and key.
         change_number: The number of the last change of shared records.
         vhost_removed: Called with the name of each vhost that a shard has removed.
+        patience: Seconds for which a client waits for a shard that is restarting.
     """
+
+    patience = 0.0
 
     def __init__(
         self, config: Config, config_name: str, salvage: Salvage, *, asks_shared: bool, stop_timeout: float
