@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
+import resource
 import signal
 import socket
 import sys
@@ -17,9 +19,11 @@ from leveret.broker.errors import BrokerError, StorageFailed
 from leveret.cli.child_main import read_settings
 from leveret.cli.running import Running, Stopped, stop_timeout
 from leveret.cli.telemetry_process import TelemetryProcess
+from leveret.cluster.control import ShardControl
 from leveret.cluster.link import (
     Adopt,
     Applied,
+    AuditWritten,
     Change,
     Declare,
     Ended,
@@ -31,7 +35,7 @@ from leveret.cluster.link import (
     Stop,
     Suspended,
 )
-from leveret.cluster.parts import ShardPart
+from leveret.cluster.parts import FrontStopped, ShardPart
 from leveret.cluster.settings import ShardSettings
 from leveret.config import Config, ConfigError
 from leveret.management.control_socket import ControlServer
@@ -49,6 +53,8 @@ logger = logging.getLogger("leveret.serve")
 # Seconds between attempts to lock the data directory, which the process of an earlier front may still use.
 _LOCK_INTERVAL: Final = 0.05
 _REFUSED: Final = 1
+# The first descriptor beyond standard input, output and error.
+_FIRST_DESCRIPTOR: Final = 3
 
 
 class ShardServing(Running):
@@ -58,6 +64,8 @@ class ShardServing(Running):
         settings: The settings of the process.
         link: The link to the front.
     """
+
+    _signals = (signal.SIGTERM,)
 
     def __init__(self, settings: ShardSettings, link: Link) -> None:
         super().__init__(settings.config, settings.number)
@@ -92,6 +100,7 @@ class ShardServing(Running):
                     part=self._part,
                 )
             except DirectoryInUse:
+                self._part.check_front()
                 if time.monotonic() > deadline:
                     raise
             with contextlib.suppress(TimeoutError):
@@ -104,7 +113,7 @@ class ShardServing(Running):
         return Path(self._settings.control)
 
     def _make_control(self, composition: Composition) -> ControlServer:
-        return ControlServer(composition.admin, self._control_path)
+        return ShardControl(composition.admin, self._control_path)
 
     async def _start(self, composition: Composition, control: ControlServer) -> None:
         await composition.server.start()
@@ -121,8 +130,9 @@ class ShardServing(Running):
     def _reload(self) -> None:
         """Ignore SIGHUP: the front sends a changed configuration."""
 
-    def _reopening(self) -> None:
+    async def _finish(self, composition: Composition, control: ControlServer) -> None:
         self._link.send(Suspended())
+        await super()._finish(composition, control)
 
     # Messages of the front
 
@@ -134,6 +144,8 @@ class ShardServing(Running):
             case Change():
                 self._change(message.records)
                 self._link.send(Applied(message.number))
+            case AuditWritten():
+                self._part.audit.note_written(message.number)
             case Declare():
                 if self._composition is not None:
                     self._composition.declare_vhosts(message.vhosts)
@@ -181,16 +193,31 @@ class ShardServing(Running):
         self._composition.reload(config)
 
 
-def main() -> None:
-    """Serve a shard until the front ends it."""
-    settings, _ = read_settings(ShardSettings)
-    # The front sends a changed configuration.
+def serve_forked(settings: ShardSettings) -> int:
+    """Serve a shard in a process that was forked from the front. Returns the exit code."""
+    # The process has the descriptors of the front, too. The peer of a link must not keep its other end open.
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    os.closerange(_FIRST_DESCRIPTOR, settings.descriptor)
+    os.closerange(settings.descriptor + 1, limit)
+    return _serve(settings)
+
+
+def _serve(settings: ShardSettings) -> int:
+    # A signal for the whole process group, such as Ctrl-C in a terminal, is for the front.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     link = Link(socket.socket(fileno=settings.descriptor))
     try:
-        code = ShardServing(settings, link).run()
+        return ShardServing(settings, link).run()
+    except FrontStopped:
+        return 0
     except (ConfigError, TlsError, StorageFailed, StartFailed) as error:
         logger.error("%s", error)
         link.send(Refused(str(error)))
-        code = _REFUSED
-    sys.exit(code)
+        return _REFUSED
+
+
+def main() -> None:
+    """Serve a shard until the front ends it."""
+    settings, _ = read_settings(ShardSettings)
+    sys.exit(_serve(settings))

@@ -30,7 +30,7 @@ from leveret.cluster.node_handshake import (
     call,
 )
 from leveret.cluster.relay import Relay
-from leveret.management.socket_path import short_path
+from leveret.cluster.streams import CHUNK, Streams, open_control
 from leveret.server.listener import Listener
 
 if TYPE_CHECKING:
@@ -55,8 +55,6 @@ LISTENER_INTERVAL: Final = 1.0
 KEEPALIVE_IDLE: Final = 1
 KEEPALIVE_INTERVAL: Final = 1
 KEEPALIVE_COUNT: Final = 2
-# Bytes that a control connection may be ahead of its reader.
-CHUNK: Final = 64 << 10
 # Seconds between warnings about handshakes that failed.
 REPORT_INTERVAL: Final = 10.0
 
@@ -207,8 +205,7 @@ class NodeServer:
                     await answering.answer(Moved())
                     return
                 try:
-                    with short_path(path) as short:
-                        near = await asyncio.open_unix_connection(short, limit=CHUNK)
+                    near = await open_control(path)
                 except OSError as error:
                     await answering.answer(Refusal(f"its control socket does not answer: {error}"))
                     return
@@ -235,9 +232,7 @@ async def _check(listener: Listener) -> None:
         listener.check()
 
 
-async def _pipe(
-    one: tuple[asyncio.StreamReader, asyncio.StreamWriter], other: tuple[asyncio.StreamReader, asyncio.StreamWriter]
-) -> None:
+async def _pipe(one: Streams, other: Streams) -> None:
     """Copy the bytes of two streams in both directions until both have ended, or one fails."""
     writers = (one[1], other[1])
     try:
@@ -352,7 +347,7 @@ class NodeClient:
         sock = await self._call(node, Connect(shard, epoch, adoption), CONNECT_TIMEOUT)
         return Route(self._routes.setdefault(shard, set()), node.name, sock)
 
-    async def open_control(self, node: NodeInfo, shard: int | None) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def open_control(self, node: NodeInfo, shard: int | None) -> Streams:
         """Connect to the control socket of a shard in another node, or to that of the node for None.
 
         Raises:

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leveret.broker import metadata
+from leveret.cluster.audit import ForwardedAudit
 from leveret.cluster.front_session import FrontProtocols
 from leveret.cluster.layout import SHARED
-from leveret.cluster.link import Begin, Link, Opened, Vhosts
+from leveret.cluster.link import Begin, Link, Message, Opened, Vhosts
 from leveret.cluster.settings import ShardSettings
 from leveret.cluster.shards import Shards
 from leveret.config import Config
 from leveret.management.operations.vhosts import DEFAULT_VHOST
-from leveret.node.errors import StartFailed
 from leveret.node.part import Part, Record, shared_records
 
 if TYPE_CHECKING:
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from leveret.protocols.amqp09.settings import Amqp09Settings
     from leveret.protocols.amqp10.settings import Amqp10Settings
     from leveret.protocols.services import Services
+
+
+class FrontStopped(Exception):
+    """The front has stopped before the shard has started."""
 
 
 class FrontPart(Part):
@@ -33,6 +37,9 @@ class FrontPart(Part):
     """
 
     has_vhosts = False
+    # Negative numbers are never those of connections in shards, which the log names, too.
+    first_number = -1
+    number_step = -1
 
     def __init__(self, shards: Shards, taken: list[Record] | None) -> None:
         self._shards = shards
@@ -49,7 +56,7 @@ class FrontPart(Part):
     def take_shared(self, recovery: Recovery) -> list[Record] | None:
         """Return the records that are taken over, if any. The shards get those in effect."""
         records = shared_records(recovery) if self._taken is None else self._taken
-        self._shards.records = {(kind, key): value for kind, key, value in records if value is not None}
+        self._shards.replace(records)
         return self._taken
 
     def put_shared(self, log: Log, kind: str, key: str, value: bytes | None) -> None:
@@ -70,6 +77,7 @@ class ShardPart(Part):
         link: The link to the front.
 
     Attributes:
+        audit: The audit log, which is at the front.
         records: The shared records by kind and key, once the front has sent them.
     """
 
@@ -79,6 +87,7 @@ class ShardPart(Part):
         self._number = settings.number
         self._asks_shared = settings.asks_shared
         self._link = link
+        self.audit: ForwardedAudit = ForwardedAudit(link)
         self.records: dict[tuple[str, str], bytes | None] = {}
         self._has_records = False
         self.first_number = settings.number + 1
@@ -98,15 +107,23 @@ class ShardPart(Part):
             )
         )
         if not self._has_records:
-            try:
-                begin = self._link.receive_first()
-            except EOFError:
-                begin = None
+            begin = self._receive()
             if not isinstance(begin, Begin):
-                raise StartFailed("the front has stopped")
+                raise FrontStopped
             self._has_records = True
             self.records = {(kind, key): value for kind, key, value in begin.records}
         return [(*known, value) for known, value in self.records.items()]
+
+    def _receive(self) -> Message | None:
+        try:
+            return self._link.receive_first()
+        except EOFError:
+            return None
+
+    def check_front(self) -> None:
+        """Raise `FrontStopped` if the front has stopped before the log is open."""
+        if not self._has_records and self._link.is_readable():
+            raise FrontStopped
 
     def put_shared(self, log: Log, kind: str, key: str, value: bytes | None) -> None:
         """Store nothing: the front has the shared records."""

@@ -7,13 +7,17 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final
 
 from leveret.broker.errors import StorageFailed
+from leveret.cluster.audit import read_record
 from leveret.cluster.layout import control_path
 from leveret.cluster.link import (
     Adopt,
     Applied,
+    Audited,
+    AuditWritten,
     Begin,
     Change,
     Declare,
@@ -30,9 +34,13 @@ from leveret.cluster.link import (
     make_pair,
 )
 from leveret.cluster.settings import ShardSettings, shard_config
+from leveret.cluster.streams import Streams, open_control
 from leveret.config import Config
+from leveret.management.audit.log import AuditLog
+from leveret.management.operations.shards import READY
 from leveret.node.child_process import ChildProcess
 from leveret.node.errors import StartFailed
+from leveret.node.forked import ForkedProcess, fork
 from leveret.node.part import Record
 from leveret.protocols.adoption import Adoption
 from leveret.storage.salvage import Salvage
@@ -41,7 +49,6 @@ logger = logging.getLogger("leveret.cluster")
 
 _MODULE: Final = "leveret.cli.shard_main"
 STARTING: Final = "starting"
-READY: Final = "ready"
 RESTARTING: Final = "restarting"
 STOPPED: Final = "stopped"
 # Seconds for the shards to apply a change of shared records.
@@ -83,12 +90,17 @@ class Shard:
         self._link: Link | None = None
         # The end of the link for the process that is being started.
         self._remote: socket.socket | None = None
+        # The first process, until it is watched.
+        self._forked: ForkedProcess | None = None
         # The user of each connection, and the number of connections of each user.
         self._users: dict[int, str] = {}
         self._connections: Counter[str] = Counter()
         # Changed shared records that are not sent yet, and whether it has got all records before.
         self._changed: dict[tuple[str, str], bytes | None] = {}
         self._has_begun = False
+        # The number of the last record for the audit log, and the task that tells the process when it is written.
+        self._audited_to = 0
+        self._acknowledging: asyncio.Task[None] | None = None
         # The number of the last change in the records that it has begun with.
         self._begun_with = 0
         self._process = ChildProcess(
@@ -113,7 +125,7 @@ class Shard:
 
     def hand_over(self, sock: socket.socket, adoption: Adoption) -> None:
         """Give the shard a connection. Closes the socket here."""
-        user = "" if adoption.account is None else adoption.account.name
+        user = adoption.account.name
         others = [other for other in self._shards.all if other is not self]
         adoption.elsewhere = sum(other.connections for other in others)
         adoption.elsewhere_of_user = sum(other.connections_of(user) for other in others)
@@ -124,15 +136,28 @@ class Shard:
         self._connections[user] += 1
         self._link.send(Adopt(adoption), sock)
 
+    async def open_control(self) -> Streams:
+        """Connect to its control socket. Raises `OSError`."""
+        return await open_control(self.control)
+
     # The process
 
+    def fork(self, serve: Callable[[ShardSettings], int]) -> None:
+        """Fork the first process, which calls `serve`. There must not be an event loop yet."""
+        settings = self._make_settings()
+        self._forked = fork(partial(serve, settings))
+        self._started(self._forked.pid)
+
     def start(self) -> None:
-        """Start the process, and start it again whenever it ends."""
-        self._process.start(self._make_settings, self._descriptors)
+        """Start the process unless it runs, and start it again whenever it ends."""
+        if self._forked is not None:
+            self._serve_link()
+        self._process.start(self._next_settings, self._descriptors, self._forked)
+        self._forked = None
 
     async def stop(self, reason: str) -> None:
         """Have the process close its clients for this reason, and end it."""
-        self.state = STOPPED
+        self._set_state(STOPPED)
         if self._link is not None:
             self._link.send(Stop(reason))
         await self._process.stop()
@@ -143,10 +168,18 @@ class Shard:
         """Return the settings of a new process, for which a new link is made."""
         end, self._remote = make_pair()
         self._link = Link(end)
-        self._link.start(self._received, self._close_link, self._send_changes)
         self._has_begun = False
         self.refusal = ""
         return self._settings(self.number, self._remote.fileno())
+
+    def _next_settings(self) -> ShardSettings:
+        settings = self._make_settings()
+        self._serve_link()
+        return settings
+
+    def _serve_link(self) -> None:
+        assert self._link is not None
+        self._link.start(self._received, self._close_link, self._send_changes)
 
     def _descriptors(self) -> list[int]:
         assert self._remote is not None
@@ -163,14 +196,17 @@ class Shard:
         self._close_link()
         self.pid = 0
         self.refusal = self.refusal or f"its process ended with code {code}"
-        self.state = RESTARTING
         self.restarts += 1
+        self._set_state(RESTARTING)
         self._shards.changed()
 
     def _close_link(self) -> None:
         if self._link is not None:
             self._link.close()
             self._link = None
+        if self._acknowledging is not None:
+            self._acknowledging.cancel()
+            self._acknowledging = None
         self._suspend()
         self._users.clear()
         self._connections.clear()
@@ -179,7 +215,13 @@ class Shard:
     def _suspend(self) -> None:
         self.is_open = False
         if self.state == READY:
-            self.state = RESTARTING
+            self._set_state(RESTARTING)
+
+    def _set_state(self, state: str) -> None:
+        if state != self.state:
+            self.state = state
+            if self._shards.state_changed is not None:
+                self._shards.state_changed()
 
     # Messages to the process
 
@@ -222,7 +264,7 @@ class Shard:
                 self.vhosts = dict.fromkeys(message.vhosts)
                 self._shards.opened(self)
             case Ready():
-                self.state = READY
+                self._set_state(READY)
                 self.applied = max(self.applied, self._begun_with)
                 self._shards.ready()
             case Suspended():
@@ -242,9 +284,26 @@ class Shard:
                     self._shards.note_vhost(self, name, exists=False)
             case Refused():
                 self.refusal = message.text
+            case Audited():
+                self._audited(message)
             case _:
                 logger.error("shard %d sent an unexpected %s", self.number, type(message).__name__)
         self._shards.changed()
+
+    def _audited(self, message: Audited) -> None:
+        """Add a record to the audit log, and tell the shard when it is written."""
+        self._shards.audit.add(read_record(message))
+        self._audited_to = message.number
+        if self._acknowledging is None or self._acknowledging.done():
+            self._acknowledging = asyncio.create_task(self._acknowledge())
+
+    async def _acknowledge(self) -> None:
+        """Tell the process which of its records of the audit log are written, until all are."""
+        number = 0
+        while self._link is not None and number != self._audited_to:
+            number = self._audited_to
+            await self._shards.audit.written()
+            self._link.send(AuditWritten(number))
 
 
 class Shards:
@@ -262,7 +321,9 @@ class Shards:
         all: The shards by number.
         records: The shared records, by kind and key.
         change_number: The number of the last change of shared records.
+        audit: The audit log.
         vhost_removed: Called with the name of each vhost that a shard has removed.
+        state_changed: Called when the state of a shard has changed.
         patience: Seconds for which a client waits for a shard that is restarting.
     """
 
@@ -277,7 +338,9 @@ class Shards:
         self._asks_shared = asks_shared
         self.records: dict[tuple[str, str], bytes] = {}
         self.change_number = 0
+        self.audit = AuditLog()
         self.vhost_removed: Callable[[str], None] | None = None
+        self.state_changed: Callable[[], None] | None = None
         self._has_begun = False
         self._changed = asyncio.Event()
         self.all = [Shard(self, number, self._settings, stop_timeout) for number in range(config.cluster.shards)]
@@ -309,10 +372,6 @@ class Shards:
         """Return the shard that has the connection with a number, if there is one."""
         return self.all[(number - 1) % len(self.all)]
 
-    def least_busy(self) -> Shard:
-        """Return the shard for a new vhost: one that is ready, with the fewest vhosts, then the fewest connections."""
-        return min(self.all, key=lambda shard: (shard.state != READY, len(shard.vhosts), shard.connections, shard.number))
-
     def note_vhost(self, shard: Shard, name: str, *, exists: bool) -> None:
         """Note that a shard has created or deleted a vhost."""
         if exists:
@@ -324,10 +383,18 @@ class Shards:
 
     # Start and stop
 
-    async def start(self) -> None:
-        """Start all shards, and wait until their logs are open. Raises `StartFailed`."""
+    def fork(self, serve: Callable[[ShardSettings], int]) -> None:
+        """Fork the first process of each shard, which calls `serve`. There must not be an event loop yet."""
+        for shard in self.all:
+            shard.fork(serve)
+
+    def start(self) -> None:
+        """Start all shards that do not run yet, without waiting for them."""
         for shard in self.all:
             shard.start()
+
+    async def opened_all(self) -> None:
+        """Wait until the logs of all shards are open. Raises `StartFailed`."""
         await self._started(lambda: all(shard.is_open for shard in self.all))
         self._check_vhosts()
 
@@ -402,6 +469,15 @@ class Shards:
         for shard in self.all:
             shard.reload(config)
         self.ready()
+
+    def replace(self, records: Iterable[Record]) -> None:
+        """Replace all shared records, when the front has opened its log."""
+        new = {(kind, key): value for kind, key, value in records if value is not None}
+        for known in self.records.keys() - new.keys():
+            self.put(*known, None)
+        for (kind, key), value in new.items():
+            if self.records.get((kind, key)) != value:
+                self.put(kind, key, value)
 
     def put(self, kind: str, key: str, value: bytes | None) -> None:
         """Pass a change of a shared record on to the shards."""

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from leveret._isolation import python_command
+from leveret.node.forked import ForkedProcess
 
 log = logging.getLogger("leveret.serve")
 
@@ -50,15 +51,21 @@ class ChildProcess:
         self._stop_timeout = stop_timeout
         self._task: asyncio.Task[None] | None = None
 
-    def start(self, settings: Callable[[], msgspec.Struct], descriptors: Callable[[], Sequence[int]] = tuple) -> None:
+    def start(
+        self,
+        settings: Callable[[], msgspec.Struct],
+        descriptors: Callable[[], Sequence[int]] = tuple,
+        forked: ForkedProcess | None = None,
+    ) -> None:
         """Start the process unless it runs, without waiting for it.
 
         Args:
             settings: Returns the settings of the process; called again for each restart.
             descriptors: Returns the file descriptors that the process inherits; called after `settings`.
+            forked: The first process, if it runs already.
         """
         if self._task is None:
-            self._task = asyncio.create_task(self._keep_running(settings, descriptors))
+            self._task = asyncio.create_task(self._keep_running(settings, descriptors, forked))
 
     async def stop(self) -> None:
         """End the process."""
@@ -68,11 +75,17 @@ class ChildProcess:
                 await self._task
             self._task = None
 
-    async def _keep_running(self, settings: Callable[[], msgspec.Struct], descriptors: Callable[[], Sequence[int]]) -> None:
+    async def _keep_running(
+        self,
+        settings: Callable[[], msgspec.Struct],
+        descriptors: Callable[[], Sequence[int]],
+        forked: ForkedProcess | None,
+    ) -> None:
         delay = _MIN_DELAY
         while True:
             began = time.monotonic()
-            code = await self._run(settings, descriptors)
+            code = await (self._run(settings, descriptors) if forked is None else self._wait(forked))
+            forked = None
             if time.monotonic() - began > _STABLE:
                 delay = _MIN_DELAY
             if self._ended is not None:
@@ -97,10 +110,17 @@ class ChildProcess:
             return await process.wait()
         finally:
             process.stdin.close()
-            if process.returncode is None:
-                await self._end(process)
+            await self._end(process)
 
-    async def _end(self, process: asyncio.subprocess.Process) -> None:
+    async def _wait(self, forked: ForkedProcess) -> int:
+        """Wait for a process that runs already and return its exit code. A cancelled wait ends it."""
+        try:
+            return await forked.wait()
+        finally:
+            await self._end(forked)
+
+    async def _end(self, process: asyncio.subprocess.Process | ForkedProcess) -> None:
+        """Wait until the process has ended; kill it after a while."""
         try:
             async with asyncio.timeout(self._stop_timeout):
                 await process.wait()
