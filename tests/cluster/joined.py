@@ -51,6 +51,8 @@ def make_services(vhosts: list[str], users: dict[str, DeclaredUser], settings: d
 class Shard:
     """A shard, as the front reaches it. `adopted` are the adoptions, `ended` the numbers of those that have ended."""
 
+    connect = None
+
     def __init__(self, server: Server) -> None:
         self.unavailable = ""
         self.server = server
@@ -140,7 +142,8 @@ class Cluster:
 class _Later:
     """A placement that is known later than the protocols need it."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience: float) -> None:
+        self.patience = patience
         self.shards: dict[str, Shard] = {}
 
     def shard_of(self, vhost: str) -> Shard | None:
@@ -165,6 +168,7 @@ def joined(
     amqp09: Amqp09Settings | None = None,
     amqp10: Amqp10Settings | None = None,
     handshake_timeout: float = 30.0,
+    patience: float = 0.0,
     prepare: Callable[[Services], None] = lambda services: None,
     **options: Any,
 ) -> Iterator[Cluster]:
@@ -176,11 +180,12 @@ def joined(
         amqp09: The settings of 0-9.
         amqp10: The settings of 1.0.
         handshake_timeout: Seconds for the handshake.
+        patience: Seconds for which clients wait for an unavailable shard.
         prepare: Called with the services of each process.
         options: More options of `Services`.
     """
     own = {"heartbeat": 0, **(settings or {})}
-    placement = _Later()
+    placement = _Later(patience)
     for number, vhost in enumerate(("/", "b")):
         services = make_services([vhost], users(), own, first_number=number + 1, number_step=2, **options)
         prepare(services)
