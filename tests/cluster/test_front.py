@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import socket
 import struct
 import time
@@ -70,7 +72,7 @@ def test_single_bytes_of_1_0() -> None:
 
 
 def test_a_megabyte_behind_the_open() -> None:
-    """What the front has read of it comes with the adoption, the rest is still in the socket."""
+    """The adoption has what the front has read of it; the rest is still in the socket."""
     bodies = [bytes((number % 256,)) * 1000 for number in range(1000)]
     with joined() as cluster, amqp091.Peer("127.0.0.1", cluster.port) as peer:
         tuned(peer)
@@ -221,7 +223,7 @@ def is_drained_later(protocol: Any) -> bool:
 
 @pytest.mark.parametrize("kind", ["0-9-1", "0-9", "1.0"])
 def test_a_shard_that_is_down(kind: str) -> None:
-    """Its clients are told why; those without permissions learn nothing."""
+    """Its clients get the reason; those without permissions learn nothing."""
     with joined() as cluster:
         shard = cluster.shards["b"]
         shard.unavailable = "shard 1 is restarting"
@@ -255,6 +257,21 @@ def test_a_shard_that_is_down(kind: str) -> None:
                 assert shard.unavailable in peer.expect_connection_close(320).reply_text
         cluster.wait_empty()
         assert not shard.adopted
+
+
+def test_no_file_descriptor_for_the_hand_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_descriptor(_: int) -> int:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    with joined() as cluster:
+        with amqp091.Peer("127.0.0.1", cluster.port) as peer:
+            tuned(peer)
+            cluster.call(lambda: monkeypatch.setattr(os, "dup", no_descriptor))
+            peer.send_bytes(opening())
+            peer.expect_eof()
+            cluster.call(monkeypatch.undo)
+        cluster.wait_empty()
+        assert not cluster.shards["b"].adopted
 
 
 def test_redirects_of_0_9() -> None:

@@ -75,6 +75,7 @@ class FrontSession(Peer):
         self._held = b""
         self._paused = False
         self._proceeding = False
+        self.subject = peer.subject
         self.name = peer.name
         self.host = peer.host
         self.local = peer.local
