@@ -196,9 +196,13 @@ def test_only_clients_in_the_handshake_count_as_unauthenticated() -> None:
             peer.close()
 
 
-def test_a_client_that_does_not_read() -> None:
-    """It is handed over when it has read the output of the handshake, of which nothing is lost."""
-    properties = {"filling": "x" * (8 << 20)}
+@pytest.mark.parametrize("available", [True, False])
+def test_a_client_that_does_not_read(available: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """It is handed over when it has read the output of the handshake, of which nothing is lost.
+
+    If its shard is not available then, its reply to the close is read.
+    """
+    properties = {"filling": "x" * (5 << 20)}
     options: dict[str, Any] = {"server_properties": properties, "settings": {"frame_max": 16 << 20}}
     with joined(**options) as cluster, amqp091.Peer("127.0.0.1", cluster.port, receive_buffer=4096) as peer:
         peer.send_bytes(HEADER_AMQP091)
@@ -209,11 +213,17 @@ def test_a_client_that_does_not_read() -> None:
         # The front has read the open when it does not read any more.
         wait_until(lambda: cluster.call(lambda: all(is_drained_later(one) for one in cluster.front.accepted)))
         assert not cluster.shards["b"].adopted
+        if not available:
+            cluster.shards["b"].unavailable = "shard 1 is restarting"
         start = peer.expect(0, Connection.Start)
         assert start.server_properties["filling"] == properties["filling"]
         peer.expect(0, Connection.Tune)
-        peer.expect(0, Connection.OpenOk)
-        assert len(cluster.shards["b"].adopted) == 1
+        if available:
+            peer.expect(0, Connection.OpenOk)
+        else:
+            peer.expect_connection_close(320)
+            assert "without connection.close-ok" not in caplog.text
+        assert len(cluster.shards["b"].adopted) == available
 
 
 def is_drained_later(protocol: Any) -> bool:

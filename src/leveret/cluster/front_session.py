@@ -177,6 +177,9 @@ class FrontSession(Peer):
     def resume_writing(self) -> None:
         if self._opening is not None:
             self._opening.session.resume_writing()
+            if not self._paused:
+                # Reading was paused for the hand-over, which the shard may not accept any more.
+                self._socket.resume_reading()
             self._proceed_soon()
 
     def connection_lost(self) -> None:
