@@ -143,8 +143,8 @@ class RecordingLog(MemoryLog):
 
 
 class Harness:
-    def __init__(self, config: Config | None = None) -> None:
-        self.loop = asyncio.new_event_loop()
+    def __init__(self, config: Config | None = None, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        self.loop = loop or asyncio.new_event_loop()
         self.config = config or Config()
         self.log = RecordingLog()
         self.log.open()

@@ -52,6 +52,7 @@ COMMANDS = {
         "Delete all objects of a kind whose names match a pattern.",
     ),
     "vhosts": ("leveret.cli.vhosts:vhosts", "List, add, change and delete vhosts."),
+    "shards": ("leveret.cli.shards:shards", "List shards: the processes that the vhosts are in."),
     "policies": ("leveret.cli.policies:policies", "List, set and delete policies."),
     "operator-policies": ("leveret.cli.policies:operator_policies", "List, set and delete operator policies."),
     "parameters": ("leveret.cli.parameters:parameters", "List, set and delete parameters of vhosts."),

@@ -10,12 +10,15 @@ from typing import Any
 from leveret.cli.running import Stopped, stop_timeout
 from leveret.cli.serving import Serving
 from leveret.cli.shard_main import serve_forked
+from leveret.cluster.control import FrontControl
 from leveret.cluster.layout import SHARDS, check_shards, has_shared
 from leveret.cluster.parts import FrontPart
 from leveret.cluster.settings import front_config
-from leveret.cluster.shards import READY, Shards
+from leveret.cluster.shards import Shards
 from leveret.config import Config
 from leveret.management.control_socket import ControlServer
+from leveret.management.operations.shards import READY
+from leveret.management.socket_path import CONTROL_SOCKET
 from leveret.node.composition import Composition, make_data_directory
 from leveret.node.forked import CAN_FORK
 from leveret.node.loading import load_definitions
@@ -73,15 +76,20 @@ class FrontServing(Serving):
     def _part_config(self) -> Config:
         return front_config(self._config)
 
+    def _make_control(self, composition: Composition) -> FrontControl:
+        return FrontControl(composition.admin, self._shards, self._config.server.data_path / CONTROL_SOCKET)
+
     async def _start(self, composition: Composition, control: ControlServer) -> None:
         shards = self._shards
+        assert isinstance(control, FrontControl)
+        shards.audit = composition.managed.audit
         shards.vhost_removed = lambda name: _forget_vhost(composition, name)
         await composition.server.start()
         self._open_audit(composition)
         if not self._announced:
             await self._until_stopped(shards.opened_all())
             await self._until_stopped(shards.begin())
-            await load_definitions(composition.config.management.load_definitions, composition.admin.call)
+            await load_definitions(composition.config.management.load_definitions, control.call)
         composition.warn_about_vhosts({name for shard in shards.all for name in shard.vhosts})
         await composition.listen(self._ports)
         await self._start_control(control)

@@ -95,6 +95,7 @@ def _show(broker: Remote, entry: LogEntry) -> None:
     if broker.as_json:
         click.echo(json.dumps(msgspec.to_builtins(entry)))
         return
-    click.echo(line_of(entry.time, entry.level, entry.logger, entry.message))
+    shard = "" if entry.shard is msgspec.UNSET else f"shard {entry.shard}: "
+    click.echo(line_of(entry.time, entry.level, entry.logger, shard + entry.message))
     for line in entry.exception.splitlines():
         click.echo(printable(line))

@@ -26,7 +26,7 @@ from leveret.node.choices import CHOICES
 from leveret.node.composition import Composition, make_data_directory, tls_settings
 from leveret.node.errors import StartFailed
 from leveret.node.http_endpoint import HttpEndpoint
-from leveret.node.loading import load_definitions
+from leveret.node.loading import executor, load_definitions
 from leveret.node.part import Part
 from leveret.security.declared import check_realms, declared_users
 from leveret.security.tls import TlsError
@@ -150,7 +150,7 @@ class Serving(Running):
         self._open_audit(composition)
         await composition.part.started(composition.log, composition.broker)
         if not self._announced:
-            await load_definitions(composition.config.management.load_definitions, composition.admin.call)
+            await load_definitions(composition.config.management.load_definitions, executor(composition.admin))
         await composition.listen(self._ports)
         await self._start_control(control)
 

@@ -19,9 +19,11 @@ from leveret.broker.errors import BrokerError, StorageFailed
 from leveret.cli.child_main import read_settings
 from leveret.cli.running import Running, Stopped, stop_timeout
 from leveret.cli.telemetry_process import TelemetryProcess
+from leveret.cluster.control import ShardControl
 from leveret.cluster.link import (
     Adopt,
     Applied,
+    AuditWritten,
     Change,
     Declare,
     Ended,
@@ -111,7 +113,7 @@ class ShardServing(Running):
         return Path(self._settings.control)
 
     def _make_control(self, composition: Composition) -> ControlServer:
-        return ControlServer(composition.admin, self._control_path)
+        return ShardControl(composition.admin, self._control_path)
 
     async def _start(self, composition: Composition, control: ControlServer) -> None:
         await composition.server.start()
@@ -142,6 +144,8 @@ class ShardServing(Running):
             case Change():
                 self._change(message.records)
                 self._link.send(Applied(message.number))
+            case AuditWritten():
+                self._part.audit.note_written(message.number)
             case Declare():
                 if self._composition is not None:
                     self._composition.declare_vhosts(message.vhosts)

@@ -22,8 +22,13 @@ def status() -> None:
     if broker.as_json:
         show_json(found)
         return
+    shards: list[Item] = found.pop("shards", [])
     for name, value in _flat(found):
         click.echo(f"{label(name):<22} {value}")
+    for shard in shards:
+        numbers = f"{len(shard['vhosts'])} vhosts, {shard['connections']} connections, {size(shard['memory'])}"
+        name = f"shard {shard['number']}"
+        click.echo(f"{name:<22} {shard['state']}, pid {shard['pid']}, {numbers}")
 
 
 def _flat(table: Item, prefix: str = "") -> list[tuple[str, str]]:

@@ -90,11 +90,16 @@ def vhosts() -> None:
 
 @vhosts.command()
 @click.argument("name")
+@click.option(
+    "--shard",
+    type=click.IntRange(0),
+    help="Number of the shard to place it in; by default the least busy one.",
+)
 @_settings
 @remote_options
-def add(name: str, **settings: Unpack[Settings]) -> None:
+def add(name: str, shard: int | None, **settings: Unpack[Settings]) -> None:
     """Add a vhost. Users need permissions to access it."""
-    current().call("vhosts.add", name=name, **_fields(settings))
+    current().call("vhosts.add", name=name, shard=shard, **_fields(settings))
     click.echo(f"added vhost '{name}'; set permissions: leveret permissions set USER --vhost '{name}' ...")
 
 

@@ -110,8 +110,35 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
     text: str
 
 
+class Audited(msgspec.Struct, frozen=True, tag=True):
+    """To the front: a record of the audit log, as JSON. `AuditWritten` answers it with the number."""
+
+    number: int
+    record: bytes
+
+
+class AuditWritten(msgspec.Struct, frozen=True, tag=True):
+    """To a shard: the record with this number, and those before it, are written."""
+
+    number: int
+
+
 Message: TypeAlias = (
-    Begin | Change | Adopt | Declare | Reload | Stop | Opened | Ready | Suspended | Applied | Ended | Vhosts | Refused
+    Begin
+    | Change
+    | Adopt
+    | Declare
+    | Reload
+    | Stop
+    | Opened
+    | Ready
+    | Suspended
+    | Applied
+    | Ended
+    | Vhosts
+    | Refused
+    | Audited
+    | AuditWritten
 )
 
 _ENCODER: Final = msgspec.msgpack.Encoder()

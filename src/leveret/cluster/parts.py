@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leveret.broker import metadata
+from leveret.cluster.audit import ForwardedAudit
 from leveret.cluster.front_session import FrontProtocols
 from leveret.cluster.layout import SHARED
 from leveret.cluster.link import Begin, Link, Message, Opened, Vhosts
@@ -76,6 +77,7 @@ class ShardPart(Part):
         link: The link to the front.
 
     Attributes:
+        audit: The audit log, which is at the front.
         records: The shared records by kind and key, once the front has sent them.
     """
 
@@ -85,6 +87,7 @@ class ShardPart(Part):
         self._number = settings.number
         self._asks_shared = settings.asks_shared
         self._link = link
+        self.audit: ForwardedAudit = ForwardedAudit(link)
         self.records: dict[tuple[str, str], bytes | None] = {}
         self._has_records = False
         self.first_number = settings.number + 1

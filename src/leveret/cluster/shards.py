@@ -11,10 +11,13 @@ from functools import partial
 from typing import Final
 
 from leveret.broker.errors import StorageFailed
+from leveret.cluster.audit import read_record
 from leveret.cluster.layout import control_path
 from leveret.cluster.link import (
     Adopt,
     Applied,
+    Audited,
+    AuditWritten,
     Begin,
     Change,
     Declare,
@@ -32,6 +35,8 @@ from leveret.cluster.link import (
 )
 from leveret.cluster.settings import ShardSettings, shard_config
 from leveret.config import Config
+from leveret.management.audit.log import AuditLog
+from leveret.management.operations.shards import READY
 from leveret.node.child_process import ChildProcess
 from leveret.node.errors import StartFailed
 from leveret.node.forked import ForkedProcess, fork
@@ -43,7 +48,6 @@ logger = logging.getLogger("leveret.cluster")
 
 _MODULE: Final = "leveret.cli.shard_main"
 STARTING: Final = "starting"
-READY: Final = "ready"
 RESTARTING: Final = "restarting"
 STOPPED: Final = "stopped"
 # Seconds for the shards to apply a change of shared records.
@@ -90,6 +94,9 @@ class Shard:
         # Changed shared records that are not sent yet, and whether it has got all records before.
         self._changed: dict[tuple[str, str], bytes | None] = {}
         self._has_begun = False
+        # The number of the last record for the audit log, and the task that tells the process when it is written.
+        self._audited_to = 0
+        self._acknowledging: asyncio.Task[None] | None = None
         # The number of the last change in the records that it has begun with.
         self._begun_with = 0
         self._process = ChildProcess(
@@ -189,6 +196,9 @@ class Shard:
         if self._link is not None:
             self._link.close()
             self._link = None
+        if self._acknowledging is not None:
+            self._acknowledging.cancel()
+            self._acknowledging = None
         self._suspend()
         self._users.clear()
         self._connections.clear()
@@ -266,9 +276,26 @@ class Shard:
                     self._shards.note_vhost(self, name, exists=False)
             case Refused():
                 self.refusal = message.text
+            case Audited():
+                self._audited(message)
             case _:
                 logger.error("shard %d sent an unexpected %s", self.number, type(message).__name__)
         self._shards.changed()
+
+    def _audited(self, message: Audited) -> None:
+        """Add a record to the audit log, and tell the shard when it is written."""
+        self._shards.audit.add(read_record(message))
+        self._audited_to = message.number
+        if self._acknowledging is None or self._acknowledging.done():
+            self._acknowledging = asyncio.create_task(self._acknowledge())
+
+    async def _acknowledge(self) -> None:
+        """Tell the process which of its records of the audit log are written, until all are."""
+        number = 0
+        while self._link is not None and number != self._audited_to:
+            number = self._audited_to
+            await self._shards.audit.written()
+            self._link.send(AuditWritten(number))
 
 
 class Shards:
@@ -286,6 +313,7 @@ class Shards:
         all: The shards by number.
         records: The shared records, by kind and key.
         change_number: The number of the last change of shared records.
+        audit: The audit log.
         vhost_removed: Called with the name of each vhost that a shard has removed.
         state_changed: Called when the state of a shard has changed.
     """
@@ -299,6 +327,7 @@ class Shards:
         self._asks_shared = asks_shared
         self.records: dict[tuple[str, str], bytes] = {}
         self.change_number = 0
+        self.audit = AuditLog()
         self.vhost_removed: Callable[[str], None] | None = None
         self.state_changed: Callable[[], None] | None = None
         self._has_begun = False
@@ -331,10 +360,6 @@ class Shards:
     def of_connection(self, number: int) -> Shard:
         """Return the shard that has the connection with a number, if there is one."""
         return self.all[(number - 1) % len(self.all)]
-
-    def least_busy(self) -> Shard:
-        """Return the shard for a new vhost: one that is ready, with the fewest vhosts, then the fewest connections."""
-        return min(self.all, key=lambda shard: (shard.state != READY, len(shard.vhosts), shard.connections, shard.number))
 
     def note_vhost(self, shard: Shard, name: str, *, exists: bool) -> None:
         """Note that a shard has created or deleted a vhost."""

@@ -9,6 +9,7 @@ from leveret.broker.errors import BrokerError, StorageFailed
 from leveret.broker.log import OK, CommitWaiter
 from leveret.management.managed import ManagedBroker
 from leveret.management.operations.operation import (
+    NO_AUDITOR,
     Context,
     Later,
     Operation,
@@ -33,7 +34,7 @@ class BadCall(BrokerError):
     condition = "bad-call"
 
 
-def _read(name: str, request: type[Q], fields: object) -> Q:
+def read_request(name: str, request: type[Q], fields: object) -> Q:
     """Return a request. Raises `BadCall` if a field is missing, unknown or of the wrong type."""
     try:
         return read(name, request, fields)
@@ -47,19 +48,24 @@ class Admin:
     def __init__(self, managed: ManagedBroker) -> None:
         self.managed = managed
 
-    async def call(self, name: str, fields: object, principal: Principal) -> Reply | Iterator[Reply | None] | None:
+    async def call(
+        self, name: str, fields: object, principal: Principal, is_audited: bool = True
+    ) -> Reply | Iterator[Reply | None] | None:
         """Execute an operation, and return when its changes are on disk. Raises `BrokerError`.
 
         Args:
             name: The name of the operation.
             fields: The fields of the request.
             principal: The caller.
+            is_audited: Whether the audit log gets its changes.
         """
         operation = OPERATIONS.get(name)
         if operation is None:
             raise BadCall(f"unknown call '{name}'; expected one of {', '.join(sorted(OPERATIONS))}")
-        request = _read(name, operation.request, fields)
+        request = read_request(name, operation.request, fields)
         context = Context(self.managed, principal)
+        if not is_audited:
+            context.auditor = NO_AUDITOR
         admit(name, operation, context)
         if not operation.early:
             await self._indexed()
@@ -81,7 +87,7 @@ class Admin:
         operation = DEFINITIONS.get(name)
         if operation is None:
             raise BadCall(f"unknown call '{name}' in a vhost; expected one of {', '.join(sorted(DEFINITIONS))}")
-        request = _read(name, operation.request, fields)
+        request = read_request(name, operation.request, fields)
         await self._indexed()
         context = VhostContext(self.managed.vhost(vhost), principal, None, self.managed.auditor)
         removed = _Done(asyncio.get_running_loop())
@@ -113,6 +119,10 @@ class Admin:
             await self._on_disk(self._commit())
         await self.managed.audit.written()
         return result
+
+    async def committed(self) -> None:
+        """End the turn, and return when its changes are on disk. Raises `StorageFailed`."""
+        await self._on_disk(self._commit())
 
     async def _indexed(self) -> None:
         """Wait until all messages are indexed, since most operations count, read or remove some."""

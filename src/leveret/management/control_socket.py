@@ -29,7 +29,8 @@ import socket
 import stat
 import struct
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ from leveret.management.operations.operation import Operator, Principal, User
 from leveret.management.roles import RoleHolder
 from leveret.management.socket_path import short_path
 from leveret.management.structs import Reply
+from leveret.security.accounts import Account
 
 VERSION = 1
 MAX_REQUEST_SIZE = 1 << 20
@@ -57,17 +59,23 @@ logger = logging.getLogger("leveret.control")
 
 
 class ControlServer:
-    """Server of an `Admin` on a Unix socket at `path`."""
+    """Server of an `Admin` on a Unix socket at `path`.
+
+    Attributes:
+        max_request: Maximum number of bytes of a request.
+    """
+
+    max_request = MAX_REQUEST_SIZE
 
     def __init__(self, admin: Admin, path: Path) -> None:
-        self._admin = admin
+        self.admin = admin
         self.path = path
         self._server: asyncio.Server | None = None
         self._clients: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Listen. Replaces the socket file of a killed broker. Raises `OSError` if the socket cannot be created."""
-        self._server = await asyncio.start_unix_server(self._serve, sock=_listen(self.path), limit=MAX_REQUEST_SIZE)
+        self._server = await asyncio.start_unix_server(self._serve, sock=_listen(self.path), limit=self.max_request)
 
     async def stop(self) -> None:
         """Close and remove the socket."""
@@ -91,55 +99,109 @@ class ControlServer:
         peer = _peer(writer)
         try:
             while line := await reader.readline():
-                async for answer in self._answers(line, peer):
-                    writer.write(answer)
-                    await writer.drain()
+                async with aclosing(self._answers(line, peer)) as answers:
+                    async for answer in answers:
+                        writer.write(answer)
+                        await writer.drain()
         except ValueError:
-            writer.write(_error("bad-request", f"the request is too large; expected at most {MAX_REQUEST_SIZE} bytes"))
+            writer.write(
+                encode_error("bad-request", f"the request is too large; expected at most {self.max_request} bytes")
+            )
         except (ConnectionError, asyncio.CancelledError):
             pass
         finally:
             self._clients.discard(task)
             writer.close()
 
-    async def _call(self, request: dict[str, Any], peer: tuple[str, str]) -> Reply | Iterator[Reply | None] | None:
-        actor, source = _origin(request, peer)
-        name, arguments = request["call"], request.get("arguments") or {}
-        user, vhost = request.get("as"), request.get("vhost")
-        if user is None:
-            return await self._admin.call(name, arguments, Operator(actor, source))
-        account = await self._admin.managed.account(str(user), request.get("token"))
-        grants = self._admin.managed.roles.of(account.name)
-        principal: Principal = RoleHolder(account.name, grants, name, source) if grants else User(account, source=source)
-        if vhost is None:
-            return await self._admin.call(name, arguments, principal)
-        return await self._admin.call_in_vhost(name, arguments, str(vhost), principal)
-
-    async def _answers(self, line: bytes, peer: tuple[str, str]) -> AsyncIterator[bytes]:
+    async def _answers(self, line: bytes, peer: tuple[str, str]) -> AsyncGenerator[bytes, None]:
         try:
             request = msgspec.json.decode(line)
         except msgspec.DecodeError as error:
-            yield _error("bad-request", f"invalid JSON: {error}")
+            yield encode_error("bad-request", f"invalid JSON: {error}")
             return
         if not isinstance(request, dict) or request.get("v") != VERSION or not isinstance(request.get("call"), str):
-            yield _error("bad-request", f'expected {{"v": {VERSION}, "call": "...", "arguments": {{...}}}}')
+            yield encode_error("bad-request", f'expected {{"v": {VERSION}, "call": "...", "arguments": {{...}}}}')
             return
+        call = Call(line, request, origin_of(request, peer))
         try:
-            result = await self._call(request, peer)
-            if not isinstance(result, Iterator):
-                yield _encode({"v": VERSION, "result": result})
-                return
-            items = SlicedList(result)
-            while not items.take():
-                if items.is_full():
-                    yield _encode_list("part", items.part())
-                await asyncio.sleep(0)
-            yield _encode_list("result", items.part())
+            async with aclosing(self.replies(call)) as replies:
+                async for reply in replies:
+                    yield reply
         except BrokerError as error:
-            yield _error(error.condition, str(error))
+            yield encode_error(error.condition, str(error))
         except Exception:
-            logger.exception("internal error in call '%s'", request["call"])
-            yield _error("internal-error", "internal error; see the broker's log")
+            logger.exception("internal error in call '%s'", call.name)
+            yield encode_error("internal-error", "internal error; see the broker's log")
+
+    async def replies(self, call: Call) -> AsyncGenerator[bytes, None]:
+        """Execute a call, and yield the lines of the reply. Raises `BrokerError`."""
+        principal = await self.principal(call)
+        if call.vhost is None:
+            result = await self.admin.call(call.name, call.arguments, principal, self.is_audited(call))
+        else:
+            result = await self.admin.call_in_vhost(call.name, call.arguments, call.vhost, principal)
+        async for reply in encode_result(result):
+            yield reply
+
+    async def principal(self, call: Call) -> Principal:
+        """Return the caller. Raises `AccessRefused` if the token is not accepted."""
+        actor, source = call.origin
+        if call.user is None:
+            return Operator(actor, source)
+        account = await self.account(call, call.user)
+        grants = self.admin.managed.roles.of(account.name)
+        return RoleHolder(account.name, grants, call.name, source) if grants else User(account, source=source)
+
+    def is_audited(self, call: Call) -> bool:
+        """Return whether the audit log of this process gets the changes of a call."""
+        return True
+
+    async def account(self, call: Call, user: str) -> Account:
+        """Return the account of the user of a call. Raises `AccessRefused` if the token is not accepted."""
+        return await self.admin.managed.account(user, call.token)
+
+
+class Call:
+    """A request: the call of an operation.
+
+    Args:
+        line: The line of the request.
+        request: The decoded line.
+        origin: The user and the source for the audit log.
+
+    Attributes:
+        name: The name of the operation.
+        arguments: The fields of the request of the operation.
+        user: The user whose permissions apply; None for an operator.
+        token: The token by which the user has logged in; None without one.
+        vhost: The vhost of an operation inside a vhost; None for one on the broker as a whole.
+        request: The decoded line.
+    """
+
+    def __init__(self, line: bytes, request: dict[str, Any], origin: tuple[str, str]) -> None:
+        self.line = line
+        self.request = request
+        self.origin = origin
+        self.name: str = request["call"]
+        self.arguments: object = request.get("arguments") or {}
+        user, vhost = request.get("as"), request.get("vhost")
+        self.user = None if user is None else str(user)
+        # Without a user, the permissions in a vhost do not apply.
+        self.vhost = None if vhost is None or user is None else str(vhost)
+        self.token: str | None = request.get("token")
+
+
+async def encode_result(result: Reply | Iterator[Reply | None] | None) -> AsyncGenerator[bytes, None]:
+    """Yield the lines of the reply with the result of an operation: several ones for a long list."""
+    if not isinstance(result, Iterator):
+        yield _encode({"v": VERSION, "result": result})
+        return
+    items = SlicedList(result)
+    while not items.take():
+        if items.is_full():
+            yield encode_list("part", items.part())
+        await asyncio.sleep(0)
+    yield encode_list("result", items.part())
 
 
 def _peer(writer: asyncio.StreamWriter) -> tuple[str, str]:
@@ -153,7 +215,7 @@ def _peer(writer: asyncio.StreamWriter) -> tuple[str, str]:
     return user, f"control socket, process {pid}"
 
 
-def _origin(request: dict[str, Any], peer: tuple[str, str]) -> tuple[str, str]:
+def origin_of(request: dict[str, Any], peer: tuple[str, str]) -> tuple[str, str]:
     """Return the user and the source of a request for the audit log: those that it names, or those of its client."""
     origin = request.get("origin")
     if not isinstance(origin, dict):
@@ -221,7 +283,8 @@ class SlicedList:
         return part
 
 
-def _encode_list(name: str, items: list[bytes]) -> bytes:
+def encode_list(name: str, items: list[bytes]) -> bytes:
+    """Return the line of a reply with encoded items of a list: a `part`, or the rest as the `result`."""
     return b'{"v":%d,"%s":[%s]}\n' % (VERSION, name.encode(), b",".join(items))
 
 
@@ -229,5 +292,6 @@ def _encode(answer: dict[str, ReplyValue]) -> bytes:
     return encode_json(answer) + b"\n"
 
 
-def _error(condition: str, text: str) -> bytes:
+def encode_error(condition: str, text: str) -> bytes:
+    """Return the line of a reply with an error."""
     return _encode({"v": VERSION, "error": {"condition": condition, "text": text}})

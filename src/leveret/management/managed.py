@@ -35,6 +35,7 @@ class ManagedBroker:
 
     Attributes:
         log: The latest log records of the process; none unless its handler's are set.
+        vhost_names: Returns the names of the vhosts, in this process or in another one of the broker.
 
     Args:
         broker: The broker.
@@ -94,6 +95,7 @@ class ManagedBroker:
         self.log = LogRecords()
         self.audit = audit if audit is not None else AuditLog()
         self.auditor: Auditor = LoggingAuditor(self.audit)
+        self.vhost_names: Callable[[], Iterable[str]] = lambda: broker.vhosts
         self._executor = executor
         # Logins use the same threads.
         self._searches = asyncio.Semaphore(MAX_SEARCHES)
@@ -127,6 +129,11 @@ class ManagedBroker:
     def vhost(self, name: str) -> Vhost:
         """Return the vhost with this name. Raises `NotFound`."""
         return self.broker.vhost(name)
+
+    def check_vhost(self, name: str) -> None:
+        """Raise `NotFound` unless there is a vhost with this name, in this process or in another one of the broker."""
+        if name not in self.vhost_names():
+            raise NotFound(f"vhost '{name}' does not exist")
 
     def vhost_config(self, name: str) -> VhostConfig:
         """Return the settings of a vhost: those of the configuration, of operators, or the defaults."""

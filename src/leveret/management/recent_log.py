@@ -65,6 +65,7 @@ class LogEntry(Reply, kw_only=True):
         user: The user, "" for none.
         peer: The address of the client, "" for none.
         exception: The traceback, "" for none.
+        shard: The number of the shard that logged it; not set for other processes.
     """
 
     id: int
@@ -77,6 +78,7 @@ class LogEntry(Reply, kw_only=True):
     user: str = ""
     peer: str = ""
     exception: str = ""
+    shard: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class LogRecords:

@@ -237,6 +237,7 @@ class Composition:
             links=self.protocols.amqp10.termini,
             codec=MessageCodec(self.broker),
             authenticate=logins.authenticate,
+            audit=self.part.audit,
         )
 
     def _accept_tokens(self, config: Config) -> None:

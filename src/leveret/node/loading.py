@@ -15,11 +15,10 @@ from leveret.management.operations.operation import Operator
 from leveret.node.errors import StartFailed
 
 if TYPE_CHECKING:
+    from leveret.management.admin import Admin
     from leveret.management.definitions.conversation import Row
-    from leveret.management.operations.operation import Principal
-    from leveret.management.structs import Reply
 
-    Execute: TypeAlias = Callable[[str, object, Principal], Awaitable[Reply | Iterator[Reply | None] | None]]
+    Execute: TypeAlias = Callable[[str, Row], Awaitable[object]]
 
 logger = logging.getLogger("leveret.serve")
 
@@ -31,7 +30,7 @@ async def load_definitions(setting: str | None, execute: Execute) -> None:
 
     Args:
         setting: `management.load_definitions`.
-        execute: Executes an operation, as `Admin.call`.
+        execute: Executes an operation for the operator, and returns its result as clients of the control socket receive it.
 
     Raises:
         StartFailed: The file cannot be read, is invalid, or has an object that the broker refuses. The others are imported.
@@ -43,16 +42,10 @@ async def load_definitions(setting: str | None, execute: Execute) -> None:
     from leveret.management.definitions.document import InvalidDocument, read_document
     from leveret.management.definitions.importing import Options, import_document
 
-    async def call(name: str, arguments: Row) -> object:
-        result = await execute(name, arguments, Operator())
-        if isinstance(result, Iterator):
-            return [_decoded(item) for item in result if item is not None]
-        return _decoded(result)
-
     where = f"'management.load_definitions': {setting}"
     try:
         document = read_document(Path(setting).read_bytes(), None)
-        report = await conduct_async(import_document(document, Options(keep_passwords=True)), call)
+        report = await conduct_async(import_document(document, Options(keep_passwords=True)), execute)
     except OSError as error:
         raise StartFailed(f"{where}: cannot read the file: {error.strerror}") from None
     except (InvalidDocument, BrokerError) as error:
@@ -62,6 +55,18 @@ async def load_definitions(setting: str | None, execute: Execute) -> None:
     if report.refused:
         raise StartFailed(f"{where}: {report.refusals()}")
     logger.info("%s: %s", where, report.counts())
+
+
+def executor(admin: Admin) -> Execute:
+    """Return a function that executes operations in this process, for `load_definitions`."""
+
+    async def execute(name: str, arguments: Row) -> object:
+        result = await admin.call(name, arguments, Operator())
+        if isinstance(result, Iterator):
+            return [_decoded(item) for item in result if item is not None]
+        return _decoded(result)
+
+    return execute
 
 
 def _decoded(reply: object) -> object:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from leveret.broker.metadata import GLOBAL_PARAMETER
 from leveret.config import Config
+from leveret.management.audit.log import AuditLog
 from leveret.management.operations.vhosts import DEFAULT_VHOST
 from leveret.protocols.opening import Protocols
 from leveret.security import users
@@ -39,12 +40,14 @@ class Part:
         has_vhosts: Whether this process has vhosts.
         first_number: The number of the first connection.
         number_step: The difference between the numbers of two connections.
+        audit: The audit log; None for one of this process.
     """
 
     has_listeners = True
     has_vhosts = True
     first_number = 1
     number_step = 1
+    audit: AuditLog | None = None
 
     def store_path(self, config: Config) -> Path:
         """Return the directory of the log."""

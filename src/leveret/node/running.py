@@ -14,7 +14,7 @@ from leveret.management.operations.operation import Operator
 from leveret.management.structs import Reply
 from leveret.node.composition import Composition
 from leveret.node.errors import CallRefused, StartFailed
-from leveret.node.loading import load_definitions
+from leveret.node.loading import executor, load_definitions
 from leveret.node.management import NodeManagement
 from leveret.security.tls import TlsError
 from leveret.storage.salvage import NOTHING_LOST, Salvage
@@ -89,7 +89,7 @@ class Node:
         try:
             await composition.server.start()
             if first:
-                await load_definitions(self.config.management.load_definitions, composition.admin.call)
+                await load_definitions(self.config.management.load_definitions, executor(composition.admin))
             await composition.listen(self._ports)
             if self._management is not None:
                 await self._management.serve(composition.admin)

@@ -34,6 +34,7 @@ from leveret.management.http.objects import (
     VhostTotals,
 )
 from leveret.management.http.samples import Layout
+from leveret.management.operations.shards import READY
 
 logger = logging.getLogger("leveret.http")
 
@@ -62,6 +63,7 @@ class Cache:
         node: Gauges of the broker's process.
         messages: Totals of messages by protocol and queue type.
         process: What the broker says about its process.
+        shards: What the broker says about its shards, if it has several processes.
         tick: The second of the last regular pass.
         started: The second before the first pass.
     """
@@ -93,6 +95,7 @@ class Cache:
         self.node = NodeTotals()
         self.messages = GlobalTotals()
         self.process: Row = {}
+        self.shards: list[Row] = []
         # The uptime of the broker at the end of the last pass; None before the first one.
         self._uptime: float | None = None
         self._handlers: dict[str, Callable[[Any, Any], None]] = {
@@ -126,12 +129,24 @@ class Cache:
         self._change += 1
 
     async def refresh_now(self) -> None:
-        """Ask the broker for changes, so that the copies are those of now. Raises `BrokerUnavailable`."""
+        """Ask the broker for changes, so that the copies are those of now. Raises as `refresh`."""
         self.expire()
         await self.refresh()
 
     async def refresh(self) -> None:
-        """Ask the broker for changes, if there may be any that a reader must see. Raises `BrokerUnavailable`."""
+        """Ask the broker for changes, if there may be any that a reader must see.
+
+        Raises:
+            BrokerUnavailable: The broker does not answer.
+            BrokerRefused: The objects of a shard are missing, because it is not ready.
+        """
+        await self.refresh_available()
+        missing = [f"shard {shard['number']} is {shard['state']}" for shard in self.shards if shard["state"] != READY]
+        if missing:
+            raise BrokerRefused("shard-unavailable", "; ".join(missing))
+
+    async def refresh_available(self) -> None:
+        """Ask the broker for changes as `refresh`, also if the objects of a shard are missing."""
         wanted = self._change
         if not self._is_fresh(wanted):
             async with self._lock:
@@ -165,6 +180,14 @@ class Cache:
             ticked()
 
     async def _pass(self) -> None:
+        try:
+            await self._read()
+        except BrokerRefused as refused:
+            if refused.condition != "shard-unavailable":
+                raise
+            await self._read()  # a shard was restarted: begin again
+
+    async def _read(self) -> None:
         if not self._reader:
             self._reader = secrets.token_hex(8)
         change, began = self._change, time.monotonic()
@@ -388,6 +411,7 @@ class Cache:
     def _set_node(self, _: object, value: Row) -> None:
         before = self.process.get("alarm", "")
         self.process = value
+        self.shards = value.get("shards", [])
         alarm = value["alarm"]
         if alarm != before:
             if before:
@@ -402,7 +426,7 @@ class Cache:
         process = self.process["process"]
         return {
             "mem_used": process["memory"],
-            "fd_used": open_files(process["pid"])[0],
+            "fd_used": sum(open_files(pid)[0] for pid in (process["pid"], *(shard["pid"] for shard in self.shards))),
             "sockets_used": len(self.connections),
             "disk_free": disk_free(process["data_dir"]),
         }

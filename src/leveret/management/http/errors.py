@@ -12,6 +12,7 @@ _CONDITIONS: Final = {
     "access-refused": (401, NOT_AUTHORISED),
     "role-required": (401, NOT_AUTHORISED),
     "not-allowed": (400, "bad_request"),
+    "shard-unavailable": (503, "service_unavailable"),
     "internal-error": (500, "internal_server_error"),
 }
 _REFUSED: Final = "Access refused."

@@ -33,7 +33,7 @@ _PROCESSES: Final = ("broker", "http")
 
 
 class ProcessEntry(LogEntry, kw_only=True):
-    """A log record of a process: `broker` or `http`."""
+    """A log record of a process: `broker`, `shard 1` or `http`."""
 
     process: str
 
@@ -171,7 +171,8 @@ class _Cursor:
         for index, entry in heapq.merge(*parts, key=lambda item: item[1].time):
             self._go_to(index, entry.id, missing=entry.id - self._numbers[index] - 1)
             if wanted.matches(entry):
-                yield ProcessEntry(process=_PROCESSES[index], **msgspec.structs.asdict(entry))
+                process = _PROCESSES[index] if entry.shard is msgspec.UNSET else f"shard {entry.shard}"
+                yield ProcessEntry(process=process, **msgspec.structs.asdict(entry))
         for index, end in enumerate(ends):
             if end > self._numbers[index]:
                 self._go_to(index, end, missing=end - self._numbers[index])

@@ -135,7 +135,7 @@ async def overview(request: Request) -> Answer:
     """Return versions and totals: of the visible vhosts, or of all for monitoring."""
     identity, settings = request.identity, request.settings
     cache = request.cache
-    await cache.refresh()
+    await cache.refresh_available()
     queues = [queue.item for queue in cache.queues.values() if identity.sees(queue.item["vhost"])]
     vhosts = [found for name, found in cache.vhosts.items() if identity.sees(name)]
     totals = {name: sum(found.totals[name] for found in vhosts) for name in VHOST.names}
@@ -188,7 +188,8 @@ async def overview(request: Request) -> Answer:
 def _node(request: Request, status: Row) -> Row:
     settings = request.settings
     alarm = status["alarm"]
-    files, files_limit = open_files(status["pid"])
+    files_limit = open_files(status["pid"])[1]
+    files = request.cache.node.values["fd_used"]
     free = disk_free(status["data_dir"])
     rates = _node_rates(request)
     return {
@@ -254,7 +255,7 @@ def _memory(status: Row) -> Row:
 
 async def list_nodes(request: Request) -> Answer:
     cache = request.cache
-    await cache.refresh()
+    await cache.refresh_available()
     status = {**cache.process["process"], "alarm": cache.process["alarm"], "connections": len(cache.connections)}
     return Answer(body=[columns_of(_node(request, status), request.query)])
 

@@ -1255,6 +1255,18 @@ class Performance(Answer):
     longest_turn: float
 
 
+class Shard(Answer):
+    """A process that vhosts are in. `memory` is in bytes."""
+
+    number: int
+    state: Literal["ready", "starting", "restarting", "stopped"]
+    pid: int
+    vhosts: list[str]
+    connections: int
+    memory: int
+    restarts: int
+
+
 # Alerts
 
 

@@ -145,6 +145,12 @@ CHANGES: Final[dict[str, tuple[Operation[Any, Any], Callable[[Context, Any], Non
 }
 
 
+def check_number(changes: int) -> None:
+    """Raise `PreconditionFailed` if a batch has too many changes."""
+    if changes > MAX_CHANGES:
+        raise PreconditionFailed(f"the batch has {changes} changes; expected at most {MAX_CHANGES}")
+
+
 async def apply(context: Context, request: Batch) -> Refusals:
     """Apply changes in their order."""
     return await _run(context, request, _apply)
@@ -173,8 +179,7 @@ def _find(change: Change) -> tuple[Operation[Any, Any], Callable[[Context, Any],
 
 
 async def _run(context: Context, request: Batch, step: Callable[[Context, Change], Awaitable[None]]) -> Refusals:
-    if len(request.changes) > MAX_CHANGES:
-        raise PreconditionFailed(f"the batch has {len(request.changes)} changes; expected at most {MAX_CHANGES}")
+    check_number(len(request.changes))
     refused: list[Refusal] = []
     deadline = time.monotonic() + TURN
     for index, change in enumerate(request.changes):

@@ -107,7 +107,7 @@ class ChangedQueues(Reply, kw_only=True):
     after: int | None
 
 
-class _Kind:
+class ObjectKind:
     """The names of the objects of a kind, and their deletion.
 
     Attributes:
@@ -159,22 +159,22 @@ def _deletion_in_vhost(operation: Operation[Any, Any]) -> Callable[[Context, Del
     return lambda context, request, name: execute(operation, context, NamedInVhost(vhost=request.vhost, name=name))
 
 
-_KINDS: Final[dict[str, _Kind]] = {
-    "queues": _Kind(_queue_names, _delete_queue, True),
-    "exchanges": _Kind(_exchange_names, _delete_exchange, True),
-    "policies": _Kind(
+_KINDS: Final[dict[str, ObjectKind]] = {
+    "queues": ObjectKind(_queue_names, _delete_queue, True),
+    "exchanges": ObjectKind(_exchange_names, _delete_exchange, True),
+    "policies": ObjectKind(
         lambda context, request: iter(sorted(context.vhost(request.vhost).policies.user.by_name)),
         _deletion_in_vhost(policies.OPERATIONS["policies.delete"]),
     ),
-    "operator_policies": _Kind(
+    "operator_policies": ObjectKind(
         lambda context, request: iter(sorted(context.vhost(request.vhost).policies.operator.by_name)),
         _deletion_in_vhost(policies.OPERATIONS["operator_policies.delete"]),
     ),
-    "users": _Kind(
+    "users": ObjectKind(
         lambda context, request: iter([user.name for user in context.users.users()]),
         _deletion(users.OPERATIONS["users.delete"]),
     ),
-    "vhosts": _Kind(
+    "vhosts": ObjectKind(
         lambda context, request: iter(sorted(context.broker.vhosts)),
         _deletion(vhosts.OPERATIONS["vhosts.delete"]),
     ),
@@ -183,7 +183,11 @@ _KINDS: Final[dict[str, _Kind]] = {
 
 async def delete_matching(context: Context, request: DeleteMatching) -> DeletedObjects:
     """Delete objects whose names match."""
-    kind = _KINDS[request.kind]
+    return await delete_objects(context, request, _KINDS[request.kind])
+
+
+async def delete_objects(context: Context, request: DeleteMatching, kind: ObjectKind) -> DeletedObjects:
+    """Delete objects of a kind whose names match."""
     if not (kind.by_permission or context.principal.is_operator()):
         raise AccessRefused(f"deleting {request.kind} refused for user '{context.principal.user}': expected an operator")
     pattern = _pattern(request.pattern)
@@ -214,12 +218,12 @@ def _pattern(text: str) -> Pattern:
         raise PreconditionFailed(f"pattern '{text}' {error}") from None
 
 
-def _is_deletable(context: Context, request: DeleteMatching, kind: _Kind, name: str) -> bool:
+def _is_deletable(context: Context, request: DeleteMatching, kind: ObjectKind, name: str) -> bool:
     """Return whether the principal may delete an object; others are not shown."""
     return not kind.by_permission or context.principal.may(request.vhost, "configure", name)
 
 
-async def _delete(context: Context, request: DeleteMatching, kind: _Kind, name: str) -> str:
+async def _delete(context: Context, request: DeleteMatching, kind: ObjectKind, name: str) -> str:
     """Delete an object. Return why it was not deleted, or ""."""
     try:
         await kind.delete(context, request, name)

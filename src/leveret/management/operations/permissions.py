@@ -82,7 +82,7 @@ def list_permissions(context: Context, request: List) -> Iterator[PermissionInfo
 
 def set_permission(context: Context, request: Set) -> None:
     """Set the permissions of a user in a vhost."""
-    context.vhost(request.vhost)
+    context.managed.check_vhost(request.vhost)
     permission = Permission(request.configure, request.write, request.read)
     context.users.set_permission(request.user, request.vhost, permission)
 
@@ -113,7 +113,7 @@ def list_topic_permissions(context: Context, request: List) -> Iterator[TopicPer
 
 def set_topic_permission(context: Context, request: TopicSet) -> None:
     """Set the topic permissions of a user for an exchange, which may not exist yet."""
-    context.vhost(request.vhost)
+    context.managed.check_vhost(request.vhost)
     permission = TopicPermission(request.write, request.read)
     context.users.set_topic_permission(request.user, request.vhost, request.exchange, permission)
 

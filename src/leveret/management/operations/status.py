@@ -9,6 +9,7 @@ import msgspec
 
 from leveret.management.descriptions import ProcessInfo
 from leveret.management.operations.operation import Context, Operation, Operations
+from leveret.management.operations.shards import ShardInfo
 from leveret.management.structs import Reply, Request
 
 # Maximum number of queues to sum up per turn.
@@ -19,7 +20,7 @@ class Status(ProcessInfo, kw_only=True):
     """State of the process, totals, and log statistics, in bytes and seconds.
 
     While messages are being indexed after a start, `indexed` is the part that was read, from 0 to 1, and the messages of
-    `unindexed_queues` are not counted.
+    `unindexed_queues` are not counted. `shards` is not set for a broker of one process.
     """
 
     alarm: str
@@ -34,6 +35,7 @@ class Status(ProcessInfo, kw_only=True):
     unindexed_queues: int
     indexed: float
     log: dict[str, str | int]
+    shards: list[ShardInfo] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Health(Reply, kw_only=True):

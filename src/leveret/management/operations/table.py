@@ -30,6 +30,7 @@ from leveret.management.operations import (
     relocating,
     roles,
     segments,
+    shards,
     sink_transactions,
     statistics,
     status,
@@ -45,6 +46,7 @@ from leveret.management.operations.operation import Operations, VhostOperations
 # Operations on the broker as a whole, whose requests name a vhost.
 OPERATIONS: Final[Operations] = {
     **status.OPERATIONS,
+    **shards.OPERATIONS,
     **statistics.OPERATIONS,
     **queues.OPERATIONS,
     **messages.OPERATIONS,

@@ -268,7 +268,7 @@ def _authenticated(context: Context, account: Account) -> Authenticated:
         name=account.name,
         tags=list(account.tags),
         roles=sorted(roles_of(account.tags)),
-        vhosts=[name for name in sorted(context.broker.vhosts) if may_open(name)],
+        vhosts=[name for name in sorted(context.managed.vhost_names()) if may_open(name)],
         is_token=account.is_token,
         expires_at=account.expires_at,
         credential="" if account.is_token else context.users.credential(account.name),

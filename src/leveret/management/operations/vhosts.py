@@ -33,6 +33,12 @@ class Change(Named, kw_only=True):
     protected_from_deletion: bool | None = None
 
 
+class Add(Change, kw_only=True):
+    """Request to add a vhost. `shard` is the number of the shard to place it in; None for the least busy one."""
+
+    shard: int | None = None
+
+
 class Trace(Named, kw_only=True):
     """Request to switch the firehose of a vhost."""
 
@@ -109,8 +115,12 @@ def _check_changeable(context: Context, name: str) -> None:
         raise NotAllowed(f"vhost '{name}' is declared in {context.managed.config_name}; change it there")
 
 
-def add(context: Context, request: Change) -> None:
+def add(context: Context, request: Add) -> None:
     """Add a vhost."""
+    if request.shard is not None:
+        raise PreconditionFailed(
+            "'shard' is set, and the broker has no shards; their number is the setting 'cluster.shards'"
+        )
     _check_changeable(context, request.name)
     if request.name in context.broker.vhosts:
         raise PreconditionFailed(f"vhost '{request.name}' already exists")
@@ -174,7 +184,7 @@ async def delete(context: Context, request: Named) -> None:
 
 OPERATIONS: Operations = {
     "vhosts.list": Operation(list_vhosts, Request, VhostInfo),
-    "vhosts.add": Operation(add, Change, changes=True),
+    "vhosts.add": Operation(add, Add, changes=True),
     "vhosts.change": Operation(change, Change, changes=True),
     "vhosts.trace": Operation(trace, Trace, changes=True),
     "vhosts.delete": Operation(delete, Named, changes=True, removes=True),

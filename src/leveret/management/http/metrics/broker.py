@@ -43,6 +43,7 @@ from leveret.management.http.metrics.totals import PROTOCOLS, QUEUE_TYPES, SIZES
 from leveret.management.http.objects import VHOST
 from leveret.management.http.overview import PRODUCT
 from leveret.management.http.settings import HttpSettings
+from leveret.management.operations.shards import READY
 
 PREFIX: Final = "rabbitmq_"
 DETAILED_PREFIX: Final = "rabbitmq_detailed_"
@@ -140,18 +141,52 @@ _STREAM_ERRORS: Final = (
     "unknown_frame",
     "vhost_access_failure",
 )
-# Figures of the log in the broker's answers, as metrics.
-_LOG_GAUGES: Final = (
-    ("log_bytes", "Bytes of records in the log", "bytes"),
-    ("log_live_bytes", "Bytes of records that are still needed", "live_bytes"),
-    ("log_rows", "Rows of the log", "rows"),
-    ("log_pending_bytes", "Bytes that wait for a commit", "pending_bytes"),
-    ("log_file_bytes", "Bytes of the file of the log", "file_bytes"),
-    ("log_wal_bytes", "Bytes of the write-ahead log", "wal_bytes"),
+
+
+def _of_log(key: str) -> Callable[[Row], float]:
+    """Return a function for a figure of the log, which not every engine has."""
+    return lambda row: row["log"].get(key, 0)
+
+
+# Figures of each process: the kind, the name, the description, and the value in the broker's answer.
+_OWN_OF_PROCESS: Final[
+    tuple[tuple[type[CounterMetricFamily] | type[GaugeMetricFamily], str, str, Callable[[Row], float]], ...]
+] = (
+    (CounterMetricFamily, "slow_turns", "Turns longer than server.slow_turn", lambda row: row["process"]["slow_turns"]),
+    (
+        CounterMetricFamily,
+        "event_loop_cpu_seconds",
+        "CPU time of the event loop",
+        lambda row: row["performance"]["loop_cpu"],
+    ),
+    (
+        GaugeMetricFamily,
+        "resident_memory_bytes",
+        "Resident memory of the broker",
+        lambda row: row["process"]["memory"],
+    ),
+    (CounterMetricFamily, "log_commits", "Commits to the log", lambda row: row["log"]["commits"]),
+    (CounterMetricFamily, "log_written_bytes", "Bytes of new records that were written", _of_log("written_bytes")),
+    (CounterMetricFamily, "log_copied_bytes", "Bytes that housekeeping has copied", _of_log("copied_bytes")),
+    (GaugeMetricFamily, "log_bytes", "Bytes of records in the log", _of_log("bytes")),
+    (GaugeMetricFamily, "log_live_bytes", "Bytes of records that are still needed", _of_log("live_bytes")),
+    (GaugeMetricFamily, "log_rows", "Rows of the log", _of_log("rows")),
+    (GaugeMetricFamily, "log_pending_bytes", "Bytes that wait for a commit", _of_log("pending_bytes")),
+    (GaugeMetricFamily, "log_file_bytes", "Bytes of the file of the log", _of_log("file_bytes")),
+    (GaugeMetricFamily, "log_wal_bytes", "Bytes of the write-ahead log", _of_log("wal_bytes")),
+    (GaugeMetricFamily, "overflow_bytes", "Bytes of paged-out transient messages", lambda row: row["overflow"]),
 )
-_LOG_COUNTERS: Final = (
-    ("log_written_bytes", "Bytes of new records that were written", "written_bytes"),
-    ("log_copied_bytes", "Bytes that housekeeping has copied", "copied_bytes"),
+# Figures of each shard, as above.
+_OF_SHARDS: Final = (
+    (GaugeMetricFamily, "shard_up", "Whether the shard is ready", lambda shard: shard["state"] == READY),
+    (CounterMetricFamily, "shard_restarts", "Restarts after an unexpected end", lambda shard: shard["restarts"]),
+    (
+        GaugeMetricFamily,
+        "shard_connections",
+        "Open connections of the shard",
+        lambda shard: shard["connections"],
+    ),
+    (GaugeMetricFamily, "shard_vhosts", "Vhosts in the shard", lambda shard: len(shard["vhosts"])),
 )
 
 Group: TypeAlias = Callable[[str, Cache, HttpSettings], Iterator[Metric]]
@@ -226,6 +261,7 @@ def of_process(cache: Cache, settings: HttpSettings) -> Iterator[Metric]:
     yield from _numbers(cache)
     yield from _global(cache)
     yield from _own(cache)
+    yield from _shards(cache)
 
 
 def of_alerts(deliveries: Iterable[Deliveries]) -> Iterator[Metric]:
@@ -428,26 +464,35 @@ def _buckets(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, 
 
 
 def _own(cache: Cache) -> Iterator[Metric]:
-    process, performance, log = (cache.process[key] for key in ("process", "performance", "log"))
-    for name, help, (counts, total) in (
-        ("longest_turn_seconds", "Longest turn of the event loop in each interval of 50 ms", performance["turns"]),
-        ("commit_seconds", "Duration of commits to the log", performance["commits"]),
+    """Yield the metrics of each process: with the label `shard` if there are several."""
+    processes: Mapping[str, Row] | None = cache.process.get("processes")
+    labels = () if processes is None else ("shard",)
+    rows = [((), cache.process)] if processes is None else [((name,), found) for name, found in processes.items()]
+    for name, help, key in (
+        ("longest_turn_seconds", "Longest turn of the event loop in each interval of 50 ms", "turns"),
+        ("commit_seconds", "Duration of commits to the log", "commits"),
     ):
-        family = HistogramMetricFamily(OWN_PREFIX + name, help)
-        family.add_metric((), _buckets(BOUNDS, counts), total)
+        histogram = HistogramMetricFamily(OWN_PREFIX + name, help, labels=labels)
+        for values, row in rows:
+            counts, total = row["performance"][key]
+            histogram.add_metric(values, _buckets(BOUNDS, counts), total)
+        yield histogram
+    for kind, name, help, value in _OWN_OF_PROCESS:
+        family = kind(OWN_PREFIX + name, help, labels=labels)
+        for values, row in rows:
+            family.add_metric(values, value(row))
         yield family
-    yield CounterMetricFamily(f"{OWN_PREFIX}slow_turns", "Turns longer than server.slow_turn", process["slow_turns"])
-    yield CounterMetricFamily(f"{OWN_PREFIX}event_loop_cpu_seconds", "CPU time of the event loop", performance["loop_cpu"])
-    yield GaugeMetricFamily(f"{OWN_PREFIX}resident_memory_bytes", "Resident memory of the broker", process["memory"])
-    yield CounterMetricFamily(f"{OWN_PREFIX}log_commits", "Commits to the log", log["commits"])
-    for name, help, key in _LOG_COUNTERS:
-        yield CounterMetricFamily(OWN_PREFIX + name, help, log.get(key, 0))
-    for name, help, key in _LOG_GAUGES:
-        yield GaugeMetricFamily(OWN_PREFIX + name, help, log.get(key, 0))
-    yield GaugeMetricFamily(
-        f"{OWN_PREFIX}overflow_bytes", "Bytes of paged-out transient messages", cache.process["overflow"]
-    )
-    state = GaugeMetricFamily(f"{OWN_PREFIX}log_state", "State of the log", labels=("state",))
-    for name in (OK, FULL, AWAY, FAILED):
-        state.add_metric((name,), log["state"] == name)
+    state = GaugeMetricFamily(f"{OWN_PREFIX}log_state", "State of the log", labels=(*labels, "state"))
+    for values, row in rows:
+        for name in (OK, FULL, AWAY, FAILED):
+            state.add_metric((*values, name), row["log"]["state"] == name)
     yield state
+
+
+def _shards(cache: Cache) -> Iterator[Metric]:
+    """Yield the metrics of the shards, if the broker has several processes."""
+    for kind, name, help, value in _OF_SHARDS if cache.shards else ():
+        family = kind(OWN_PREFIX + name, help, labels=("shard",))
+        for shard in cache.shards:
+            family.add_metric((str(shard["number"]),), value(shard))
+        yield family

@@ -17,7 +17,7 @@ from starlette.responses import Response, StreamingResponse
 from leveret.management.http.cache import Cache
 from leveret.management.http.control import Row
 from leveret.management.http.deliveries import Deliveries
-from leveret.management.http.errors import BrokerUnavailable
+from leveret.management.http.errors import BrokerRefused, BrokerUnavailable
 from leveret.management.http.metrics.broker import (
     DETAILED_PREFIX,
     GROUPS,
@@ -102,9 +102,9 @@ class Metrics:
         if len(scope["query_string"]) > _MAX_QUERY:
             return Response(f"the query has more than {_MAX_QUERY} bytes\n", 400)
         try:
-            await self._cache.refresh()
+            await self._cache.refresh_available()
             parts = await found(scope["query_string"]) if method == "GET" else _nothing()
-        except BrokerUnavailable as error:
+        except (BrokerUnavailable, BrokerRefused) as error:
             return Response(f"{error}\n", 503)
         compresses = any(name == b"accept-encoding" and b"gzip" in value for name, value in scope["headers"])
         headers = {"content-type": _CONTENT_TYPE, "vary": "accept-encoding"}
