@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -181,3 +182,20 @@ def test_a_second_broker_on_the_data_directory_is_refused(tmp_path: Path) -> Non
         with pytest.raises(RuntimeError, match=rf"data directory \S* is in use by process {broker.pid}"):
             second.start()
         assert broker.vhosts(0) == ["/"]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_missing_users_are_refused(tmp_path: Path, count: int) -> None:
+    broker = Sharded(tmp_path, 2)
+    with broker.start():
+        pass
+    shutil.rmtree(broker.data_dir / "shared")
+    broker.count = count
+    with pytest.raises(RuntimeError, match="parameters are not in this log, but in the directory 'shared'"):
+        broker.start()
+    broker.extra = ["--accept-missing"]
+    with broker.start():
+        broker.publish("/", b"one")
+    broker.extra = []
+    with broker.start():
+        assert broker.bodies("/") == [b"one"]

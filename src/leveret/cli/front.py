@@ -20,6 +20,7 @@ from leveret.management.control_socket import ControlServer
 from leveret.management.operations.shards import READY
 from leveret.management.socket_path import CONTROL_SOCKET
 from leveret.node.composition import Composition, make_data_directory
+from leveret.node.errors import StartFailed
 from leveret.node.forked import CAN_FORK
 from leveret.node.loading import load_definitions
 from leveret.node.part import Part
@@ -60,7 +61,10 @@ class FrontServing(Serving):
             stop_timeout=stop_timeout(config.server.shutdown_timeout),
         )
         if CAN_FORK:
-            self._shards.fork(serve_forked)
+            try:
+                self._shards.fork(serve_forked)
+            except OSError as error:
+                raise StartFailed(f"cannot start {config.cluster.shards} shards: {error.strerror}") from None
 
     async def _make_part(self) -> Part:
         shards = self._shards
@@ -85,6 +89,7 @@ class FrontServing(Serving):
         shards.audit = composition.managed.audit
         shards.vhost_removed = lambda name: _forget_vhost(composition, name)
         await composition.server.start()
+        await composition.part.started(composition.log, composition.broker)
         self._open_audit(composition)
         if not self._announced:
             await self._until_stopped(shards.opened_all())
