@@ -231,7 +231,7 @@ class _Control:
 
 
 def test_lists_name_a_shard_that_is_not_ready(cluster: Cluster) -> None:
-    """Metrics and the overview go on without it, and the other processes begin again when the shards change."""
+    """Metrics and the overview leave it out, and the other processes begin again when the shards change."""
     cluster.call("queues.add", name="first")
     cluster.call("queues.add", name="second", vhost="b")
     cache = Cache(_Control(cluster))  # type: ignore[arg-type]

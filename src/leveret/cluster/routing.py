@@ -1,4 +1,4 @@
-"""Where the operations of a broker of several processes are executed.
+"""Routes of the operations of a broker of several processes.
 
 Shared objects (users, permissions, roles, global parameters) and the audit log are in this process. Everything else is in
 the shard of its vhost. A list without a vhost is that of all shards.

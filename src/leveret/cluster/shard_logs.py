@@ -20,7 +20,7 @@ _MAX_SLICES: Final = 40
 
 
 class _Position:
-    """What was read of a shard: the process, and the number of its last record."""
+    """The position in the records of a shard: its process, and the number of the last record that was read."""
 
     def __init__(self) -> None:
         self.pid = 0
@@ -28,7 +28,7 @@ class _Position:
 
 
 class ShardLogs:
-    """The records of all processes, which are read when somebody asks for them.
+    """The records of all processes, which are read on demand.
 
     Args:
         calls: The calls of shards.

@@ -28,7 +28,7 @@ Statistics = Mapping[str, Any]
 
 
 class NodeState(Reply, kw_only=True):
-    """What `statistics.changes` says about a process, and about all processes together.
+    """The change `node` of `statistics.changes`: the state of a process, or of all processes together.
 
     Attributes:
         overflow: Bytes of messages that are paged out.
