@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from functools import partial
 from pathlib import Path
@@ -9,7 +10,9 @@ from pathlib import Path
 import pika
 import pika.exceptions
 import pytest
+from click.testing import CliRunner
 
+from leveret.cli.app import leveret
 from tests.cli.runner import Commands
 from tests.cluster.sharded import KEPT, Sharded, running
 from tests.support.broker import ROOT
@@ -173,6 +176,16 @@ def test_a_number_of_shards_that_leaves_out_vhosts_is_refused(tmp_path: Path) ->
     broker.count = 2
     with broker.start():
         assert broker.vhosts(1) == ["a"]
+    assert sorted(check(broker)["damaged"]) == []
+    marked = broker.data_dir / "shards" / "1" / "log-0.sqlite"
+    marked.unlink()
+    assert [text.startswith(f"the database {marked} is missing") for text in check(broker)["damaged"]] == [True]
+
+
+def check(broker: Sharded) -> dict[str, list[str]]:
+    """Check the data directory of a stopped broker."""
+    found: dict[str, list[str]] = json.loads(CliRunner().invoke(leveret, ["check", str(broker.data_dir), "--json"]).output)
+    return found
 
 
 def test_a_second_broker_on_the_data_directory_is_refused(tmp_path: Path) -> None:

@@ -40,6 +40,11 @@ def control_path(data: Path, number: int) -> Path:
     return data / SHARDS / f"{number}.sock"
 
 
+def log_directories(data: Path) -> list[Path]:
+    """Return the directories with the logs of all shards and of the front."""
+    return [data, *(path for _, path in _others(data, 1)), data / SHARED]
+
+
 def has_shared(data: Path) -> bool:
     """Return whether the front has stored shared records."""
     return (data / SHARED / f"{LOG}.marker").exists()
