@@ -17,6 +17,8 @@ from leveret.management.recent_log import LogEntry, LogRecords
 
 # Maximum number of slices to read of a shard at a time.
 _MAX_SLICES: Final = 40
+# Seconds for a shard to answer. The records of the others must not wait long for it.
+_TIMEOUT: Final = 4.0
 
 
 class _Position:
@@ -70,7 +72,7 @@ class ShardLogs:
         try:
             for _ in range(_MAX_SLICES):
                 request = encode_request({"v": 1, "call": "log.read", "arguments": {"after": position.last}})
-                piece = await self._calls.call(shard, request, LogSlice)
+                piece = await self._calls.call(shard, request, LogSlice, _TIMEOUT)
                 entries += [msgspec.structs.replace(entry, shard=shard.number) for entry in piece.records]
                 position.last = piece.last
                 if not piece.more:
