@@ -67,7 +67,7 @@ def test_0_9_1(nodes: Linked) -> None:
         assert nodes.cluster.call(lambda: len(nodes.other.front.admission)) == 0
         assert nodes.cluster.call(lambda: len(nodes.other.front.services.sessions)) == 0
         peer.close()
-    wait_until(lambda: nodes.cluster.shards["b"].ended == [-1])
+    wait_until(lambda: nodes.cluster.shards["b"].ended == [1])
     nodes.wait_empty()
 
 
