@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pamqp.commands import Basic
 
-from leveret.cluster.relay import Amqp0Frames, Amqp10Frames, Frames
+from leveret.cluster.relay import REASON, Amqp0Frames, Amqp10Frames, Frames
 from leveret.protocols.amqp10.settings import Amqp10Settings
 from leveret.wire.amqp0.commands import Method
 from leveret.wire.amqp0.engine import CLIENT, Engine
@@ -269,9 +269,9 @@ def test_any_division_of_frames(payloads: list[bytes], data: st.DataObject) -> N
 def test_closes_of_the_relay() -> None:
     engine = Engine(CLIENT, V0_9_1)
     engine.begin_open(1)
-    (closed,) = engine.receive(Amqp0Frames().close())
+    (closed,) = engine.receive(Amqp0Frames().close(REASON))
     assert isinstance(closed, Method) and closed.name == "connection.close"
-    items = FrameReader(1 << 20, header=False).receive(Amqp10Frames().close())
+    items = FrameReader(1 << 20, header=False).receive(Amqp10Frames().close(REASON))
     assert [type(item) for item in items] == [Open, Close]
 
 
@@ -280,4 +280,4 @@ def test_no_close_after_a_close(frame: bytes) -> None:
     """Nor after a frame with a number."""
     frames = Amqp0Frames()
     assert frames.complete(frame) == frame
-    assert frames.close() == b""
+    assert frames.close(REASON) == b""

@@ -34,6 +34,7 @@ from leveret.cluster.link import (
     make_pair,
 )
 from leveret.cluster.settings import ShardSettings, shard_config
+from leveret.cluster.streams import Streams, open_control
 from leveret.config import Config
 from leveret.management.audit.log import AuditLog
 from leveret.management.operations.shards import READY
@@ -68,7 +69,10 @@ class Shard:
         shared: The shared records in its log, if they were asked for.
         refusal: Why its process could not start; "" if it could.
         applied: The number of the last change of shared records that it has applied.
+        connect: None, because it is in this node.
     """
+
+    connect = None
 
     def __init__(self, shards: Shards, number: int, settings: Callable[[int, int], ShardSettings], timeout: float) -> None:
         self._shards = shards
@@ -131,6 +135,10 @@ class Shard:
         self._users[adoption.connection] = user
         self._connections[user] += 1
         self._link.send(Adopt(adoption), sock)
+
+    async def open_control(self) -> Streams:
+        """Connect to its control socket. Raises `OSError`."""
+        return await open_control(self.control)
 
     # The process
 
@@ -318,7 +326,10 @@ class Shards:
         audit: The audit log.
         vhost_removed: Called with the name of each vhost that a shard has removed.
         state_changed: Called when the state of a shard has changed.
+        patience: Seconds for which a client waits for a shard that is restarting.
     """
+
+    patience = 0.0
 
     def __init__(
         self, config: Config, config_name: str, salvage: Salvage, *, asks_shared: bool, stop_timeout: float
