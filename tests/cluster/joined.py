@@ -6,7 +6,7 @@ import asyncio
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -104,11 +104,15 @@ class Cluster:
         async def run() -> Result:
             return function()
 
-        return asyncio.run_coroutine_threadsafe(run(), self.loop).result(60)
+        return self.run(run())
+
+    def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
+        """Run a coroutine on the event loop."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(60)
 
     def start(self, tls: ssl.SSLContext | None) -> None:
         self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._start(tls), self.loop).result(60)
+        self.run(self._start(tls))
 
     async def _start(self, tls: ssl.SSLContext | None) -> None:
         for shard in self.shards.values():
@@ -117,7 +121,7 @@ class Cluster:
         _, self.port = await self.front.listen("127.0.0.1", 0, tls)
 
     def stop(self) -> None:
-        asyncio.run_coroutine_threadsafe(self._stop(), self.loop).result(60)
+        self.run(self._stop())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(60)
         self.loop.close()

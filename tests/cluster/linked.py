@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import ssl
-from collections.abc import Coroutine, Iterator
+import subprocess
+import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from leveret.cluster.front_session import FrontProtocols, Target
 from leveret.cluster.links import NodeClient, NodeInfo, NodeServer, Route
@@ -17,11 +18,11 @@ from leveret.server.server import Server
 from tests.cluster.joined import Cluster, joined, make_services, users
 from tests.support.polling import wait_until
 
-Result = TypeVar("Result")
 SECRET = bytes(range(32))
 OWNER = "owner"
 EPOCH = 7
 NUMBERS = {"/": 0, "b": 1}
+AMQP10 = Amqp10Settings(anonymous_user="user")
 
 
 class RemoteShard:
@@ -58,9 +59,7 @@ class Other:
         self.client = client
         self.shards = shards
         self.patience = patience
-        self.front = Server(
-            FrontProtocols(make_services([], users(), {"heartbeat": 0}), self, amqp10=Amqp10Settings(anonymous_user="user"))
-        )
+        self.front = Server(FrontProtocols(make_services([], users(), {"heartbeat": 0}), self, amqp10=AMQP10))
 
     def shard_of(self, vhost: str) -> Target | None:
         return self.shards.get(vhost)
@@ -87,22 +86,18 @@ class Linked:
         self.owns = True
         self.epochs: list[int] = []
         self.server = NodeServer(SECRET, OWNER, self._target, lambda shard: self.control)
-        self.address = self.run(self.server.start("127.0.0.1", 0))
+        self.address = self.cluster.run(self.server.start("127.0.0.1", 0))
 
     def begin(self, tls: ssl.SSLContext | None, patience: float) -> None:
         client = NodeClient(SECRET, "other")
         node = NodeInfo(OWNER, self.address)
         shards: dict[str, Target] = {name: RemoteShard(client, number, node) for name, number in NUMBERS.items()}
         self.other = self.cluster.call(lambda: Other(client, shards, patience))
-        self.run(self.other.start(tls))
+        self.cluster.run(self.other.start(tls))
 
     def _target(self, shard: int, epoch: int) -> Target | None:
         self.epochs.append(epoch)
         return list(self.cluster.shards.values())[shard] if self.owns else None
-
-    def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
-        """Run a coroutine on the event loop."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self.cluster.loop).result(60)
 
     def remote(self, vhost: str) -> RemoteShard:
         found = self.other.shards[vhost]
@@ -123,12 +118,24 @@ def linked(*, tls: ssl.SSLContext | None = None, patience: float = 30.0) -> Iter
         tls: The TLS context of the listener for clients; None for a plain one.
         patience: Seconds for which clients wait for their shards.
     """
-    with joined(amqp10=Amqp10Settings(anonymous_user="user")) as cluster:
+    with joined(amqp10=AMQP10) as cluster:
         nodes = Linked(cluster)
         nodes.begin(tls, patience)
         try:
             yield nodes
         finally:
             cluster.call(lambda: nodes.other.client.stop("the test ends"))
-            nodes.run(nodes.other.front.stop())
-            nodes.run(nodes.server.stop())
+            cluster.run(nodes.other.front.stop())
+            cluster.run(nodes.server.stop())
+
+
+@contextmanager
+def owner_process() -> Iterator[tuple[subprocess.Popen[str], NodeInfo]]:
+    """Run a node that owns the vhosts in a process of its own."""
+    command = [sys.executable, "-m", "tests.cluster.owner_process"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process, NodeInfo(OWNER, process.stdout.readline().strip())
+        finally:
+            process.kill()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from leveret.wire.amqp0.engine import CLIENT, Engine
 from leveret.wire.amqp0.properties import encode_header
 from leveret.wire.amqp0.specs import V0_9_1
 from leveret.wire.amqp10.transport import Begin, Close, Open
-from tests.cluster.linked import EPOCH, Linked, RemoteShard, linked
+from tests.cluster.linked import EPOCH, Linked, RemoteShard, linked, owner_process
 from tests.security.certificates import Authority
 from tests.support.peers import amqp09, amqp091, amqp10
 from tests.support.peers.amqp091 import Connection, method
@@ -66,7 +67,7 @@ def test_0_9_1(nodes: Linked) -> None:
         assert nodes.cluster.call(lambda: len(nodes.other.front.admission)) == 0
         assert nodes.cluster.call(lambda: len(nodes.other.front.services.sessions)) == 0
         peer.close()
-    wait_until(lambda: nodes.cluster.shards["b"].ended == [-1])
+    wait_until(lambda: nodes.cluster.shards["b"].ended == [1])
     nodes.wait_empty()
 
 
@@ -189,6 +190,49 @@ def test_the_death_of_the_shard(nodes: Linked) -> None:
         older.expect_end(320)
         newer.send(Close())
         newer.expect_eof()
+    nodes.wait_empty()
+
+
+def test_a_frozen_owner_and_its_death_within_a_message(nodes: Linked) -> None:
+    """Clients of a frozen owner are closed, and those that wait for its answer find the new one.
+
+    A client of an owner that dies gets complete frames only, then connection.close.
+    """
+    port = nodes.other.port
+    with (
+        owner_process() as (process, node),
+        amqp091.Peer("127.0.0.1", port) as reader,
+        amqp091.Peer("127.0.0.1", port) as idle,
+        tuned(port) as waiting,
+    ):
+        remote = nodes.remote("b")
+        former, remote.node = remote.node, node
+        nodes.remote("/").node = node
+        idle.handshake("/", "user", "user")
+        reader.handshake("b", "user", "user")
+        channel = reader.channel()
+        channel.queue("q")
+        for _ in range(8):
+            channel.publish(LARGE, "q")
+        channel.consume("q", no_ack=True)
+        reader.read(1)
+        process.send_signal(signal.SIGSTOP)
+        attempts = nodes.remote("/").attempts
+        opening(waiting, "/")
+        wait_until(lambda: nodes.remote("/").attempts > attempts)
+        nodes.remote("/").node = former
+        nodes.cluster.call(lambda: nodes.other.client.close_relays(0, "third"))
+        idle.read_connection_close(320)
+        waiting.expect(0, Connection.OpenOk)
+        exchange(waiting)
+        process.kill()
+        received = 0
+        while not isinstance(value := reader.read(None), Connection.Close):
+            received += 1
+        assert (value.reply_code, value.reply_text) == (320, "CONNECTION_FORCED - the shard of the connection has stopped")
+        assert 0 < received < 8 * len(LARGE) // 131072
+        reader.send(0, Connection.CloseOk())
+        reader.expect_eof(reset=False)
     nodes.wait_empty()
 
 

@@ -127,7 +127,7 @@ class NodeServer:
         # Connections in the handshake, oldest first, and the control connections.
         self._unauthenticated: dict[asyncio.Task[None], None] = {}
         self._pipes: set[asyncio.Task[None]] = set()
-        # The number of the last client. Those of clients of this node are positive.
+        # The number of the last client. Those of clients of this node are negative.
         self._last_number = 0
         self._report_due = 0.0
 
@@ -196,7 +196,7 @@ class NodeServer:
                     await answering.answer(Refusal(target.unavailable))
                 else:
                     await answering.answer(Accepted())
-                    self._last_number -= 1
+                    self._last_number += 1
                     requested.adoption.connection = self._last_number
                     target.hand_over(_detached(sock), requested.adoption)
             case Control():

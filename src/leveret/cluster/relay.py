@@ -95,13 +95,15 @@ class Frames(ABC):
         size = len(data)
         size_at, header_size, overhead = self._size_at, self._header_size, self._overhead
         self._needed = header_size
-        while size - pos >= header_size:
-            length = max(_U32(data, pos + size_at)[0] + overhead, header_size)
-            if length > size - pos:
-                self._needed = length
+        stop = size - header_size
+        while pos <= stop:
+            length = _U32(data, pos + size_at)[0] + overhead
+            end = pos + (length if length > header_size else header_size)
+            if end > size:
+                self._needed = end - pos
                 break
             last = pos
-            pos += length
+            pos = end
         if pos:
             self.head = data[last : min(last + HEAD_SIZE, pos)]
         if pos == size:
