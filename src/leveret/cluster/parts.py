@@ -120,6 +120,7 @@ class ShardPart(Part):
 
     def __init__(self, settings: ShardSettings, link: Link) -> None:
         self.shard = settings.number
+        self.observed = settings.observed
         self._asks_shared = settings.asks_shared
         self._link = link
         self.audit: ForwardedAudit = ForwardedAudit(link)
@@ -139,6 +140,8 @@ class ShardPart(Part):
         Raises:
             StorageFailed: The front has none, although it had some before.
         """
+        # The shard is claimed. If its log is opened again, it may have another owner.
+        self.observed = None
         self._is_divided = DIVIDED in recovery.metadata
         if self._asks_shared and not self._has_records:
             check_undivided(recovery, salvage)
@@ -159,7 +162,7 @@ class ShardPart(Part):
 
     async def started(self, log: Log, broker: Broker) -> None:
         """Note in the log of shard 0 that the front has the shared records."""
-        if not self._number and not self._is_divided:
+        if not self.shard and not self._is_divided:
             log.put(*DIVIDED, b"")
             broker.end_turn()
 

@@ -61,7 +61,7 @@ from leveret.server.server import Server
 from leveret.server.watch import resident_bytes
 from leveret.server.watchdog import Watchdog
 from leveret.storage import disk
-from leveret.storage.cluster import ClusterSettings
+from leveret.storage.cluster import ClusterSettings, Observed
 from leveret.storage.registry import MEMORY, make_logs
 from leveret.storage.salvage import NOTHING_LOST, Salvage
 from leveret.storage.upload_files import UploadFiles
@@ -274,7 +274,7 @@ class Composition:
             reserve=config.storage.reserve,
             disk_free=config.limits.disk_free,
             salvage=salvage,
-            cluster=cluster_settings(config, self.part.shard),
+            cluster=cluster_settings(config, self.part.shard, self.part.observed),
         )
 
     def _close_logs(self) -> None:
@@ -457,8 +457,14 @@ def maximum(limit: int) -> int:
     return {0: -1, -1: 0}.get(limit, limit)
 
 
-def cluster_settings(config: Config, shard: int = 0) -> ClusterSettings | None:
-    """Return the place of the log of a shard in PostgreSQL, None if it is in the data directory."""
+def cluster_settings(config: Config, shard: int = 0, observed: Observed | None = None) -> ClusterSettings | None:
+    """Return the place of the log of a shard in PostgreSQL, None if it is in the data directory.
+
+    Args:
+        config: The configuration.
+        shard: The number of the shard.
+        observed: The state of the shard, if it is known that it has no living owner.
+    """
     dsn = config.storage.dsn
     if config.storage.dsn_file is not None:
         dsn = read_password(Path(config.storage.dsn_file), "storage.dsn_file", "the address of the database").decode()
@@ -466,7 +472,9 @@ def cluster_settings(config: Config, shard: int = 0) -> ClusterSettings | None:
         return None
     cluster = config.cluster
     name = cluster.name or socket.gethostname()
-    return ClusterSettings(dsn, name, cluster.lease, cluster.unreplicated, shard=shard, shards=cluster.shards)
+    return ClusterSettings(
+        dsn, name, cluster.lease, cluster.unreplicated, shard=shard, shards=cluster.shards, observed=observed
+    )
 
 
 def make_data_directory(path: Path) -> None:

@@ -14,6 +14,7 @@ from leveret.management.audit.log import AuditLog
 from leveret.management.operations.vhosts import DEFAULT_VHOST
 from leveret.protocols.opening import Protocols
 from leveret.security import users
+from leveret.storage.cluster import Observed
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
@@ -59,6 +60,7 @@ class Part:
         has_listeners: Whether this process accepts connections and logins.
         has_vhosts: Whether this process has vhosts.
         shard: The number of the shard.
+        observed: The state of the shard in PostgreSQL, which has no living owner; None if that is unknown.
         first_number: The number of the first connection.
         number_step: The difference between the numbers of two connections.
         audit: The audit log; None for one of this process.
@@ -67,6 +69,7 @@ class Part:
     has_listeners = True
     has_vhosts = True
     shard = 0
+    observed: Observed | None = None
     _was_divided = False
     first_number = 1
     number_step = 1

@@ -23,7 +23,7 @@ from leveret.broker.kept_files import PLACES
 from leveret.broker.log import AWAY, OK, Log
 from leveret.storage.batch import Commit
 from leveret.storage.checksums import Checksums, RowDamaged, chunk_sum, definition_sum, number_sum, row_columns
-from leveret.storage.cluster import ClusterSettings
+from leveret.storage.cluster import ClaimLost, ClusterSettings
 from leveret.storage.indexing import MALFORMED, RowScan
 from leveret.storage.postgres_joining import check_shards, join, join_shard
 from leveret.storage.postgres_marker import Marker
@@ -66,7 +66,8 @@ BEATS: Final = 4
 _OWNER: Final = "SELECT epoch, committed, node, incarnation, seen, next_row, clean, lost FROM leveret.owner WHERE shard = ?"
 _CLAIM: Final = (
     "UPDATE leveret.owner SET epoch = epoch + 1, node = ?, incarnation = ?, seen = clock_timestamp(), clean = false,"
-    " lost = NULL WHERE shard = ? AND epoch = ? AND committed = ? AND seen IS NOT DISTINCT FROM ? RETURNING epoch"
+    " lost = NULL, wanted = NULL WHERE shard = ? AND epoch = ? AND committed = ?"
+    " AND seen IS NOT DISTINCT FROM ?::timestamptz RETURNING epoch"
 )
 
 
@@ -166,8 +167,16 @@ class PostgresStore:
     def claim(self) -> Owner:
         """Become the owner. Returns the row as it was. Raises `StorageFailed` if another broker owns the shard."""
         owner = self._owner()
-        if owner.node is not None:
-            owner = self._await_lapse(owner)
+        observed = self._settings.observed
+        if observed is not None:
+            # The claim checks that this is still the state.
+            state = observed.epoch, observed.committed, observed.seen
+            if owner.epoch != observed.epoch:
+                raise self._claimed()
+        else:
+            if owner.node is not None:
+                owner = self._await_lapse(owner)
+            state = owner.state()
         owner.lost = owner.lost or self._marker.fault(self._identity, owner.epoch, owner.committed)
         if owner.lost:
             if not self._salvage.accept_missing:
@@ -179,15 +188,14 @@ class PostgresStore:
         session = self.session
         session.execute(f"SET lock_timeout = '{CLAIM_TIMEOUT}'")
         try:
-            values = (self._settings.node, self._incarnation, self._shard, *owner.state())
+            values = (self._settings.node, self._incarnation, self._shard, *state)
             row = session.execute(_CLAIM, values).fetchone()
         except psycopg.errors.LockNotAvailable:
             raise StorageFailed(
                 f"shard {self._shard} is owned by node '{owner.node}', which waits for a standby of PostgreSQL to commit"
             ) from None
         if row is None:
-            now = self._owner()
-            raise StorageFailed(f"shard {self._shard} was claimed by node '{now.node}' at the same time")
+            raise self._claimed()
         session.execute("SET lock_timeout = 0")
         self.epoch = row[0]
         self._committed = owner.committed
@@ -196,6 +204,9 @@ class PostgresStore:
         self._marker.write(self._identity, self.epoch, self._committed)
         self.keeper = Keeper(self._settings, self._shard, self._statements.beat, self.epoch)
         return owner
+
+    def _claimed(self) -> ClaimLost:
+        return ClaimLost(f"shard {self._shard} was claimed by node '{self._owner().node}' at the same time")
 
     def _await_lapse(self, owner: Owner) -> Owner:
         """Wait until an owner has shown no sign of life for the lease, by this process' clock.
