@@ -51,12 +51,12 @@ SIZE = 200
 
 
 def session(directory: Path, jars: Iterable[Path] = ()) -> SparkSession:
-    """Return a session on two processors, with more jars."""
+    """Return a session on two processors with more jars."""
     from pyspark.sql import SparkSession
 
     os.environ["PYTHONPATH"] = str(ROOT / "src")
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    return (
+    found: SparkSession = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
@@ -67,6 +67,8 @@ def session(directory: Path, jars: Iterable[Path] = ()) -> SparkSession:
         .config("spark.log.level", "ERROR")
         .getOrCreate()
     )
+    pyspark_amqp.register(found)
+    return found
 
 
 def fill(broker: LeveretProcess, name: str, rows: int, bodies: list[bytes] | None = None) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from leveret.cluster.control import FrontControl, ShardControl
+from leveret.cluster.streams import Streams, open_control
 from leveret.config import VhostConfig
 from leveret.management import control_client
 from leveret.management.control_client import CallFailed
@@ -37,6 +38,9 @@ class FakeShard:
 
     def connections_of(self, user: str) -> int:
         return self.users[user]
+
+    async def open_control(self) -> Streams:
+        return await open_control(self.control)
 
 
 class FakeShards:

@@ -6,7 +6,7 @@ import asyncio
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -50,6 +50,8 @@ def make_services(vhosts: list[str], users: dict[str, DeclaredUser], settings: d
 
 class Shard:
     """A shard, as the front reaches it. `adopted` are the adoptions, `ended` the numbers of those that have ended."""
+
+    connect = None
 
     def __init__(self, server: Server) -> None:
         self.unavailable = ""
@@ -102,11 +104,15 @@ class Cluster:
         async def run() -> Result:
             return function()
 
-        return asyncio.run_coroutine_threadsafe(run(), self.loop).result(60)
+        return self.run(run())
+
+    def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
+        """Run a coroutine on the event loop."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(60)
 
     def start(self, tls: ssl.SSLContext | None) -> None:
         self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._start(tls), self.loop).result(60)
+        self.run(self._start(tls))
 
     async def _start(self, tls: ssl.SSLContext | None) -> None:
         for shard in self.shards.values():
@@ -115,7 +121,7 @@ class Cluster:
         _, self.port = await self.front.listen("127.0.0.1", 0, tls)
 
     def stop(self) -> None:
-        asyncio.run_coroutine_threadsafe(self._stop(), self.loop).result(60)
+        self.run(self._stop())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(60)
         self.loop.close()
@@ -140,7 +146,8 @@ class Cluster:
 class _Later:
     """A placement that is known later than the protocols need it."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience: float) -> None:
+        self.patience = patience
         self.shards: dict[str, Shard] = {}
 
     def shard_of(self, vhost: str) -> Shard | None:
@@ -165,6 +172,7 @@ def joined(
     amqp09: Amqp09Settings | None = None,
     amqp10: Amqp10Settings | None = None,
     handshake_timeout: float = 30.0,
+    patience: float = 0.0,
     prepare: Callable[[Services], None] = lambda services: None,
     **options: Any,
 ) -> Iterator[Cluster]:
@@ -176,11 +184,12 @@ def joined(
         amqp09: The settings of 0-9.
         amqp10: The settings of 1.0.
         handshake_timeout: Seconds for the handshake.
+        patience: Seconds for which clients wait for an unavailable shard.
         prepare: Called with the services of each process.
         options: More options of `Services`.
     """
     own = {"heartbeat": 0, **(settings or {})}
-    placement = _Later()
+    placement = _Later(patience)
     for number, vhost in enumerate(("/", "b")):
         services = make_services([vhost], users(), own, first_number=number + 1, number_step=2, **options)
         prepare(services)

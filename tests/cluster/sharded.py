@@ -73,9 +73,9 @@ class Sharded(LeveretProcess):
         os.kill(pid, signal.SIGKILL)
         return pid
 
-    def open(self, vhost: str) -> pika.BlockingConnection:
+    def open(self, vhost: str, user: str = "guest", password: str = "guest") -> pika.BlockingConnection:
         """Open a connection to a vhost."""
-        parameters = pika.URLParameters(self.url(vhost=vhost))
+        parameters = pika.URLParameters(self.url(user=user, password=password, vhost=vhost))
         parameters.socket_timeout = parameters.blocked_connection_timeout = CONNECT_TIMEOUT
         return pika.BlockingConnection(parameters)
 

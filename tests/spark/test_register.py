@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
 import pyspark_amqp
@@ -58,5 +60,18 @@ def test_a_local_session_runs_the_python_of_the_program(
     publish(connection, name, numbers(0, 3))
     monkeypatch.delenv("PYSPARK_PYTHON")
     pyspark_amqp.register(spark)
-    assert spark.sparkContext.pythonExec == sys.executable
     assert bodies(read(spark, broker.url(), stream=name)) == numbers(0, 3)
+    python, path = python_of_a_task(spark)
+    assert python == sys.executable
+    assert "pyspark.zip" not in path, "PySpark is compiled in each process"
+
+
+def python_of_a_task(spark: SparkSession) -> list[str]:
+    """Return the Python of a task, and its PYTHONPATH."""
+
+    def found(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"text": [sys.executable, os.environ["PYTHONPATH"]]})
+
+    rows = spark.range(0, 1, 1, 1).mapInArrow(found, "text string").collect()
+    return [row.text for row in rows]

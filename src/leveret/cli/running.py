@@ -54,6 +54,9 @@ class Running:
         shard: The number of the shard in log records; None if the process is not a shard.
     """
 
+    # The signals that stop the process.
+    _signals: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGINT)
+
     def __init__(self, config: Config, shard: int | None = None) -> None:
         self._config = config
         self._shard = shard
@@ -75,13 +78,17 @@ class Running:
         sys.setswitchinterval(config.broker.switch_interval)
         self._collector.tune()
         raise_file_limit()
+        self._prepare()
         with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(self._watchdog)) as runner:
             return runner.run(self._serve())
+
+    def _prepare(self) -> None:
+        """Prepare the start, before there is an event loop."""
 
     async def _serve(self) -> int:
         """Handle signals, and serve."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in self._signals:
             loop.add_signal_handler(number, self._stop, signal.Signals(number).name)
         loop.add_signal_handler(signal.SIGHUP, self._reload)
         return await self._serve_until_stopped()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import socket
 import sys
@@ -33,7 +34,7 @@ from leveret.cluster.link import (
     Stop,
     Suspended,
 )
-from leveret.cluster.parts import ShardPart
+from leveret.cluster.parts import FrontStopped, ShardPart
 from leveret.cluster.settings import ShardSettings
 from leveret.config import Config, ConfigError
 from leveret.management.control_socket import ControlServer
@@ -51,6 +52,8 @@ logger = logging.getLogger("leveret.serve")
 # Seconds between attempts to lock the data directory, which the process of an earlier front may still use.
 _LOCK_INTERVAL: Final = 0.05
 _REFUSED: Final = 1
+# The first descriptor beyond standard input, output and error.
+_FIRST_DESCRIPTOR: Final = 3
 
 
 class ShardServing(Running):
@@ -60,6 +63,8 @@ class ShardServing(Running):
         settings: The settings of the process.
         link: The link to the front.
     """
+
+    _signals = (signal.SIGTERM,)
 
     def __init__(self, settings: ShardSettings, link: Link) -> None:
         super().__init__(settings.config, settings.number)
@@ -94,6 +99,7 @@ class ShardServing(Running):
                     part=self._part,
                 )
             except DirectoryInUse:
+                self._part.check_front()
                 if time.monotonic() > deadline:
                     raise
             with contextlib.suppress(TimeoutError):
@@ -110,6 +116,7 @@ class ShardServing(Running):
 
     async def _start(self, composition: Composition, control: ControlServer) -> None:
         await composition.server.start()
+        await composition.part.started(composition.log, composition.broker)
         composition.start_tokens()
         await self._start_control(control)
 
@@ -123,8 +130,9 @@ class ShardServing(Running):
     def _reload(self) -> None:
         """Ignore SIGHUP: the front sends a changed configuration."""
 
-    def _reopening(self) -> None:
+    async def _finish(self, composition: Composition, control: ControlServer) -> None:
         self._link.send(Suspended())
+        await super()._finish(composition, control)
 
     # Messages of the front
 
@@ -185,16 +193,34 @@ class ShardServing(Running):
         self._composition.reload(config)
 
 
-def main() -> None:
-    """Serve a shard until the front ends it."""
-    settings, _ = read_settings(ShardSettings)
-    # The front sends a changed configuration.
+def serve_forked(settings: ShardSettings) -> int:
+    """Serve a shard in a process that was forked from the front. Returns the exit code."""
+    # The process has the descriptors of the front, too. It must not keep the other end of a link open. The objects of these
+    # descriptors stay referenced by the caller, so that they never close them again.
+    for name in os.listdir("/proc/self/fd"):
+        descriptor = int(name)
+        if descriptor >= _FIRST_DESCRIPTOR and descriptor != settings.descriptor:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+    return _serve(settings)
+
+
+def _serve(settings: ShardSettings) -> int:
+    # A signal for the whole process group, such as Ctrl-C in a terminal, is for the front.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     link = Link(socket.socket(fileno=settings.descriptor))
     try:
-        code = ShardServing(settings, link).run()
+        return ShardServing(settings, link).run()
+    except FrontStopped:
+        return 0
     except (ConfigError, TlsError, StorageFailed, StartFailed) as error:
         logger.error("%s", error)
         link.send(Refused(str(error)))
-        code = _REFUSED
-    sys.exit(code)
+        return _REFUSED
+
+
+def main() -> None:
+    """Serve a shard until the front ends it."""
+    settings, _ = read_settings(ShardSettings)
+    sys.exit(_serve(settings))

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import msgspec
 
 from leveret.broker.errors import BrokerError
+from leveret.cluster.node_handshake import LinkFailed
+from leveret.cluster.streams import CHUNK
 from leveret.management.operations.shards import READY
-from leveret.management.socket_path import short_path
 
 if TYPE_CHECKING:
     from leveret.cluster.shards import Shard
@@ -21,8 +22,6 @@ PART: Final = b'{"v":1,"part":'
 RESULT: Final = b'{"v":1,"result":'
 # Seconds without an answer after which a shard counts as one that does not answer. Clients wait for 60 seconds.
 TIMEOUT: Final = 50.0
-# Bytes that are read at a time, and that a shard may be ahead of the reader.
-_CHUNK: Final = 64 << 10
 # Maximum number of unused connections to a shard.
 _MAX_IDLE: Final = 16
 
@@ -93,7 +92,7 @@ class _Connection:
         unread, searched = self._unread, 0
         while (end := unread.find(b"\n", searched)) < 0:
             searched = len(unread)
-            chunk = await self._reader.read(_CHUNK)
+            chunk = await self._reader.read(CHUNK)
             if not chunk:
                 raise ConnectionError
             unread += chunk
@@ -139,7 +138,7 @@ class ShardCalls:
         connection: _Connection | None = None
         try:
             async with asyncio.timeout(timeout):
-                connection = self._take(shard) or await _connect(shard)
+                connection = self._take(shard) or _Connection(*await shard.open_control(), shard.pid)
                 await connection.send(request)
             while True:
                 async with asyncio.timeout(timeout):
@@ -149,6 +148,8 @@ class ShardCalls:
                 yield line
             self._keep(shard, connection)
             connection = None
+        except LinkFailed as error:
+            raise ShardUnavailable(f"shard {shard.number} does not answer: {error}") from None
         except TimeoutError:
             raise ShardUnavailable(f"shard {shard.number} does not answer") from None
         except OSError:
@@ -221,9 +222,3 @@ class ShardCalls:
             idle.append(connection)
         else:
             connection.close()
-
-
-async def _connect(shard: Shard) -> _Connection:
-    with short_path(shard.control) as name:
-        reader, writer = await asyncio.open_unix_connection(name, limit=_CHUNK)
-    return _Connection(reader, writer, shard.pid)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from leveret.cluster.node_handshake import LinkFailed
 from leveret.cluster.openings import Amqp0Opening, Amqp10Opening, Opening
-from leveret.cluster.relay import relay
+from leveret.cluster.relay import Relay
 from leveret.protocols.adoption import Adoption
 from leveret.protocols.amqp09.connection.connection import Connection as Connection09
 from leveret.protocols.amqp09.settings import Amqp09Settings
@@ -22,7 +24,13 @@ from leveret.protocols.services import Services
 from leveret.security.accounts import Account
 from leveret.server.transport import SocketPeer
 
+if TYPE_CHECKING:
+    from leveret.cluster.links import Route
+
 logger = logging.getLogger("leveret.connection")
+
+# Seconds between attempts to reach the shard of a client.
+PLACING_INTERVAL: Final = 0.05
 
 
 class Target(Protocol):
@@ -32,6 +40,10 @@ class Target(Protocol):
     def unavailable(self) -> str:
         """Why the shard takes no connections at the moment, for the client; "" if it does."""
 
+    @property
+    def connect(self) -> Callable[[Adoption], Coroutine[Any, Any, Route]] | None:
+        """Connects a client to the shard in another node. Raises `LinkFailed`. None if the shard is in this node."""
+
     def hand_over(self, sock: socket.socket, adoption: Adoption) -> None:
         """Send the socket and the adoption to the shard, and close the socket here. Must not raise.
 
@@ -40,7 +52,13 @@ class Target(Protocol):
 
 
 class Placement(Protocol):
-    """The shards of the vhosts."""
+    """The shards of the vhosts.
+
+    Attributes:
+        patience: Seconds for which a client waits for its shard, which may be about to start in any node.
+    """
+
+    patience: float
 
     def shard_of(self, vhost: str) -> Target | None:
         """Return the shard of a vhost; None if the vhost does not exist."""
@@ -63,7 +81,7 @@ class FrontSession(Peer):
     is the socket.
     """
 
-    __slots__ = ("_held", "_opening", "_paused", "_placement", "_proceeding", "_protocol", "_socket", "_vhosts")
+    __slots__ = ("_held", "_opening", "_paused", "_placement", "_placing", "_proceeding", "_protocol", "_socket", "_vhosts")
 
     def __init__(self, protocol: int, peer: SocketPeer, placement: Placement) -> None:
         self._socket = peer
@@ -75,6 +93,9 @@ class FrontSession(Peer):
         self._held = b""
         self._paused = False
         self._proceeding = False
+        self.subject = peer.subject
+        # The task that waits for the client's shard.
+        self._placing: asyncio.Task[None] | None = None
         self.name = peer.name
         self.host = peer.host
         self.local = peer.local
@@ -95,7 +116,7 @@ class FrontSession(Peer):
     def _proceed(self) -> None:
         """Pass input to the session up to the client's open, unless the session wants none at the moment."""
         self._proceeding = False
-        while self._held and not self._paused:
+        while self._held and not self._paused and self._placing is None:
             opening = self._opening
             if opening is None:
                 return
@@ -123,22 +144,69 @@ class FrontSession(Peer):
         account = opening.account()
         if vhost is None or target is None or account is None:
             return False
-        if target.unavailable:
-            if account.may_open(vhost):
-                opening.refuse(target.unavailable)
+        if target.unavailable and not account.may_open(vhost):
+            return False
+        if target.unavailable and not self._placement.patience:
+            opening.refuse(target.unavailable)
             return False
         opening.session.flush()
         self._socket.pause_reading()
-        if self.tls:
-            self._relay(self._adoption(opening, account), target)
-        elif not self._socket.is_writable():
-            self._socket.await_drain()
+        if target.unavailable or target.connect is not None:
+            self._placing = asyncio.get_running_loop().create_task(self._reach(opening, vhost, account))
         else:
-            self._give_away(self._adoption(opening, account), target)
+            self._hand_over(opening, account, target)
         return True
 
+    async def _reach(self, opening: Opening, vhost: str, account: Account) -> None:
+        """Wait until the client can be passed on to its shard, or refuse it after a while."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._placement.patience
+        while not opening.session.closing:
+            if self._socket.hung_up():  # nothing is read that would show it
+                self._socket.abort()
+                return
+            target = self._placement.shard_of(vhost)
+            if target is None:
+                break
+            reason = target.unavailable
+            if not reason and target.connect is not None:
+                try:
+                    route = await target.connect(self._adoption(opening, account))
+                except LinkFailed as error:
+                    reason = str(error)
+                else:
+                    self._held = b""
+                    self._placing = None
+                    route.relay(self._socket, self._protocol)
+                    self.connection_lost()
+                    return
+            elif not reason:
+                self._placing = None
+                self._hand_over(opening, account, target)
+                return
+            if loop.time() > deadline:
+                opening.refuse(reason)
+                break
+            await asyncio.sleep(PLACING_INTERVAL)
+        self._placing = None
+        if not self._paused:
+            self._socket.resume_reading()
+        self._proceed()
+
+    def _hand_over(self, opening: Opening, account: Account, target: Target) -> None:
+        """Hand the client over to a shard in this node, as soon as all output is written."""
+        if not self.tls and not self._socket.is_writable():
+            self._socket.await_drain()
+            return
+        adoption = self._adoption(opening, account)
+        self._held = b""
+        if self.tls:
+            self._relay(adoption, target)
+        else:
+            self._give_away(adoption, target)
+
     def _adoption(self, opening: Opening, account: Account) -> Adoption:
-        adoption = Adoption(
+        return Adoption(
             protocol=self._protocol,
             connection=opening.session.number,
             peer=self._socket.facts(),
@@ -146,8 +214,6 @@ class FrontSession(Peer):
             account=account.export(),
             client=opening.client(),
         )
-        self._held = b""
-        return adoption
 
     def _give_away(self, adoption: Adoption, target: Target) -> None:
         try:
@@ -165,7 +231,7 @@ class FrontSession(Peer):
             logger.error("%s: cannot hand over the connection to its shard: %s", self.subject, error)
             self._socket.abort()
             return
-        relay(self._socket, self._protocol, near)
+        Relay(self._socket, self._protocol, near)
         self.connection_lost()
         target.hand_over(far, adoption)
 
@@ -176,11 +242,17 @@ class FrontSession(Peer):
     def resume_writing(self) -> None:
         if self._opening is not None:
             self._opening.session.resume_writing()
+            if not self._paused:
+                # Reading was paused for the hand-over, which the shard may not accept any more.
+                self._socket.resume_reading()
             self._proceed_soon()
 
     def connection_lost(self) -> None:
         opening = self._opening
         self._opening = None
+        if self._placing is not None:
+            self._placing.cancel()
+            self._placing = None
         if opening is not None:
             opening.session.connection_lost()
 

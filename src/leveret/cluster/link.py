@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import select
 import socket
 from collections import deque
 from collections.abc import Callable
@@ -26,7 +27,7 @@ _PACKET_SIZE: Final = 160 << 10
 _MORE: Final = b"\x01"
 _LAST: Final = b"\x00"
 # Packets and bytes that wait for a peer that does not read, above which the link takes no more sockets.
-MAX_WAITING: Final = 256
+MAX_WAITING: Final = 4096
 MAX_WAITING_BYTES: Final = 4 << 20
 # Packets that are received in one turn.
 _MAX_RECEIVED: Final = 64
@@ -169,6 +170,10 @@ class Link:
         self._waiting_bytes = 0
 
     # Blocking use, before the event loop serves the link
+
+    def is_readable(self) -> bool:
+        """Return whether the peer has sent something, or closed the link."""
+        return bool(select.select([self._socket], [], [], 0)[0])
 
     def receive_first(self) -> Message:
         """Wait for the next message and return it. Raises `EOFError` if the peer has closed the link."""

@@ -1,7 +1,7 @@
-"""Relays between clients whose TLS ends at the front and their shards.
+"""Relays between clients and their shards: clients whose TLS ends at the front, and those of shards in other nodes.
 
-A relay has one end of a socket pair; the shard has adopted the other one. Input of the client passes as it is. Output of
-the shard passes in complete frames only, so that the client of a shard that dies can still be sent a close.
+A relay has one end of a socket pair or connection; the shard has adopted the other one. Input of the client passes as it
+is. Output of the shard passes in complete frames only, so that the client of a shard that dies can still be sent a close.
 """
 
 from __future__ import annotations
@@ -95,13 +95,15 @@ class Frames(ABC):
         size = len(data)
         size_at, header_size, overhead = self._size_at, self._header_size, self._overhead
         self._needed = header_size
-        while size - pos >= header_size:
-            length = max(_U32(data, pos + size_at)[0] + overhead, header_size)
-            if length > size - pos:
-                self._needed = length
+        stop = size - header_size
+        while pos <= stop:
+            length = _U32(data, pos + size_at)[0] + overhead
+            end = pos + (length if length > header_size else header_size)
+            if end > size:
+                self._needed = end - pos
                 break
             last = pos
-            pos += length
+            pos = end
         if pos:
             self.head = data[last : min(last + HEAD_SIZE, pos)]
         if pos == size:
@@ -110,7 +112,7 @@ class Frames(ABC):
         return data[:pos]
 
     @abstractmethod
-    def close(self) -> bytes:
+    def close(self, reason: str) -> bytes:
         """Return the frames that close the connection after the last complete frame; empty if that has closed it."""
 
     @abstractmethod
@@ -124,7 +126,7 @@ class Amqp0Frames(Frames):
     def __init__(self) -> None:
         super().__init__(3, FRAME_HEADER_SIZE, FRAME_OVERHEAD)
 
-    def close(self) -> bytes:
+    def close(self, reason: str) -> bytes:
         if len(self.head) >= _METHOD.size:
             type, _, _, class_id, method_id = _METHOD.unpack_from(self.head)
             # In the numbered frames of Qpid's clients of 2007, a close would need the next number.
@@ -132,7 +134,7 @@ class Amqp0Frames(Frames):
                 return b""
         payload = encode_arguments(
             AMQP091.by_name["connection.close"],
-            {"reply_code": CONNECTION_FORCED, "reply_text": reply_text(CONNECTION_FORCED, REASON)},
+            {"reply_code": CONNECTION_FORCED, "reply_text": reply_text(CONNECTION_FORCED, reason)},
             RABBITMQ,
         )
         return struct.pack(">BHI", FRAME_METHOD, 0, len(payload)) + payload + bytes((FRAME_END,))
@@ -147,13 +149,13 @@ class Amqp10Frames(Frames):
     def __init__(self) -> None:
         super().__init__(0, HEADER_SIZE, 0)
 
-    def close(self) -> bytes:
+    def close(self, reason: str) -> bytes:
         output = Output()
         if not self.head:
             output.send(Open("leveret", properties={ESTABLISHMENT_FAILED: True}))
         elif self.head.startswith(_CLOSE, HEADER_SIZE):
             return b""
-        output.send(Close(make_error(constants.CONNECTION_FORCED, REASON)))
+        output.send(Close(make_error(constants.CONNECTION_FORCED, reason)))
         return output.to_send()
 
     def is_reply(self, data: bytes) -> bool:
@@ -161,11 +163,18 @@ class Amqp10Frames(Frames):
 
 
 class Relay:
-    """Receiver of a client's socket, which passes the input to a shard by a `ShardEnd`, and the output back."""
+    """Receiver of a client's socket, which passes the input to a shard by a `ShardEnd`, and the output back.
 
-    def __init__(self, client: SocketPeer, frames: Frames, near: socket.socket) -> None:
+    Args:
+        client: The client's socket, of which nothing is read at the moment.
+        protocol: The protocol, a result of `detect`.
+        near: The other end of the socket that the shard adopts. The relay closes it.
+    """
+
+    def __init__(self, client: SocketPeer, protocol: int, near: socket.socket) -> None:
         self.client = client
-        self.frames = frames
+        self.frames: Frames = Amqp0Frames() if protocol in (V0_9_1, V0_9) else Amqp10Frames()
+        self._reason = REASON
         # None before the event loop has taken the socket, and after its end.
         self._shard: asyncio.Transport | None = None
         self._ended = False
@@ -175,6 +184,8 @@ class Relay:
         connecting.add_done_callback(self._connected)
         # The event loop does not keep tasks.
         self._connecting: Connecting | None = connecting
+        client.pass_to(self)
+        client.opened()
 
     # The client
 
@@ -210,8 +221,8 @@ class Relay:
 
     def shard_connected(self, transport: asyncio.Transport) -> None:
         """Begin to relay."""
-        if self._lost:
-            transport.close()
+        if self._lost or self._ended:
+            transport.abort()
             return
         self._shard = transport
         self.client.resume_reading()
@@ -222,14 +233,22 @@ class Relay:
         if self._lost or self._ended:
             return
         self._ended = True
-        close = self.frames.close()
+        close = self.frames.close(self._reason)
         if not close:
             self.client.close()
             return
-        logger.warning("%s: connection closed: %s", self.client.subject, REASON)
+        logger.warning("%s: connection closed: %s", self.client.subject, self._reason)
         self.client.resume_reading()
         self.client.write(close)
         self.client.call_later(CLOSE_TIMEOUT, self.client.close)
+
+    def cut(self, reason: str) -> None:
+        """End the relay, and close the client's connection for this reason."""
+        shard = self._shard
+        self._reason = reason
+        self.shard_lost()
+        if shard is not None:
+            shard.abort()
 
 
 class ShardEnd(asyncio.BufferedProtocol):
@@ -265,16 +284,3 @@ class ShardEnd(asyncio.BufferedProtocol):
         self._relay.shard_lost()
         break_cycle(self._transport)
         self._transport = None
-
-
-def relay(client: SocketPeer, protocol: int, near: socket.socket) -> None:
-    """Relay between a client and a shard from now on.
-
-    Args:
-        client: The client's socket, of which nothing is read at the moment.
-        protocol: The protocol, a result of `detect`.
-        near: The other end of the socket that the shard adopts. The relay closes it.
-    """
-    frames = Amqp0Frames() if protocol in (V0_9_1, V0_9) else Amqp10Frames()
-    client.pass_to(Relay(client, frames, near))
-    client.opened()

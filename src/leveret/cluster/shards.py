@@ -7,6 +7,7 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final
 
 from leveret.broker.errors import StorageFailed
@@ -33,11 +34,13 @@ from leveret.cluster.link import (
     make_pair,
 )
 from leveret.cluster.settings import ShardSettings, shard_config
+from leveret.cluster.streams import Streams, open_control
 from leveret.config import Config
 from leveret.management.audit.log import AuditLog
 from leveret.management.operations.shards import READY
 from leveret.node.child_process import ChildProcess
 from leveret.node.errors import StartFailed
+from leveret.node.forked import ForkedProcess, fork
 from leveret.node.part import Record
 from leveret.protocols.adoption import Adoption
 from leveret.storage.salvage import Salvage
@@ -66,7 +69,10 @@ class Shard:
         shared: The shared records in its log, if they were asked for.
         refusal: Why its process could not start; "" if it could.
         applied: The number of the last change of shared records that it has applied.
+        connect: None, because it is in this node.
     """
+
+    connect = None
 
     def __init__(self, shards: Shards, number: int, settings: Callable[[int, int], ShardSettings], timeout: float) -> None:
         self._shards = shards
@@ -84,6 +90,8 @@ class Shard:
         self._link: Link | None = None
         # The end of the link for the process that is being started.
         self._remote: socket.socket | None = None
+        # The first process, until it is watched.
+        self._forked: ForkedProcess | None = None
         # The user of each connection, and the number of connections of each user.
         self._users: dict[int, str] = {}
         self._connections: Counter[str] = Counter()
@@ -117,7 +125,7 @@ class Shard:
 
     def hand_over(self, sock: socket.socket, adoption: Adoption) -> None:
         """Give the shard a connection. Closes the socket here."""
-        user = "" if adoption.account is None else adoption.account.name
+        user = adoption.account.name
         others = [other for other in self._shards.all if other is not self]
         adoption.elsewhere = sum(other.connections for other in others)
         adoption.elsewhere_of_user = sum(other.connections_of(user) for other in others)
@@ -128,15 +136,28 @@ class Shard:
         self._connections[user] += 1
         self._link.send(Adopt(adoption), sock)
 
+    async def open_control(self) -> Streams:
+        """Connect to its control socket. Raises `OSError`."""
+        return await open_control(self.control)
+
     # The process
 
+    def fork(self, serve: Callable[[ShardSettings], int]) -> None:
+        """Fork the first process, which calls `serve`. There must not be an event loop yet."""
+        settings = self._make_settings()
+        self._forked = fork(partial(serve, settings))
+        self._started(self._forked.pid)
+
     def start(self) -> None:
-        """Start the process, and start it again whenever it ends."""
-        self._process.start(self._make_settings, self._descriptors)
+        """Start the process unless it runs, and start it again whenever it ends."""
+        if self._forked is not None:
+            self._serve_link()
+        self._process.start(self._next_settings, self._descriptors, self._forked)
+        self._forked = None
 
     async def stop(self, reason: str) -> None:
         """Have the process close its clients for this reason, and end it."""
-        self.state = STOPPED
+        self._set_state(STOPPED)
         if self._link is not None:
             self._link.send(Stop(reason))
         await self._process.stop()
@@ -147,10 +168,18 @@ class Shard:
         """Return the settings of a new process, for which a new link is made."""
         end, self._remote = make_pair()
         self._link = Link(end)
-        self._link.start(self._received, self._close_link, self._send_changes)
         self._has_begun = False
         self.refusal = ""
         return self._settings(self.number, self._remote.fileno())
+
+    def _next_settings(self) -> ShardSettings:
+        settings = self._make_settings()
+        self._serve_link()
+        return settings
+
+    def _serve_link(self) -> None:
+        assert self._link is not None
+        self._link.start(self._received, self._close_link, self._send_changes)
 
     def _descriptors(self) -> list[int]:
         assert self._remote is not None
@@ -162,13 +191,15 @@ class Shard:
         self._remote.close()
         self._shards.changed()
 
-    def _ended(self, code: int) -> None:
+    def _ended(self, reason: str) -> None:
         """Handle the unexpected end of the process, which is started again."""
         self._close_link()
+        if self._remote is not None:
+            self._remote.close()
         self.pid = 0
-        self.refusal = self.refusal or f"its process ended with code {code}"
-        self.state = RESTARTING
+        self.refusal = self.refusal or f"its process {reason}"
         self.restarts += 1
+        self._set_state(RESTARTING)
         self._shards.changed()
 
     def _close_link(self) -> None:
@@ -186,7 +217,13 @@ class Shard:
     def _suspend(self) -> None:
         self.is_open = False
         if self.state == READY:
-            self.state = RESTARTING
+            self._set_state(RESTARTING)
+
+    def _set_state(self, state: str) -> None:
+        if state != self.state:
+            self.state = state
+            if self._shards.state_changed is not None:
+                self._shards.state_changed()
 
     # Messages to the process
 
@@ -229,7 +266,7 @@ class Shard:
                 self.vhosts = dict.fromkeys(message.vhosts)
                 self._shards.opened(self)
             case Ready():
-                self.state = READY
+                self._set_state(READY)
                 self.applied = max(self.applied, self._begun_with)
                 self._shards.ready()
             case Suspended():
@@ -288,7 +325,11 @@ class Shards:
         change_number: The number of the last change of shared records.
         audit: The audit log.
         vhost_removed: Called with the name of each vhost that a shard has removed.
+        state_changed: Called when the state of a shard has changed.
+        patience: Seconds for which a client waits for a shard that is restarting.
     """
+
+    patience = 0.0
 
     def __init__(
         self, config: Config, config_name: str, salvage: Salvage, *, asks_shared: bool, stop_timeout: float
@@ -301,6 +342,7 @@ class Shards:
         self.change_number = 0
         self.audit = AuditLog()
         self.vhost_removed: Callable[[str], None] | None = None
+        self.state_changed: Callable[[], None] | None = None
         self._has_begun = False
         self._changed = asyncio.Event()
         self.all = [Shard(self, number, self._settings, stop_timeout) for number in range(config.cluster.shards)]
@@ -343,10 +385,18 @@ class Shards:
 
     # Start and stop
 
-    async def start(self) -> None:
-        """Start all shards, and wait until their logs are open. Raises `StartFailed`."""
+    def fork(self, serve: Callable[[ShardSettings], int]) -> None:
+        """Fork the first process of each shard, which calls `serve`. There must not be an event loop yet."""
+        for shard in self.all:
+            shard.fork(serve)
+
+    def start(self) -> None:
+        """Start all shards that do not run yet, without waiting for them."""
         for shard in self.all:
             shard.start()
+
+    async def opened_all(self) -> None:
+        """Wait until the logs of all shards are open. Raises `StartFailed`."""
         await self._started(lambda: all(shard.is_open for shard in self.all))
         self._check_vhosts()
 
@@ -421,6 +471,15 @@ class Shards:
         for shard in self.all:
             shard.reload(config)
         self.ready()
+
+    def replace(self, records: Iterable[Record]) -> None:
+        """Replace all shared records, when the front has opened its log."""
+        new = {(kind, key): value for kind, key, value in records if value is not None}
+        for known in self.records.keys() - new.keys():
+            self.put(*known, None)
+        for (kind, key), value in new.items():
+            if self.records.get((kind, key)) != value:
+                self.put(kind, key, value)
 
     def put(self, kind: str, key: str, value: bytes | None) -> None:
         """Pass a change of a shared record on to the shards."""

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from leveret._isolation import python_command
+from leveret.node.forked import ForkedProcess
 
 log = logging.getLogger("leveret.serve")
 
@@ -30,7 +31,7 @@ class ChildProcess:
         name: The name of the process in the log.
         module: The module to run.
         started: Called with the id of each started process.
-        ended: Called with the exit code when a process has ended unexpectedly.
+        ended: Called with the reason when a process has ended unexpectedly, or cannot be started.
         stop_timeout: Seconds for a process to end, before it is killed.
     """
 
@@ -40,7 +41,7 @@ class ChildProcess:
         module: str,
         *,
         started: Callable[[int], None] | None = None,
-        ended: Callable[[int], None] | None = None,
+        ended: Callable[[str], None] | None = None,
         stop_timeout: float = STOP_TIMEOUT,
     ) -> None:
         self._name = name
@@ -50,15 +51,21 @@ class ChildProcess:
         self._stop_timeout = stop_timeout
         self._task: asyncio.Task[None] | None = None
 
-    def start(self, settings: Callable[[], msgspec.Struct], descriptors: Callable[[], Sequence[int]] = tuple) -> None:
+    def start(
+        self,
+        settings: Callable[[], msgspec.Struct],
+        descriptors: Callable[[], Sequence[int]] = tuple,
+        forked: ForkedProcess | None = None,
+    ) -> None:
         """Start the process unless it runs, without waiting for it.
 
         Args:
             settings: Returns the settings of the process; called again for each restart.
             descriptors: Returns the file descriptors that the process inherits; called after `settings`.
+            forked: The first process, if it runs already.
         """
         if self._task is None:
-            self._task = asyncio.create_task(self._keep_running(settings, descriptors))
+            self._task = asyncio.create_task(self._keep_running(settings, descriptors, forked))
 
     async def stop(self) -> None:
         """End the process."""
@@ -68,16 +75,26 @@ class ChildProcess:
                 await self._task
             self._task = None
 
-    async def _keep_running(self, settings: Callable[[], msgspec.Struct], descriptors: Callable[[], Sequence[int]]) -> None:
+    async def _keep_running(
+        self,
+        settings: Callable[[], msgspec.Struct],
+        descriptors: Callable[[], Sequence[int]],
+        forked: ForkedProcess | None,
+    ) -> None:
         delay = _MIN_DELAY
         while True:
             began = time.monotonic()
-            code = await self._run(settings, descriptors)
+            try:
+                code = await (self._run(settings, descriptors) if forked is None else self._wait(forked))
+                outcome = f"ended with code {code}"
+            except OSError as error:  # such as too few descriptors or processes
+                outcome = f"cannot be started: {error.strerror}"
+            forked = None
             if time.monotonic() - began > _STABLE:
                 delay = _MIN_DELAY
             if self._ended is not None:
-                self._ended(code)
-            log.error("the %s ended with code %d; restarting it in %g seconds", self._name, code, delay)
+                self._ended(outcome)
+            log.error("the %s %s; restarting it in %g seconds", self._name, outcome, delay)
             await asyncio.sleep(delay)
             delay = min(delay * 2, _MAX_DELAY)
 
@@ -97,10 +114,17 @@ class ChildProcess:
             return await process.wait()
         finally:
             process.stdin.close()
-            if process.returncode is None:
-                await self._end(process)
+            await self._end(process)
 
-    async def _end(self, process: asyncio.subprocess.Process) -> None:
+    async def _wait(self, forked: ForkedProcess) -> int:
+        """Wait for a process that runs already and return its exit code. A cancelled wait ends it."""
+        try:
+            return await forked.wait()
+        finally:
+            await self._end(forked)
+
+    async def _end(self, process: asyncio.subprocess.Process | ForkedProcess) -> None:
+        """Wait until the process has ended; kill it after a while."""
         try:
             async with asyncio.timeout(self._stop_timeout):
                 await process.wait()

@@ -7,7 +7,6 @@ activated otherwise ends with Spark's own error, which does not name the cause.
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Iterator
@@ -15,13 +14,13 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.spark.data_source import FilteringDataSource
 from leveret.spark.errors import SparkError
+from leveret.spark.python_launcher import PYTHON_VARIABLE, select_python
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-PYTHON_VARIABLE: Final = "PYSPARK_PYTHON"
 # Without this setting, Spark does not tell data sources in Python what a query filters by.
 PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 # The last line of a Python trace, as Spark quotes it.
@@ -37,7 +36,8 @@ def register(spark: SparkSession) -> None:
     """Register the data source `amqp` in a session, and check that the driver and the workers can import it.
 
     Enables filter pushdown to data sources in Python (`spark.sql.python.filterPushdown.enabled`), which batch reads use.
-    With a local master, Spark runs the Python of this process from then on, unless PYSPARK_PYTHON is set.
+    With a local master, Spark runs the Python of this process from then on, unless PYSPARK_PYTHON names another one, and
+    its Python processes start faster if pip installed PySpark.
 
     Args:
         spark: The session, also one of Spark Connect.
@@ -47,8 +47,8 @@ def register(spark: SparkSession) -> None:
     """
     context: SparkContext | None = getattr(spark, "sparkContext", None)
     local = context is not None and context._jsc.sc().isLocal()
-    if context is not None and local and PYTHON_VARIABLE not in os.environ:
-        context.pythonExec = sys.executable
+    if context is not None and local:
+        select_python(context)
     python = "that of its server" if context is None else repr(context.pythonExec)
     spark.conf.set(PUSHDOWN, "true")
     spark.dataSource.register(FilteringDataSource)

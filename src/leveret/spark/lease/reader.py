@@ -23,6 +23,7 @@ from leveret.spark.errors import OffsetError, OptionError, RequestRefused
 from leveret.spark.lease.fetch import LeaseSlice, read_slice
 from leveret.spark.options import Settings
 from leveret.spark.read_limits import read_limit
+from leveret.spark.task_input import InTask
 
 logger = logging.getLogger("leveret.spark")
 
@@ -93,7 +94,7 @@ class LeasePartition(InputPartition):
         return f"LeasePartition({part.queue}/{part.lease} batch {part.batch}[{part.first}:{part.first + part.count}])"
 
 
-class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class LeaseReader(InTask, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """`readStream` of a classic or quorum queue.
 
     Spark keeps one instance per query in a separate process, which acquires the lease on first use; instances in tasks only

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import leveret
 from leveret.spark.pipeline.errors import PipelineError
+from leveret.spark.python_launcher import select_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -79,6 +80,8 @@ def make_session(
         raise PipelineError(
             f"Spark does not start with master {master!r}: {reason} (it needs Java 17, set JAVA_HOME)"
         ) from None
+    if local:
+        select_python(session.sparkContext)
     register(session)
     return session
 

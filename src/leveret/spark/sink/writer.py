@@ -15,6 +15,7 @@ from leveret.spark.options import Settings
 from leveret.spark.sink.plan import DEAD_LETTER, EXACTLY_ONCE, SinkPlan, plan_sink
 from leveret.spark.sink.schema import check_schema
 from leveret.spark.sink.task import Counts, Written, resolve_guarantee, write_task
+from leveret.spark.task_input import InTask
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,7 +62,7 @@ def batch_writer(settings: Settings, schema: StructType, overwrite: bool) -> Amq
         control.close()
 
 
-class AmqpBatchWriter(DataSourceArrowWriter):
+class AmqpBatchWriter(InTask, DataSourceArrowWriter):
     """A batch write, possibly inside `foreachBatch`."""
 
     def __init__(self, plan: SinkPlan) -> None:
@@ -80,7 +81,7 @@ class AmqpBatchWriter(DataSourceArrowWriter):
         abort(self.plan, messages)
 
 
-class AmqpStreamWriter(DataSourceStreamArrowWriter):
+class AmqpStreamWriter(InTask, DataSourceStreamArrowWriter):
     """The micro-batches of a `writeStream`."""
 
     def __init__(self, plan: SinkPlan) -> None:

@@ -21,6 +21,7 @@ from leveret.spark.source.reading import reading_of
 from leveret.spark.source.start_offsets import check_names, ending_offset, starting_offset
 from leveret.spark.source.target import Target, streams_of
 from leveret.spark.source.topology import StreamInfo, describe
+from leveret.spark.task_input import InTask
 
 _TRIGGER_OPTIONS: Final = ("maxMessagesPerTrigger", "maxBytesPerTrigger", "minMessagesPerTrigger", "maxTriggerDelay")
 
@@ -78,7 +79,7 @@ def pin_segments(part: Slice, control: ControlClient, file_pin: FilePin) -> Slic
     return replace(part, segments=pin(control, file_pin, PinnedRange(part.stream, part.first, part.stop - 1)))
 
 
-class StreamBatchReader(DataSourceReader):
+class StreamBatchReader(InTask, DataSourceReader):
     """`read` of a stream, a super stream, several of them, or streams by pattern.
 
     The range is determined when Spark plans the query, unless `ranges` are given.

@@ -17,12 +17,13 @@ from leveret.spark.errors import ReadFailed
 from leveret.spark.options import Settings
 from leveret.spark.source.reading import reading_of
 from leveret.spark.source.slice_reader import BatchBuilder
+from leveret.spark.task_input import InTask
 
 # Seconds to wait for the next record batch.
 COPY_TIMEOUT = 60.0
 
 
-class BrowseReader(DataSourceReader):
+class BrowseReader(InTask, DataSourceReader):
     """`read` of a classic queue, in one task."""
 
     def __init__(self, settings: Settings, queue: str) -> None:

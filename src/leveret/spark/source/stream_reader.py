@@ -25,11 +25,12 @@ from leveret.spark.source.reading import reading_of
 from leveret.spark.source.start_offsets import check_names, starting_offset
 from leveret.spark.source.target import Member, Target, streams_of
 from leveret.spark.source.topology import StreamInfo, check_same, describe
+from leveret.spark.task_input import InTask
 
 logger = logging.getLogger("leveret.spark")
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(InTask, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """`readStream` of a stream, a super stream, several of them, or streams by pattern.
 
     Spark keeps one instance per query in a separate process, and pickles others into tasks, which only use `read`.

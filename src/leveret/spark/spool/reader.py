@@ -28,6 +28,7 @@ from leveret.spark.schema import Projection
 from leveret.spark.spool.consumer import SpoolConsumer
 from leveret.spark.spool.directory import Spool, SpoolFile
 from leveret.spark.spool.stream_consumer import StreamConsumer
+from leveret.spark.task_input import InTask
 
 logger = logging.getLogger("leveret.spark")
 
@@ -62,7 +63,7 @@ class SpoolPartition(InputPartition):
         self.stop = stop
 
 
-class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class SpoolReader(InTask, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """`readStream` in mode spool.
 
     The instance that Spark keeps for the query opens the spool, and consumes when it is asked for the latest offset; the
