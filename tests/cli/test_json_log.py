@@ -73,7 +73,7 @@ def test_a_refused_login_has_no_vhost(process: LeveretProcess) -> None:
         credentials = pika.credentials.PlainCredentials("guest", "wrong")
         pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", process.port, credentials=credentials))
     event = wait_for(process, "login refused")
-    assert event["connection"] > 0 and event["peer"].startswith("127.0.0.1:") and "vhost" not in event
+    assert event["connection"] != 0 and event["peer"].startswith("127.0.0.1:") and "vhost" not in event
 
 
 def test_input_that_is_no_protocol(process: LeveretProcess) -> None:

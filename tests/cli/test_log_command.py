@@ -17,7 +17,7 @@ def test_past_records(broker: LeveretProcess, commands: Commands) -> None:
     for number in range(3):
         close_channel(broker, f"missing-{number}")
     (line,) = wait_until(lambda: commands.ok("log", "--text", "Missing-2").splitlines())
-    assert re.match(r"20\d\d-\d\d-\d\dT[\d:.]+Z info    leveret\.connection: 127\.0\.0\.1:", line)
+    assert re.match(r"20\d\d-\d\d-\d\dT[\d:.]+Z info    leveret\.connection: (shard 0: )?127\.0\.0\.1:", line)
     assert line in broker.log()
     assert "ready in" in commands.ok("log", "--logger", "leveret.serve")
     found = commands.json("log", "--text", "missing", "--count", "2")

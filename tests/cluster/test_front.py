@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import socket
 import struct
 import time
@@ -70,7 +72,7 @@ def test_single_bytes_of_1_0() -> None:
 
 
 def test_a_megabyte_behind_the_open() -> None:
-    """What the front has read of it comes with the adoption, the rest is still in the socket."""
+    """The adoption has what the front has read of it; the rest is still in the socket."""
     bodies = [bytes((number % 256,)) * 1000 for number in range(1000)]
     with joined() as cluster, amqp091.Peer("127.0.0.1", cluster.port) as peer:
         tuned(peer)
@@ -194,9 +196,13 @@ def test_only_clients_in_the_handshake_count_as_unauthenticated() -> None:
             peer.close()
 
 
-def test_a_client_that_does_not_read() -> None:
-    """It is handed over when it has read the output of the handshake, of which nothing is lost."""
-    properties = {"filling": "x" * (8 << 20)}
+@pytest.mark.parametrize("available", [True, False])
+def test_a_client_that_does_not_read(available: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """It is handed over when it has read the output of the handshake, of which nothing is lost.
+
+    If its shard is not available then, its reply to the close is read.
+    """
+    properties = {"filling": "x" * (5 << 20)}
     options: dict[str, Any] = {"server_properties": properties, "settings": {"frame_max": 16 << 20}}
     with joined(**options) as cluster, amqp091.Peer("127.0.0.1", cluster.port, receive_buffer=4096) as peer:
         peer.send_bytes(HEADER_AMQP091)
@@ -207,11 +213,17 @@ def test_a_client_that_does_not_read() -> None:
         # The front has read the open when it does not read any more.
         wait_until(lambda: cluster.call(lambda: all(is_drained_later(one) for one in cluster.front.accepted)))
         assert not cluster.shards["b"].adopted
+        if not available:
+            cluster.shards["b"].unavailable = "shard 1 is restarting"
         start = peer.expect(0, Connection.Start)
         assert start.server_properties["filling"] == properties["filling"]
         peer.expect(0, Connection.Tune)
-        peer.expect(0, Connection.OpenOk)
-        assert len(cluster.shards["b"].adopted) == 1
+        if available:
+            peer.expect(0, Connection.OpenOk)
+        else:
+            peer.expect_connection_close(320)
+            assert "without connection.close-ok" not in caplog.text
+        assert len(cluster.shards["b"].adopted) == available
 
 
 def is_drained_later(protocol: Any) -> bool:
@@ -221,7 +233,7 @@ def is_drained_later(protocol: Any) -> bool:
 
 @pytest.mark.parametrize("kind", ["0-9-1", "0-9", "1.0"])
 def test_a_shard_that_is_down(kind: str) -> None:
-    """Its clients are told why; those without permissions learn nothing."""
+    """Its clients get the reason; those without permissions learn nothing."""
     with joined() as cluster:
         shard = cluster.shards["b"]
         shard.unavailable = "shard 1 is restarting"
@@ -255,6 +267,21 @@ def test_a_shard_that_is_down(kind: str) -> None:
                 assert shard.unavailable in peer.expect_connection_close(320).reply_text
         cluster.wait_empty()
         assert not shard.adopted
+
+
+def test_no_file_descriptor_for_the_hand_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_descriptor(_: int) -> int:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    with joined() as cluster:
+        with amqp091.Peer("127.0.0.1", cluster.port) as peer:
+            tuned(peer)
+            cluster.call(lambda: monkeypatch.setattr(os, "dup", no_descriptor))
+            peer.send_bytes(opening())
+            peer.expect_eof()
+            cluster.call(monkeypatch.undo)
+        cluster.wait_empty()
+        assert not cluster.shards["b"].adopted
 
 
 def test_redirects_of_0_9() -> None:

@@ -29,6 +29,8 @@ from leveret.management.operations.table import OPERATIONS
 from leveret.management.recent_log import RecentLog
 from leveret.management.telemetry.points import Point
 from leveret.node.http_endpoint import HttpEndpoint
+from leveret.security.oauth.account import TokenAccount
+from leveret.security.oauth.scopes import Scopes
 from tests.cluster.harness import Cluster, FakeShard
 from tests.management.harness import Harness
 from tests.support.polling import wait_until
@@ -231,7 +233,7 @@ class _Control:
 
 
 def test_lists_name_a_shard_that_is_not_ready(cluster: Cluster) -> None:
-    """Metrics and the overview go on without it, and the other processes begin again when the shards change."""
+    """Metrics and the overview leave it out, and the other processes begin again when the shards change."""
     cluster.call("queues.add", name="first")
     cluster.call("queues.add", name="second", vhost="b")
     cache = Cache(_Control(cluster))  # type: ignore[arg-type]
@@ -455,6 +457,28 @@ def test_operations_of_users_run_with_their_rights(cluster: Cluster) -> None:
     assert as_user("connections.close_user", {"user": "u"}) == "access-refused"
     cluster.call("roles.grant", user="u", role="observer", vhosts="x")
     assert as_user("messages.count", read) == "role-required"
+
+
+def test_a_token_is_checked_at_the_front(cluster: Cluster) -> None:
+    """Its shard gets the scopes, which it cannot find out by itself."""
+
+    async def authenticate(name: str, password: bytes, address: str) -> TokenAccount | None:
+        return TokenAccount("u", Scopes(["read:b/q*", "configure:b/q*"], {}), 0.0) if password == b"right" else None
+
+    cluster.front.managed._authenticate = authenticate
+    cluster.call("queues.add", name="q", vhost="b")
+
+    def ask(call: str, arguments: dict[str, Any], **fields: str) -> dict[str, Any]:
+        request = {"v": 1, "call": call, "as": "u", "arguments": arguments, **fields}
+        reply: dict[str, Any] = json.loads(cluster.exchange(json.dumps(request).encode() + b"\n"))
+        return reply
+
+    read = {"vhost": "b", "queue": "q"}
+    assert ask("messages.count", read, token="right")["result"]["messages"] == 0
+    assert ask("queue.declare", {"name": "q2"}, token="right", vhost="b")["result"]["name"] == "q2"
+    assert ask("queue.declare", {"name": "r"}, token="right", vhost="b")["error"]["condition"] == "access-refused"
+    assert "is not accepted any more" in ask("messages.count", read, token="wrong")["error"]["text"]
+    assert ask("messages.count", read)["error"]["condition"] == "access-refused"
 
 
 def test_the_audit_log_of_a_shard_names_the_client_of_the_front(cluster: Cluster) -> None:

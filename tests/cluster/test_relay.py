@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import socket
 import ssl
 import struct
 from collections.abc import Iterator
@@ -145,7 +147,7 @@ def test_the_death_of_a_shard_within_a_message(secured: Secured) -> None:
     secured.cluster.wait_empty()
 
 
-def test_the_death_of_a_shard_of_an_idle_client(secured: Secured) -> None:
+def test_the_death_of_a_shard_of_an_idle_client(secured: Secured, caplog: pytest.LogCaptureFixture) -> None:
     with secured.peer10() as newer, secured.peer09() as older:
         newer.header()
         newer.open("box", hostname="vhost:b")
@@ -157,6 +159,9 @@ def test_the_death_of_a_shard_of_an_idle_client(secured: Secured) -> None:
         older.expect_end(320)
         newer.send(Close())
         newer.expect_eof()
+        for peer in (older, newer):
+            port = peer.socket.getsockname()[1]
+            assert f"127.0.0.1:{port} -> 127.0.0.1:{secured.cluster.port}: connection closed: the shard" in caplog.text
     secured.cluster.wait_empty()
 
 
@@ -179,6 +184,21 @@ def test_a_shard_that_dies_before_it_adopts(secured: Secured) -> None:
         peer.send(0, method(Connection.Open, virtual_host="b"))
         peer.read_connection_close(320)
     secured.cluster.wait_empty()
+
+
+def test_no_file_descriptor_for_the_relay(secured: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
+    with secured.peer10() as newer:
+        newer.header()
+        secured.cluster.call(lambda: monkeypatch.setattr(socket, "socketpair", no_descriptor))
+        newer.send(Open("box", hostname="vhost:b"))
+        newer.expect_eof(reset=True)
+        secured.cluster.call(monkeypatch.undo)
+    secured.cluster.wait_empty()
+    assert not secured.cluster.shards["b"].adopted
+
+
+def no_descriptor(*_: object) -> None:
+    raise OSError(errno.EMFILE, "too many open files")
 
 
 def test_a_client_that_does_not_read_is_not_buffered(secured: Secured) -> None:

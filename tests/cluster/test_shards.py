@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from functools import partial
 from pathlib import Path
 
 import pika
 import pika.exceptions
 import pytest
+from click.testing import CliRunner
 
+from leveret.cli.app import leveret
 from tests.cli.runner import Commands
 from tests.cluster.sharded import KEPT, Sharded, running
 from tests.support.broker import ROOT
@@ -172,6 +176,16 @@ def test_a_number_of_shards_that_leaves_out_vhosts_is_refused(tmp_path: Path) ->
     broker.count = 2
     with broker.start():
         assert broker.vhosts(1) == ["a"]
+    assert sorted(check(broker)["damaged"]) == []
+    marked = broker.data_dir / "shards" / "1" / "log-0.sqlite"
+    marked.unlink()
+    assert [text.startswith(f"the database {marked} is missing") for text in check(broker)["damaged"]] == [True]
+
+
+def check(broker: Sharded) -> dict[str, list[str]]:
+    """Check the data directory of a stopped broker."""
+    found: dict[str, list[str]] = json.loads(CliRunner().invoke(leveret, ["check", str(broker.data_dir), "--json"]).output)
+    return found
 
 
 def test_a_second_broker_on_the_data_directory_is_refused(tmp_path: Path) -> None:
@@ -181,3 +195,20 @@ def test_a_second_broker_on_the_data_directory_is_refused(tmp_path: Path) -> Non
         with pytest.raises(RuntimeError, match=rf"data directory \S* is in use by process {broker.pid}"):
             second.start()
         assert broker.vhosts(0) == ["/"]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_missing_users_are_refused(tmp_path: Path, count: int) -> None:
+    broker = Sharded(tmp_path, 2)
+    with broker.start():
+        pass
+    shutil.rmtree(broker.data_dir / "shared")
+    broker.count = count
+    with pytest.raises(RuntimeError, match="parameters are not in this log, but in the directory 'shared'"):
+        broker.start()
+    broker.extra = ["--accept-missing"]
+    with broker.start():
+        broker.publish("/", b"one")
+    broker.extra = []
+    with broker.start():
+        assert broker.bodies("/") == [b"one"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import click
@@ -35,23 +35,47 @@ def check(directory: Path, config_path: Path | None, as_json: bool) -> None:
     from leveret.node.checking import DirectoryCheck
 
     location, options = _segments_location(config_path)
-    found = DirectoryCheck(directory.absolute(), location, options)
+    checks = [DirectoryCheck(path, location, options) for path in _directories(directory.absolute())]
     try:
-        found.run()
+        for checked in checks:
+            checked.run()
     except StorageFailed as error:
         raise Failed(str(error), REFUSED) from None
+    damaged = [text for checked in checks for text in checked.damaged]
+    notes = [note for checked in checks for note in checked.notes]
+    totals = _totals(checked.counts for checked in checks)
     if as_json:
-        show_json({"sound": not found.damaged, "damaged": found.damaged, "notes": found.notes, **found.counts})
+        show_json({"sound": not damaged, "damaged": damaged, "notes": notes, **totals})
     else:
-        for part, counts in found.counts.items():
+        for part, counts in totals.items():
             click.echo(f"{_PARTS[part]:<10}" + ", ".join(_figure(name, value) for name, value in counts.items()))
-        for note in found.notes:
+        for note in notes:
             click.echo(f"note      {note}")
-        for text in found.damaged:
+        for text in damaged:
             click.echo(f"DAMAGED   {text}")
-        click.echo(f"damaged or missing parts: {len(found.damaged)}" if found.damaged else "everything is intact")
-    if found.damaged:
+        click.echo(f"damaged or missing parts: {len(damaged)}" if damaged else "everything is intact")
+    if damaged:
         raise SystemExit(INCOMPLETE)
+
+
+def _directories(directory: Path) -> list[Path]:
+    """Return the directories with logs: more than one if several processes have used the data directory."""
+    if not (directory / "shards").is_dir():
+        return [directory]
+    from leveret.cluster.layout import log_directories
+
+    return log_directories(directory)
+
+
+def _totals(checked: Iterable[dict[str, dict[str, int]]]) -> dict[str, dict[str, int]]:
+    """Return the sums of the counts of directories."""
+    totals: dict[str, dict[str, int]] = {}
+    for counts in checked:
+        for part, figures in counts.items():
+            total = totals.setdefault(part, {})
+            for name, value in figures.items():
+                total[name] = total.get(name, 0) + value
+    return totals
 
 
 def _figure(name: str, value: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, Final
 
 from leveret.cli.running import Stopped, stop_timeout
 from leveret.cli.serving import Serving
@@ -19,13 +19,17 @@ from leveret.config import Config
 from leveret.management.control_socket import ControlServer
 from leveret.management.operations.shards import READY
 from leveret.management.socket_path import CONTROL_SOCKET
-from leveret.node.composition import Composition, make_data_directory
+from leveret.node.composition import Composition, make_data_directory, memory_limit
+from leveret.node.errors import StartFailed
 from leveret.node.forked import CAN_FORK
 from leveret.node.loading import load_definitions
 from leveret.node.part import Part
 from leveret.storage.registry import SQLITE
 
 logger = logging.getLogger("leveret.serve")
+
+# Bytes of memory that a shard needs for itself and for a few queues.
+_MIN_MEMORY: Final = 96 << 20
 
 
 class FrontServing(Serving):
@@ -59,8 +63,12 @@ class FrontServing(Serving):
             asks_shared=self._asks_shared,
             stop_timeout=stop_timeout(config.server.shutdown_timeout),
         )
+        _warn_about_memory(memory_limit(config.limits.memory_high_watermark), config.cluster.shards)
         if CAN_FORK:
-            self._shards.fork(serve_forked)
+            try:
+                self._shards.fork(serve_forked)
+            except OSError as error:
+                raise StartFailed(f"cannot start {config.cluster.shards} shards: {error.strerror}") from None
 
     async def _make_part(self) -> Part:
         shards = self._shards
@@ -85,6 +93,7 @@ class FrontServing(Serving):
         shards.audit = composition.managed.audit
         shards.vhost_removed = lambda name: _forget_vhost(composition, name)
         await composition.server.start()
+        await composition.part.started(composition.log, composition.broker)
         self._open_audit(composition)
         if not self._announced:
             await self._until_stopped(shards.opened_all())
@@ -128,6 +137,18 @@ class FrontServing(Serving):
 
     def _served(self, composition: Composition) -> str:
         return f"{super()._served(composition)} with {len(self._shards.all)} shards"
+
+
+def _warn_about_memory(limit: int, shards: int) -> None:
+    """Log a warning if the share of a shard is so small that publishers would always be blocked."""
+    if 0 < limit < shards * _MIN_MEMORY:
+        logger.warning(
+            "each of %d shards may use %d MiB ('limits.memory_high_watermark'), but needs %d MiB: publishers may be"
+            " blocked; use fewer shards or more memory",
+            shards,
+            limit // shards >> 20,
+            _MIN_MEMORY >> 20,
+        )
 
 
 def _forget_vhost(composition: Composition, name: str) -> None:

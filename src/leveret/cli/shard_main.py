@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import resource
 import signal
 import socket
 import sys
@@ -117,6 +116,7 @@ class ShardServing(Running):
 
     async def _start(self, composition: Composition, control: ControlServer) -> None:
         await composition.server.start()
+        await composition.part.started(composition.log, composition.broker)
         composition.start_tokens()
         await self._start_control(control)
 
@@ -195,10 +195,13 @@ class ShardServing(Running):
 
 def serve_forked(settings: ShardSettings) -> int:
     """Serve a shard in a process that was forked from the front. Returns the exit code."""
-    # The process has the descriptors of the front, too. The peer of a link must not keep its other end open.
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    os.closerange(_FIRST_DESCRIPTOR, settings.descriptor)
-    os.closerange(settings.descriptor + 1, limit)
+    # The process has the descriptors of the front, too. It must not keep the other end of a link open. The objects of these
+    # descriptors stay referenced by the caller, so that they never close them again.
+    for name in os.listdir("/proc/self/fd"):
+        descriptor = int(name)
+        if descriptor >= _FIRST_DESCRIPTOR and descriptor != settings.descriptor:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
     return _serve(settings)
 
 

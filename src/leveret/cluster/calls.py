@@ -177,23 +177,33 @@ class ShardCalls:
                 raise outcome
         return [outcome for outcome in outcomes if not isinstance(outcome, ShardUnavailable)]
 
-    async def outcomes(self, shards: Iterable[Shard], request: bytes, type: type[T]) -> list[T | ShardUnavailable]:
+    async def outcomes(
+        self, shards: Iterable[Shard], request: bytes, type: type[T], timeout: float = TIMEOUT
+    ) -> list[T | ShardUnavailable]:
         """Send a request to several shards at once and return their results, or why they do not answer.
+
+        Args:
+            shards: The shards.
+            request: The line of the request.
+            type: The type of a result.
+            timeout: Seconds for a shard to answer.
 
         Raises:
             ShardRefused: A shard has refused the request.
         """
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._outcome(shard, request, type)) for shard in shards]
+            tasks = [group.create_task(self._outcome(shard, request, type, timeout)) for shard in shards]
         outcomes = [task.result() for task in tasks]
         for outcome in outcomes:
             if isinstance(outcome, ShardRefused):
                 raise outcome
         return [outcome for outcome in outcomes if not isinstance(outcome, ShardRefused)]
 
-    async def _outcome(self, shard: Shard, request: bytes, type: type[T]) -> T | ShardUnavailable | ShardRefused:
+    async def _outcome(
+        self, shard: Shard, request: bytes, type: type[T], timeout: float
+    ) -> T | ShardUnavailable | ShardRefused:
         try:
-            return await self.call(shard, request, type, TIMEOUT)
+            return await self.call(shard, request, type, timeout)
         except (ShardUnavailable, ShardRefused) as error:
             return error
 

@@ -20,7 +20,7 @@ from leveret.management.operations.operation import Context, admit
 from leveret.management.operations.table import DEFINITIONS, OPERATIONS
 from leveret.security.accounts import Account, ExportedAccount, import_account
 
-# What the front adds to a request for a shard.
+# Maximum bytes that the front adds to a request for a shard.
 _MAX_ADDED: Final = 64 << 10
 
 

@@ -1,4 +1,4 @@
-"""What other processes of the broker read again and again: changes, trace points and log records of all processes."""
+"""Changes, trace points and log records of all processes, which other processes of the broker read periodically."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from leveret.broker.errors import PreconditionFailed
-from leveret.cluster.calls import PART, RESULT, TIMEOUT, ShardCalls, ShardUnavailable, check_ready
+from leveret.cluster.calls import PART, RESULT, TIMEOUT, ShardCalls, check_ready
 from leveret.cluster.readers import Readers
 from leveret.cluster.requests import FrontCall
 from leveret.cluster.shard_logs import ShardLogs
@@ -103,13 +103,16 @@ class Front:
                         yield PART + items + _END
 
     async def close_user(self, user: str, reason: str) -> int:
-        """Close the connections of a user in all shards and return their number. The audit log does not get that."""
+        """Close the connections of a user in all shards and return their number. The audit log does not get that.
+
+        Raises:
+            ShardUnavailable: A shard does not answer.
+        """
         request = msgspec.json.encode(
             {"v": 1, "audit": False, "call": "connections.close_user", "arguments": {"user": user, "reason": reason}}
         )
-        outcomes = await self.calls.outcomes(self.ready(), request + b"\n", Closed)
-        # A shard that has ended meanwhile has no connections.
-        return sum(outcome.connections for outcome in outcomes if not isinstance(outcome, ShardUnavailable))
+        # A shard that is not ready has no connections.
+        return sum(found.connections for found in await self.calls.call_all(self.ready(), request + b"\n", Closed))
 
     @contextmanager
     def placing(self, name: str, wanted: int | None = None) -> Iterator[Shard]:

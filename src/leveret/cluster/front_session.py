@@ -93,6 +93,7 @@ class FrontSession(Peer):
         self._held = b""
         self._paused = False
         self._proceeding = False
+        self.subject = peer.subject
         # The task that waits for the client's shard.
         self._placing: asyncio.Task[None] | None = None
         self.name = peer.name
@@ -241,6 +242,9 @@ class FrontSession(Peer):
     def resume_writing(self) -> None:
         if self._opening is not None:
             self._opening.session.resume_writing()
+            if not self._paused:
+                # Reading was paused for the hand-over, which the shard may not accept any more.
+                self._socket.resume_reading()
             self._proceed_soon()
 
     def connection_lost(self) -> None:

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Final
 from leveret.broker import metadata
 from leveret.broker.errors import StorageFailed
 from leveret.broker.log import CommitWaiter
-from leveret.node.part import SHARED_KINDS, Part, Record
+from leveret.node.part import DIVIDED, SHARED_KINDS, Part, Record
 from leveret.storage import disk
 from leveret.storage.reading import LOG, read_definitions
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.broker.log import Log, Recovery
+    from leveret.storage.salvage import Salvage
 
 SHARED: Final = "shared"
 SHARDS: Final = "shards"
@@ -37,6 +38,11 @@ def shard_path(data: Path, number: int) -> Path:
 def control_path(data: Path, number: int) -> Path:
     """Return the path of the control socket of a shard."""
     return data / SHARDS / f"{number}.sock"
+
+
+def log_directories(data: Path) -> list[Path]:
+    """Return the directories with the logs of all shards and of the front."""
+    return [data, *(path for _, path in _others(data, 1)), data / SHARED]
 
 
 def has_shared(data: Path) -> bool:
@@ -87,13 +93,14 @@ class Reunited(Part):
             (kind, key, value) for kind, key, value in read_definitions(data / SHARED) if kind in SHARED_KINDS
         ]
 
-    def take_shared(self, recovery: Recovery) -> list[Record]:
+    def take_shared(self, recovery: Recovery, salvage: Salvage) -> list[Record]:
         """Return the records of the front."""
         return self._records
 
     async def started(self, log: Log, broker: Broker) -> None:
         """Remove the directories of the front and the other shards, once the log has the shared records."""
-        committed = _Committed()
+        log.put(*DIVIDED, None)
+        committed = Committed()
         log.wait(committed)
         broker.end_turn()
         await committed.future
@@ -105,10 +112,13 @@ class Reunited(Part):
         shutil.rmtree(self._data / _REMOVED, ignore_errors=True)
 
 
-class _Committed(CommitWaiter):
+class Committed(CommitWaiter):
+    """A waiter whose future is done when the changes so far are on disk."""
+
     def __init__(self) -> None:
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def committed(self, batch: int) -> None:
+        """Handle that the changes are on disk."""
         if not self.future.done():
             self.future.set_result(None)

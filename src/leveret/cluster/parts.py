@@ -9,19 +9,21 @@ from typing import TYPE_CHECKING
 from leveret.broker import metadata
 from leveret.cluster.audit import ForwardedAudit
 from leveret.cluster.front_session import FrontProtocols
-from leveret.cluster.layout import SHARED
+from leveret.cluster.layout import SHARED, Committed
 from leveret.cluster.link import Begin, Link, Message, Opened, Vhosts
 from leveret.cluster.settings import ShardSettings
 from leveret.cluster.shards import Shards
 from leveret.config import Config
 from leveret.management.operations.vhosts import DEFAULT_VHOST
-from leveret.node.part import Part, Record, shared_records
+from leveret.node.part import DIVIDED, Part, Record, check_undivided, shared_records
 
 if TYPE_CHECKING:
+    from leveret.broker.broker import Broker
     from leveret.broker.log import Log, Recovery
     from leveret.protocols.amqp09.settings import Amqp09Settings
     from leveret.protocols.amqp10.settings import Amqp10Settings
     from leveret.protocols.services import Services
+    from leveret.storage.salvage import Salvage
 
 
 class FrontStopped(Exception):
@@ -53,11 +55,18 @@ class FrontPart(Part):
         """Return no vhosts, which are in the shards."""
         return []
 
-    def take_shared(self, recovery: Recovery) -> list[Record] | None:
+    def take_shared(self, recovery: Recovery, salvage: Salvage) -> list[Record] | None:
         """Return the records that are taken over, if any. The shards get those in effect."""
         records = shared_records(recovery) if self._taken is None else self._taken
         self._shards.replace(records)
         return self._taken
+
+    async def started(self, log: Log, broker: Broker) -> None:
+        """Wait until the records that were taken over are on disk, before shard 0 notes that."""
+        committed = Committed()
+        log.wait(committed)
+        broker.end_turn()
+        await committed.future
 
     def put_shared(self, log: Log, kind: str, key: str, value: bytes | None) -> None:
         """Store a change of a shared record, and pass it on to the shards."""
@@ -90,6 +99,7 @@ class ShardPart(Part):
         self.audit: ForwardedAudit = ForwardedAudit(link)
         self.records: dict[tuple[str, str], bytes | None] = {}
         self._has_records = False
+        self._is_divided = False
         self.first_number = settings.number + 1
         self.number_step = settings.config.cluster.shards
 
@@ -97,8 +107,15 @@ class ShardPart(Part):
         """Return the vhosts in the log; the front declares those of the configuration. Shard 0 has the default vhost."""
         return list(dict.fromkeys((*([] if self._number else [DEFAULT_VHOST]), *existing)))
 
-    def take_shared(self, recovery: Recovery) -> list[Record]:
-        """Report the vhosts in the log to the front, and return the shared records; the first time, wait for them."""
+    def take_shared(self, recovery: Recovery, salvage: Salvage) -> list[Record]:
+        """Report the vhosts in the log to the front, and return the shared records; the first time, wait for them.
+
+        Raises:
+            StorageFailed: The front has none, although it had some before.
+        """
+        self._is_divided = DIVIDED in recovery.metadata
+        if self._asks_shared and not self._has_records:
+            check_undivided(recovery, salvage)
         names = [metadata.split_key(key)[0] for kind, key in recovery.metadata if kind == metadata.VHOST]
         self._link.send(
             Opened(
@@ -113,6 +130,12 @@ class ShardPart(Part):
             self._has_records = True
             self.records = {(kind, key): value for kind, key, value in begin.records}
         return [(*known, value) for known, value in self.records.items()]
+
+    async def started(self, log: Log, broker: Broker) -> None:
+        """Note in the log of shard 0 that the front has the shared records."""
+        if not self._number and not self._is_divided:
+            log.put(*DIVIDED, b"")
+            broker.end_turn()
 
     def _receive(self) -> Message | None:
         try:

@@ -1,4 +1,4 @@
-"""Where the operations of a broker of several processes are executed.
+"""Routes of the operations of a broker of several processes.
 
 Shared objects (users, permissions, roles, global parameters) and the audit log are in this process. Everything else is in
 the shard of its vhost. A list without a vhost is that of all shards.
@@ -35,29 +35,23 @@ def _in_shard(find: Callable[[Front, FrontCall], Shard]) -> Route:
     return forward
 
 
-async def listed(front: Front, call: FrontCall) -> AsyncGenerator[bytes, None]:
-    """List objects of one vhost, or of all."""
-    vhost = call.fields.vhost
-    found = front.concatenate(call) if vhost is None else front.forward(call, front.shard_of(vhost))
-    async with aclosing(found) as lines:
-        async for line in lines:
-            yield line
+def _listed(vhost_of: Callable[[FrontCall], str | None]) -> Route:
+    """Return the route of a list of objects in one vhost, or in all."""
+
+    async def listed(front: Front, call: FrontCall) -> AsyncGenerator[bytes, None]:
+        vhost = vhost_of(call)
+        found = front.concatenate(call) if vhost is None else front.forward(call, front.shard_of(vhost))
+        async with aclosing(found) as lines:
+            async for line in lines:
+                yield line
+
+    return listed
 
 
-async def of_tables(front: Front, call: FrontCall) -> AsyncGenerator[bytes, None]:
-    """List the tables of a stream, which is in the default vhost unless the request names one, or of many streams."""
-    vhost = "/" if call.fields.vhost is None and call.fields.name is not None else call.fields.vhost
-    found = front.concatenate(call) if vhost is None else front.forward(call, front.shard_of(vhost))
-    async with aclosing(found) as lines:
-        async for line in lines:
-            yield line
-
-
-async def everywhere(front: Front, call: FrontCall) -> AsyncGenerator[bytes, None]:
-    """List objects of all shards."""
-    async with aclosing(front.concatenate(call)) as lines:
-        async for line in lines:
-            yield line
+def _vhost_of_tables(call: FrontCall) -> str | None:
+    """Return the vhost of a list of tables: a single stream is in the default vhost unless the request names another."""
+    vhost: str | None = call.fields.vhost
+    return "/" if vhost is None and call.fields.name is not None else vhost
 
 
 in_vhost: Final = _in_shard(lambda front, call: front.shard_of(call.fields.vhost))
@@ -81,8 +75,8 @@ ROUTES: Final[dict[str, Route]] = {
     "vhosts.add": objects.add_vhost,
     "vhosts.delete": objects.delete_vhost,
     "streams.sync_tables": objects.sync_tables,
-    "streams.tables": of_tables,
-    "vhosts.list": everywhere,
+    "streams.tables": _listed(_vhost_of_tables),
+    "vhosts.list": _listed(lambda call: None),
     **dict.fromkeys(("vhosts.change", "vhosts.trace"), of_vhost),
     **dict.fromkeys(
         ("connections.close", "connections.throttling", "connections.sessions", "connections.links"), of_connection
@@ -141,7 +135,7 @@ ROUTES: Final[dict[str, Route]] = {
             "transactions.list",
             "vhost_limits.list",
         ),
-        listed,
+        _listed(lambda call: call.fields.vhost),
     ),
     **dict.fromkeys(
         (

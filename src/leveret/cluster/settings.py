@@ -47,10 +47,13 @@ def shard_config(config: Config, number: int) -> Config:
 
 
 def front_config(config: Config) -> Config:
-    """Return the configuration of the front."""
+    """Return the configuration of the front. The shards raise the alarm about the disk, which blocks publishers."""
     reserve = min(config.storage.reserve, _FRONT_RESERVE)
+    shared = _with_memory_share(config)
     return msgspec.structs.replace(
-        _with_memory_share(config), storage=msgspec.structs.replace(config.storage, reserve=reserve)
+        shared,
+        storage=msgspec.structs.replace(config.storage, reserve=reserve),
+        limits=msgspec.structs.replace(shared.limits, disk_free=0),
     )
 
 

@@ -17,10 +17,12 @@ from leveret.management.recent_log import LogEntry, LogRecords
 
 # Maximum number of slices to read of a shard at a time.
 _MAX_SLICES: Final = 40
+# Seconds for a shard to answer. The records of the others must not wait long for it.
+_TIMEOUT: Final = 4.0
 
 
 class _Position:
-    """What was read of a shard: the process, and the number of its last record."""
+    """The position in the records of a shard: its process, and the number of the last record that was read."""
 
     def __init__(self) -> None:
         self.pid = 0
@@ -28,7 +30,7 @@ class _Position:
 
 
 class ShardLogs:
-    """The records of all processes, which are read when somebody asks for them.
+    """The records of all processes, which are read on demand.
 
     Args:
         calls: The calls of shards.
@@ -70,7 +72,7 @@ class ShardLogs:
         try:
             for _ in range(_MAX_SLICES):
                 request = encode_request({"v": 1, "call": "log.read", "arguments": {"after": position.last}})
-                piece = await self._calls.call(shard, request, LogSlice)
+                piece = await self._calls.call(shard, request, LogSlice, _TIMEOUT)
                 entries += [msgspec.structs.replace(entry, shard=shard.number) for entry in piece.records]
                 position.last = piece.last
                 if not piece.more:

@@ -191,11 +191,13 @@ class Shard:
         self._remote.close()
         self._shards.changed()
 
-    def _ended(self, code: int) -> None:
+    def _ended(self, reason: str) -> None:
         """Handle the unexpected end of the process, which is started again."""
         self._close_link()
+        if self._remote is not None:
+            self._remote.close()
         self.pid = 0
-        self.refusal = self.refusal or f"its process ended with code {code}"
+        self.refusal = self.refusal or f"its process {reason}"
         self.restarts += 1
         self._set_state(RESTARTING)
         self._shards.changed()

@@ -21,6 +21,8 @@ from leveret.management.structs import Reply
 # The states of a log, the best one first.
 _STATES: Final = (OK, FULL, AWAY, FAILED)
 _SHARDS: Final = encode_request({"v": 1, "call": "shards.list"})
+# Seconds for a shard to answer a health check. Probes wait for 5 seconds by default.
+HEALTH_TIMEOUT: Final = 4.0
 # The label of the front among the shards.
 FRONT: Final = "front"
 
@@ -28,7 +30,7 @@ Statistics = Mapping[str, Any]
 
 
 class NodeState(Reply, kw_only=True):
-    """What `statistics.changes` says about a process, and about all processes together.
+    """The change `node` of `statistics.changes`: the state of a process, or of all processes together.
 
     Attributes:
         overflow: Bytes of messages that are paged out.
@@ -84,7 +86,7 @@ async def health(front: Front, call: FrontCall) -> AsyncGenerator[bytes, None]:
     own = await front.admin.call(call.name, call.arguments, call.principal)
     assert isinstance(own, Health)
     shards = front.shards.all
-    outcomes = await front.calls.outcomes(shards, call.line(), Health)
+    outcomes = await front.calls.outcomes(shards, call.line(), Health, HEALTH_TIMEOUT)
     found = {shard.number: outcome for shard, outcome in zip(shards, outcomes, strict=True) if isinstance(outcome, Health)}
     problems = [(own.state, own.reason)]
     for shard, outcome in zip(shards, outcomes, strict=True):

@@ -31,7 +31,7 @@ class ChildProcess:
         name: The name of the process in the log.
         module: The module to run.
         started: Called with the id of each started process.
-        ended: Called with the exit code when a process has ended unexpectedly.
+        ended: Called with the reason when a process has ended unexpectedly, or cannot be started.
         stop_timeout: Seconds for a process to end, before it is killed.
     """
 
@@ -41,7 +41,7 @@ class ChildProcess:
         module: str,
         *,
         started: Callable[[int], None] | None = None,
-        ended: Callable[[int], None] | None = None,
+        ended: Callable[[str], None] | None = None,
         stop_timeout: float = STOP_TIMEOUT,
     ) -> None:
         self._name = name
@@ -84,13 +84,17 @@ class ChildProcess:
         delay = _MIN_DELAY
         while True:
             began = time.monotonic()
-            code = await (self._run(settings, descriptors) if forked is None else self._wait(forked))
+            try:
+                code = await (self._run(settings, descriptors) if forked is None else self._wait(forked))
+                outcome = f"ended with code {code}"
+            except OSError as error:  # such as too few descriptors or processes
+                outcome = f"cannot be started: {error.strerror}"
             forked = None
             if time.monotonic() - began > _STABLE:
                 delay = _MIN_DELAY
             if self._ended is not None:
-                self._ended(code)
-            log.error("the %s ended with code %d; restarting it in %g seconds", self._name, code, delay)
+                self._ended(outcome)
+            log.error("the %s %s; restarting it in %g seconds", self._name, outcome, delay)
             await asyncio.sleep(delay)
             delay = min(delay * 2, _MAX_DELAY)
 

@@ -134,6 +134,7 @@ class Composition:
                 self.overflow.open()
             if self.part.has_listeners:
                 warn_about_permissions(config, self.on_disk)
+            self._take_shared(recovery, salvage)
             self._recover(recovery, on_failure)
         except BaseException:
             self._close_logs()
@@ -142,7 +143,6 @@ class Composition:
     def _recover(self, recovery: Recovery, on_failure: Callable[[], None]) -> None:
         """Create the objects that depend on the store, and recover them."""
         config, users = self.config, self.users
-        self._take_shared(recovery)
         users.load(recovery.metadata, recovery.dropped)
         self.broker = self._make_broker(config)
         self.broker.global_parameters.put = self._put
@@ -298,9 +298,9 @@ class Composition:
     def _put(self, kind: str, key: str, value: bytes | None) -> None:
         self.part.put_shared(self.log, kind, key, value)
 
-    def _take_shared(self, recovery: Recovery) -> None:
+    def _take_shared(self, recovery: Recovery, salvage: Salvage) -> None:
         """Replace the shared records in the log by those of another process, if there are any."""
-        records = self.part.take_shared(recovery)
+        records = self.part.take_shared(recovery, salvage)
         if records is None:
             return
         taken = {(kind, key): value for kind, key, value in records if value is not None}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from leveret.broker.errors import StorageFailed
 from leveret.broker.metadata import GLOBAL_PARAMETER
 from leveret.config import Config
 from leveret.management.audit.log import AuditLog
@@ -19,12 +21,30 @@ if TYPE_CHECKING:
     from leveret.protocols.amqp09.settings import Amqp09Settings
     from leveret.protocols.amqp10.settings import Amqp10Settings
     from leveret.protocols.services import Services
+    from leveret.storage.salvage import Salvage
+
+logger = logging.getLogger("leveret.serve")
 
 # A definition in the log: kind, key and value; None deletes it.
 Record: TypeAlias = tuple[str, str, bytes | None]
 
 # Kinds of definitions that belong to the whole broker: users with their permissions, and global parameters with the roles.
 SHARED_KINDS: Final = frozenset((users.KIND, users.SECRET[0], GLOBAL_PARAMETER))
+# Kind and key of the definition in the log of shard 0 that says that the shared records are in another log.
+DIVIDED: Final = ("shards", "divided")
+
+
+def check_undivided(recovery: Recovery, salvage: Salvage) -> None:
+    """Raise `StorageFailed` if the shared records are in another log, unless the operator accepts those in this one."""
+    if DIVIDED not in recovery.metadata:
+        return
+    problem = "the users and global parameters are not in this log, but in the directory 'shared' of several processes"
+    if not salvage.accept_missing:
+        raise StorageFailed(
+            f"{problem}; run `leveret serve` on the whole data directory, restore that directory from a backup, or, to use"
+            " the users and parameters from before there were several processes, start once with --accept-missing"
+        )
+    logger.error("started with --accept-missing although %s", problem)
 
 
 def shared_records(recovery: Recovery) -> list[Record]:
@@ -45,6 +65,7 @@ class Part:
 
     has_listeners = True
     has_vhosts = True
+    _was_divided = False
     first_number = 1
     number_step = 1
     audit: AuditLog | None = None
@@ -57,8 +78,14 @@ class Part:
         """Return the names of the vhosts to serve, some of which exist in the log, and some in the configuration."""
         return list(dict.fromkeys((DEFAULT_VHOST, *existing, *configured)))
 
-    def take_shared(self, recovery: Recovery) -> list[Record] | None:
-        """Return the shared records that replace those in the log, or None if these are in effect. May block."""
+    def take_shared(self, recovery: Recovery, salvage: Salvage) -> list[Record] | None:
+        """Return the shared records that replace those in the log, or None if these are in effect. May block.
+
+        Raises:
+            StorageFailed: The shared records are missing.
+        """
+        self._was_divided = DIVIDED in recovery.metadata
+        check_undivided(recovery, salvage)
         return None
 
     def put_shared(self, log: Log, kind: str, key: str, value: bytes | None) -> None:
@@ -67,6 +94,8 @@ class Part:
 
     async def started(self, log: Log, broker: Broker) -> None:
         """Handle that the broker has started, before anyone can connect."""
+        if self._was_divided:
+            log.put(*DIVIDED, None)  # the operator has accepted the records in this log
 
     def vhost_added(self, name: str) -> None:
         """Handle a new vhost."""

@@ -88,6 +88,7 @@ class Node:
         composition = Composition(self.config, self._config_name, self._store_failed, self._owner, salvage=salvage)
         try:
             await composition.server.start()
+            await composition.part.started(composition.log, composition.broker)
             if first:
                 await load_definitions(self.config.management.load_definitions, executor(composition.admin))
             await composition.listen(self._ports)

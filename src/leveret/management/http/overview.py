@@ -188,8 +188,8 @@ async def overview(request: Request) -> Answer:
 def _node(request: Request, status: Row) -> Row:
     settings = request.settings
     alarm = status["alarm"]
-    files_limit = open_files(status["pid"])[1]
-    files = request.cache.node.values["fd_used"]
+    files, files_limit = open_files(status["pid"])
+    files += sum(open_files(shard["pid"])[0] for shard in status.get("shards", ()))
     free = disk_free(status["data_dir"])
     rates = _node_rates(request)
     return {
@@ -256,7 +256,8 @@ def _memory(status: Row) -> Row:
 async def list_nodes(request: Request) -> Answer:
     cache = request.cache
     await cache.refresh_available()
-    status = {**cache.process["process"], "alarm": cache.process["alarm"], "connections": len(cache.connections)}
+    facts = {"alarm": cache.process["alarm"], "connections": len(cache.connections), "shards": cache.shards}
+    status = {**cache.process["process"], **facts}
     return Answer(body=[columns_of(_node(request, status), request.query)])
 
 
