@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pamqp.commands import Basic, Queue
@@ -193,6 +196,31 @@ def test_the_death_of_the_shard(nodes: Linked) -> None:
     nodes.wait_empty()
 
 
+def check_bounded(nodes: Linked, peer: amqp091.Peer) -> None:
+    """Send as much as a relay takes for a shard that reads nothing, and check that it does not keep it."""
+
+    def found() -> tuple[Any, Any]:
+        (protocol,) = (
+            one
+            for one in nodes.other.front.accepted
+            if one._transport is not None and one._transport.get_extra_info("peername")[1] == peer.local_port
+        )
+        return protocol._transport, protocol.session._shard  # type: ignore[union-attr]
+
+    client, shard = nodes.cluster.call(found)
+    peer.socket.setblocking(False)
+
+    def is_full() -> bool:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                peer.socket.send(bytes(1 << 16))
+        return nodes.cluster.call(lambda: not client.is_reading())
+
+    wait_until(is_full)
+    peer.socket.setblocking(True)
+    assert 0 < nodes.cluster.call(shard.get_write_buffer_size) < 1 << 20
+
+
 def test_a_frozen_owner_and_its_death_within_a_message(nodes: Linked) -> None:
     """Clients of a frozen owner are closed, and those that wait for its answer find the new one.
 
@@ -217,6 +245,8 @@ def test_a_frozen_owner_and_its_death_within_a_message(nodes: Linked) -> None:
         channel.consume("q", no_ack=True)
         reader.read(1)
         process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        check_bounded(nodes, idle)
         attempts = nodes.remote("/").attempts
         opening(waiting, "/")
         wait_until(lambda: nodes.remote("/").attempts > attempts)
@@ -249,6 +279,20 @@ def test_a_new_owner(nodes: Linked) -> None:
         closed = second.read_connection_close(320)
         assert closed.reply_text == "CONNECTION_FORCED - node 'owner' does not own shard 1 any more"
         exchange(first)
+
+
+def test_clients_of_a_node_that_is_gone(nodes: Linked) -> None:
+    """The shard closes their sockets, and no others."""
+    with (
+        amqp091.Peer("127.0.0.1", nodes.other.port) as relayed,
+        amqp091.Peer("127.0.0.1", nodes.cluster.port) as direct,
+    ):
+        relayed.handshake("b", "user", "user")
+        direct.handshake("b", "user", "user")
+        nodes.cluster.call(lambda: nodes.cluster.shards["b"].server.disown("third"))
+        nodes.cluster.call(lambda: nodes.cluster.shards["b"].server.disown("other"))
+        relayed.read_connection_close(320)
+        exchange(direct)
 
 
 def test_a_node_that_stops(nodes: Linked) -> None:

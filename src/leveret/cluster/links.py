@@ -198,6 +198,7 @@ class NodeServer:
                     await answering.answer(Accepted())
                     self._last_number += 1
                     requested.adoption.connection = self._last_number
+                    requested.adoption.node = answering.caller
                     target.hand_over(_detached(sock), requested.adoption)
             case Control():
                 path = self._control(requested.shard)
@@ -266,13 +267,8 @@ class RelayedClient(Relay):
         self._route = route
         super().__init__(client, protocol, route.sock)
 
-    def connection_lost(self) -> None:
-        """Let the shard know that the client is gone, after what it has sent."""
-        self._route.end()
-        super().connection_lost()
-
     def shard_lost(self) -> None:
-        """Close the client's connection, unless the shard has closed it."""
+        """Close the client's connection, unless the shard has closed it or the client is gone."""
         self._route.end()
         super().shard_lost()
 
