@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from pamqp.commands import Basic, Queue
 
+from leveret.cluster import links
 from leveret.cluster.links import NodeClient, NodeInfo
 from leveret.wire.amqp0.engine import CLIENT, Engine
 from leveret.wire.amqp0.properties import encode_header
@@ -346,6 +347,22 @@ def test_no_owner() -> None:
             text = peer.read_connection_close(320).reply_text
             assert text.endswith("node 'owner' refuses the connection: it does not own the shard")
         nodes.wait_empty()
+
+
+def test_many_clients_at_once(nodes: Linked, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after the death of their node: none is refused, and the owner has few handshakes at a time."""
+    monkeypatch.setattr(links, "MAX_UNAUTHENTICATED", links.MAX_CALLS)
+    remote = nodes.remote("b")
+    remote.unavailable = "shard 1 has no owner"
+    with contextlib.ExitStack() as stack:
+        peers = [stack.enter_context(tuned(nodes.other.port)) for _ in range(100)]
+        for peer in peers:
+            opening(peer)
+        remote.unavailable = ""
+        for peer in peers:
+            peer.expect(0, Connection.OpenOk)
+    assert not nodes.server.refused
+    assert remote.attempts == len(peers)
 
 
 def test_a_vhost_deleted_while_a_client_waits(nodes: Linked) -> None:
