@@ -312,7 +312,7 @@ def test_waiting_for_an_owner(nodes: Linked) -> None:
     nodes.owns = False
     with tuned(nodes.other.port) as first, tuned(nodes.other.port) as second, tuned(nodes.other.port) as third:
         opening(first)
-        wait_until(lambda: remote.attempts > 1)  # it was told that the shard has moved
+        wait_until(lambda: remote.attempts > 1)  # the owner has refused
         remote.unavailable = "shard 1 has no owner"
         opening(second)
         remote.unavailable = ""
