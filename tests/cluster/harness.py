@@ -34,6 +34,7 @@ class FakeShard:
     vhosts: dict[str, None] = field(default_factory=dict)
     connections: int = 0
     restarts: int = 0
+    node: str = ""
     users: Counter[str] = field(default_factory=Counter)
 
     def connections_of(self, user: str) -> int:
@@ -47,7 +48,7 @@ class FakeShards:
     """Shards whose vhosts are looked up in their brokers."""
 
     def __init__(self, shards: list[FakeShard]) -> None:
-        self.all = shards
+        self.all = self.used = shards
         self.waits = 0
         self.vhost_removed: Callable[[str], None] = lambda name: None
 
@@ -56,6 +57,9 @@ class FakeShards:
 
     def of_connection(self, number: int) -> FakeShard:
         return self.all[(number - 1) % len(self.all)]
+
+    async def prepare(self, name: str, number: int | None) -> None:
+        """Do nothing, as for shards that always run."""
 
     async def applied(self) -> None:
         self.waits += 1

@@ -7,6 +7,8 @@ import socket
 from pathlib import Path
 from typing import Any
 
+import pika
+import pika.exceptions
 import pytest
 
 from tests.cluster.sharded import Sharded, config, running
@@ -21,12 +23,17 @@ def dsn() -> str:
     return shared_server().database()
 
 
+class Refused(Exception):
+    """A node has refused an operation."""
+
+
 class Node(Sharded):
     """A node over a database."""
 
     def __init__(self, directory: Path, dsn: str, *vhosts: str, shards: int = 4, **settings: str) -> None:
         super().__init__(directory, shards, *vhosts, **(postgres_settings(dsn) | settings))
         self.environment["LEVERET_CLUSTER__NAME"] = directory.name
+        self.environment.setdefault("LEVERET_CLUSTER__BALANCE", "manual")
         # The user may use vhosts of other nodes, too.
         self.config = config("a", "b", "c")
         for vhost in {"a", "b", "c"}.difference(vhosts):
@@ -39,7 +46,8 @@ class Node(Sharded):
             control.connect(str(self.data_dir / "control.sock"))
             control.sendall(json.dumps({"v": 1, "call": operation, "arguments": arguments}).encode() + b"\n")
             answer = json.loads(control.makefile().readline())
-        assert "error" not in answer, answer
+        if "error" in answer:
+            raise Refused(answer["error"]["text"])
         return answer["result"]
 
     def users(self) -> set[str]:
@@ -49,12 +57,31 @@ class Node(Sharded):
         """Return the shard of each vhost."""
         return {vhost: shard["number"] for shard in self.ask("shards.list") for vhost in shard["vhosts"]}
 
+    def open(self, vhost: str, user: str = "", password: str = "") -> pika.BlockingConnection:
+        """Open a connection to a vhost, as soon as its shard serves."""
+        connections: list[pika.BlockingConnection] = []
+
+        def is_open() -> bool:
+            try:
+                connections.append(super(Node, self).open(vhost, user or self.user, password or self.password))
+            except pika.exceptions.ProbableAccessDeniedError as refused:
+                assert "(320)" in str(refused), refused
+            return bool(connections)
+
+        wait_until(is_open, self.log)
+        return connections[0]
+
+    def nodes(self) -> dict[str, tuple[str, int]]:
+        """Return the state and the number of shards of each node."""
+        return {node["name"]: (node["state"], len(node["shards"])) for node in self.ask("nodes.list")}
+
 
 def owners(dsn: str) -> dict[int, str | None]:
     """Return the names of the owners of the shards."""
     return dict(execute(dsn, "SELECT shard, node FROM leveret.owner"))
 
 
+@pytest.mark.slow
 def test_vhosts_messages_and_users_are_in_the_database(tmp_path: Path, dsn: str) -> None:
     with running(Node(tmp_path / "first", dsn, "a")) as first:
         assert first.placed() == {"/": 0, "a": 1}
@@ -125,3 +152,47 @@ def test_a_database_of_one_process_becomes_shard_0_and_its_number_of_shards_stay
         broker.count = count
         with pytest.raises(RuntimeError, match=f"'cluster.shards' is {count}, but the database has 3 shards.*expected 3"):
             broker.start()
+
+
+@pytest.mark.slow
+def test_shards_move_between_nodes(tmp_path: Path, dsn: str) -> None:
+    first = Node(tmp_path / "first", dsn, "a", "b", LEVERET_CLUSTER__BALANCE="auto")
+    second = Node(tmp_path / "second", dsn)
+    with running(first), running(second):
+        wait_until(lambda: first.nodes() == {"first": ("live", 2), "second": ("live", 1)}, lambda: f"{first.nodes()}")
+        first.publish("/", b"before")
+        client = second.open("/")
+        target = "first" if owners(dsn)[0] == "second" else "second"
+        first.ask("nodes.move", shard=0, node=target)
+        assert owners(dsn)[0] == target
+        with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as closed:
+            client.process_data_events(time_limit=CONNECT_TIMEOUT)
+        assert closed.value.reply_text == "CONNECTION_FORCED - shard 0 moves to another node"
+        assert second.bodies("/") == [b"before"]
+        second.ask("nodes.drain", name="first")
+        assert set(owners(dsn).values()) == {"second"}
+        assert first.nodes()["first"] == ("draining", 0)
+        for operation, arguments, reason in (
+            ("nodes.move", {"shard": 0, "node": "first"}, "node 'first' is draining or gone"),
+            ("nodes.move", {"shard": 4, "node": "second"}, "shard 4 does not exist; expected 0 to 3"),
+            ("nodes.move", {"shard": 3, "node": "second"}, "shard 3 has no owner"),
+            ("nodes.drain", {"name": "second"}, "no other node than 'second' takes shards"),
+            ("nodes.forget", {"name": "first"}, "node 'first' is alive"),
+            ("nodes.forget", {"name": "third"}, "node 'third' does not exist"),
+        ):
+            with pytest.raises(Refused, match=reason):
+                second.ask(operation, **arguments)
+        second.publish("b", b"in b")
+        assert first.bodies("b") == [b"in b"]
+        first.kill()
+        wait_until(lambda: second.nodes()["first"] == ("gone", 0), lambda: f"{second.nodes()}")
+        second.ask("nodes.forget", name="first")
+        assert second.nodes() == {"second": ("live", 3)}
+
+
+def test_a_name_belongs_to_one_live_node(tmp_path: Path, dsn: str) -> None:
+    with running(Node(tmp_path / "first", dsn)):
+        other = Node(tmp_path / "second", dsn)
+        other.environment["LEVERET_CLUSTER__NAME"] = "first"
+        with pytest.raises(RuntimeError, match=r"'cluster.name' is 'first', which is the name of another live node"):
+            other.start()

@@ -53,6 +53,7 @@ COMMANDS = {
     ),
     "vhosts": ("leveret.cli.vhosts:vhosts", "List, add, change and delete vhosts."),
     "shards": ("leveret.cli.shards:shards", "List shards: the processes that the vhosts are in."),
+    "cluster": ("leveret.cli.cluster:cluster", "List the nodes of a cluster, and move shards between them."),
     "policies": ("leveret.cli.policies:policies", "List, set and delete policies."),
     "operator-policies": ("leveret.cli.policies:operator_policies", "List, set and delete operator policies."),
     "parameters": ("leveret.cli.parameters:parameters", "List, set and delete parameters of vhosts."),

@@ -9,6 +9,7 @@ from leveret.cli.remote import current
 COLUMNS: Columns = (
     ("number", "shard"),
     ("state", "state"),
+    ("node", "node"),
     ("pid", "pid"),
     ("connections", "connections"),
     ("memory", "memory", size),

@@ -153,6 +153,19 @@ class Directory:
         new = list(records)
         await self._once(lambda: self._put(_PUT_NEW, new))
 
+    async def want(self, shard: int, node: str) -> None:
+        """Note that a shard is to move to a node. Raises `StorageFailed`."""
+        await self._once(lambda: self._change("UPDATE leveret.owner SET wanted = ? WHERE shard = ?", node, shard))
+
+    async def drain(self, node: str, on: bool) -> None:
+        """Note whether a node is to own no shards. Raises `StorageFailed`."""
+        await self._once(lambda: self._change("UPDATE leveret.node SET draining = ? WHERE name = ?", on, node))
+
+    async def forget(self, node: str) -> bool:
+        """Remove a node that shows no signs of life from the list. Return whether it was there. Raises `StorageFailed`."""
+        gone = "(seen IS NULL OR seen < clock_timestamp() - interval '3 seconds')"
+        return await self._once(lambda: self._change(f"DELETE FROM leveret.node WHERE name = ? AND {gone}", node))
+
     def close(self) -> None:
         """Close the connection. Does not wait for a statement that the server does not answer."""
         self._thread.submit(self._disconnect)
@@ -214,6 +227,10 @@ class Directory:
             # Whoever waits for this commit waits for those before it.
             session.warned = False
             session.execute("UPDATE leveret.cluster SET version = version")
+
+    def _change(self, statement: str, *values: Any) -> bool:
+        with self._replicated() as session:
+            return session.execute(statement, values).rowcount > 0
 
     def _join(self) -> None:
         session = self._connected()

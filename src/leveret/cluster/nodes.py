@@ -15,7 +15,9 @@ import msgspec
 
 from leveret.broker.errors import StorageFailed
 from leveret.cluster.directory import Directory, NameTaken
+from leveret.cluster.link import Stop
 from leveret.cluster.links import NodeClient, NodeInfo, Route
+from leveret.cluster.membership import Cluster
 from leveret.cluster.settings import ShardSettings
 from leveret.cluster.shards import APPLY_TIMEOUT, RESTARTING, STARTING, STOPPED, Shard, Shards
 from leveret.cluster.streams import Streams
@@ -39,6 +41,8 @@ PLACEMENT: Final = "placement"
 _NEW: Final = "new "
 # A shard that needs no process, because it has no vhosts.
 IDLE: Final = "idle"
+# A shard whose process releases it for another node.
+MOVING: Final = "moving"
 # Seconds for which clients wait for a shard that moves.
 PATIENCE: Final = 2.0
 # Seconds at the stop for changes that are not stored yet, and for leaving the list of the nodes.
@@ -86,6 +90,11 @@ class NodeShard(Shard):
         return self._link is not None and self.state == READY
 
     @property
+    def node(self) -> str:
+        """The name of the node that owns it; "" if it has none."""
+        return "" if self.owner is None else self.owner.name
+
+    @property
     def unavailable(self) -> str:
         """Why it takes no connections; "" if it does."""
         if self._link is None and self.state == READY:
@@ -116,13 +125,19 @@ class NodeShard(Shard):
         self._set_state(STARTING)
         self._process.start(self._next_settings, self._descriptors, restart=False)
 
+    def leave(self) -> None:
+        """Have the process close its clients and release the shard, for another node."""
+        if self._link is not None:
+            self._set_state(MOVING)
+            self._link.send(Stop(f"shard {self.number} moves to another node"))
+
     def _ended(self, reason: str) -> None:
         """Handle the end of the process. The next look decides what follows."""
         refusal, self.refusal = self.refusal, ""
         self._close_link()
         self.close_remote()
         self.pid = 0
-        if self.has_lost:
+        if self.has_lost or self.state == MOVING:
             self._set_state(IDLE)
         else:
             self.restarts += 1
@@ -176,6 +191,9 @@ class NodeShards(Shards):
         self.name = directory.name
         self.client: NodeClient
         self.watch = Watch(self.name, config.cluster.lease)
+        self._cluster = Cluster(
+            self.name, directory, self.watch, self.all, self._until, balances=config.cluster.balance == "auto"
+        )
         self.received: Callable[[list[Record]], None] | None = None
         self.failed: Callable[[str], None] | None = None
         # Whether the start is over, and why a shard could not start before that.
@@ -200,6 +218,8 @@ class NodeShards(Shards):
         self._reserving: asyncio.Task[None] | None = None
         self._look_now = asyncio.Event()
         self._is_stopping = False
+        # The names of the nodes that were alive at the last look.
+        self._live: set[str] = set()
 
     def _make_shard(self, number: int, stop_timeout: float) -> NodeShard:
         return NodeShard(self, number, self._settings, stop_timeout)
@@ -317,6 +337,7 @@ class NodeShards(Shards):
             return
         for shard in self.all:
             self._note_owner(shard)
+        self._disown()
         running = {shard.number for shard in self.all if shard.is_running}
         now = time.monotonic()
         for row in self.watch.claims(now, self._needed() | self._prepared, running):
@@ -325,6 +346,28 @@ class NodeShards(Shards):
                 self.all[row.shard].claim(row)
         self._reserve()
         self.changed()
+        await self._move()
+
+    async def _move(self) -> None:
+        """Move shards to other nodes. Raises `StorageFailed`."""
+        self._cluster.note_look()
+        for number in self._cluster.leaving():
+            if self.all[number].is_here:
+                self.all[number].leave()
+        if self._serves:
+            move = self._cluster.next_move()
+            if move is not None:
+                await self._directory.want(*move)
+                self._look_now.set()
+
+    def _disown(self) -> None:
+        """Close the connections of clients at nodes that have gone, whose machines may not do so."""
+        live = {node.name for node in self.watch.nodes.values() if node.live}
+        for name in self._live - live:
+            for shard in self.all:
+                if shard.is_here:
+                    shard.disown(name)
+        self._live = live
 
     def _note_owner(self, shard: NodeShard) -> None:
         row = self.watch.owners.get(shard.number)
@@ -340,6 +383,11 @@ class NodeShards(Shards):
         return {0, *self._placements.values(), *self._reserved.values()}
 
     # Placement
+
+    @property
+    def cluster(self) -> Cluster:
+        """The nodes that share the shards."""
+        return self._cluster
 
     @property
     def used(self) -> list[Shard]:

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Final, TypeAlias
 
-from leveret.cluster import batches, feeds, objects, tails, totals
+from leveret.cluster import batches, feeds, node_calls, objects, tails, totals
 from leveret.cluster.front import Front
 from leveret.cluster.requests import FrontCall
 from leveret.cluster.shards import Shard
@@ -63,6 +63,10 @@ ROUTES: Final[dict[str, Route]] = {
     "status": totals.status,
     "health": totals.health,
     "shards.list": totals.list_shards,
+    "nodes.list": node_calls.list_nodes,
+    "nodes.move": node_calls.move,
+    "nodes.drain": node_calls.drain,
+    "nodes.forget": node_calls.forget,
     "statistics.changes": feeds.changes,
     "traces.take": feeds.take_traces,
     "log.read": feeds.read_log,

@@ -39,6 +39,7 @@ from leveret.cluster.settings import ShardSettings, shard_config
 from leveret.cluster.streams import Streams, open_control
 from leveret.config import Config
 from leveret.management.audit.log import AuditLog
+from leveret.management.operations.nodes import not_a_node
 from leveret.management.operations.shards import READY
 from leveret.node.child_process import ChildProcess
 from leveret.node.errors import StartFailed
@@ -49,6 +50,7 @@ from leveret.storage.salvage import Salvage
 
 if TYPE_CHECKING:
     from leveret.cluster.links import Route
+    from leveret.cluster.membership import Cluster
 
 logger = logging.getLogger("leveret.cluster")
 
@@ -119,6 +121,11 @@ class Shard:
     def connections_of(self, user: str) -> int:
         """Return the number of these connections of a user."""
         return self._connections[user]
+
+    @property
+    def node(self) -> str:
+        """The name of the node that owns it; "" if the broker is not a node."""
+        return ""
 
     @property
     def unavailable(self) -> str:
@@ -385,6 +392,11 @@ class Shards:
         )
 
     # Placement
+
+    @property
+    def cluster(self) -> Cluster:
+        """The nodes that share the shards. Raises `PreconditionFailed` if the broker is not a node."""
+        raise not_a_node()
 
     @property
     def used(self) -> Sequence[Shard]:

@@ -134,11 +134,12 @@ def _info(shard: Shard, connections: int, memory: int) -> ShardInfo:
     return ShardInfo(
         number=shard.number,
         state=shard.state,
-        pid=shard.pid,
+        pid=max(shard.pid, 0),
         vhosts=sorted(shard.vhosts),
         connections=connections,
         memory=memory,
         restarts=shard.restarts,
+        node=shard.node,
     )
 
 

@@ -365,6 +365,10 @@ class ClusterConfig(Section, frozen=True, kw_only=True):
     lease: Annotated[
         Seconds, about("Time without a sign of life after which another broker may take over the log.", ge=0.2)
     ] = 0.6
+    balance: Annotated[
+        Literal["auto", "manual"],
+        about("Whether a node with two more shards than another one moves one of them there, until the numbers are equal."),
+    ] = "auto"
     unreplicated: Annotated[
         bool, about("Accept a server without a synchronous standby, so that messages are on one disk.")
     ] = False

@@ -1259,12 +1259,13 @@ class Shard(Answer):
     """A process that vhosts are in. `memory` is in bytes."""
 
     number: int
-    state: Literal["ready", "starting", "restarting", "stopped"]
+    state: Literal["ready", "starting", "restarting", "moving", "stopped", "idle"]
     pid: int
     vhosts: list[str]
     connections: int
     memory: int
     restarts: int
+    node: str
 
 
 # Alerts

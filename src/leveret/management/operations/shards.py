@@ -16,12 +16,13 @@ class ShardInfo(Reply, kw_only=True):
 
     Attributes:
         number: Its number, from 0.
-        state: `ready`, `starting`, `restarting` or `stopped`.
+        state: `ready`, `starting`, `restarting`, `moving`, `stopped`, or `idle` without vhosts.
         pid: Its process; 0 if there is none.
         vhosts: The names of its vhosts.
         connections: The number of connections to its vhosts.
         memory: The memory of the process in bytes; 0 unless it is ready.
         restarts: How often it was restarted because it ended unexpectedly.
+        node: The node that owns it; "" if the broker is not a node, or no node owns it.
     """
 
     number: int
@@ -31,6 +32,7 @@ class ShardInfo(Reply, kw_only=True):
     connections: int
     memory: int
     restarts: int
+    node: str = ""
 
 
 def list_shards(context: Context, request: Request) -> Iterator[ShardInfo]:

@@ -22,6 +22,7 @@ from leveret.management.operations import (
     links,
     log,
     messages,
+    nodes,
     parameters,
     payloads,
     permissions,
@@ -47,6 +48,7 @@ from leveret.management.operations.operation import Operations, VhostOperations
 OPERATIONS: Final[Operations] = {
     **status.OPERATIONS,
     **shards.OPERATIONS,
+    **nodes.OPERATIONS,
     **statistics.OPERATIONS,
     **queues.OPERATIONS,
     **messages.OPERATIONS,

@@ -1,0 +1,178 @@
+"""The nodes as operators see them: their list, moves of shards between them, and the balance of their numbers of shards."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.broker.errors import NotFound, PreconditionFailed, StorageFailed
+from leveret.management.operations.nodes import DRAINING, GONE, LIVE, NodeDetails
+from leveret.management.operations.shards import READY
+
+if TYPE_CHECKING:
+    from leveret.cluster.directory import Directory
+    from leveret.cluster.nodes import NodeShard
+    from leveret.cluster.watch import Watch
+
+# Seconds for a shard to move, and for a node to move all its shards away.
+MOVE_TIMEOUT: Final = 30.0
+DRAIN_TIMEOUT: Final = 80.0
+# Seconds without a change of owners and nodes before a node balances their numbers of shards.
+SETTLED: Final = 2.0
+
+
+class Cluster:
+    """The nodes.
+
+    Args:
+        name: The name of this node.
+        directory: The database.
+        watch: What this node knows of the others.
+        shards: The shards.
+        until: Waits for a condition, which it checks after each look at the database.
+        balances: Whether this node moves shards to nodes that have fewer.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        directory: Directory,
+        watch: Watch,
+        shards: Sequence[NodeShard],
+        until: Callable[[Callable[[], bool]], Coroutine[Any, Any, None]],
+        *,
+        balances: bool,
+    ) -> None:
+        self._name = name
+        self._directory = directory
+        self._watch = watch
+        self._shards = shards
+        self._until = until
+        self._balances = balances
+        # The owners and live nodes, and since when they are the same.
+        self._state: object = None
+        self._since = 0.0
+
+    # For operators
+
+    def list_nodes(self) -> list[NodeDetails]:
+        """Return the nodes by name."""
+        return [
+            NodeDetails(
+                name=node.name,
+                state=GONE if not node.live else DRAINING if node.draining else LIVE,
+                address=node.address,
+                version=node.leveret,
+                shards=sorted(self._owned(node.name)),
+                here=node.name == self._name,
+            )
+            for node in sorted(self._watch.nodes.values(), key=lambda node: node.name)
+        ]
+
+    async def move(self, shard: int, node: str) -> None:
+        """Move a shard to a node, and wait until it serves there.
+
+        Raises:
+            NotFound: There is no such node.
+            PreconditionFailed: There is no such shard, or the node takes none.
+            StorageFailed: The move takes too long.
+        """
+        self._check_node(node)
+        if not 0 <= shard < len(self._shards):
+            raise PreconditionFailed(f"shard {shard} does not exist; expected 0 to {len(self._shards) - 1}")
+        if node not in self._takers():
+            raise PreconditionFailed(f"node '{node}' is draining or gone; expected one that takes shards")
+        owner = self._watch.owners.get(shard)
+        if owner is None or owner.node is None:
+            raise PreconditionFailed(f"shard {shard} has no owner, because it has no vhosts")
+        if owner.node != node:
+            await self._directory.want(shard, node)
+        await self._wait(
+            lambda: self._shards[shard].node == node and self._shards[shard].state == READY,
+            MOVE_TIMEOUT,
+            f"shard {shard} has not moved to node '{node}' within {MOVE_TIMEOUT:g} seconds",
+        )
+
+    async def drain(self, node: str, *, on: bool) -> None:
+        """Have a node move its shards away, and wait until it has none; or let it own shards again.
+
+        Raises:
+            NotFound: There is no such node.
+            PreconditionFailed: There is no other node that takes shards.
+            StorageFailed: The node still has shards after a while.
+        """
+        self._check_node(node)
+        if on and not set(self._takers()) - {node}:
+            raise PreconditionFailed(f"no other node than '{node}' takes shards")
+        await self._directory.drain(node, on)
+        await self._wait(
+            lambda: self._watch.nodes[node].draining == on and not (on and (self._owned(node) or self._is_moving())),
+            DRAIN_TIMEOUT,
+            f"node '{node}' still has shards after {DRAIN_TIMEOUT:g} seconds",
+        )
+
+    async def forget(self, node: str) -> None:
+        """Remove a node that is gone from the list. Raises `NotFound`, or `PreconditionFailed` if it is alive."""
+        self._check_node(node)
+        if not await self._directory.forget(node):
+            raise PreconditionFailed(f"node '{node}' is alive; stop it first")
+        await self._wait(lambda: node not in self._watch.nodes, MOVE_TIMEOUT, f"node '{node}' is still in the list")
+
+    def _check_node(self, node: str) -> None:
+        if node not in self._watch.nodes:
+            raise NotFound(f"node '{node}' does not exist")
+
+    async def _wait(self, condition: Callable[[], bool], timeout: float, problem: str) -> None:
+        try:
+            async with asyncio.timeout(timeout):
+                await self._until(condition)
+        except TimeoutError:
+            raise StorageFailed(problem) from None
+
+    # After each look
+
+    def _owned(self, node: str) -> list[int]:
+        return [owner.shard for owner in self._watch.owners.values() if owner.node == node]
+
+    def _is_moving(self) -> bool:
+        """Return whether a shard is between two nodes."""
+        return any(owner.node is None and owner.wanted is not None for owner in self._watch.owners.values())
+
+    def _takers(self) -> list[str]:
+        """Return the names of the nodes that take shards."""
+        return [node.name for node in self._watch.nodes.values() if node.live and not node.draining]
+
+    def leaving(self) -> list[int]:
+        """Return the shards of this node that are to move to others now."""
+        takers = self._takers()
+        return [
+            owner.shard
+            for owner in self._watch.owners.values()
+            if owner.node == self._name and owner.wanted in takers and owner.wanted != self._name
+        ]
+
+    def next_move(self) -> tuple[int, str] | None:
+        """Return a shard of this node that another one should have, and that node; None if there is none."""
+        takers = self._takers()
+        if any(owner.wanted in takers for owner in self._watch.owners.values()):
+            return None  # one after another
+        own = self._owned(self._name)
+        others = [name for name in takers if name != self._name]
+        if not own or not others:
+            return None
+        fewest = min(others, key=lambda name: (len(self._owned(name)), name))
+        draining = self._watch.nodes[self._name].draining
+        if draining or (self._balances and self._is_settled() and len(own) >= len(self._owned(fewest)) + 2):
+            return min(own, key=lambda number: self._shards[number].connections), fewest
+        return None
+
+    def note_look(self) -> None:
+        """Note the owners and nodes that a look has found."""
+        state = ({shard: owner.node for shard, owner in self._watch.owners.items()}, self._takers())
+        if state != self._state:
+            self._state, self._since = state, time.monotonic()
+
+    def _is_settled(self) -> bool:
+        return time.monotonic() - self._since >= SETTLED
