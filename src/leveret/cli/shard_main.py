@@ -52,6 +52,8 @@ logger = logging.getLogger("leveret.serve")
 
 # Seconds between attempts to lock the data directory, which the process of an earlier front may still use.
 _LOCK_INTERVAL: Final = 0.05
+# Seconds for clients to answer the close after the front has ended: a new front may wait for the data directory.
+_ORPHAN_TIMEOUT: Final = 0.5
 _REFUSED: Final = 1
 # The first descriptor beyond standard input, output and error.
 _FIRST_DESCRIPTOR: Final = 3
@@ -163,6 +165,9 @@ class ShardServing(Running):
     def _front_ended(self) -> None:
         if not self._stopping:
             self._stop("the front has ended")
+            if self._composition is not None:
+                server = self._composition.server
+                server.shutdown_timeout = min(server.shutdown_timeout, _ORPHAN_TIMEOUT)
 
     def _stop_because(self, reason: str) -> None:
         if not self._stopping:

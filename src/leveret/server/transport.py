@@ -203,7 +203,9 @@ class SocketPeer(Peer):
         return []
 
     def close(self) -> None:
-        self._transport.close()
+        # asyncio's TLS transport cannot be aborted any more after a second close.
+        if not self._transport.is_closing():
+            self._transport.close()
 
     def finish(self) -> None:
         finish(self._transport)
