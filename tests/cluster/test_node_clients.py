@@ -115,3 +115,14 @@ def test_clients_of_the_wrong_node(tmp_path: Path, dsn: str) -> None:
             assert value.reply_code == 320
         with reopened(wrong, "a") as again:
             exchange(again)
+        # The node of a client is frozen: what the client has not acknowledged is delivered to others.
+        owner.start()
+        wait_until(partial(is_ready, owner), lambda: f"{first.log()}\n{second.log()}")
+        owner, wrong = wrong, owner
+        owner.publish("a", b"unacked")
+        with reopened(wrong, "a") as peer:
+            content = peer.channel().get("q", no_ack=False)
+            assert content is not None and content.body == b"unacked"
+            os.kill(wrong.pid, signal.SIGSTOP)
+            wait_until(lambda: owner.bodies("a") == [b"unacked"], lambda: f"{first.log()}\n{second.log()}")
+            os.kill(wrong.pid, signal.SIGCONT)

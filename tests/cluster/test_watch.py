@@ -123,3 +123,29 @@ def test_a_shard_that_moves_is_left_to_its_new_node_for_a_while() -> None:
     assert looking.claims(0, 1, running=[2, 3]) == [1]
     looking.now += MOVE_TIMEOUT
     assert looking.claims(0) == [0]
+
+
+def test_nodes_that_are_lost() -> None:
+    """A node counts as lost once, after several looks that were answered in time."""
+    looking = Looking()
+    looking.look()
+    looking.nodes = [node("a", live=False), node("b")]
+    lost = []
+    for took in (0.0, 0.0, 2 * INTERVAL, 0.0, 0.0):
+        looking.look(took)
+        lost += looking.watch.lost_nodes()
+    looking.watch.interrupt()
+    looking.look()
+    looking.look()
+    assert lost + looking.watch.lost_nodes() == []
+    looking.look()
+    assert looking.watch.lost_nodes() == ["a", "c"]
+    for _ in range(5):
+        looking.look()
+    assert looking.watch.lost_nodes() == []
+    looking.nodes.append(node("c"))
+    looking.look()
+    del looking.nodes[2]
+    for _ in range(3):
+        looking.look()
+    assert looking.watch.lost_nodes() == ["c"]

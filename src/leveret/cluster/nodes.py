@@ -315,8 +315,11 @@ class NodeShards(Shards):
         self._note_applied()
         if self._is_stopping:
             return
+        lost = self.watch.lost_nodes()
         for shard in self.all:
             self._note_owner(shard)
+            for name in lost:
+                shard.disown(name)
         running = {shard.number for shard in self.all if shard.is_running}
         now = time.monotonic()
         for row in self.watch.claims(now, self._needed() | self._prepared, running):
