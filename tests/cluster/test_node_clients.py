@@ -121,8 +121,8 @@ def test_clients_of_the_wrong_node(tmp_path: Path, dsn: str) -> None:
         owner, wrong = wrong, owner
         owner.publish("a", b"unacked")
         with reopened(wrong, "a") as peer:
-            content = peer.channel().get("q", no_ack=False)
-            assert content is not None and content.body == b"unacked"
+            unacked = peer.channel().get("q", no_ack=False)
+            assert unacked is not None and unacked.body == b"unacked"
             os.kill(wrong.pid, signal.SIGSTOP)
             wait_until(lambda: owner.bodies("a") == [b"unacked"], lambda: f"{first.log()}\n{second.log()}")
             os.kill(wrong.pid, signal.SIGCONT)

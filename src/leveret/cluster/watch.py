@@ -1,4 +1,4 @@
-"""Who owns the shards, by repeated looks at the database, and which of them a node should claim."""
+"""The owners of the shards, by repeated looks at the database, and the shards that a node should claim."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class NodeRow(msgspec.Struct, frozen=True):
 
 
 class View(msgspec.Struct, frozen=True):
-    """What a look finds: the version of the shared records, the shards, and the nodes.
+    """The result of a look: the version of the shared records, the shards, and the nodes.
 
     Attributes:
         shards: The number of shards; None before the first start of a node has finished.
@@ -169,7 +169,7 @@ class Watch:
         self._absent = dict.fromkeys(self._absent, 0)
 
     def note_death(self, number: int) -> None:
-        """Note that the process of a shard in this node has ended: nobody needs to wait for its lease."""
+        """Note that the process of a shard in this node has ended: no node needs to wait for its lease."""
         self._dead.add(number)
 
     def note_claim(self, number: int) -> None:
