@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pamqp.commands import Basic, Queue
 
+from leveret.cluster import links
 from leveret.cluster.links import NodeClient, NodeInfo
 from leveret.wire.amqp0.engine import CLIENT, Engine
 from leveret.wire.amqp0.properties import encode_header
@@ -193,6 +197,31 @@ def test_the_death_of_the_shard(nodes: Linked) -> None:
     nodes.wait_empty()
 
 
+def check_bounded(nodes: Linked, peer: amqp091.Peer) -> None:
+    """Send as much as a relay takes for a shard that reads nothing, and check that it does not keep it."""
+
+    def found() -> tuple[Any, Any]:
+        (protocol,) = (
+            one
+            for one in nodes.other.front.accepted
+            if one._transport is not None and one._transport.get_extra_info("peername")[1] == peer.local_port
+        )
+        return protocol._transport, protocol.session._shard  # type: ignore[union-attr]
+
+    client, shard = nodes.cluster.call(found)
+    peer.socket.setblocking(False)
+
+    def is_full() -> bool:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                peer.socket.send(bytes(1 << 16))
+        return nodes.cluster.call(lambda: not client.is_reading())
+
+    wait_until(is_full)
+    peer.socket.setblocking(True)
+    assert 0 < nodes.cluster.call(shard.get_write_buffer_size) < 1 << 20
+
+
 def test_a_frozen_owner_and_its_death_within_a_message(nodes: Linked) -> None:
     """Clients of a frozen owner are closed, and those that wait for its answer find the new one.
 
@@ -217,6 +246,8 @@ def test_a_frozen_owner_and_its_death_within_a_message(nodes: Linked) -> None:
         channel.consume("q", no_ack=True)
         reader.read(1)
         process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        check_bounded(nodes, idle)
         attempts = nodes.remote("/").attempts
         opening(waiting, "/")
         wait_until(lambda: nodes.remote("/").attempts > attempts)
@@ -251,6 +282,20 @@ def test_a_new_owner(nodes: Linked) -> None:
         exchange(first)
 
 
+def test_clients_of_a_node_that_is_gone(nodes: Linked) -> None:
+    """The shard closes their sockets, and no others."""
+    with (
+        amqp091.Peer("127.0.0.1", nodes.other.port) as relayed,
+        amqp091.Peer("127.0.0.1", nodes.cluster.port) as direct,
+    ):
+        relayed.handshake("b", "user", "user")
+        direct.handshake("b", "user", "user")
+        nodes.cluster.call(lambda: nodes.cluster.shards["b"].server.disown("third"))
+        nodes.cluster.call(lambda: nodes.cluster.shards["b"].server.disown("other"))
+        relayed.read_connection_close(320)
+        exchange(direct)
+
+
 def test_a_node_that_stops(nodes: Linked) -> None:
     with amqp091.Peer("127.0.0.1", nodes.other.port) as peer:
         peer.handshake("b", "user", "user")
@@ -267,7 +312,7 @@ def test_waiting_for_an_owner(nodes: Linked) -> None:
     nodes.owns = False
     with tuned(nodes.other.port) as first, tuned(nodes.other.port) as second, tuned(nodes.other.port) as third:
         opening(first)
-        wait_until(lambda: remote.attempts > 1)  # it was told that the shard has moved
+        wait_until(lambda: remote.attempts > 1)  # the owner has refused
         remote.unavailable = "shard 1 has no owner"
         opening(second)
         remote.unavailable = ""
@@ -302,6 +347,22 @@ def test_no_owner() -> None:
             text = peer.read_connection_close(320).reply_text
             assert text.endswith("node 'owner' refuses the connection: it does not own the shard")
         nodes.wait_empty()
+
+
+def test_many_clients_at_once(nodes: Linked, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after the death of their node: none is refused, and the owner has few handshakes at a time."""
+    monkeypatch.setattr(links, "MAX_UNAUTHENTICATED", links.MAX_CALLS)
+    remote = nodes.remote("b")
+    remote.unavailable = "shard 1 has no owner"
+    with contextlib.ExitStack() as stack:
+        peers = [stack.enter_context(tuned(nodes.other.port)) for _ in range(100)]
+        for peer in peers:
+            opening(peer)
+        remote.unavailable = ""
+        for peer in peers:
+            peer.expect(0, Connection.OpenOk)
+    assert not nodes.server.refused
+    assert remote.attempts == len(peers)
 
 
 def test_a_vhost_deleted_while_a_client_waits(nodes: Linked) -> None:

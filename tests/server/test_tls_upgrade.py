@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
 import struct
 from collections.abc import Awaitable, Callable
@@ -111,6 +112,29 @@ def test_0_9_1_within_tls_by_hello(context: ssl.SSLContext, trusting: ssl.SSLCon
             assert session.describe().tls
             await wire.send(1, "channel.open")
             await wire.expect("channel.open-ok")
+
+    run(test)
+
+
+def test_a_socket_that_was_closed_twice_can_be_aborted(context: ssl.SSLContext, trusting: ssl.SSLContext) -> None:
+    """The client does not close its side of TLS, for which asyncio waits."""
+
+    def connect(address: tuple[str, int]) -> ssl.SSLSocket:
+        client = trusting.wrap_socket(socket.create_connection(address), server_hostname="localhost")
+        client.sendall(HEADER_AMQP091)
+        return client
+
+    async def test() -> None:
+        async with serving(tls=context) as (server, _):
+            client = await asyncio.to_thread(connect, server.listeners[0].address)
+            await wait_until_async(lambda: server.services.sessions)
+            (session,) = server.services.sessions
+            session.peer.close()
+            session.peer.close()
+            (protocol,) = server.accepted
+            protocol.abort()
+            await gone(server)
+            client.close()
 
     run(test)
 

@@ -136,7 +136,7 @@ _DROPPED_WITH_VHOST: Final = (
     metadata.POLICY,
     metadata.OPERATOR_POLICY,
 )
-# What a turn drains while another process may have taken over the log.
+# Drained instead of the active queues while another process may have taken over the log.
 _NO_QUEUES: Final[deque[Queue]] = deque()
 # Queues and exchanges of a deleted vhost that are removed at once: the name of a small one can be used again at once.
 MAX_REMOVED_AT_ONCE: Final = 100

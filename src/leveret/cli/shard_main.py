@@ -25,6 +25,7 @@ from leveret.cluster.link import (
     AuditWritten,
     Change,
     Declare,
+    Disown,
     Ended,
     Link,
     Message,
@@ -150,6 +151,9 @@ class ShardServing(Running):
             case Declare():
                 if self._composition is not None:
                     self._composition.declare_vhosts(message.vhosts)
+            case Disown():
+                if self._composition is not None:
+                    self._composition.server.disown(message.node)
             case Reload():
                 self._apply(message.config)
             case Stop():

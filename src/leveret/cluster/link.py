@@ -59,6 +59,12 @@ class Declare(msgspec.Struct, frozen=True, tag=True):
     vhosts: list[str]
 
 
+class Disown(msgspec.Struct, frozen=True, tag=True):
+    """To a shard: another node is gone. The connections of its clients have to end."""
+
+    node: str
+
+
 class Reload(msgspec.Struct, frozen=True, tag=True):
     """To a shard: the configuration that is in effect from now on."""
 
@@ -129,6 +135,7 @@ Message: TypeAlias = (
     | Change
     | Adopt
     | Declare
+    | Disown
     | Reload
     | Stop
     | Opened

@@ -45,8 +45,10 @@ HANDSHAKE_TIMEOUT: Final = 5.0
 # Seconds for the owner of a shard to accept a client, and for a node to accept a request for a control socket.
 CONNECT_TIMEOUT: Final = 2.0
 CONTROL_TIMEOUT: Final = 5.0
-# Maximum number of connections in the handshake; a new one replaces the oldest.
-MAX_UNAUTHENTICATED: Final = 64
+# Maximum number of connections in the handshake; a new one replaces the oldest. Each node has few at a time.
+MAX_UNAUTHENTICATED: Final = 256
+# Maximum number of handshakes with a node at a time. All clients of a node that has failed come back at once.
+MAX_CALLS: Final = 8
 BACKLOG: Final = 1024
 # Seconds between checks whether a listener that ran out of file descriptors may continue.
 LISTENER_INTERVAL: Final = 1.0
@@ -55,7 +57,7 @@ LISTENER_INTERVAL: Final = 1.0
 KEEPALIVE_IDLE: Final = 1
 KEEPALIVE_INTERVAL: Final = 1
 KEEPALIVE_COUNT: Final = 2
-# Seconds between warnings about handshakes that failed.
+# Seconds between warnings about handshakes that failed, at a node or with a node.
 REPORT_INTERVAL: Final = 10.0
 
 
@@ -198,6 +200,7 @@ class NodeServer:
                     await answering.answer(Accepted())
                     self._last_number += 1
                     requested.adoption.connection = self._last_number
+                    requested.adoption.node = answering.caller
                     target.hand_over(_detached(sock), requested.adoption)
             case Control():
                 path = self._control(requested.shard)
@@ -266,13 +269,8 @@ class RelayedClient(Relay):
         self._route = route
         super().__init__(client, protocol, route.sock)
 
-    def connection_lost(self) -> None:
-        """Let the shard know that the client is gone, after what it has sent."""
-        self._route.end()
-        super().connection_lost()
-
     def shard_lost(self) -> None:
-        """Close the client's connection, unless the shard has closed it."""
+        """Close the client's connection, unless the shard has closed it or the client is gone."""
         self._route.end()
         super().shard_lost()
 
@@ -328,6 +326,9 @@ class NodeClient:
         self._attempts: defaultdict[int | None, dict[asyncio.Timeout, str]] = defaultdict(dict)
         self._controls: defaultdict[int | None, WeakKeyDictionary[asyncio.StreamWriter, str]]
         self._controls = defaultdict(WeakKeyDictionary)
+        # By the names of nodes: the limit on handshakes, and the time of the next warning.
+        self._calls: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(MAX_CALLS))
+        self._report_due: defaultdict[str, float] = defaultdict(float)
 
     async def connect(self, node: NodeInfo, shard: int, epoch: int, adoption: Adoption) -> Route:
         """Connect a client to its shard.
@@ -390,7 +391,7 @@ class NodeClient:
         attempts = self._attempts[requested.shard]
         attempts[limit] = node.name
         try:
-            async with limit:
+            async with limit, self._calls[node.name]:
                 sock = await _dial(node.address)
                 try:
                     await call(sock, self._secret, self._name, node.name, requested)
@@ -399,14 +400,22 @@ class NodeClient:
                     raise
                 return sock
         except TimeoutError:
+            self._report(node, "it does not answer")
             raise LinkFailed(f"node '{node.name}' does not answer") from None
         except LinkFailed as error:
             raise LinkFailed(f"node '{node.name}' refuses the connection: {error}") from None
         except (OSError, ValueError) as error:
-            logger.debug("cannot connect to node %r at %s: %s", node.name, node.address, error)
+            self._report(node, str(error))
             raise LinkFailed(f"node '{node.name}' cannot be reached") from None
         finally:
             del attempts[limit]
+
+    def _report(self, node: NodeInfo, reason: str) -> None:
+        """Log what clients are not told, but not for each of them."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._report_due[node.name]:
+            self._report_due[node.name] = now + REPORT_INTERVAL
+            logger.warning("cannot connect to node %r at %s: %s", node.name, node.address, reason)
 
 
 def _expire(limit: asyncio.Timeout) -> None:

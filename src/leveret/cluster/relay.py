@@ -35,10 +35,11 @@ from leveret.wire.amqp10.descriptors import CLOSE
 from leveret.wire.amqp10.frames import HEADER_SIZE
 from leveret.wire.amqp10.output import Output
 from leveret.wire.amqp10.transport import Close, Open
+from leveret.wire.frame_ends import find_frames
 
 logger = logging.getLogger("leveret.connection")
 
-# Bytes per read from a shard, into one buffer for all relays.
+# Bytes per read from a shard, into one buffer for all relays, and from a client.
 READ_SIZE: Final = 256 << 10
 _ROOM: Final = memoryview(bytearray(READ_SIZE))
 # Seconds for a client to reply to the close that it is sent after the end of its shard.
@@ -47,7 +48,6 @@ REASON: Final = "the shard of the connection has stopped"
 # Bytes at the start of a frame that tell whether it is a close.
 HEAD_SIZE: Final = 16
 
-_U32: Final = struct.Struct(">I").unpack_from
 # A frame's type, channel, payload size, and the class and method of a method frame.
 _METHOD: Final = struct.Struct(">BHIHH")
 _CLOSES: Final = ((10, 50), (10, 51))
@@ -91,22 +91,10 @@ class Frames(ABC):
                 return b""
             data = bytes(partial)
             partial.clear()
-        pos = last = 0
-        size = len(data)
-        size_at, header_size, overhead = self._size_at, self._header_size, self._overhead
-        self._needed = header_size
-        stop = size - header_size
-        while pos <= stop:
-            length = _U32(data, pos + size_at)[0] + overhead
-            end = pos + (length if length > header_size else header_size)
-            if end > size:
-                self._needed = end - pos
-                break
-            last = pos
-            pos = end
+        last, pos, self._needed = find_frames(data, self._size_at, self._header_size, self._overhead)
         if pos:
             self.head = data[last : min(last + HEAD_SIZE, pos)]
-        if pos == size:
+        if pos == len(data):
             return data
         partial += memoryview(data)[pos:]
         return data[:pos]
@@ -186,6 +174,7 @@ class Relay:
         self._connecting: Connecting | None = connecting
         client.pass_to(self)
         client.opened()
+        client.limit_reads(READ_SIZE, False)
 
     # The client
 

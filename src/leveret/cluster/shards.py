@@ -21,6 +21,7 @@ from leveret.cluster.link import (
     Begin,
     Change,
     Declare,
+    Disown,
     Ended,
     Link,
     Message,
@@ -137,6 +138,11 @@ class Shard:
         self._users[adoption.connection] = user
         self._connections[user] += 1
         self._link.send(Adopt(adoption), sock)
+
+    def disown(self, node: str) -> None:
+        """End the connections of clients of another node, which is gone."""
+        if self._link is not None:
+            self._link.send(Disown(node))
 
     async def open_control(self) -> Streams:
         """Connect to its control socket. Raises `OSError`."""

@@ -53,6 +53,7 @@ class Adoption(msgspec.Struct):
         elsewhere: The number of open connections of the broker in other processes than the receiving one. The limit
             on connections counts them.
         elsewhere_of_user: The same for the user of the connection.
+        node: The other node that relays for the client; "" if none does.
     """
 
     protocol: int
@@ -63,3 +64,4 @@ class Adoption(msgspec.Struct):
     client: TunedClient | None = None
     elsewhere: int = 0
     elsewhere_of_user: int = 0
+    node: str = ""

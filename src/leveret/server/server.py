@@ -165,6 +165,15 @@ class Server:
         assert self._sockets is not None
         self._connect(AdoptedProtocol(self._sockets, adoption, ended), sock)
 
+    def disown(self, node: str) -> None:
+        """Close the adopted connections that another node relays, because it is gone.
+
+        The system would notice that of unsent output after minutes only.
+        """
+        for protocol in list(self.accepted):
+            if protocol.node == node:
+                protocol.abort()
+
     def _connect(self, protocol: SocketProtocol, accepted: socket.socket) -> None:
         assert self._loop is not None
         connecting = self._loop.create_task(self._loop.connect_accepted_socket(lambda: protocol, accepted))

@@ -203,7 +203,9 @@ class SocketPeer(Peer):
         return []
 
     def close(self) -> None:
-        self._transport.close()
+        # asyncio's TLS transport cannot be aborted any more after a second close.
+        if not self._transport.is_closing():
+            self._transport.close()
 
     def finish(self) -> None:
         finish(self._transport)
@@ -321,6 +323,9 @@ class SocketProtocol(asyncio.BufferedProtocol):
         tls: The TLS context for clients that request TLS, with AMQP 1.0's TLS protocol header or a ClientHello; None
             refuses them.
         tls_only: Whether the listener accepts only TLS.
+
+    Attributes:
+        node: The other node that relays for the client; "" if none does.
     """
 
     __slots__ = (
@@ -339,6 +344,7 @@ class SocketProtocol(asyncio.BufferedProtocol):
         "_tls_only",
         "_transport",
         "_upgrading",
+        "node",
         "session",
     )
 
@@ -358,6 +364,7 @@ class SocketProtocol(asyncio.BufferedProtocol):
         self._reader: SelectorTransport = None
         self._deadline: asyncio.TimerHandle | None = None
         self._peer: SocketPeer | None = None
+        self.node = ""
         self.session: Receiver | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -597,6 +604,7 @@ class AdoptedProtocol(SocketProtocol):
 
     def __init__(self, sockets: Sockets, adoption: Adoption, ended: Callable[[], None]) -> None:
         super().__init__(sockets, None, False)
+        self.node = adoption.node
         self._adoption: Adoption | None = adoption
         self._ended: Callable[[], None] | None = ended
 

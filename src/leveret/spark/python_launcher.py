@@ -33,7 +33,9 @@ for entry in $PYTHONPATH; do
     *) path=${{path:+$path:}}$entry ;;
     esac
 done
-PYTHONPATH=$path exec {python} "$@"
+PYTHONPATH=$path
+export PYTHONPATH
+exec {python} "$@"
 """
 
 
@@ -49,7 +51,9 @@ def select_python(context: SparkContext) -> None:
     assert jvm is not None
     home = jvm.java.lang.System.getenv("SPARK_HOME")
     if home is not None and is_this_python(context.pythonExec) and is_installed(home, sys.path):
-        context.pythonExec = write_launcher(Path(context._temp_dir), sys.executable, home)
+        launcher = write_launcher(Path(context._temp_dir), sys.executable, home)
+        if os.access(launcher, os.X_OK):  # not on a file system that is mounted with noexec
+            context.pythonExec = launcher
 
 
 def is_this_python(command: str) -> bool:
