@@ -9,7 +9,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pika
 
@@ -100,8 +100,11 @@ class Sharded(LeveretProcess):
         return found
 
 
+AnySharded = TypeVar("AnySharded", bound=Sharded)
+
+
 @contextmanager
-def running(broker: Sharded) -> Iterator[Sharded]:
+def running(broker: AnySharded) -> Iterator[AnySharded]:
     """Run a broker, and check its log after its stop."""
     with broker.start():
         yield broker

@@ -429,10 +429,3 @@ def test_an_invalid_number_of_shards_is_refused(tmp_path: Path, text: str, shown
     assert error(tmp_path, flags=[("cluster.shards", text)]) == (
         f'flag cluster.shards: cluster.shards: got {shown}, expected "auto" or an integer, 1 to 64'
     )
-
-
-def test_postgresql_has_one_shard(tmp_path: Path) -> None:
-    text = "[storage]\nengine = 'postgresql'\ndsn = 'x'\n[cluster]\nshards = 2"
-    assert error(tmp_path, text).endswith(
-        "'cluster.shards' is 2, and 'storage.engine' is 'postgresql', which supports only one shard"
-    )

@@ -129,7 +129,7 @@ class FrontServing(Serving):
     def _show_states(self, composition: Composition) -> None:
         """Report the shards that do not serve to the service manager."""
         if not self._stopping:
-            others = [f"shard {shard.number} is {shard.state}" for shard in self._shards.all if shard.state != READY]
+            others = [f"shard {shard.number} is {shard.state}" for shard in self._shards.used if shard.state != READY]
             self._manager.status("; ".join([self._status(composition), *others]))
 
     def _more_facts(self) -> dict[str, list[int]]:

@@ -12,6 +12,7 @@ from leveret.cli.failed import Failed
 
 if TYPE_CHECKING:
     from leveret.cli.serving import Serving
+    from leveret.config import Config
 
 
 @click.command()
@@ -66,7 +67,7 @@ def serve(
     path = Path(given_path) if given_path else None
     try:
         config = load_config(path, flags=flags, choices=CHOICES)
-        make_serving = _serving_class(config.cluster.shards)
+        make_serving = _serving_class(config)
         code = make_serving(config, path, flags, ready_file, Salvage(accept_missing, drop_damaged)).run()
     except (ConfigError, TlsError, StorageFailed, StartFailed) as error:
         raise Failed(str(error)) from None
@@ -74,9 +75,17 @@ def serve(
         raise SystemExit(code)
 
 
-def _serving_class(shards: int) -> type[Serving]:
-    """Return the class of this process. Imports what it needs only."""
-    if shards > 1:
+def _serving_class(config: Config) -> type[Serving]:
+    """Return the class of this process. Imports what it needs only. Raises `StorageFailed` without the extra it needs."""
+    if config.cluster.shards > 1 and config.storage.engine == "postgresql":
+        try:
+            from leveret.cli.node import NodeServing
+        except ImportError as error:
+            from leveret.storage.registry import without_extra
+
+            raise without_extra(error) from None
+        return NodeServing
+    if config.cluster.shards > 1:
         from leveret.cli.front import FrontServing
 
         return FrontServing

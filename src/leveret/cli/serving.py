@@ -264,7 +264,7 @@ class Serving(Running):
         api, metrics = self._http.endpoint.listeners, self._http.endpoint.metrics_listeners
         config = composition.config
         data = str(config.server.data_path) if config.storage.engine != MEMORY else "in memory only, lost on restart"
-        data = composition.log.describe() or data
+        data = composition.part.describe(composition.log) or data
         return [
             f"Leveret {__version__} ({build_info()})",
             f"  listens on  {', '.join(composition.listeners)}",

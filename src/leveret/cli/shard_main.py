@@ -28,6 +28,7 @@ from leveret.cluster.link import (
     Disown,
     Ended,
     Link,
+    Lost,
     Message,
     Ready,
     Refused,
@@ -45,6 +46,7 @@ from leveret.node.part import Record
 from leveret.protocols.adoption import Adoption
 from leveret.security.declared import declared_users
 from leveret.security.tls import TlsError
+from leveret.storage.cluster import ClaimLost
 from leveret.storage.data_directory import DirectoryInUse
 from leveret.storage.salvage import NOTHING_LOST, Salvage
 
@@ -224,6 +226,10 @@ def _serve(settings: ShardSettings) -> int:
     try:
         return ShardServing(settings, link).run()
     except FrontStopped:
+        return 0
+    except ClaimLost as error:
+        logger.info("%s", error)
+        link.send(Lost())
         return 0
     except (ConfigError, TlsError, StorageFailed, StartFailed) as error:
         logger.error("%s", error)

@@ -85,7 +85,7 @@ class Front:
             call: The call.
             edit: Changes a part of the list of a shard: an encoded list.
         """
-        shards = self.shards.all
+        shards = self.shards.used
         for shard in shards:
             check_ready(shard)
         request = call.line()

@@ -117,6 +117,10 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
     text: str
 
 
+class Lost(msgspec.Struct, frozen=True, tag=True):
+    """To the front: another node has claimed the shard."""
+
+
 class Audited(msgspec.Struct, frozen=True, tag=True):
     """To the front: a record of the audit log, as JSON. `AuditWritten` answers it with the number."""
 
@@ -145,6 +149,7 @@ Message: TypeAlias = (
     | Ended
     | Vhosts
     | Refused
+    | Lost
     | Audited
     | AuditWritten
 )

@@ -27,11 +27,13 @@ async def add_vhost(front: Front, call: FrontCall) -> AsyncGenerator[bytes, None
     if call.fields.shard is not None:
         arguments = {name: value for name, value in msgspec.structs.asdict(call.fields).items() if name != "shard"}
         request = call.derived(call.name, arguments)
+    await front.shards.prepare(call.fields.name, call.fields.shard)
     with front.placing(call.fields.name, call.fields.shard) as shard:
         async with aclosing(front.calls.lines(shard, request)) as lines:
             line = await anext(lines)
         if line.startswith(RESULT):
             front.shards.note_vhost(shard, call.fields.name, exists=True)
+            await front.shards.applied()
     yield line
 
 
@@ -119,7 +121,7 @@ async def sync_tables(front: Front, call: FrontCall) -> AsyncGenerator[bytes, No
             async for line in lines:
                 yield line
         return
-    found = await front.calls.call_all(front.shards.all, call.line(is_audited=False), Streamed)
+    found = await front.calls.call_all(front.shards.used, call.line(is_audited=False), Streamed)
     streamed = Streamed(streams=sum(one.streams for one in found))
     await _audit(front, call, streamed)
     async for line in encode_result(streamed):

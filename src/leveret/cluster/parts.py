@@ -16,6 +16,7 @@ from leveret.cluster.shards import Shards
 from leveret.config import Config
 from leveret.management.operations.vhosts import DEFAULT_VHOST
 from leveret.node.part import DIVIDED, Part, Record, check_undivided, shared_records
+from leveret.storage.registry import MEMORY
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
@@ -78,6 +79,31 @@ class FrontPart(Part):
         return FrontProtocols(services, self._shards, amqp10=amqp10, amqp09=amqp09)
 
 
+class NodePart(FrontPart):
+    """The front whose shards have their logs in PostgreSQL, which also has the shared records.
+
+    Args:
+        shards: The shards.
+        where: Where the data is, for operators.
+    """
+
+    def __init__(self, shards: Shards, where: str) -> None:
+        super().__init__(shards, None)
+        self._where = where
+
+    def engine(self, config: Config) -> str:
+        """Return the engine of a log that is always empty."""
+        return MEMORY
+
+    def describe(self, log: Log) -> str:
+        """Return where the logs of the shards are."""
+        return self._where
+
+    def take_shared(self, recovery: Recovery, salvage: Salvage) -> None:
+        """Recover the shared records, which need not be stored again."""
+        recovery.metadata.update(self._shards.records)
+
+
 class ShardPart(Part):
     """One shard: its vhosts, and the shared records of the front.
 
@@ -93,7 +119,8 @@ class ShardPart(Part):
     has_listeners = False
 
     def __init__(self, settings: ShardSettings, link: Link) -> None:
-        self._number = settings.number
+        self.shard = settings.number
+        self.observed = settings.observed
         self._asks_shared = settings.asks_shared
         self._link = link
         self.audit: ForwardedAudit = ForwardedAudit(link)
@@ -105,7 +132,7 @@ class ShardPart(Part):
 
     def wanted_vhosts(self, existing: Iterable[str], configured: Iterable[str]) -> list[str]:
         """Return the vhosts in the log; the front declares those of the configuration. Shard 0 has the default vhost."""
-        return list(dict.fromkeys((*([] if self._number else [DEFAULT_VHOST]), *existing)))
+        return list(dict.fromkeys((*([] if self.shard else [DEFAULT_VHOST]), *existing)))
 
     def take_shared(self, recovery: Recovery, salvage: Salvage) -> list[Record]:
         """Report the vhosts in the log to the front, and return the shared records; the first time, wait for them.
@@ -113,6 +140,8 @@ class ShardPart(Part):
         Raises:
             StorageFailed: The front has none, although it had some before.
         """
+        # The shard is claimed. If its log is opened again, it may have another owner.
+        self.observed = None
         self._is_divided = DIVIDED in recovery.metadata
         if self._asks_shared and not self._has_records:
             check_undivided(recovery, salvage)
@@ -133,7 +162,7 @@ class ShardPart(Part):
 
     async def started(self, log: Log, broker: Broker) -> None:
         """Note in the log of shard 0 that the front has the shared records."""
-        if not self._number and not self._is_divided:
+        if not self.shard and not self._is_divided:
             log.put(*DIVIDED, b"")
             broker.end_turn()
 

@@ -10,6 +10,7 @@ from leveret.cluster.layout import shard_path
 from leveret.config import Config
 from leveret.config.model import TlsConfig
 from leveret.node.composition import memory_limit
+from leveret.storage.cluster import Observed
 
 # Bytes of disk reserved for the log of the front, which has no messages.
 _FRONT_RESERVE: Final = 1 << 20
@@ -25,6 +26,7 @@ class ShardSettings(msgspec.Struct, frozen=True, kw_only=True):
         config_name: The name of the configuration in messages.
         control: The path of the control socket.
         asks_shared: Whether the front needs the shared records in the log of the shard.
+        observed: The state of the shard in PostgreSQL, which has no living owner; None if that is unknown.
         accept_missing: As for `Salvage`; also `drop_damaged`.
     """
 
@@ -36,6 +38,7 @@ class ShardSettings(msgspec.Struct, frozen=True, kw_only=True):
     asks_shared: bool
     accept_missing: bool
     drop_damaged: bool
+    observed: Observed | None = None
 
 
 def shard_config(config: Config, number: int) -> Config:

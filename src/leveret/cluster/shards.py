@@ -6,9 +6,9 @@ import asyncio
 import logging
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.errors import StorageFailed
 from leveret.cluster.audit import read_record
@@ -24,6 +24,7 @@ from leveret.cluster.link import (
     Disown,
     Ended,
     Link,
+    Lost,
     Message,
     Opened,
     Ready,
@@ -45,6 +46,9 @@ from leveret.node.forked import ForkedProcess, fork
 from leveret.node.part import Record
 from leveret.protocols.adoption import Adoption
 from leveret.storage.salvage import Salvage
+
+if TYPE_CHECKING:
+    from leveret.cluster.links import Route
 
 logger = logging.getLogger("leveret.cluster")
 
@@ -69,11 +73,9 @@ class Shard:
         is_open: Whether its log is open.
         shared: The shared records in its log, if they were asked for.
         refusal: Why its process could not start; "" if it could.
+        has_lost: Whether its process has ended because another node has claimed the shard.
         applied: The number of the last change of shared records that it has applied.
-        connect: None, because it is in this node.
     """
-
-    connect = None
 
     def __init__(self, shards: Shards, number: int, settings: Callable[[int, int], ShardSettings], timeout: float) -> None:
         self._shards = shards
@@ -86,6 +88,7 @@ class Shard:
         self.is_open = False
         self.shared: list[Record] = []
         self.refusal = ""
+        self.has_lost = False
         self.applied = 0
         self._settings = settings
         # The configuration that the process has started with.
@@ -125,6 +128,11 @@ class Shard:
         if self.state != READY:
             return f"shard {self.number} is {self.state}"
         return f"shard {self.number} does not answer" if self._link is None or self._link.is_full else ""
+
+    @property
+    def connect(self) -> Callable[[Adoption], Coroutine[Any, Any, Route]] | None:
+        """Connects a client to the shard in another node; None, because it is in this one."""
+        return None
 
     def hand_over(self, sock: socket.socket, adoption: Adoption) -> None:
         """Give the shard a connection. Closes the socket here."""
@@ -179,6 +187,7 @@ class Shard:
         self._link = Link(end)
         self._has_begun = False
         self.refusal = ""
+        self.has_lost = False
         return self._settings(self.number, self._remote.fileno())
 
     def _next_settings(self) -> ShardSettings:
@@ -203,13 +212,17 @@ class Shard:
     def _ended(self, reason: str) -> None:
         """Handle the unexpected end of the process, which is started again."""
         self._close_link()
-        if self._remote is not None:
-            self._remote.close()
+        self.close_remote()
         self.pid = 0
         self.refusal = self.refusal or f"its process {reason}"
         self.restarts += 1
         self._set_state(RESTARTING)
         self._shards.changed()
+
+    def close_remote(self) -> None:
+        """Close the end of the link that a process should have got which could not be started."""
+        if self._remote is not None:
+            self._remote.close()
 
     def _close_link(self) -> None:
         if self._link is not None:
@@ -297,6 +310,8 @@ class Shard:
                     self._shards.note_vhost(self, name, exists=False)
             case Refused():
                 self.refusal = message.text
+            case Lost():
+                self.has_lost = True
             case Audited():
                 self._audited(message)
             case _:
@@ -356,7 +371,10 @@ class Shards:
         self.state_changed: Callable[[], None] | None = None
         self._has_begun = False
         self._changed = asyncio.Event()
-        self.all = [Shard(self, number, self._settings, stop_timeout) for number in range(config.cluster.shards)]
+        self.all: Sequence[Shard] = [self._make_shard(number, stop_timeout) for number in range(config.cluster.shards)]
+
+    def _make_shard(self, number: int, stop_timeout: float) -> Shard:
+        return Shard(self, number, self._settings, stop_timeout)
 
     def _settings(self, number: int, descriptor: int) -> ShardSettings:
         is_first = not self.all[number].restarts
@@ -372,6 +390,22 @@ class Shards:
         )
 
     # Placement
+
+    @property
+    def used(self) -> Sequence[Shard]:
+        """The shards that should serve."""
+        return self.all
+
+    async def prepare(self, name: str, number: int | None) -> None:
+        """Prepare the shard of a new vhost.
+
+        Args:
+            name: The name of the vhost.
+            number: The number of the wanted shard, if any.
+
+        Raises:
+            StorageFailed: The shard cannot be started.
+        """
 
     def of_vhost(self, name: str) -> Shard | None:
         """Return the shard that has a vhost; None if there is no such vhost."""

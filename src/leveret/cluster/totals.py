@@ -85,7 +85,7 @@ async def health(front: Front, call: FrontCall) -> AsyncGenerator[bytes, None]:
     """Yield the health of all processes. A shard that does not answer makes the broker unhealthy."""
     own = await front.admin.call(call.name, call.arguments, call.principal)
     assert isinstance(own, Health)
-    shards = front.shards.all
+    shards = front.shards.used
     outcomes = await front.calls.outcomes(shards, call.line(), Health, HEALTH_TIMEOUT)
     found = {shard.number: outcome for shard, outcome in zip(shards, outcomes, strict=True) if isinstance(outcome, Health)}
     problems = [(own.state, own.reason)]

@@ -43,11 +43,6 @@ def _check_storage(config: Config, source: Source) -> None:
                 f"{source(('storage', 'engine'))}: 'storage.engine' is 'postgresql'; expected 'storage.dsn' or"
                 " 'storage.dsn_file' to name the database"
             )
-        if config.cluster.shards != 1:
-            raise ConfigError(
-                f"{source(('cluster', 'shards'))}: 'cluster.shards' is {config.cluster.shards}, and 'storage.engine' is"
-                " 'postgresql', which supports only one shard"
-            )
         if storage.synchronous != "full":
             raise ConfigError(
                 f"{source(('storage', 'synchronous'))}: 'storage.synchronous' is '{storage.synchronous}', which"

@@ -350,7 +350,18 @@ class ClusterConfig(Section, frozen=True, kw_only=True):
             le=64,
         ),
     ] = 1
-    name: Annotated[Name | None, about("Name of this broker in the database. Default: the name of the machine.")] = None
+    name: Annotated[
+        Name | None,
+        about("Name of this node, unlike those of the others in the database. Default: the name of the machine."),
+    ] = None
+    host: Annotated[
+        str | None, about("Address on which a node with several shards listens for other nodes. Default: `server.host`.")
+    ] = None
+    port: Annotated[int, about("Port on which it listens for other nodes; 0 picks a free one.", ge=0, le=65535)] = 0
+    advertised: Annotated[
+        str | None,
+        about("`HOST:PORT` that other nodes connect to. Default: the address and port on which this node listens."),
+    ] = None
     lease: Annotated[
         Seconds, about("Time without a sign of life after which another broker may take over the log.", ge=0.2)
     ] = 0.6

@@ -56,6 +56,8 @@ class ChildProcess:
         settings: Callable[[], msgspec.Struct],
         descriptors: Callable[[], Sequence[int]] = tuple,
         forked: ForkedProcess | None = None,
+        *,
+        restart: bool = True,
     ) -> None:
         """Start the process unless it runs, without waiting for it.
 
@@ -63,9 +65,10 @@ class ChildProcess:
             settings: Returns the settings of the process; called again for each restart.
             descriptors: Returns the file descriptors that the process inherits; called after `settings`.
             forked: The first process, if it runs already.
+            restart: Whether to start it again when it ends unexpectedly.
         """
-        if self._task is None:
-            self._task = asyncio.create_task(self._keep_running(settings, descriptors, forked))
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._keep_running(settings, descriptors, forked, restart))
 
     async def stop(self) -> None:
         """End the process."""
@@ -80,6 +83,7 @@ class ChildProcess:
         settings: Callable[[], msgspec.Struct],
         descriptors: Callable[[], Sequence[int]],
         forked: ForkedProcess | None,
+        restart: bool,
     ) -> None:
         delay = _MIN_DELAY
         while True:
@@ -94,6 +98,8 @@ class ChildProcess:
                 delay = _MIN_DELAY
             if self._ended is not None:
                 self._ended(outcome)
+            if not restart:
+                return
             log.error("the %s %s; restarting it in %g seconds", self._name, outcome, delay)
             await asyncio.sleep(delay)
             delay = min(delay * 2, _MAX_DELAY)

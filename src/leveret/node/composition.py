@@ -61,7 +61,7 @@ from leveret.server.server import Server
 from leveret.server.watch import resident_bytes
 from leveret.server.watchdog import Watchdog
 from leveret.storage import disk
-from leveret.storage.cluster import ClusterSettings
+from leveret.storage.cluster import ClusterSettings, Observed
 from leveret.storage.registry import MEMORY, make_logs
 from leveret.storage.salvage import NOTHING_LOST, Salvage
 from leveret.storage.upload_files import UploadFiles
@@ -127,7 +127,7 @@ class Composition:
         except PreconditionFailed as error:
             raise ConfigError(f"{config_name}: {error}") from None
         self.users = users
-        self.log, self.overflow = _make_logs(config, self.path, salvage)
+        self.log, self.overflow = self._make_logs(salvage)
         try:
             recovery = self.log.open(index_later=True)
             if self.overflow is not None:
@@ -260,7 +260,22 @@ class Composition:
     @property
     def on_disk(self) -> bool:
         """Whether the broker stores data in its data directory."""
-        return self.config.storage.engine != MEMORY
+        return self.part.engine(self.config) != MEMORY
+
+    def _make_logs(self, salvage: Salvage) -> tuple[Log, Log | None]:
+        """Return the log of durable data, and the log that deep queues page out to, which starts empty."""
+        config = self.config
+        if self.on_disk:
+            make_data_directory(self.path)
+        return make_logs(
+            self.part.engine(config),
+            self.path,
+            synchronous=config.storage.synchronous.upper(),
+            reserve=config.storage.reserve,
+            disk_free=config.limits.disk_free,
+            salvage=salvage,
+            cluster=cluster_settings(config, self.part.shard, self.part.observed),
+        )
 
     def _close_logs(self) -> None:
         for opened in (self.log, self.overflow):
@@ -409,7 +424,7 @@ class Composition:
             data_dir=str(self.config.server.data_path),
             config=self.config_name,
             engine=self.config.storage.engine,
-            store=self.log.describe(),
+            store=self.part.describe(self.log),
             memory=resident_bytes(),
             memory_limit=self.server.watch.memory_limit,
             slow_turns=self.watchdog.slow if self.watchdog is not None else 0,
@@ -442,31 +457,24 @@ def maximum(limit: int) -> int:
     return {0: -1, -1: 0}.get(limit, limit)
 
 
-def _make_logs(config: Config, path: Path, salvage: Salvage) -> tuple[Log, Log | None]:
-    """Return the log of durable data, and the log that deep queues page out to, which starts empty."""
-    storage = config.storage
-    if storage.engine != MEMORY:
-        make_data_directory(path)
-    return make_logs(
-        storage.engine,
-        path,
-        synchronous=storage.synchronous.upper(),
-        reserve=storage.reserve,
-        disk_free=config.limits.disk_free,
-        salvage=salvage,
-        cluster=_cluster_settings(config),
-    )
+def cluster_settings(config: Config, shard: int = 0, observed: Observed | None = None) -> ClusterSettings | None:
+    """Return the place of the log of a shard in PostgreSQL, None if it is in the data directory.
 
-
-def _cluster_settings(config: Config) -> ClusterSettings | None:
-    """Return the place of the log in PostgreSQL, None if it is in the data directory."""
+    Args:
+        config: The configuration.
+        shard: The number of the shard.
+        observed: The state of the shard, if it is known that it has no living owner.
+    """
     dsn = config.storage.dsn
     if config.storage.dsn_file is not None:
         dsn = read_password(Path(config.storage.dsn_file), "storage.dsn_file", "the address of the database").decode()
     if dsn is None:
         return None
     cluster = config.cluster
-    return ClusterSettings(dsn, cluster.name or socket.gethostname(), cluster.lease, cluster.unreplicated)
+    name = cluster.name or socket.gethostname()
+    return ClusterSettings(
+        dsn, name, cluster.lease, cluster.unreplicated, shard=shard, shards=cluster.shards, observed=observed
+    )
 
 
 def make_data_directory(path: Path) -> None:

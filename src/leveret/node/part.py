@@ -14,6 +14,7 @@ from leveret.management.audit.log import AuditLog
 from leveret.management.operations.vhosts import DEFAULT_VHOST
 from leveret.protocols.opening import Protocols
 from leveret.security import users
+from leveret.storage.cluster import Observed
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
@@ -58,6 +59,8 @@ class Part:
     Attributes:
         has_listeners: Whether this process accepts connections and logins.
         has_vhosts: Whether this process has vhosts.
+        shard: The number of the shard.
+        observed: The state of the shard in PostgreSQL, which has no living owner; None if that is unknown.
         first_number: The number of the first connection.
         number_step: The difference between the numbers of two connections.
         audit: The audit log; None for one of this process.
@@ -65,6 +68,8 @@ class Part:
 
     has_listeners = True
     has_vhosts = True
+    shard = 0
+    observed: Observed | None = None
     _was_divided = False
     first_number = 1
     number_step = 1
@@ -73,6 +78,14 @@ class Part:
     def store_path(self, config: Config) -> Path:
         """Return the directory of the log."""
         return config.server.data_path
+
+    def engine(self, config: Config) -> str:
+        """Return the storage engine of the log."""
+        return config.storage.engine
+
+    def describe(self, log: Log) -> str:
+        """Return where durable data is, for operators; "" if it is in the data directory or in memory."""
+        return log.describe()
 
     def wanted_vhosts(self, existing: Iterable[str], configured: Iterable[str]) -> list[str]:
         """Return the names of the vhosts to serve, some of which exist in the log, and some in the configuration."""

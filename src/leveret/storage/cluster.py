@@ -2,6 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from leveret.broker.errors import StorageFailed
+
+
+class ClaimLost(StorageFailed):
+    """Another broker has claimed the shard at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The state of a shard that has no living owner.
+
+    epoch      the epoch of the last owner
+    committed  the number of its last commit
+    seen       its last sign of life, as text; None if there was none
+    """
+
+    epoch: int
+    committed: int
+    seen: str | None
+
 
 class ClusterSettings:
     """The place of a log in PostgreSQL.
@@ -10,12 +32,28 @@ class ClusterSettings:
     node          the name of this broker in messages of others
     lease         seconds without a sign of life after which another broker may take over the log
     unreplicated  whether a server without synchronous standbys is accepted
+    shard         the number of the shard
+    shards        the number of shards in the database
+    observed      the state of the shard if it is known that the owner is gone
     """
 
-    __slots__ = ("dsn", "lease", "node", "unreplicated")
+    __slots__ = ("dsn", "lease", "node", "observed", "shard", "shards", "unreplicated")
 
-    def __init__(self, dsn: str, node: str, lease: float, unreplicated: bool) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        node: str,
+        lease: float,
+        unreplicated: bool,
+        *,
+        shard: int = 0,
+        shards: int = 1,
+        observed: Observed | None = None,
+    ) -> None:
         self.dsn = dsn
         self.node = node
         self.lease = lease
         self.unreplicated = unreplicated
+        self.shard = shard
+        self.shards = shards
+        self.observed = observed

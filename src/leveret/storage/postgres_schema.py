@@ -3,6 +3,9 @@
 Schema `leveret` has one row in `cluster`, with the format, and a row for each shard in `owner`. Each shard has a schema of
 its own with the tables of an SQLite log, and the same columns in them: `log`, `chunk`, `metadata` and `mark`.
 
+With several shards, `cluster` also has their number, `node` the nodes that serve them, and `shared` the records that
+belong to all of them.
+
 A commit is one statement. Its part `fence` locks and checks the shard's row in `owner`, and every other part depends on
 it: a broker that has lost the shard changes nothing, and a claim waits for a commit in progress.
 """
@@ -39,7 +42,24 @@ class Statement:
 
 CREATE_CLUSTER: Final = f"""
 CREATE SCHEMA leveret;
-CREATE TABLE leveret.cluster(format integer NOT NULL, identity uuid NOT NULL);
+CREATE TABLE leveret.cluster(
+    format integer NOT NULL,
+    identity uuid NOT NULL,
+    shards integer,
+    version bigint NOT NULL DEFAULT 0,
+    secret bytea NOT NULL DEFAULT decode(replace(gen_random_uuid()::text || gen_random_uuid()::text, '-', ''), 'hex')
+);
+CREATE TABLE leveret.node(
+    name text PRIMARY KEY,
+    incarnation uuid NOT NULL,
+    address text NOT NULL,
+    leveret text NOT NULL,
+    seen timestamptz,
+    applied bigint NOT NULL,
+    draining boolean NOT NULL
+) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
+    autovacuum_vacuum_cost_delay = 0);
+CREATE TABLE leveret.shared(kind text, key bytea, value bytea, version bigint NOT NULL, PRIMARY KEY (kind, key));
 CREATE TABLE leveret.owner(
     shard integer PRIMARY KEY,
     epoch bigint NOT NULL,
@@ -49,7 +69,8 @@ CREATE TABLE leveret.owner(
     seen timestamptz,
     next_row bigint NOT NULL,
     clean boolean NOT NULL,
-    lost text
+    lost text,
+    wanted text
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_cost_delay = 0);
 INSERT INTO leveret.cluster VALUES ({FORMAT_VERSION}, gen_random_uuid());

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import struct
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 import psycopg
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from leveret.broker.errors import StorageFailed
 from leveret.storage.cluster import ClusterSettings
 from leveret.storage.postgres_schema import BIGINT, BYTEA, TEXT, Statement
 from leveret.storage.worker import StoreBroken, StoreFull
@@ -215,6 +217,10 @@ class Session:
         """Run a query whose parameters are written as `?`, off the hot path. Raises `psycopg.Error`."""
         return self._connection.execute(query.replace("?", "%s").encode(), parameters, binary=True)
 
+    def transaction(self) -> AbstractContextManager[Any]:
+        """Return a context in which statements are one transaction. Raises `psycopg.Error`."""
+        return self._connection.transaction()
+
     def execute_script(self, script: str) -> None:
         """Run several statements in one transaction. Raises `psycopg.Error`."""
         with self._connection.transaction():
@@ -234,3 +240,13 @@ def translated(state: str, message: str) -> StoreLost | StoreFull | StoreBroken:
     if state[:2] in _LOST_CLASSES or state in _LOST:
         return StoreLost(text or "the connection is closed")
     return StoreBroken(f"PostgreSQL: {text} (SQLSTATE {state})")
+
+
+def unopened(error: BaseException) -> BaseException:
+    """Return the error for a store that cannot be opened."""
+    if isinstance(error, psycopg.ProgrammingError) and error.sqlstate is None:
+        # Of libpq's parser; its text may contain the password.
+        return StorageFailed("'storage.dsn' is not an address of PostgreSQL, such as postgresql://user@host/database")
+    if isinstance(error, (psycopg.Error, Unfit, StoreLost, StoreFull, StoreBroken)):
+        return StorageFailed(f"the log in PostgreSQL cannot be opened: {' '.join(str(error).split())}")
+    return error

@@ -23,17 +23,11 @@ from leveret.broker.kept_files import PLACES
 from leveret.broker.log import AWAY, OK, Log
 from leveret.storage.batch import Commit
 from leveret.storage.checksums import Checksums, RowDamaged, chunk_sum, definition_sum, number_sum, row_columns
-from leveret.storage.cluster import ClusterSettings
+from leveret.storage.cluster import ClaimLost, ClusterSettings
 from leveret.storage.indexing import MALFORMED, RowScan
+from leveret.storage.postgres_joining import check_shards, join, join_shard
 from leveret.storage.postgres_marker import Marker
-from leveret.storage.postgres_schema import (
-    CREATE_CLUSTER,
-    FORMAT_VERSION,
-    Statement,
-    Statements,
-    create_shard,
-    shard_schema,
-)
+from leveret.storage.postgres_schema import Statement, Statements, shard_schema
 from leveret.storage.postgres_session import (
     Session,
     StoreLost,
@@ -43,6 +37,7 @@ from leveret.storage.postgres_session import (
     byteas,
     read_bigint,
     texts,
+    unopened,
 )
 from leveret.storage.recovery import Rebuilt
 from leveret.storage.salvage import Salvage
@@ -71,7 +66,8 @@ BEATS: Final = 4
 _OWNER: Final = "SELECT epoch, committed, node, incarnation, seen, next_row, clean, lost FROM leveret.owner WHERE shard = ?"
 _CLAIM: Final = (
     "UPDATE leveret.owner SET epoch = epoch + 1, node = ?, incarnation = ?, seen = clock_timestamp(), clean = false,"
-    " lost = NULL WHERE shard = ? AND epoch = ? AND committed = ? AND seen IS NOT DISTINCT FROM ? RETURNING epoch"
+    " lost = NULL, wanted = NULL WHERE shard = ? AND epoch = ? AND committed = ?"
+    " AND seen IS NOT DISTINCT FROM ?::timestamptz RETURNING epoch"
 )
 
 
@@ -142,7 +138,7 @@ class PostgresStore:
             session.prepare(self._statements.all())
         except BaseException as error:
             self.close()
-            raise _unopened(error) from None
+            raise unopened(error) from None
 
     # Opening
 
@@ -154,33 +150,11 @@ class PostgresStore:
         return self._session
 
     def _join(self) -> None:
-        """Create what is missing of the schema. Raises `StorageFailed` if it has a newer format."""
-        if not self._exists("leveret.cluster"):
-            self._create(CREATE_CLUSTER)
-        row = self.session.execute("SELECT format, identity FROM leveret.cluster").fetchone()
-        version, self._identity = (0, "") if row is None else (row[0], str(row[1]))
-        if version != FORMAT_VERSION:
-            raise StorageFailed(
-                f"the schema 'leveret' in PostgreSQL has format version {version}, and this version of Leveret reads"
-                f" {FORMAT_VERSION}; install the version of Leveret that wrote it, or a later one"
-            )
-        if not self._exists(f"{shard_schema(self._shard)}.mark"):
-            self._create(create_shard(self._shard))
-
-    def _exists(self, table: str) -> bool:
-        row = self.session.execute("SELECT to_regclass(?) IS NOT NULL", (table,)).fetchone()
-        return row is not None and bool(row[0])
-
-    def _create(self, script: str) -> None:
-        try:
-            self.session.execute_script(script)
-        except (psycopg.errors.DuplicateSchema, psycopg.errors.UniqueViolation):
-            pass  # another broker created it at the same time
-        except psycopg.errors.InsufficientPrivilege as error:
-            raise StorageFailed(
-                f"the user of PostgreSQL may not create a schema: {error.diag.message_primary}; grant it CREATE on the"
-                " database"
-            ) from None
+        """Create what is missing of the schema. Raises `StorageFailed` if it is not for this broker."""
+        session = self.session
+        self._identity = join(session)
+        check_shards(session, self._settings.shards)
+        join_shard(session, self._shard)
 
     # Ownership
 
@@ -193,8 +167,16 @@ class PostgresStore:
     def claim(self) -> Owner:
         """Become the owner. Returns the row as it was. Raises `StorageFailed` if another broker owns the shard."""
         owner = self._owner()
-        if owner.node is not None:
-            owner = self._await_lapse(owner)
+        observed = self._settings.observed
+        if observed is not None:
+            # The claim checks that this is still the state.
+            state = observed.epoch, observed.committed, observed.seen
+            if owner.epoch != observed.epoch:
+                raise self._claimed()
+        else:
+            if owner.node is not None:
+                owner = self._await_lapse(owner)
+            state = owner.state()
         owner.lost = owner.lost or self._marker.fault(self._identity, owner.epoch, owner.committed)
         if owner.lost:
             if not self._salvage.accept_missing:
@@ -206,15 +188,14 @@ class PostgresStore:
         session = self.session
         session.execute(f"SET lock_timeout = '{CLAIM_TIMEOUT}'")
         try:
-            values = (self._settings.node, self._incarnation, self._shard, *owner.state())
+            values = (self._settings.node, self._incarnation, self._shard, *state)
             row = session.execute(_CLAIM, values).fetchone()
         except psycopg.errors.LockNotAvailable:
             raise StorageFailed(
                 f"shard {self._shard} is owned by node '{owner.node}', which waits for a standby of PostgreSQL to commit"
             ) from None
         if row is None:
-            now = self._owner()
-            raise StorageFailed(f"shard {self._shard} was claimed by node '{now.node}' at the same time")
+            raise self._claimed()
         session.execute("SET lock_timeout = 0")
         self.epoch = row[0]
         self._committed = owner.committed
@@ -223,6 +204,9 @@ class PostgresStore:
         self._marker.write(self._identity, self.epoch, self._committed)
         self.keeper = Keeper(self._settings, self._shard, self._statements.beat, self.epoch)
         return owner
+
+    def _claimed(self) -> ClaimLost:
+        return ClaimLost(f"shard {self._shard} was claimed by node '{self._owner().node}' at the same time")
 
     def _await_lapse(self, owner: Owner) -> Owner:
         """Wait until an owner has shown no sign of life for the lease, by this process' clock.
@@ -358,7 +342,7 @@ class PostgresStore:
         try:
             return self._recover(log)
         except (psycopg.Error, StoreLost, StoreFull, StoreBroken) as error:
-            raise _unopened(error) from None
+            raise unopened(error) from None
         except MALFORMED as error:
             raise StorageFailed(f"the log in PostgreSQL is damaged: {error}; restore the database from a backup") from None
 
@@ -583,16 +567,6 @@ class PostgresStore:
         """Close the connections. Never raises."""
         self.stop_keeper()
         self._disconnect()
-
-
-def _unopened(error: BaseException) -> BaseException:
-    """Return the error for a store that cannot be opened."""
-    if isinstance(error, psycopg.ProgrammingError) and error.sqlstate is None:
-        # Of libpq's parser; its text may contain the password.
-        return StorageFailed("'storage.dsn' is not an address of PostgreSQL, such as postgresql://user@host/database")
-    if isinstance(error, (psycopg.Error, Unfit, StoreLost, StoreFull, StoreBroken)):
-        return StorageFailed(f"the log in PostgreSQL cannot be opened: {' '.join(str(error).split())}")
-    return error
 
 
 class Keeper:

@@ -47,10 +47,16 @@ def _make_postgresql(
         # Imported here because only this engine needs the extra `cluster`.
         from leveret.storage.postgres import PostgresLog
     except ImportError as error:
-        raise StorageFailed(
-            f"'storage.engine' 'postgresql' needs the extra `cluster` (pip install \"leveret[cluster]\"): {error}"
-        ) from None
-    return _with_overflow(PostgresLog(cluster, path / "postgresql-0.marker", salvage=salvage), path, reserve, disk_free)
+        raise without_extra(error) from None
+    log = PostgresLog(cluster, path / f"postgresql-{cluster.shard}.marker", shard=cluster.shard, salvage=salvage)
+    return _with_overflow(log, path, reserve, disk_free)
+
+
+def without_extra(error: ImportError) -> StorageFailed:
+    """Return the error for an engine whose extra is not installed."""
+    return StorageFailed(
+        f"'storage.engine' 'postgresql' needs the extra `cluster` (pip install \"leveret[cluster]\"): {error}"
+    )
 
 
 def _with_overflow(log: BatchedLog, path: Path, reserve: int, disk_free: int) -> Logs:

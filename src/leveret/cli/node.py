@@ -1,0 +1,96 @@
+"""The front of a node: a broker of several processes with their logs in PostgreSQL, which other nodes may join."""
+
+from __future__ import annotations
+
+import socket
+from functools import partial
+
+from leveret.cli.front import FrontServing
+from leveret.cli.running import stop_timeout
+from leveret.cluster.directory import Directory
+from leveret.cluster.layout import SHARDS
+from leveret.cluster.links import NodeClient, NodeServer, join_address, split_address
+from leveret.cluster.nodes import NodeShards
+from leveret.cluster.parts import NodePart
+from leveret.management.control_socket import ControlServer
+from leveret.node.composition import Composition, cluster_settings, make_data_directory
+from leveret.node.errors import StartFailed
+from leveret.node.part import Part, Record
+
+# Addresses that no other machine can connect to.
+_WILDCARDS = ("", "0.0.0.0", "::")
+
+
+class NodeServing(FrontServing):
+    """One run of `leveret serve` with `cluster.shards` above 1 and PostgreSQL. Arguments are as for `Serving`."""
+
+    _shards: NodeShards
+    _directory: Directory
+    _nodes: NodeServer | None = None
+
+    async def _serve(self) -> int:
+        try:
+            return await super()._serve()
+        finally:
+            if self._nodes is not None:
+                await self._nodes.stop()
+            self._directory.close()
+
+    def _prepare(self) -> None:
+        config = self._config
+        make_data_directory(config.server.data_path)
+        make_data_directory(config.server.data_path / SHARDS)
+        settings = cluster_settings(config)
+        assert settings is not None
+        self._directory = Directory(settings)
+        self._shards = NodeShards(
+            config,
+            self._config_name,
+            self._salvage,
+            self._directory,
+            stop_timeout=stop_timeout(config.server.shutdown_timeout),
+        )
+
+    async def _make_part(self) -> Part:
+        directory, shards = self._directory, self._shards
+        await directory.join()
+        shards.client = NodeClient(directory.secret, directory.name)
+        control = partial(shards.control_of, own=self._control_path)
+        self._nodes = NodeServer(directory.secret, directory.name, shards.target, control)
+        shards.failed = self._fail
+        await self._until_stopped(shards.join(await self._listen_for_nodes(self._nodes)))
+        return NodePart(shards, directory.describe())
+
+    async def _listen_for_nodes(self, server: NodeServer) -> str:
+        """Listen for other nodes. Return the address that they connect to. Raises `StartFailed`."""
+        cluster = self._config.cluster
+        host = cluster.host if cluster.host is not None else self._config.server.host
+        try:
+            bound = await server.start(host, cluster.port)
+        except OSError as error:
+            address = join_address(host, cluster.port)
+            raise StartFailed(f"cannot listen for nodes on {address}: {error.strerror}; see 'cluster.host'") from None
+        if cluster.advertised is not None:
+            return cluster.advertised
+        host, port = split_address(bound)
+        return join_address(socket.gethostname() if host in _WILDCARDS else host, port)
+
+    async def _start(self, composition: Composition, control: ControlServer) -> None:
+        self._shards.received = partial(_apply, composition)
+        await super()._start(composition, control)
+
+    async def _stop_server(self, composition: Composition) -> None:
+        self._shards.client.stop(self._stop_reason())
+        await super()._stop_server(composition)
+
+    def _fail(self, reason: str) -> None:
+        """Stop, because this node must not serve."""
+        self._fenced = reason
+        self._end.set()
+
+
+def _apply(composition: Composition, records: list[Record]) -> None:
+    """Apply shared records that another node has changed."""
+    composition.users.apply(records)
+    composition.broker.global_parameters.apply(records)
+    composition.broker.end_turn()

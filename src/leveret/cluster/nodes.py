@@ -1,0 +1,518 @@
+"""The shards of a cluster, as one of its nodes sees them: some are processes of this node, others are in other nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from leveret.broker.errors import StorageFailed
+from leveret.cluster.directory import Directory, NameTaken
+from leveret.cluster.links import NodeClient, NodeInfo, Route
+from leveret.cluster.settings import ShardSettings
+from leveret.cluster.shards import APPLY_TIMEOUT, RESTARTING, STARTING, STOPPED, Shard, Shards
+from leveret.cluster.streams import Streams
+from leveret.cluster.watch import INTERVAL, NodeRow, OwnerRow, Watch
+from leveret.config import Config
+from leveret.management.operations.shards import READY
+from leveret.node.errors import StartFailed
+from leveret.node.part import SHARED_KINDS, Record
+from leveret.protocols.adoption import Adoption
+from leveret.storage.cluster import Observed
+from leveret.storage.salvage import Salvage
+
+if TYPE_CHECKING:
+    from leveret.cluster.front_session import Target
+
+logger = logging.getLogger("leveret.cluster")
+
+# The kind of the records with the shard of each vhost, in leveret.shared.
+PLACEMENT: Final = "placement"
+# In such a record, before the number of the shard: the vhost is to be created there.
+_NEW: Final = "new "
+# A shard that needs no process, because it has no vhosts.
+IDLE: Final = "idle"
+# Seconds for which clients wait for a shard that moves.
+PATIENCE: Final = 2.0
+# Seconds at the stop for changes that are not stored yet, and for leaving the list of the nodes.
+_LAST_WRITE_TIMEOUT: Final = 2.0
+# Seconds for a shard without vhosts to start, when it gets its first one.
+_START_TIMEOUT: Final = 20.0
+# Seconds in which the broker of one process that has used the database must have stopped.
+_FIRST_TIMEOUT: Final = 10.0
+# Seconds before a process is started again that has ended: at first, at most, and how long a process is stable.
+_MIN_DELAY: Final = 0.5
+_MAX_DELAY: Final = 30.0
+_STABLE: Final = 60.0
+
+
+class NodeShard(Shard):
+    """One shard of a cluster.
+
+    Attributes:
+        owner: The node that owns it, as of the last look; None if it has none.
+        epoch: The epoch of the owner.
+        due: When its process may be started again, by the clock of this process.
+    """
+
+    def __init__(
+        self, shards: NodeShards, number: int, settings: Callable[[int, int], ShardSettings], timeout: float
+    ) -> None:
+        super().__init__(shards, number, settings, timeout)
+        self._nodes = shards
+        self.state = IDLE
+        self.owner: NodeInfo | None = None
+        self.epoch = 0
+        self.observed: Observed | None = None
+        self.due = 0.0
+        self._delay = 0.0
+        self._claimed_at = 0.0
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has a process in this node, or is about to have one."""
+        return self._link is not None or self.state == STARTING
+
+    @property
+    def is_here(self) -> bool:
+        """Whether a process of this node serves it."""
+        return self._link is not None and self.state == READY
+
+    @property
+    def unavailable(self) -> str:
+        """Why it takes no connections; "" if it does."""
+        if self._link is None and self.state == READY:
+            return ""
+        if self.state == IDLE:
+            return f"shard {self.number} has no owner"
+        return super().unavailable
+
+    @property
+    def connect(self) -> Callable[[Adoption], Coroutine[Any, Any, Route]] | None:
+        """Connects a client to the shard in another node; None if it is here."""
+        return None if self.is_here else self._connect
+
+    async def _connect(self, adoption: Adoption) -> Route:
+        assert self.owner is not None
+        return await self._nodes.client.connect(self.owner, self.number, self.epoch, adoption)
+
+    async def open_control(self) -> Streams:
+        """Connect to its control socket. Raises `OSError`, or `LinkFailed` if it is in another node."""
+        if self.is_here or self.owner is None:
+            return await super().open_control()
+        return await self._nodes.client.open_control(self.owner, self.number)
+
+    def claim(self, row: OwnerRow) -> None:
+        """Start a process that claims it."""
+        self.observed = row.state()
+        self._claimed_at = time.monotonic()
+        self._set_state(STARTING)
+        self._process.start(self._next_settings, self._descriptors, restart=False)
+
+    def _ended(self, reason: str) -> None:
+        """Handle the end of the process. The next look decides what follows."""
+        refusal, self.refusal = self.refusal, ""
+        self._close_link()
+        self.close_remote()
+        self.pid = 0
+        if self.has_lost:
+            self._set_state(IDLE)
+        else:
+            self.restarts += 1
+            now = time.monotonic()
+            self._delay = min(self._delay * 2 or _MIN_DELAY, _MAX_DELAY) if now - self._claimed_at < _STABLE else 0.0
+            # The first time, it is started again at once.
+            self.due = now + (0.0 if self._delay == _MIN_DELAY else self._delay)
+            self._set_state(RESTARTING)
+            logger.error("the process of shard %d %s", self.number, reason)
+            self._nodes.died(self, refusal or f"its process {reason}")
+        self._shards.changed()
+
+    def note_owner(self, row: OwnerRow, node: NodeRow | None, own: str) -> None:
+        """Note the owner that a look has found."""
+        self.epoch = row.epoch
+        self.owner = None if node is None else NodeInfo(node.name, node.address, node.incarnation)
+        if self.is_running or self.state == STOPPED:
+            return
+        if self.owner is None or row.node == own:
+            self._set_state(RESTARTING if row.node == own else IDLE)
+        else:
+            self.pid = -row.epoch  # connections to a former owner's control socket are not used again
+            self._set_state(READY)
+
+
+class NodeShards(Shards):
+    """All shards of the cluster, and the shared records, which are in the database.
+
+    Args:
+        config: The configuration of the broker.
+        config_name: The name of the configuration in messages.
+        salvage: The data losses that the operator accepts for the first start of each shard.
+        directory: The database.
+        stop_timeout: Seconds for a shard to stop.
+
+    Attributes:
+        client: The connections to other nodes.
+        watch: What this node knows of the others.
+        received: Called with shared records that another node has changed.
+        failed: Called with the reason if this node must stop.
+    """
+
+    patience = PATIENCE
+    all: list[NodeShard]
+
+    def __init__(
+        self, config: Config, config_name: str, salvage: Salvage, directory: Directory, *, stop_timeout: float
+    ) -> None:
+        super().__init__(config, config_name, salvage, asks_shared=False, stop_timeout=stop_timeout)
+        self._directory = directory
+        self.name = directory.name
+        self.client: NodeClient
+        self.watch = Watch(self.name, config.cluster.lease)
+        self.received: Callable[[list[Record]], None] | None = None
+        self.failed: Callable[[str], None] | None = None
+        # Whether the start is over, and why a shard could not start before that.
+        self._serves = False
+        self._refusal = ""
+        # The shard of each vhost, and of those that are to be created.
+        self._placements: dict[str, int] = {}
+        self._reserved: dict[str, int] = {}
+        # Shards that this node claims though they have no vhosts yet.
+        self._prepared: set[int] = set()
+        # Changes that are not stored yet, and the number and the version of the last one that is.
+        self._unwritten: dict[tuple[str, str], bytes | None] = {}
+        self._written = 0
+        self._written_version = 0
+        self._writing: asyncio.Task[None] | None = None
+        self._write_number = 0
+        # The version of the shared records here, versions with the number of their last change, and what is applied.
+        self._version = 0
+        self._versions: deque[tuple[int, int]] = deque()
+        self._applied_version = 0
+        self._watching: asyncio.Task[None] | None = None
+        self._reserving: asyncio.Task[None] | None = None
+        self._look_now = asyncio.Event()
+        self._is_stopping = False
+
+    def _make_shard(self, number: int, stop_timeout: float) -> NodeShard:
+        return NodeShard(self, number, self._settings, stop_timeout)
+
+    def _settings(self, number: int, descriptor: int) -> ShardSettings:
+        return msgspec.structs.replace(super()._settings(number, descriptor), observed=self.all[number].observed)
+
+    # Start and stop
+
+    async def join(self, address: str) -> None:
+        """Enter this node in the list, and take the shared records. Raises `StorageFailed` or `StartFailed`.
+
+        Args:
+            address: Where the node listens for others.
+        """
+        await self._directory.enter(address)
+        await self._update()
+        self._watching = asyncio.create_task(self._keep_looking())
+        self._asks_shared = self.watch.shards is None
+        if self._asks_shared:
+            # The first node takes the users of a broker of one process that has used the database.
+            try:
+                async with asyncio.timeout(None if self.all[0].is_running else _FIRST_TIMEOUT):
+                    await self._begun(lambda: self.all[0].is_open or self.watch.shards is not None)
+            except TimeoutError:
+                raise StartFailed(
+                    f"shard 0 in PostgreSQL is owned by node '{self.watch.owners[0].node}', which is alive; stop that"
+                    " broker, or choose another database"
+                ) from None
+            await self._directory.begin(self.all[0].shared)
+        self._version, records = await self._directory.records(0)
+        self._applied_version = self._version
+        self._take(records)
+
+    async def opened_all(self) -> None:
+        """Wait for nothing: shards start when they are needed."""
+
+    async def begin(self) -> None:
+        """Let the shards serve, and wait until all that have vhosts do. Raises `StartFailed`."""
+        self._has_begun = True
+        for shard in self.all:
+            shard.begin()
+        await self._begun(self._is_served)
+        self._serves = True
+
+    def _is_served(self) -> bool:
+        return all(self.all[number].state == READY for number in self._needed()) and not self._missing_vhosts()
+
+    async def _begun(self, condition: Callable[[], bool]) -> None:
+        """Wait for a condition during the start. Raises `StartFailed` if a shard cannot start."""
+        await self._until(lambda: bool(self._refusal) or condition())
+        if not condition():
+            raise StartFailed(self._refusal)
+
+    async def stop(self, reason: str) -> None:
+        """Stop the shards of this node, store the last changes, and leave the list of the nodes."""
+        self._is_stopping = True
+        await super().stop(reason)
+        for task in (self._watching, self._reserving):
+            if task is not None:
+                task.cancel()
+        with contextlib.suppress(TimeoutError, StorageFailed):
+            async with asyncio.timeout(_LAST_WRITE_TIMEOUT):
+                if self._writing is not None:
+                    await self._writing
+                if self._watching is not None:
+                    self._watching = None
+                    await self._directory.leave()
+
+    def died(self, shard: NodeShard, refusal: str) -> None:
+        """Handle that the process of a shard has ended."""
+        self.watch.note_death(shard.number)
+        if not self._serves:
+            self._refusal = f"shard {shard.number} cannot start: {refusal}"
+        self._look_now.set()
+
+    # Looks
+
+    async def _keep_looking(self) -> None:
+        reason = ""
+        while True:
+            asked = time.monotonic()
+            try:
+                await self._update()
+                if reason:
+                    reason = ""
+                    logger.warning("PostgreSQL answers again")
+            except NameTaken as error:
+                logger.error("%s", error)
+                if self.failed is not None:
+                    self.failed(str(error))
+                return
+            except StorageFailed as error:
+                self.watch.interrupt()
+                if str(error) != reason:
+                    reason = str(error)
+                    logger.error("the owners of the shards are unknown: %s", reason)
+            self._look_now.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(0.01, asked + INTERVAL - time.monotonic())):
+                    await self._look_now.wait()
+
+    async def _update(self) -> None:
+        """Look at the database, and act upon it. Raises `StorageFailed`."""
+        asked = time.monotonic()
+        view = await self._directory.look(self._applied_version)
+        self.watch.observe(view, asked, time.monotonic())
+        if self._has_begun and view.version > self._version:
+            version, records = await self._directory.records(self._version)
+            self._version = max(version, view.version)
+            self._take(records)
+            self._versions.append((self._version, self.change_number))
+        self._note_applied()
+        if self._is_stopping:
+            return
+        for shard in self.all:
+            self._note_owner(shard)
+        running = {shard.number for shard in self.all if shard.is_running}
+        now = time.monotonic()
+        for row in self.watch.claims(now, self._needed() | self._prepared, running):
+            if self.all[row.shard].due <= now:
+                self.watch.note_claim(row.shard)
+                self.all[row.shard].claim(row)
+        self._reserve()
+        self.changed()
+
+    def _note_owner(self, shard: NodeShard) -> None:
+        row = self.watch.owners.get(shard.number)
+        if row is None:
+            return
+        before = shard.owner
+        shard.note_owner(row, None if row.node is None else self.watch.nodes.get(row.node), self.name)
+        if before != shard.owner:
+            self.client.close_relays(shard.number, "" if shard.owner is None else shard.owner.name)
+
+    def _needed(self) -> set[int]:
+        """Return the shards that need an owner."""
+        return {0, *self._placements.values(), *self._reserved.values()}
+
+    # Placement
+
+    @property
+    def used(self) -> list[Shard]:
+        """The shards that have vhosts."""
+        needed = self._needed()
+        return [shard for shard in self.all if shard.number in needed or shard.is_running or shard.state == READY]
+
+    def note_vhost(self, shard: Shard, name: str, *, exists: bool) -> None:
+        """Note that a shard has created or deleted a vhost, and tell the other nodes."""
+        super().note_vhost(shard, name, exists=exists)
+        if (self._placements.get(name) == shard.number) != exists:
+            self._put_placement(name, shard.number if exists else None)
+
+    def _put_placement(self, name: str, number: int | None) -> None:
+        self._place(name, None if number is None else str(number))
+        self._write_later(PLACEMENT, name, None if number is None else b"%d" % number)
+
+    def _place(self, name: str, value: str | None) -> None:
+        """Note the shard of a vhost, as in a record."""
+        self._reserved.pop(name, None)
+        if value is not None and value.startswith(_NEW):
+            self._reserved[name] = int(value.removeprefix(_NEW))
+            return
+        before = self._placements.pop(name, None)
+        if before is not None and not self.all[before].is_here:
+            self.all[before].vhosts.pop(name, None)
+        if value is not None:
+            number = self._placements[name] = int(value)
+            if not self.all[number].is_here:
+                self.all[number].vhosts[name] = None
+
+    def opened(self, shard: Shard) -> None:
+        """Handle that the log of a shard is open: it is the truth about its vhosts."""
+        super().opened(shard)
+        self._correct(shard)
+
+    def _correct(self, shard: Shard) -> None:
+        for name in shard.vhosts:
+            if self._placements.get(name) != shard.number:
+                self._put_placement(name, shard.number)
+        for name, number in list(self._placements.items()):
+            if number == shard.number and name not in shard.vhosts:
+                self._put_placement(name, None)
+
+    def ready(self) -> None:
+        """Handle that a shard serves: create the vhosts that are to be created there."""
+        for shard in self.all:
+            if shard.is_here:
+                missing = [name for name, number in self._reserved.items() if number == shard.number]
+                if missing:
+                    shard.declare(missing)
+
+    def _reserve(self) -> None:
+        """Place the vhosts of the configuration that do not exist yet, unless that is under way."""
+        missing = [name for name in self._missing_vhosts() if name not in self._reserved]
+        is_placed = self._has_begun and bool(self._placements) and not self._unwritten
+        if missing and is_placed and (self._reserving is None or self._reserving.done()):
+            self._reserving = asyncio.create_task(self._reserve_all(missing))
+        elif self._reserved:
+            self.ready()
+
+    async def _reserve_all(self, names: list[str]) -> None:
+        counts = Counter([*self._placements.values(), *self._reserved.values()])
+        records: list[Record] = []
+        for name in names:
+            number = min(range(len(self.all)), key=lambda number: (counts[number], number))
+            counts[number] += 1
+            records.append((PLACEMENT, name, f"{_NEW}{number}".encode()))
+        with contextlib.suppress(StorageFailed):  # the next look tries again
+            await self._directory.put_new(records)
+
+    async def prepare(self, name: str, number: int | None) -> None:
+        """Prepare the shard of a new vhost: claim one without vhosts, if there is one.
+
+        Args:
+            name: The name of the vhost.
+            number: The number of the wanted shard, if any.
+
+        Raises:
+            StorageFailed: The shard cannot be started.
+        """
+        if self.of_vhost(name) is not None:
+            return
+        used = {*self._needed(), *(shard.number for shard in self.all if shard.state != IDLE)}
+        unused = [shard for shard in self.all if shard.number not in used and number in (None, shard.number)]
+        if not unused:
+            return
+        shard = unused[0]
+        self._prepared.add(shard.number)
+        self._look_now.set()
+        try:
+            async with asyncio.timeout(_START_TIMEOUT):
+                await self._until(lambda: shard.state == READY)
+        except TimeoutError:
+            raise StorageFailed(f"shard {shard.number} does not start") from None
+        finally:
+            self._prepared.discard(shard.number)
+
+    # Other nodes
+
+    def target(self, number: int, epoch: int) -> Target | None:
+        """Return a shard of this node, for clients of another node; None if it is not here."""
+        shard = self.all[number] if 0 <= number < len(self.all) else None
+        return shard if shard is not None and shard.is_running else None
+
+    def control_of(self, number: int | None, own: Path) -> Path | None:
+        """Return the path of the control socket of a shard of this node, or of the node itself."""
+        if number is None:
+            return own
+        shard = self.all[number] if 0 <= number < len(self.all) else None
+        return shard.control if shard is not None and shard.is_here else None
+
+    # Shared records
+
+    def _take(self, records: Iterable[Record]) -> None:
+        """Take shared records of the database, except those that this node is changing."""
+        shared: list[Record] = []
+        for kind, key, value in records:
+            if (kind, key) in self._unwritten:
+                continue
+            if kind == PLACEMENT:
+                self._place(key, None if value is None else value.decode())
+            elif kind in SHARED_KINDS:
+                shared.append((kind, key, value))
+                super().put(kind, key, value)
+        if shared and self.received is not None:
+            self.received(shared)
+
+    def put(self, kind: str, key: str, value: bytes | None) -> None:
+        """Store a change of a shared record, and pass it on to the shards."""
+        super().put(kind, key, value)
+        self._write_later(kind, key, value)
+
+    def _write_later(self, kind: str, key: str, value: bytes | None) -> None:
+        self._write_number += 1
+        self._unwritten[kind, key] = value
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.create_task(self._write())
+
+    async def _write(self) -> None:
+        """Store changes until all are stored."""
+        while self._unwritten:
+            number, changed = self._write_number, dict(self._unwritten)
+            self._written_version = await self._directory.put((*known, value) for known, value in changed.items())
+            for known, value in changed.items():
+                if self._unwritten.get(known) == value:
+                    del self._unwritten[known]
+            self._written = number
+            self._look_now.set()
+            self.changed()
+
+    def _note_applied(self) -> None:
+        """Note the version that the shards of this node have applied."""
+        here = [shard.applied for shard in self.all if shard.is_here]
+        while self._versions and all(applied >= self._versions[0][1] for applied in here):
+            self._applied_version = self._versions.popleft()[0]
+
+    def _late(self) -> list[str]:
+        """Return the nodes that have not applied the last changes of this node."""
+        version = self._written_version
+        late = [] if self._applied_version >= version else [self.name]
+        nodes = self.watch.nodes.values()
+        return late + [node.name for node in nodes if node.live and node.name != self.name and node.applied < version]
+
+    async def applied(self) -> None:
+        """Wait until the changes so far are stored, and applied by all live nodes. Raises `StorageFailed`."""
+        number = self._write_number
+        try:
+            async with asyncio.timeout(APPLY_TIMEOUT):
+                await self._until(lambda: self._written >= number)
+                await self._until(lambda: not self._late())
+        except TimeoutError:
+            if self._written < number:
+                raise StorageFailed("the change is not stored yet: PostgreSQL does not answer") from None
+            names = ", ".join(f"node '{name}'" for name in self._late())
+            raise StorageFailed(f"the change is stored, but not in effect yet: {names} does not answer") from None

@@ -1,0 +1,194 @@
+"""Who owns the shards, by repeated looks at the database, and which of them a node should claim."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from typing import Final
+
+import msgspec
+
+from leveret.storage.cluster import Observed
+
+# Seconds between two looks, and the time in which a look must be answered to count.
+INTERVAL: Final = 0.1
+# Looks that must have been answered in time before an owner counts as gone.
+MIN_LOOKS: Final = 3
+# Seconds between the claims of two nodes, so that the node with the fewest shards is first.
+STEP: Final = 0.03
+# Seconds for which a free shard is left to the node that it is to move to.
+MOVE_TIMEOUT: Final = 2.0
+
+
+class OwnerRow(msgspec.Struct, frozen=True):
+    """A shard in the database.
+
+    Attributes:
+        shard: Its number.
+        epoch: The epoch of its last owner.
+        committed: The number of the last commit.
+        node: The name of its owner; None if it has none.
+        seen: The last sign of life.
+        wanted: The name of the node that it is to move to, or None.
+    """
+
+    shard: int
+    epoch: int = 0
+    committed: int = 0
+    node: str | None = None
+    seen: str | None = None
+    wanted: str | None = None
+
+    def state(self) -> Observed:
+        """Return what changes as long as the owner lives."""
+        return Observed(self.epoch, self.committed, self.seen)
+
+
+class NodeRow(msgspec.Struct, frozen=True):
+    """A node in the database.
+
+    Attributes:
+        name: Its name.
+        incarnation: The run of its front.
+        address: Where it listens for other nodes.
+        leveret: Its version of Leveret.
+        applied: The version of the shared records that it has applied.
+        draining: Whether it claims no shards, and moves away those that it has.
+        live: Whether it has shown a sign of life lately, by PostgreSQL's clock.
+    """
+
+    name: str
+    incarnation: str
+    address: str
+    leveret: str
+    applied: int
+    draining: bool
+    live: bool
+
+
+class View(msgspec.Struct, frozen=True):
+    """What a look finds: the version of the shared records, the shards, and the nodes.
+
+    Attributes:
+        shards: The number of shards; None before the first start of a node has finished.
+    """
+
+    version: int
+    shards: int | None
+    owners: list[OwnerRow]
+    nodes: list[NodeRow]
+
+
+class _Free:
+    """A shard that has shown no sign of life, or has no owner.
+
+    Attributes:
+        state: Its state.
+        since: When it was first seen so, by the clock of this process.
+        looks: The later looks that were answered in time.
+    """
+
+    def __init__(self, state: Observed, since: float) -> None:
+        self.state = state
+        self.since = since
+        self.looks = 0
+
+
+class Watch:
+    """The view of one node.
+
+    Args:
+        name: The name of the node.
+        lease: Seconds without a sign of life after which an owner is gone.
+
+    Attributes:
+        owners: The shards by number, as of the last look.
+        nodes: The nodes by name, as of the last look.
+        version: The version of the shared records.
+        shards: The number of shards; None before the first start of a node has finished.
+    """
+
+    def __init__(self, name: str, lease: float) -> None:
+        self._name = name
+        self._lease = lease
+        self.owners: dict[int, OwnerRow] = {}
+        self.nodes: dict[str, NodeRow] = {}
+        self.version = 0
+        self.shards: int | None = None
+        self._unchanged: dict[int, _Free] = {}
+        # When each shard that a node may claim was first seen so.
+        self._free: dict[int, float] = {}
+        # Shards whose process in this node has ended.
+        self._dead: set[int] = set()
+
+    def observe(self, view: View, asked: float, answered: float) -> None:
+        """Note what a look has found. The times are those of the clock of this process."""
+        self.version = view.version
+        self.shards = view.shards
+        self.nodes = {node.name: node for node in view.nodes}
+        self.owners = {owner.shard: owner for owner in view.owners}
+        is_prompt = answered - asked <= INTERVAL
+        for number, owner in self.owners.items():
+            known = self._unchanged.get(number)
+            if known is None or known.state != owner.state():
+                self._unchanged[number] = _Free(owner.state(), answered)
+            elif is_prompt:
+                known.looks += 1
+            else:
+                # While the server is slow, an owner may live without a sign.
+                known.since, known.looks = answered, 0
+            if not self._is_free(owner, answered):
+                self._free.pop(number, None)
+            else:
+                self._free.setdefault(number, answered)
+
+    def interrupt(self) -> None:
+        """Note that the server does not answer: all owners have their whole lease again."""
+        self._unchanged.clear()
+        self._free.clear()
+
+    def note_death(self, number: int) -> None:
+        """Note that the process of a shard in this node has ended: nobody needs to wait for its lease."""
+        self._dead.add(number)
+
+    def note_claim(self, number: int) -> None:
+        """Note that this node claims a shard."""
+        self._dead.discard(number)
+        self._free.pop(number, None)
+
+    def _is_free(self, owner: OwnerRow, now: float) -> bool:
+        if owner.node is None:
+            return True
+        if owner.shard in self._dead and owner.node == self._name:
+            return True
+        self._dead.discard(owner.shard)
+        known = self._unchanged[owner.shard]
+        return known.looks >= MIN_LOOKS and now - known.since >= self._lease
+
+    def claims(self, now: float, wanted: Collection[int], running: Collection[int]) -> list[OwnerRow]:
+        """Return the shards that this node should claim now.
+
+        Args:
+            now: The time, by the clock of this process.
+            wanted: The shards that need an owner.
+            running: The shards that have a process in this node.
+        """
+        own = self.nodes.get(self._name)
+        if own is None or own.draining:
+            return []
+        counts = Counter(owner.node for owner in self.owners.values() if owner.shard not in self._free)
+        counts[self._name] = len(running)
+        others = [node.name for node in self.nodes.values() if node.live and not node.draining and node.name != self._name]
+        found: list[OwnerRow] = []
+        for number in sorted(wanted):
+            owner = self.owners.get(number, OwnerRow(number))
+            if number in running or (number in self.owners and number not in self._free):
+                continue
+            since = self._free.setdefault(number, now)
+            if owner.wanted in others and now - since < MOVE_TIMEOUT:
+                continue
+            rank = sum((counts[name], name) < (counts[self._name], self._name) for name in others)
+            if owner.wanted == self._name or number in self._dead or now - since >= rank * STEP:
+                found.append(owner)
+                counts[self._name] += 1
+        return found

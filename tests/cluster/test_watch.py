@@ -1,0 +1,125 @@
+"""Which shards a node claims, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import msgspec
+import pytest
+
+from leveret.cluster.watch import INTERVAL, MOVE_TIMEOUT, STEP, NodeRow, OwnerRow, View, Watch
+
+# Between two looks, so that rounding does not matter.
+LEASE = 0.55
+
+
+def node(name: str, *, live: bool = True, draining: bool = False) -> NodeRow:
+    return NodeRow(name, "", "host:1", "0", 0, draining, live)
+
+
+class Looking:
+    """A watch of node `b`, whose clock the test moves, and what it finds in the database."""
+
+    def __init__(self, *owners: OwnerRow, nodes: Collection[NodeRow] = (node("a"), node("b"), node("c"))) -> None:
+        self.watch = Watch("b", LEASE)
+        self.owners = {owner.shard: owner for owner in owners}
+        self.nodes = list(nodes)
+        self.now = 100.0
+
+    def look(self, took: float = 0.0) -> None:
+        asked, self.now = self.now, self.now + took
+        self.watch.observe(View(1, 4, list(self.owners.values()), self.nodes), asked, self.now)
+
+    def claims(self, *wanted: int, running: Collection[int] = ()) -> list[int]:
+        return [owner.shard for owner in self.watch.claims(self.now, wanted, running)]
+
+    def looks_until_claim(self, took: float = 0.0, most: int = 50) -> int:
+        """Return how many looks it takes until shard 0 is claimed."""
+        for number in range(most):
+            self.look(took)
+            if self.claims(0):
+                return number
+            self.now += INTERVAL - took
+        return most
+
+    def change(self, shard: int, **fields: object) -> None:
+        self.owners[shard] = msgspec.structs.replace(self.owners[shard], **fields)
+
+
+def owned(shard: int, by: str | None = "a", seen: str = "1") -> OwnerRow:
+    return OwnerRow(shard, 3, 7, by, seen)
+
+
+def test_a_shard_is_claimed_when_its_owner_has_shown_no_sign_of_life_for_the_lease() -> None:
+    looking = Looking(owned(0), nodes=[node("b")])
+    assert looking.looks_until_claim() == 6
+    # Both commits and signs of life begin the lease anew.
+    for fields in ({"committed": 8}, {"seen": "2"}, {"epoch": 4}):
+        looking.change(0, **fields)
+        assert looking.looks_until_claim() == 6
+
+
+def test_looks_that_are_answered_late_do_not_count() -> None:
+    looking = Looking(owned(0), nodes=[node("b")])
+    assert looking.looks_until_claim(took=INTERVAL * 1.1) == 50
+    looking.look(took=5.0)
+    assert not looking.claims(0)
+    assert looking.looks_until_claim() >= 5
+
+
+def test_after_an_interruption_every_owner_has_its_whole_lease() -> None:
+    looking = Looking(owned(0), owned(1, None), nodes=[node("b")])
+    looking.looks_until_claim()
+    looking.watch.interrupt()
+    looking.now += 60
+    looking.look()
+    assert not looking.claims(0)
+    assert looking.looks_until_claim() == 6
+
+
+def test_a_released_shard_and_one_that_never_had_an_owner_are_claimed_at_once() -> None:
+    looking = Looking(owned(0, None), owned(1), nodes=[node("b")])
+    looking.look()
+    assert looking.claims(0, 1, 2) == [0, 2]
+    # Nobody needs the others, and a process of this node claims these.
+    assert not looking.claims(1, running=[0, 2])
+
+
+def test_the_node_whose_own_process_has_ended_does_not_wait() -> None:
+    looking = Looking(owned(0, "b"), owned(1, "a"))
+    looking.watch.note_death(0)
+    looking.watch.note_death(1)
+    looking.look()
+    # Shard 1 has been taken over by another node meanwhile.
+    assert looking.claims(0, 1) == [0]
+    looking.watch.note_claim(0)
+    looking.look()
+    assert not looking.claims(0)
+
+
+@pytest.mark.parametrize(("others", "rank"), [((), 2), (("a", "a"), 1), (("a", "c"), 1), (("a", "a", "c"), 0)])
+def test_the_nodes_with_the_fewest_shards_are_first(others: tuple[str, ...], rank: int) -> None:
+    looking = Looking(owned(0, None), *(owned(number + 1, name) for number, name in enumerate(others)))
+    looking.watch.observe(View(1, 8, [owned(7, "b"), *looking.owners.values()], looking.nodes), 0, 0)
+    steps = 0
+    while not looking.watch.claims(steps * STEP, [0], [7]):
+        steps += 1
+    assert steps == rank
+
+
+def test_a_draining_node_claims_nothing_and_nobody_waits_for_it_or_a_dead_one() -> None:
+    looking = Looking(owned(0, None), nodes=[node("b", draining=True)])
+    assert looking.looks_until_claim() == 50
+    looking.nodes = [node("a", draining=True), node("a0", live=False), node("b")]
+    assert looking.looks_until_claim() == 0
+
+
+def test_a_shard_that_moves_is_left_to_its_new_node_for_a_while() -> None:
+    looking = Looking(owned(0, None), owned(1, None))
+    looking.change(0, wanted="c")
+    looking.change(1, wanted="b")
+    looking.look()
+    # The others have fewer shards, but shard 1 is to move here.
+    assert looking.claims(0, 1, running=[2, 3]) == [1]
+    looking.now += MOVE_TIMEOUT
+    assert looking.claims(0) == [0]
