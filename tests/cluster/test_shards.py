@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from click.testing import CliRunner
 
 from leveret.cli.app import leveret
 from tests.cli.runner import Commands
-from tests.cluster.sharded import KEPT, Sharded, running
+from tests.cluster.sharded import KEPT, Sharded, config, running
 from tests.support.broker import ROOT
 from tests.support.polling import wait_until
 
@@ -36,6 +38,10 @@ def test_the_vhosts_of_the_configuration_are_spread_over_the_shards(tmp_path: Pa
         assert [sorted(broker.vhosts(shard)) for shard in (0, 1)] == [["/", "b"], ["a", "c"]]
         for vhost in ("/", "a", "b", "c"):
             assert broker.bodies(vhost) == [f"for {vhost}".encode()]
+        (broker.directory / "leveret.toml").write_text(config("a", "b", "c", "d"))
+        os.kill(broker.pid, signal.SIGHUP)
+        wait_until(lambda: "d" in broker.vhosts(0), broker.log)
+        broker.publish("d", b"for d")
 
 
 def test_a_killed_shard_restarts_and_clients_of_other_shards_do_not_notice(tmp_path: Path) -> None:

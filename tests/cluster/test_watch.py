@@ -1,4 +1,4 @@
-"""Which shards a node claims, and when."""
+"""The shards that a node claims, and the moment of the claim."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def owned(shard: int, by: str | None = "a", seen: str = "1") -> OwnerRow:
 def test_a_shard_is_claimed_when_its_owner_has_shown_no_sign_of_life_for_the_lease() -> None:
     looking = Looking(owned(0), nodes=[node("b")])
     assert looking.looks_until_claim() == 6
-    # Both commits and signs of life begin the lease anew.
+    # Both commits and signs of life begin the lease again.
     for fields in ({"committed": 8}, {"seen": "2"}, {"epoch": 4}):
         looking.change(0, **fields)
         assert looking.looks_until_claim() == 6
@@ -81,7 +81,7 @@ def test_a_released_shard_and_one_that_never_had_an_owner_are_claimed_at_once() 
     looking = Looking(owned(0, None), owned(1), nodes=[node("b")])
     looking.look()
     assert looking.claims(0, 1, 2) == [0, 2]
-    # Nobody needs the others, and a process of this node claims these.
+    # No vhost needs the others, and a process of this node claims these.
     assert not looking.claims(1, running=[0, 2])
 
 
@@ -107,7 +107,7 @@ def test_the_nodes_with_the_fewest_shards_are_first(others: tuple[str, ...], ran
     assert steps == rank
 
 
-def test_a_draining_node_claims_nothing_and_nobody_waits_for_it_or_a_dead_one() -> None:
+def test_a_draining_node_claims_nothing_and_does_not_delay_others_nor_does_a_dead_one() -> None:
     looking = Looking(owned(0, None), nodes=[node("b", draining=True)])
     assert looking.looks_until_claim() == 50
     looking.nodes = [node("a", draining=True), node("a0", live=False), node("b")]
@@ -123,3 +123,29 @@ def test_a_shard_that_moves_is_left_to_its_new_node_for_a_while() -> None:
     assert looking.claims(0, 1, running=[2, 3]) == [1]
     looking.now += MOVE_TIMEOUT
     assert looking.claims(0) == [0]
+
+
+def test_nodes_that_are_lost() -> None:
+    """A node counts as lost once, after several looks that were answered in time."""
+    looking = Looking()
+    looking.look()
+    looking.nodes = [node("a", live=False), node("b")]
+    lost = []
+    for took in (0.0, 0.0, 2 * INTERVAL, 0.0, 0.0):
+        looking.look(took)
+        lost += looking.watch.lost_nodes()
+    looking.watch.interrupt()
+    looking.look()
+    looking.look()
+    assert lost + looking.watch.lost_nodes() == []
+    looking.look()
+    assert looking.watch.lost_nodes() == ["a", "c"]
+    for _ in range(5):
+        looking.look()
+    assert looking.watch.lost_nodes() == []
+    looking.nodes.append(node("c"))
+    looking.look()
+    del looking.nodes[2]
+    for _ in range(3):
+        looking.look()
+    assert looking.watch.lost_nodes() == ["c"]

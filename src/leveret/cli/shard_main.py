@@ -144,7 +144,6 @@ class ShardServing(Running):
     def _received(self, message: Message, carried: socket.socket | None) -> None:
         match message:
             case Adopt():
-                assert carried is not None
                 self._adopt(carried, message.adoption)
             case Change():
                 self._change(message.records)
@@ -176,9 +175,12 @@ class ShardServing(Running):
             self._reason = reason
             self._stop("the front")
 
-    def _adopt(self, client: socket.socket, adoption: Adoption) -> None:
+    def _adopt(self, client: socket.socket | None, adoption: Adoption) -> None:
         ended = partial(self._link.send, Ended(adoption.connection))
-        if self._composition is None or self._stopping:
+        if client is None:
+            logger.error("cannot take over a connection: too few file descriptors")
+            ended()
+        elif self._composition is None or self._stopping:
             client.close()
             ended()
         else:

@@ -1,4 +1,4 @@
-"""What the nodes have in common in PostgreSQL: the list of the nodes, the owners of the shards, and the shared records."""
+"""The tables of the nodes in PostgreSQL: the list of the nodes, the owners of the shards, and the shared records."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ class Directory:
         session.warned = False
         yield session
         while session.warned:
-            # Whoever waits for this commit waits for those before it.
+            # A wait for this commit is one for those before it, too.
             session.warned = False
             session.execute("UPDATE leveret.cluster SET version = version")
 

@@ -22,8 +22,9 @@ from leveret.protocols.adoption import Adoption
 
 logger = logging.getLogger("leveret.cluster")
 
-# Bytes of a message in one packet; the default send buffer of the system takes it.
-_PACKET_SIZE: Final = 160 << 10
+# Bytes of a message in one packet, and of the send buffer, which must take a packet.
+_PACKET_SIZE: Final = 64 << 10
+_BUFFER_SIZE: Final = 256 << 10
 _MORE: Final = b"\x01"
 _LAST: Final = b"\x00"
 # Packets and bytes that wait for a peer that does not read, above which the link takes no more sockets.
@@ -159,7 +160,10 @@ _DECODER: Final = msgspec.msgpack.Decoder(Message)
 
 def make_pair() -> tuple[socket.socket, socket.socket]:
     """Return the two ends of a new link."""
-    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for end in pair:
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_SIZE)
+    return pair
 
 
 class Link:

@@ -162,7 +162,9 @@ class NodeServer:
     def _take(self, sock: socket.socket, host: str) -> None:
         """Begin the handshake with a connection."""
         if len(self._unauthenticated) >= MAX_UNAUTHENTICATED:
-            next(iter(self._unauthenticated)).cancel()
+            oldest = next(iter(self._unauthenticated))
+            del self._unauthenticated[oldest]
+            oldest.cancel()
         task = asyncio.get_running_loop().create_task(self._serve(sock, host))
         self._unauthenticated[task] = None
         task.add_done_callback(self._finished)

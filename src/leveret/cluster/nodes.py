@@ -218,8 +218,6 @@ class NodeShards(Shards):
         self._reserving: asyncio.Task[None] | None = None
         self._look_now = asyncio.Event()
         self._is_stopping = False
-        # The names of the nodes that were alive at the last look.
-        self._live: set[str] = set()
 
     def _make_shard(self, number: int, stop_timeout: float) -> NodeShard:
         return NodeShard(self, number, self._settings, stop_timeout)
@@ -335,9 +333,11 @@ class NodeShards(Shards):
         self._note_applied()
         if self._is_stopping:
             return
+        lost = self.watch.lost_nodes()
         for shard in self.all:
             self._note_owner(shard)
-        self._disown()
+            for name in lost:
+                shard.disown(name)
         running = {shard.number for shard in self.all if shard.is_running}
         now = time.monotonic()
         for row in self.watch.claims(now, self._needed() | self._prepared, running):
@@ -359,15 +359,6 @@ class NodeShards(Shards):
             if move is not None:
                 await self._directory.want(*move)
                 self._look_now.set()
-
-    def _disown(self) -> None:
-        """Close the connections of clients at nodes that have gone, whose machines may not do so."""
-        live = {node.name for node in self.watch.nodes.values() if node.live}
-        for name in self._live - live:
-            for shard in self.all:
-                if shard.is_here:
-                    shard.disown(name)
-        self._live = live
 
     def _note_owner(self, shard: NodeShard) -> None:
         row = self.watch.owners.get(shard.number)

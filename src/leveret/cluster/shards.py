@@ -93,6 +93,8 @@ class Shard:
         self.has_lost = False
         self.applied = 0
         self._settings = settings
+        # The configuration that the process has started with.
+        self._config = shards.config
         self._link: Link | None = None
         # The end of the link for the process that is being started.
         self._remote: socket.socket | None = None
@@ -187,6 +189,7 @@ class Shard:
 
     def _make_settings(self) -> ShardSettings:
         """Return the settings of a new process, for which a new link is made."""
+        self._config = self._shards.config
         end, self._remote = make_pair()
         self._link = Link(end)
         self._has_begun = False
@@ -260,6 +263,8 @@ class Shard:
             self._begun_with = self._shards.change_number
             self._changed.clear()
             self._link.send(Begin([(kind, key, value) for (kind, key), value in self._shards.records.items()]))
+            if self._shards.config is not self._config:
+                self.reload(self._shards.config)
 
     def change(self, records: Iterable[Record]) -> None:
         """Send changed shared records, now or when the shard reads again."""

@@ -1,4 +1,4 @@
-"""Who owns the shards, by repeated looks at the database, and which of them a node should claim."""
+"""The owners of the shards, by repeated looks at the database, and the shards that a node should claim."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class NodeRow(msgspec.Struct, frozen=True):
 
 
 class View(msgspec.Struct, frozen=True):
-    """What a look finds: the version of the shared records, the shards, and the nodes.
+    """The result of a look: the version of the shared records, the shards, and the nodes.
 
     Attributes:
         shards: The number of shards; None before the first start of a node has finished.
@@ -116,6 +116,8 @@ class Watch:
         self.version = 0
         self.shards: int | None = None
         self._unchanged: dict[int, _Free] = {}
+        # For each node that was live: the looks in which it was not.
+        self._absent: dict[str, int] = {}
         # When each shard that a node may claim was first seen so.
         self._free: dict[int, float] = {}
         # Shards whose process in this node has ended.
@@ -128,6 +130,9 @@ class Watch:
         self.nodes = {node.name: node for node in view.nodes}
         self.owners = {owner.shard: owner for owner in view.owners}
         is_prompt = answered - asked <= INTERVAL
+        for node in view.nodes:
+            if node.live:
+                self._absent[node.name] = 0
         for number, owner in self.owners.items():
             known = self._unchanged.get(number)
             if known is None or known.state != owner.state():
@@ -142,13 +147,29 @@ class Watch:
             else:
                 self._free.setdefault(number, answered)
 
+        for name in self._absent:
+            if not self._is_live(name):
+                self._absent[name] = self._absent[name] + 1 if is_prompt else 0
+
+    def _is_live(self, name: str) -> bool:
+        node = self.nodes.get(name)
+        return node is not None and node.live
+
+    def lost_nodes(self) -> list[str]:
+        """Return the names of the nodes that are gone, each once."""
+        lost = [name for name, looks in self._absent.items() if looks >= MIN_LOOKS]
+        for name in lost:
+            del self._absent[name]
+        return lost
+
     def interrupt(self) -> None:
         """Note that the server does not answer: all owners have their whole lease again."""
         self._unchanged.clear()
         self._free.clear()
+        self._absent = dict.fromkeys(self._absent, 0)
 
     def note_death(self, number: int) -> None:
-        """Note that the process of a shard in this node has ended: nobody needs to wait for its lease."""
+        """Note that the process of a shard in this node has ended: no node needs to wait for its lease."""
         self._dead.add(number)
 
     def note_claim(self, number: int) -> None:
