@@ -5,16 +5,22 @@ from __future__ import annotations
 import socket
 from functools import partial
 
+import msgspec
+
 from leveret.cli.front import FrontServing
 from leveret.cli.running import stop_timeout
+from leveret.cli.shard_main import serve_forked
 from leveret.cluster.directory import Directory
 from leveret.cluster.layout import SHARDS
 from leveret.cluster.links import NodeClient, NodeServer, join_address, split_address
 from leveret.cluster.nodes import NodeShards
 from leveret.cluster.parts import NodePart
+from leveret.cluster.settings import ShardSettings
 from leveret.management.control_socket import ControlServer
 from leveret.node.composition import Composition, cluster_settings, make_data_directory
 from leveret.node.errors import StartFailed
+from leveret.node.forked import CAN_FORK
+from leveret.node.nursery import Nursery
 from leveret.node.part import Part, Record
 
 # Addresses that no other machine can connect to.
@@ -35,6 +41,8 @@ class NodeServing(FrontServing):
             if self._nodes is not None:
                 await self._nodes.stop()
             self._directory.close()
+            if self._shards.nursery is not None:
+                self._shards.nursery.close()
 
     def _prepare(self) -> None:
         config = self._config
@@ -50,6 +58,14 @@ class NodeServing(FrontServing):
             self._directory,
             stop_timeout=stop_timeout(config.server.shutdown_timeout),
         )
+        if CAN_FORK:
+            # Imported here because each process of a shard needs it.
+            import leveret.storage.postgres  # noqa: F401
+
+            try:
+                self._shards.nursery = Nursery(_serve_shard)
+            except OSError as error:
+                raise StartFailed(f"cannot start the process that starts shards: {error.strerror}") from None
 
     async def _make_part(self) -> Part:
         directory, shards = self._directory, self._shards
@@ -87,6 +103,12 @@ class NodeServing(FrontServing):
         """Stop, because this node must not serve."""
         self._fenced = reason
         self._end.set()
+
+
+def _serve_shard(request: bytes, descriptor: int) -> int:
+    """Serve a shard in a process of the nursery. Returns the exit code."""
+    settings = msgspec.json.decode(request, type=ShardSettings)
+    return serve_forked(msgspec.structs.replace(settings, descriptor=descriptor))
 
 
 def _apply(composition: Composition, records: list[Record]) -> None:

@@ -25,6 +25,7 @@ from leveret.cluster.watch import INTERVAL, NodeRow, OwnerRow, Watch
 from leveret.config import Config
 from leveret.management.operations.shards import READY
 from leveret.node.errors import StartFailed
+from leveret.node.nursery import Nursery, NurseryProcess
 from leveret.node.part import SHARED_KINDS, Record
 from leveret.protocols.adoption import Adoption
 from leveret.storage.cluster import Observed
@@ -123,7 +124,20 @@ class NodeShard(Shard):
         self.observed = row.state()
         self._claimed_at = time.monotonic()
         self._set_state(STARTING)
-        self._process.start(self._next_settings, self._descriptors, restart=False)
+        self._process.start(self._next_settings, self._descriptors, self._be_born(), restart=False)
+
+    def _be_born(self) -> NurseryProcess | None:
+        """Start the process in the nursery. Return None if that cannot be done."""
+        nursery = self._nodes.nursery
+        if nursery is None:
+            return None
+        settings = self._next_settings()
+        assert self._remote is not None
+        process = nursery.start(msgspec.json.encode(settings), self._remote, self._started)
+        self.close_remote()
+        if process is None:
+            self._close_link()
+        return process
 
     def leave(self) -> None:
         """Have the process close its clients and release the shard, for another node."""
@@ -175,6 +189,7 @@ class NodeShards(Shards):
 
     Attributes:
         client: The connections to other nodes.
+        nursery: Starts the processes of shards; None if they start from scratch.
         watch: What this node knows of the others.
         received: Called with shared records that another node has changed.
         failed: Called with the reason if this node must stop.
@@ -190,6 +205,7 @@ class NodeShards(Shards):
         self._directory = directory
         self.name = directory.name
         self.client: NodeClient
+        self.nursery: Nursery | None = None
         self.watch = Watch(self.name, config.cluster.lease)
         self._cluster = Cluster(
             self.name, directory, self.watch, self.all, self._until, balances=config.cluster.balance == "auto"

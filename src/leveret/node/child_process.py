@@ -13,6 +13,7 @@ import msgspec
 
 from leveret._isolation import python_command
 from leveret.node.forked import ForkedProcess
+from leveret.node.nursery import NurseryProcess
 
 log = logging.getLogger("leveret.serve")
 
@@ -55,7 +56,7 @@ class ChildProcess:
         self,
         settings: Callable[[], msgspec.Struct],
         descriptors: Callable[[], Sequence[int]] = tuple,
-        forked: ForkedProcess | None = None,
+        forked: ForkedProcess | NurseryProcess | None = None,
         *,
         restart: bool = True,
     ) -> None:
@@ -82,7 +83,7 @@ class ChildProcess:
         self,
         settings: Callable[[], msgspec.Struct],
         descriptors: Callable[[], Sequence[int]],
-        forked: ForkedProcess | None,
+        forked: ForkedProcess | NurseryProcess | None,
         restart: bool,
     ) -> None:
         delay = _MIN_DELAY
@@ -122,14 +123,14 @@ class ChildProcess:
             process.stdin.close()
             await self._end(process)
 
-    async def _wait(self, forked: ForkedProcess) -> int:
+    async def _wait(self, forked: ForkedProcess | NurseryProcess) -> int:
         """Wait for a process that runs already and return its exit code. A cancelled wait ends it."""
         try:
             return await forked.wait()
         finally:
             await self._end(forked)
 
-    async def _end(self, process: asyncio.subprocess.Process | ForkedProcess) -> None:
+    async def _end(self, process: asyncio.subprocess.Process | ForkedProcess | NurseryProcess) -> None:
         """Wait until the process has ended; kill it after a while."""
         try:
             async with asyncio.timeout(self._stop_timeout):

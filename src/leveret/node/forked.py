@@ -57,10 +57,15 @@ class ForkedProcess:
                 await ended.wait()
             finally:
                 loop.remove_reader(self._descriptor)
-            self._reap()
+            self.reap()
         return self.returncode
 
-    def _reap(self) -> None:
+    def fileno(self) -> int:
+        """Return a descriptor that becomes readable when the process has ended."""
+        return self._descriptor
+
+    def reap(self) -> None:
+        """Note the exit code of the process if it has ended."""
         pid, status = os.waitpid(self.pid, os.WNOHANG)
         if pid and self.returncode is None:
             self.returncode = os.waitstatus_to_exitcode(status)
