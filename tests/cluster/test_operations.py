@@ -65,6 +65,8 @@ def test_a_user_exists_in_all_shards_when_it_was_added(broker: Sharded, call: Ca
     call("permissions.delete", user="u", vhost="b")
     with pytest.raises(AMQPConnectionError):
         pika.BlockingConnection(pika.URLParameters(broker.url(user="u", password="p", vhost="b")))
+    # The refused one ends a little later.
+    wait_until(lambda: sum(shard["connections"] for shard in call("shards.list")) == 2)
     assert call("users.delete", name="u") == {"connections": 2}
     for connection in connections:
         with pytest.raises((ConnectionClosedByBroker, StreamLostError)):

@@ -57,7 +57,11 @@ def test_an_unclean_stop_is_detected(tmp_path: Path) -> None:
     log.open()
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     log.close()
-    assert not sqlite_log(tmp_path / "b").open().clean
+    # A broker that ends before it has noted what was delivered leaves that to the next one.
+    for _ in range(2):
+        again = sqlite_log(tmp_path / "b")
+        assert not again.open().clean
+        again.close()
 
 
 def test_a_second_process_is_refused(tmp_path: Path) -> None:
@@ -76,7 +80,7 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": "src"},
         cwd=Path(__file__).parents[2],
     ).stdout
-    assert output.startswith("StorageFailed")
+    assert output.startswith("DirectoryInUse")
     assert str(tmp_path) in output
     assert f"process {os.getpid()}" in output
     assert "stop that process" in output

@@ -97,6 +97,16 @@ def test_a_released_shard_is_claimed_without_waiting(dsn: str) -> None:
     harness.log.close()
 
 
+def test_a_broker_that_ends_during_its_start_leaves_the_recovery_to_the_next_one(dsn: str) -> None:
+    old = Harness(lambda: postgres_log(dsn, node="old"))
+    old.publish(FakeQueue(1), b"kept")
+    old.commit()
+    for _ in range(2):
+        log = postgres_log(dsn, node="new")
+        assert not log.open().clean
+        log.close()
+
+
 def test_a_broker_whose_event_loop_hangs_loses_the_shard(dsn: str) -> None:
     old = Harness(lambda: postgres_log(dsn, node="old"))
     queue = FakeQueue(1)

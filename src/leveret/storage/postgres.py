@@ -33,6 +33,8 @@ class PostgresLog(BatchedLog):
         self._marker = Marker(marker)
         self._salvage = salvage
         self._store: PostgresStore | None = None
+        # Whether the log was closed properly before.
+        self._clean = True
 
     def open(self, index_later: bool = False) -> Recovery:
         """Connect, create or join the schema, become the owner of the shard, and recover its log. Blocking.
@@ -45,7 +47,9 @@ class PostgresLog(BatchedLog):
         except BaseException:
             self._release()
             raise
-        return self.adopt(rebuilt)
+        recovery = self.adopt(rebuilt)
+        self._clean = recovery.clean
+        return recovery
 
     def start(
         self, post: Callable[[Callable[[], None]], None], when_idle: Callable[[Callable[[], None]], None] | None = None
@@ -88,8 +92,10 @@ class PostgresLog(BatchedLog):
         if store is None:
             return
         store.stop_waiting()
+        is_recovered = self._started
         self.stop_worker()
-        if self.state == FAILED:
+        # Otherwise the broker has not noted what it may have delivered before, which the next owner has to do.
+        if self.state == FAILED or not (is_recovered or self._clean):
             return
         try:
             self.write_rest(store)

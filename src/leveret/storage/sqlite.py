@@ -169,15 +169,17 @@ class SqliteLog(BatchedLog):
         store = self._store
         if store is None:
             return
+        is_recovered = self._started and self._row_index is None
         self.stop_worker()
         if self.state == FAILED:
             return
         try:
             self.write_rest(store)
-            if self._row_index is None or self._clean:
+            if is_recovered or self._clean:
                 store.finish(self.last_commit())
             else:
-                # The next start must still treat the rows that are not indexed as after an unclean stop.
+                # The broker has not noted what it may have delivered before: the next start must still treat the rows
+                # as after an unclean stop.
                 store.commit(self.last_commit())
         except (StoreFull, StoreBroken) as error:
             raise StorageFailed(f"the log was not closed properly: {error}") from None
