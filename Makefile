@@ -42,7 +42,7 @@ export PYTHONPATH := $(CURDIR)/src
 # Always cache bytecode, because a test run starts hundreds of processes, which would all compile the sources.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run setup compiled test test-rest test-plain test-cluster test-all coverage lint format docs bench bench-clients bench-staged bench-scale bench-check proof demo demo-kill build jar lock clean
+.PHONY: run setup compiled test test-rest test-plain test-cluster test-all coverage lint format docs bench bench-clients bench-staged bench-scale bench-check proof demo demo-kill cluster-demo build jar lock clean
 
 run: $(STAMPS)/core $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel $(STAMPS)/cluster compiled
 	@exec $(PY) -P -m leveret serve $(ARGS)
@@ -231,6 +231,10 @@ demo: $(STAMPS)/core $(STAMPS)/segments $(STAMPS)/demo
 # Durability demo: publish, kill -9, restart; no confirmed message is lost.
 demo-kill: $(STAMPS)/core $(STAMPS)/demo
 	@$(PY) examples/demo.py
+
+# Cluster demo: three nodes on PostgreSQL with a standby; a node is killed, then the primary.
+cluster-demo: $(STAMPS)/core $(STAMPS)/cluster $(STAMPS)/demo
+	@$(PY) examples/demo_cluster.py
 
 # Build both wheels and the source archive with pinned tools. Without a C compiler, only the pure wheel.
 build: COMPILE := --require
