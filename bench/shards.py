@@ -55,9 +55,12 @@ class Contender:
         self.broker = LeveretProcess(directory, config=CONFIG, environment=environment, log_level="error")
         self.broker.start(600)
         self.processes = {"front" if shards > 1 else "broker": self.broker.pid}
-        if shards > 1:
-            for shard in call(self.broker.data_dir, "shards.list"):
+        try:
+            for shard in call(self.broker.data_dir, "shards.list") if shards > 1 else ():
                 self.processes[f"shard {shard['number']}"] = shard["pid"]
+        except BaseException:
+            self.broker.stop()
+            raise
 
     def signal(self, number: signal.Signals) -> None:
         for pid in self.processes.values():

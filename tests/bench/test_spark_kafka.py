@@ -115,5 +115,6 @@ def test_few_messages_are_compared_with_kafka(tmp_path: Path) -> None:
     assert set(found) == {"publish", "read-sealed", "latency"}
     for results in found.values():
         for result in results:
-            assert result["leveret"] > 0, result
-            assert result["kafka"] > 0, result
+            # Processor time is counted in ticks, of which so few messages may take none.
+            least = 0.0 if "processor time" in result["title"] else 1e-9
+            assert min(result["leveret"], result["kafka"]) >= least, result
