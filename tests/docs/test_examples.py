@@ -85,7 +85,7 @@ def run_pytest(directory: Path) -> str:
 
 def test_every_example_is_tested() -> None:
     programs = {path.name for path in EXAMPLES.glob("*.py")}
-    assert programs == {*PRINTED, "work_queue.py", "demo.py", "demo_pipeline.py"}
+    assert programs == {*PRINTED, "work_queue.py", "demo.py", "demo_pipeline.py", "demo_cluster.py"}
 
 
 @pytest.mark.parametrize("program", PRINTED)

@@ -252,7 +252,6 @@ class NodeShards(Shards):
         await self._directory.enter(address)
         await self._update()
         self._watching = asyncio.create_task(self._keep_looking())
-        self._asks_shared = self.watch.shards is None
         if self._asks_shared:
             # The first node takes the users of a broker of one process that has used the database.
             try:
@@ -341,6 +340,8 @@ class NodeShards(Shards):
         asked = time.monotonic()
         view = await self._directory.look(self._applied_version)
         self.watch.observe(view, asked, time.monotonic())
+        # Before a claim of shard 0, whose process must know.
+        self._asks_shared = self.watch.shards is None
         if self._has_begun and view.version > self._version:
             version, records = await self._directory.records(self._version)
             self._version = max(version, view.version)
