@@ -91,9 +91,9 @@ def measure(contender: Contender, load: str, seconds: float, round: int) -> dict
     results = [each.result(180) for each in running]
     # The warm-up counts for the processor time, too.
     share = seconds / (seconds + 1)
-    messages = sum(result["consumed"] for result in results)
+    messages = sum(result["delivered"] for result in results)
     return {
-        "rate": sum(result["consumed"] / result["seconds"] for result in results),
+        "rate": sum(result["delivered"] / result["seconds"] for result in results),
         "cpu": {
             name: (processor_seconds(pid) - before[name]) * share / messages * 1e6
             for name, pid in contender.processes.items()
