@@ -36,6 +36,7 @@ class FrontServing(Serving):
     """One run of `leveret serve` with `cluster.shards` above 1. Arguments are as for `Serving`."""
 
     _shards: Shards
+    _control: FrontControl
     # Whether the shared records are still those in the log of shard 0.
     _asks_shared = False
     _is_started = False
@@ -85,24 +86,26 @@ class FrontServing(Serving):
         return front_config(self._config)
 
     def _make_control(self, composition: Composition) -> FrontControl:
-        return FrontControl(composition.admin, self._shards, self._config.server.data_path / CONTROL_SOCKET)
+        self._control = FrontControl(composition.admin, self._shards, self._config.server.data_path / CONTROL_SOCKET)
+        return self._control
 
     async def _start(self, composition: Composition, control: ControlServer) -> None:
         shards = self._shards
-        assert isinstance(control, FrontControl)
-        shards.audit = composition.managed.audit
-        shards.vhost_removed = lambda name: _forget_vhost(composition, name)
+        shards.report(
+            composition.managed.audit,
+            lambda name: _forget_vhost(composition, name),
+            lambda: self._show_states(composition),
+        )
         await composition.server.start()
         await composition.part.started(composition.log, composition.broker)
         self._open_audit(composition)
         if not self._announced:
             await self._until_stopped(shards.opened_all())
             await self._until_stopped(shards.begin())
-            await load_definitions(composition.config.management.load_definitions, control.call)
+            await load_definitions(composition.config.management.load_definitions, self._control.call)
         composition.warn_about_vhosts({name for shard in shards.all for name in shard.vhosts})
         await composition.listen(self._ports)
         await self._start_control(control)
-        shards.state_changed = lambda: self._show_states(composition)
 
     async def _stop_server(self, composition: Composition) -> None:
         if not self._stopping:
@@ -128,7 +131,7 @@ class FrontServing(Serving):
 
     def _show_states(self, composition: Composition) -> None:
         """Report the shards that do not serve to the service manager."""
-        if not self._stopping:
+        if composition.listeners and not self._stopping:
             others = [f"shard {shard.number} is {shard.state}" for shard in self._shards.used if shard.state != READY]
             self._manager.status("; ".join([self._status(composition), *others]))
 

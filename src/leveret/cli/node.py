@@ -63,17 +63,16 @@ class NodeServing(FrontServing):
             import leveret.storage.postgres  # noqa: F401
 
             try:
-                self._shards.nursery = Nursery(_serve_shard)
+                self._shards.use(Nursery(_serve_shard))
             except OSError as error:
                 raise StartFailed(f"cannot start the process that starts shards: {error.strerror}") from None
 
     async def _make_part(self) -> Part:
         directory, shards = self._directory, self._shards
         await directory.join()
-        shards.client = NodeClient(directory.secret, directory.name)
+        shards.connect(NodeClient(directory.secret, directory.name), self._fail)
         control = partial(shards.control_of, own=self._control_path)
         self._nodes = NodeServer(directory.secret, directory.name, shards.target, control)
-        shards.failed = self._fail
         await self._until_stopped(shards.join(await self._listen_for_nodes(self._nodes)))
         return NodePart(shards, directory.describe())
 
@@ -92,7 +91,7 @@ class NodeServing(FrontServing):
         return join_address(socket.gethostname() if host in _WILDCARDS else host, port)
 
     async def _start(self, composition: Composition, control: ControlServer) -> None:
-        self._shards.received = partial(_apply, composition)
+        self._shards.pass_on(partial(_apply, composition))
         await super()._start(composition, control)
 
     async def _stop_server(self, composition: Composition) -> None:

@@ -191,8 +191,6 @@ class NodeShards(Shards):
         client: The connections to other nodes.
         nursery: Starts the processes of shards; None if they start from scratch.
         watch: What this node knows of the others.
-        received: Called with shared records that another node has changed.
-        failed: Called with the reason if this node must stop.
     """
 
     patience = PATIENCE
@@ -210,8 +208,8 @@ class NodeShards(Shards):
         self._cluster = Cluster(
             self.name, directory, self.watch, self.all, self._until, balances=config.cluster.balance == "auto"
         )
-        self.received: Callable[[list[Record]], None] | None = None
-        self.failed: Callable[[str], None] | None = None
+        self._received: Callable[[list[Record]], None] | None = None
+        self._failed: Callable[[str], None] | None = None
         # Whether the start is over, and why a shard could not start before that.
         self._serves = False
         self._refusal = ""
@@ -240,6 +238,18 @@ class NodeShards(Shards):
 
     def _settings(self, number: int, descriptor: int) -> ShardSettings:
         return msgspec.structs.replace(super()._settings(number, descriptor), observed=self.all[number].observed)
+
+    def use(self, nursery: Nursery) -> None:
+        """Start the processes of shards by a nursery."""
+        self.nursery = nursery
+
+    def connect(self, client: NodeClient, failed: Callable[[str], None]) -> None:
+        """Reach other nodes by a client. `failed` is called with the reason if this node must stop."""
+        self.client, self._failed = client, failed
+
+    def pass_on(self, received: Callable[[list[Record]], None]) -> None:
+        """Pass on the shared records that other nodes change."""
+        self._received = received
 
     # Start and stop
 
@@ -322,8 +332,8 @@ class NodeShards(Shards):
                     logger.warning("PostgreSQL answers again")
             except NameTaken as error:
                 logger.error("%s", error)
-                if self.failed is not None:
-                    self.failed(str(error))
+                if self._failed is not None:
+                    self._failed(str(error))
                 return
             except StorageFailed as error:
                 self.watch.interrupt()
@@ -521,8 +531,8 @@ class NodeShards(Shards):
             elif kind in SHARED_KINDS:
                 shared.append((kind, key, value))
                 super().put(kind, key, value)
-        if shared and self.received is not None:
-            self.received(shared)
+        if shared and self._received is not None:
+            self._received(shared)
 
     def put(self, kind: str, key: str, value: bytes | None) -> None:
         """Store a change of a shared record, and pass it on to the shards."""

@@ -10,6 +10,8 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from leveret.broker.errors import StorageFailed
 from leveret.cluster.audit import read_record
 from leveret.cluster.layout import control_path
@@ -141,12 +143,24 @@ class Shard:
         """Connects a client to the shard in another node; None, because it is in this one."""
         return None
 
+    def note_vhost(self, name: str, *, exists: bool) -> bool:
+        """Note that a vhost was created or deleted here. Return whether that was not known."""
+        known = name in self.vhosts
+        if exists:
+            self.vhosts[name] = None
+        else:
+            self.vhosts.pop(name, None)
+        return known != exists
+
     def hand_over(self, sock: socket.socket, adoption: Adoption) -> None:
         """Give the shard a connection. Closes the socket here."""
         user = adoption.account.name
         others = [other for other in self._shards.all if other is not self]
-        adoption.elsewhere = sum(other.connections for other in others)
-        adoption.elsewhere_of_user = sum(other.connections_of(user) for other in others)
+        adoption = msgspec.structs.replace(
+            adoption,
+            elsewhere=sum(other.connections for other in others),
+            elsewhere_of_user=sum(other.connections_of(user) for other in others),
+        )
         if self._link is None:
             sock.close()
             return
@@ -251,8 +265,7 @@ class Shard:
     def _set_state(self, state: str) -> None:
         if state != self.state:
             self.state = state
-            if self._shards.state_changed is not None:
-                self._shards.state_changed()
+            self._shards.note_state()
 
     # Messages to the process
 
@@ -357,8 +370,6 @@ class Shards:
         records: The shared records, by kind and key.
         change_number: The number of the last change of shared records.
         audit: The audit log.
-        vhost_removed: Called with the name of each vhost that a shard has removed.
-        state_changed: Called when the state of a shard has changed.
         patience: Seconds for which a client waits for a shard that is restarting.
     """
 
@@ -374,8 +385,8 @@ class Shards:
         self.records: dict[tuple[str, str], bytes] = {}
         self.change_number = 0
         self.audit = AuditLog()
-        self.vhost_removed: Callable[[str], None] | None = None
-        self.state_changed: Callable[[], None] | None = None
+        self._vhost_removed: Callable[[str], None] | None = None
+        self._state_changed: Callable[[], None] | None = None
         self._has_begun = False
         self._changed = asyncio.Event()
         self.all: Sequence[Shard] = [self._make_shard(number, stop_timeout) for number in range(config.cluster.shards)]
@@ -395,6 +406,21 @@ class Shards:
             accept_missing=is_first and self._salvage.accept_missing,
             drop_damaged=is_first and self._salvage.drop_damaged,
         )
+
+    def report(self, audit: AuditLog, vhost_removed: Callable[[str], None], state_changed: Callable[[], None]) -> None:
+        """Report to a front, once it is recovered.
+
+        Args:
+            audit: Where changes in shards are recorded.
+            vhost_removed: Called with the name of each vhost that a shard has removed.
+            state_changed: Called when the state of a shard has changed.
+        """
+        self.audit, self._vhost_removed, self._state_changed = audit, vhost_removed, state_changed
+
+    def note_state(self) -> None:
+        """Note that the state of a shard has changed."""
+        if self._state_changed is not None:
+            self._state_changed()
 
     # Placement
 
@@ -433,12 +459,8 @@ class Shards:
 
     def note_vhost(self, shard: Shard, name: str, *, exists: bool) -> None:
         """Note that a shard has created or deleted a vhost."""
-        if exists:
-            shard.vhosts[name] = None
-        elif name in shard.vhosts:
-            del shard.vhosts[name]
-            if self.vhost_removed is not None:
-                self.vhost_removed(name)
+        if shard.note_vhost(name, exists=exists) and not exists and self._vhost_removed is not None:
+            self._vhost_removed(name)
 
     # Start and stop
 
