@@ -115,8 +115,8 @@ def obstacle() -> str:
     return ""
 
 
-def toolchain() -> str:
-    """Return the part of the build's identity that does not depend on the sources."""
+def identity(modules: list[str]) -> str:
+    """Return the part of a build's identity that is not in the hash of the sources: the toolchain and the modules."""
     return (
         json.dumps(
             {
@@ -124,6 +124,7 @@ def toolchain() -> str:
                 "python": sys.version,
                 "flags": os.environ.get("CFLAGS", ""),
                 "compiler": os.environ.get("CC", ""),
+                "modules": modules,
             },
             indent=1,
         )
@@ -216,7 +217,7 @@ def build(package: Path, output: Path, listing: str) -> str:
         current = str(runtime.hash_sources(str(copy), sources))
         target = output / current
         marker = target / "complete"
-        if not marker.is_file() or marker.read_text(encoding="utf-8") != toolchain():
+        if not marker.is_file() or marker.read_text(encoding="utf-8") != identity(modules):
             print(f"Compiling {len(modules)} hot modules; this takes a few minutes", flush=True)
             Path(work, "mypy.ini").write_text(
                 "[mypy]\nmypy_path = src\nignore_missing_imports = True\nfollow_imports = silent\n", encoding="utf-8"
@@ -232,7 +233,7 @@ def build(package: Path, output: Path, listing: str) -> str:
             if worker.returncode != 0:
                 raise RuntimeError(errors_in(worker.stdout))
             built = Path(work, "lib")
-            (built / "complete").write_text(toolchain(), encoding="utf-8")
+            (built / "complete").write_text(identity(modules), encoding="utf-8")
             shutil.rmtree(target, ignore_errors=True)
             built.rename(target)
         write_atomically(output / runtime.index_name(), " ".join(modules) + "\n" + " ".join(sources) + "\n")

@@ -89,6 +89,12 @@ def test_the_hash_covers_the_imports_of_hot_modules(tmp_path: Path) -> None:
     assert "other.py" not in sources
 
 
+def test_a_build_is_for_its_list_of_modules() -> None:
+    assert build_compiled.identity(["leveret.hot.codec"]) != build_compiled.identity(
+        ["leveret.hot.codec", "leveret.hot.table"]
+    )
+
+
 @needs_compiler
 def test_compiled_modules_are_used(checkout: Path) -> None:
     compiled, value, file = run(checkout).split()
