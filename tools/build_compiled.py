@@ -225,6 +225,8 @@ def build(package: Path, output: Path, listing: str) -> str:
             worker = subprocess.run(
                 [sys.executable, str(Path(__file__).resolve()), "--worker", *modules],
                 cwd=work,
+                # Without PYTHONPATH, in which mypy would find, and check, another checkout of the package.
+                env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
