@@ -2,7 +2,7 @@
 #
 #   make run                         start a broker          make run ARGS="--port 5673"
 #   make test                        the test suite, in about 10 minutes        make test TESTS=tests/wire
-#   make test-all                    the slow tests, the tests on plain Python files, and then `make test`
+#   make test-all                    all tests: that suite, beside the slow tests and those on plain Python files
 #   make test-cluster                tests with the messages of brokers in PostgreSQL
 #   make proof ARGS=...              long proofs, in pieces  make proof ARGS="power --minutes 25"
 #   make coverage                    line coverage of the plain Python files, including child processes
@@ -42,7 +42,7 @@ export PYTHONPATH := $(CURDIR)/src
 # Always cache bytecode, because a test run starts hundreds of processes, which would all compile the sources.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run setup compiled test test-rest test-plain test-cluster test-all coverage lint format docs bench bench-clients bench-staged bench-scale bench-check proof demo demo-kill cluster-demo build jar lock clean
+.PHONY: run setup compiled test test-slow test-layers test-plain test-cluster test-all coverage lint format docs bench bench-clients bench-staged bench-scale bench-check proof demo demo-kill cluster-demo build jar lock clean
 
 run: $(STAMPS)/core $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel $(STAMPS)/cluster compiled
 	@exec $(PY) -P -m leveret serve $(ARGS)
@@ -138,28 +138,24 @@ endif
 SELECTED := $(if $(TESTS),$(TESTS),-m "not slow")
 
 ifeq ($(HAVE_CC),)
-test: $(STAMPS)/spark $(STAMPS)/spark-classes
-	LEVERET_PURE=1 $(PYTEST) $(SELECTED)
-
-test-rest: $(STAMPS)/spark $(STAMPS)/spark-classes
-	LEVERET_PURE=1 $(PYTEST) -o faulthandler_timeout=$(HANGS_SLOW) -m slow
+test test-slow: export LEVERET_PURE := 1
 else
-test test-rest: COMPILE := --require
-# Property tests try all of their examples (tests/support/examples.py).
-test-rest: export LEVERET_THOROUGH := 1
-test: $(STAMPS)/spark $(STAMPS)/spark-classes $(STAMPS)/proton compiled
+test test-slow: COMPILE := --require
+test test-slow: compiled $(STAMPS)/proton
+endif
+
+test: $(STAMPS)/spark $(STAMPS)/spark-classes
 	@$(PYTEST) $(SELECTED)
 
-# Tests that `make test` omits: the slow ones, and the layers with compiled modules on the plain files. Both run at the same
-# time, because the slow ones wait for brokers and Spark. The output of the latter follows that of the slow ones.
-test-rest: $(STAMPS)/spark $(STAMPS)/spark-classes $(STAMPS)/proton compiled
-	@failed=0; output=$$(mktemp); \
-	LEVERET_PURE=1 $(PYTEST) -n 3 -m "not slow" $(PURE_TESTS) >"$$output" 2>&1 & pure=$$!; \
-	trap 'kill $$pure 2>/dev/null; rm -f "$$output"' EXIT; trap 'exit 130' INT TERM; \
-	$(PYTEST) -o faulthandler_timeout=$(HANGS_SLOW) -m slow || failed=1; \
-	wait $$pure || failed=1; pure=; \
-	cat "$$output"; exit $$failed
-endif
+# Property tests try all of their examples (tests/support/examples.py) here and in test-layers.
+test-slow: export LEVERET_THOROUGH := 1
+test-slow: $(STAMPS)/spark $(STAMPS)/spark-classes
+	@$(PYTEST) -o faulthandler_timeout=$(HANGS_SLOW) -m slow
+
+# The layers with compiled modules, on the plain files.
+test-layers: export LEVERET_THOROUGH := 1
+test-layers: $(STAMPS)/spark
+	@LEVERET_PURE=1 $(PYTEST) -m "not slow" $(PURE_TESTS)
 
 # Tests for other versions of Python: on the plain files, without Spark.
 #   make test-plain PYTHON=python3.13 VENV=.venv/3.13 STAMPS=.stamps/3.13
@@ -173,11 +169,17 @@ CLUSTER_TESTS := tests/storage/test_postgres.py tests/storage/test_engines.py te
 test-cluster: $(STAMPS)/dev $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel $(STAMPS)/cluster
 	@LEVERET_TEST_STORE=postgresql $(PYTEST) $(or $(TESTS),-m "not slow" $(CLUSTER_TESTS))
 
-# All tests. `make test` comes last, even after a failure, so that the last line is the result of the largest run.
-test-all:
-	@failed=0; \
-	$(MAKE) --no-print-directory test-rest TESTS= || failed=1; \
-	$(MAKE) --no-print-directory test TESTS= && exit $$failed
+# All tests. The others run beside the slow ones, which mostly wait for brokers and Spark. Their output follows, so that the
+# last line is the result of the largest run, `make test`.
+test-all: $(STAMPS)/spark $(STAMPS)/spark-classes $(STAMPS)/proton compiled
+	@failed=0; output=$$(mktemp); \
+	{ others=0; \
+	$(if $(HAVE_CC),$(MAKE) --no-print-directory test-layers WORKERS=3 || others=1;) \
+	$(MAKE) --no-print-directory test TESTS= && exit $$others; } >"$$output" 2>&1 & rest=$$!; \
+	trap 'kill $$rest 2>/dev/null; rm -f "$$output"' EXIT; trap 'exit 130' INT TERM; \
+	$(MAKE) --no-print-directory test-slow || failed=1; \
+	wait $$rest || failed=1; rest=; \
+	cat "$$output"; exit $$failed
 
 # Tracing slows tests down, so the timeout is longer. Print the report even if a test fails.
 coverage: $(STAMPS)/dev $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel $(STAMPS)/cluster
