@@ -132,6 +132,33 @@ def test_consistent_hash(channel: BlockingChannel, name: str) -> None:
     assert sorted(map(len, arrived(channel, one, two))) == [0, 3]
 
 
+def test_random(channel: BlockingChannel, name: str) -> None:
+    one, two = queues(channel, name, "one", "two")
+    channel.exchange_declare(name, "x-random", auto_delete=True)
+    channel.queue_bind(one, name, "ignored")
+    channel.queue_bind(two, name, "")
+    for number in range(200):
+        channel.basic_publish(name, "key", b"%d" % number)
+    first, second = arrived(channel, one, two)
+    assert len(first) + len(second) == 200
+    assert 60 < len(first) < 140
+
+
+def test_modulus_hash(channel: BlockingChannel, name: str) -> None:
+    one, two = queues(channel, name, "one", "two")
+    channel.exchange_declare(name, "x-modulus-hash", auto_delete=True)
+    channel.queue_bind(one, name, "ignored")
+    channel.queue_bind(two, name, "")
+    for number in range(200):
+        channel.basic_publish(name, f"key-{number}", b"%d" % number)
+    first, second = arrived(channel, one, two)
+    assert len(first) + len(second) == 200
+    assert 60 < len(first) < 140
+    for _ in range(3):
+        channel.basic_publish(name, "key-7", b"same")
+    assert sorted(map(len, arrived(channel, one, two))) == [0, 3]
+
+
 def test_consistent_hash_bad_weight(channel: BlockingChannel, name: str) -> None:
     channel.queue_declare(name, exclusive=True)
     channel.exchange_declare(name, "x-consistent-hash", auto_delete=True)

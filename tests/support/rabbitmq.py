@@ -19,6 +19,8 @@ from tests.support.broker import USERS, VHOSTS, Broker, free_port
 
 SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 CONTROL = Path("/usr/lib/rabbitmq/bin/rabbitmqctl")
+# The plugins with the exchange types that Leveret has, too.
+EXCHANGE_PLUGINS = ("rabbitmq_consistent_hash_exchange", "rabbitmq_random_exchange", "rabbitmq_sharding")
 
 
 def available() -> bool:
@@ -33,7 +35,7 @@ class RabbitProcess(Broker):
     def __init__(self, directory: Path, plugins: tuple[str, ...] = (), settings: str = "") -> None:
         """Start it with `plugins` in addition to the one for all tests, and with more lines of `rabbitmq.conf`."""
         super().__init__(port=free_port())
-        self.plugins = ("rabbitmq_consistent_hash_exchange", *plugins)
+        self.plugins = (*EXCHANGE_PLUGINS, *plugins)
         self.settings = settings
         self.directory = directory
         self.mapper: subprocess.Popen[bytes] | None = None

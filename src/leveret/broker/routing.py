@@ -159,7 +159,7 @@ def _resolve(
 
 
 def depends_on_message(vhost: Vhost, exchange: Exchange) -> bool:
-    """Return whether any exchange reachable from this one uses more than the address; cached per topology.
+    """Return whether the queues of a message to this exchange depend on more than its address; cached per topology.
 
     Raises PreconditionFailed above `limits.routing_steps`.
     """
@@ -183,7 +183,7 @@ def _depends(vhost: Vhost, exchange: Exchange, effort: Effort) -> bool:
             continue
         seen.add(current.name)
         effort.spend(EXCHANGE_STEPS)
-        if current.needs_headers or current.needs_property:
+        if current.varies():
             return True
         if current.alternate is not None:
             alternate = vhost.exchanges.get(current.alternate)

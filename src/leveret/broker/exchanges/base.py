@@ -132,6 +132,10 @@ class Exchange(Destination):
     def unbound_from(self, source: Exchange) -> None:
         source.targets.pop(self, None)
 
+    def varies(self) -> bool:
+        """Return whether messages with one address may have different destinations, so that no route can be cached."""
+        return self.needs_headers or bool(self.needs_property)
+
     # Bindings
 
     def check_binding(self, routing_key: str, arguments: FieldTable) -> None:

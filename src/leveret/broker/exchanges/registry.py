@@ -10,6 +10,8 @@ from leveret.broker.exchanges.consistent_hash import ConsistentHashExchange
 from leveret.broker.exchanges.direct import DirectExchange
 from leveret.broker.exchanges.fanout import FanoutExchange
 from leveret.broker.exchanges.headers import HeadersExchange
+from leveret.broker.exchanges.modulus_hash import ModulusHashExchange
+from leveret.broker.exchanges.random_choice import RandomExchange
 from leveret.broker.exchanges.topic import TopicExchange
 from leveret.broker.values import FieldTable
 
@@ -19,6 +21,8 @@ TYPES: Final[dict[str, type[Exchange]]] = {
     "topic": TopicExchange,
     "headers": HeadersExchange,
     "x-consistent-hash": ConsistentHashExchange,
+    "x-modulus-hash": ModulusHashExchange,
+    "x-random": RandomExchange,
 }
 
 
