@@ -34,7 +34,7 @@ public class Interop {
   }
 
   static final String URL = System.getenv("LEVERET_URL");
-  static final long WITHIN = 20_000;
+  static final long WITHIN = 60_000;
   static int numbers = 0;
 
   static String unique(String what) {

@@ -41,7 +41,7 @@ public class Messaging {
   static final String USER = URL.getUserInfo().split(":")[0];
   static final String PASSWORD = URL.getUserInfo().split(":")[1];
   /** Timeout for expected messages. */
-  static final long WITHIN = 20_000;
+  static final long WITHIN = 60_000;
   /** Timeout for unexpected messages: a slow machine makes the test weaker, but never fail. */
   static final long QUIET = 200;
 
