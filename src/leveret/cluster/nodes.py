@@ -15,7 +15,8 @@ import msgspec
 
 from leveret.broker.errors import StorageFailed
 from leveret.cluster.directory import Directory, NameTaken
-from leveret.cluster.link import Stop
+from leveret.cluster.front_watch import BEATS
+from leveret.cluster.link import Beat, Stop
 from leveret.cluster.links import NodeClient, NodeInfo, Route
 from leveret.cluster.membership import Cluster
 from leveret.cluster.settings import ShardSettings
@@ -46,6 +47,8 @@ IDLE: Final = "idle"
 MOVING: Final = "moving"
 # Seconds for which clients wait for a shard that moves.
 PATIENCE: Final = 2.0
+# Seconds for the clients of a shard that moves to answer the close: all others wait for the shard.
+_MOVE_CLIENT_TIMEOUT: Final = 0.25
 # Seconds at the stop for changes that are not stored yet, and for leaving the list of the nodes.
 _LAST_WRITE_TIMEOUT: Final = 2.0
 # Seconds for a shard without vhosts to start, when it gets its first one.
@@ -143,7 +146,12 @@ class NodeShard(Shard):
         """Have the process close its clients and release the shard, for another node."""
         if self._link is not None:
             self._set_state(MOVING)
-            self._link.send(Stop(f"shard {self.number} moves to another node"))
+            self._link.send(Stop(f"shard {self.number} moves to another node", _MOVE_CLIENT_TIMEOUT))
+
+    def beat(self, *, has_others: bool) -> None:
+        """Show the process a sign of life of this one, unless it does not read."""
+        if self._link is not None and self._has_begun and not self._link.is_waiting:
+            self._link.send(Beat(has_others))
 
     def _ended(self, reason: str) -> None:
         """Handle the end of the process. The next look decides what follows."""
@@ -229,6 +237,7 @@ class NodeShards(Shards):
         self._versions: deque[tuple[int, int]] = deque()
         self._applied_version = 0
         self._watching: asyncio.Task[None] | None = None
+        self._beating: asyncio.Task[None] | None = None
         self._reserving: asyncio.Task[None] | None = None
         self._look_now = asyncio.Event()
         self._is_stopping = False
@@ -262,6 +271,7 @@ class NodeShards(Shards):
         await self._directory.enter(address)
         await self._update()
         self._watching = asyncio.create_task(self._keep_looking())
+        self._beating = asyncio.create_task(self._keep_beating())
         if self._asks_shared:
             # The first node takes the users of a broker of one process that has used the database.
             try:
@@ -301,7 +311,7 @@ class NodeShards(Shards):
         """Stop the shards of this node, store the last changes, and leave the list of the nodes."""
         self._is_stopping = True
         await super().stop(reason)
-        for task in (self._watching, self._reserving):
+        for task in (self._watching, self._beating, self._reserving):
             if task is not None:
                 task.cancel()
         with contextlib.suppress(TimeoutError, StorageFailed):
@@ -344,6 +354,14 @@ class NodeShards(Shards):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(0.01, asked + INTERVAL - time.monotonic())):
                     await self._look_now.wait()
+
+    async def _keep_beating(self) -> None:
+        """Show the shards that this process lives. Does not wait for PostgreSQL."""
+        while True:
+            has_others = self._cluster.has_other_takers()
+            for shard in self.all:
+                shard.beat(has_others=has_others)
+            await asyncio.sleep(self.config.cluster.lease / BEATS)
 
     async def _update(self) -> None:
         """Look at the database, and act upon it. Raises `StorageFailed`."""
