@@ -8,6 +8,7 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,7 +30,7 @@ from leveret.node.errors import StartFailed
 from leveret.node.nursery import Nursery, NurseryProcess
 from leveret.node.part import SHARED_KINDS, Record
 from leveret.protocols.adoption import Adoption
-from leveret.storage.cluster import Observed
+from leveret.storage.cluster import Observed, Server
 from leveret.storage.salvage import Salvage
 
 if TYPE_CHECKING:
@@ -122,9 +123,9 @@ class NodeShard(Shard):
             return await super().open_control()
         return await self._nodes.client.open_control(self.owner, self.number)
 
-    def claim(self, row: OwnerRow) -> None:
-        """Start a process that claims it."""
-        self.observed = row.state()
+    def claim(self, row: OwnerRow, server: Server | None) -> None:
+        """Start a process that claims it, at the server that has the row."""
+        self.observed = replace(row.state(), server=server)
         self._claimed_at = time.monotonic()
         self._set_state(STARTING)
         self._process.start(self._next_settings, self._descriptors, self._be_born(), restart=False)
@@ -388,7 +389,7 @@ class NodeShards(Shards):
         for row in self.watch.claims(now, self._needed() | self._prepared, running):
             if self.all[row.shard].due <= now:
                 self.watch.note_claim(row.shard)
-                self.all[row.shard].claim(row)
+                self.all[row.shard].claim(row, self._directory.server)
         self._reserve()
         self.changed()
         await self._move()
