@@ -4,6 +4,7 @@
 #   make test                        the test suite, in about 10 minutes        make test TESTS=tests/wire
 #   make test-all                    all tests: that suite, beside the slow tests and those on plain Python files
 #   make test-cluster                tests with the messages of brokers in PostgreSQL
+#   make bench-cluster ARGS=...      faults in a cluster under load      make bench-cluster ARGS="owner --rounds 20"
 #   make proof ARGS=...              long proofs, in pieces  make proof ARGS="power --minutes 25"
 #   make coverage                    line coverage of the plain Python files, including child processes
 #   make build                       the wheels: compiled for this platform, and pure
@@ -42,7 +43,7 @@ export PYTHONPATH := $(CURDIR)/src
 # Always cache bytecode, because a test run starts hundreds of processes, which would all compile the sources.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run setup compiled test test-slow test-layers test-plain test-cluster test-all coverage lint format docs bench bench-clients bench-staged bench-scale bench-check proof demo demo-kill cluster-demo build jar lock clean
+.PHONY: run setup compiled test test-slow test-layers test-plain test-cluster test-all coverage lint format docs bench bench-clients bench-staged bench-scale bench-check bench-cluster proof demo demo-kill cluster-demo build jar lock clean
 
 run: $(STAMPS)/core $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel $(STAMPS)/cluster compiled
 	@exec $(PY) -P -m leveret serve $(ARGS)
@@ -220,6 +221,10 @@ bench-scale: $(STAMPS)/dev compiled
 # Fails if a message costs more processor time than in bench/baseline.json. ARGS=--renew replaces that.
 bench-check: $(STAMPS)/dev compiled
 	@$(PY) -m bench.check $(ARGS)
+
+# Faults in a cluster of three nodes over PostgreSQL, in pieces: ARGS="owner --rounds 20", ARGS=report.
+bench-cluster: $(STAMPS)/dev $(STAMPS)/cluster compiled
+	@$(PY) -m bench.cluster $(ARGS)
 
 # Long proofs, in pieces of at most 25 minutes whose counts add up per commit: ARGS="power --minutes 25", ARGS=report.
 proof: $(STAMPS)/dev $(STAMPS)/segments compiled

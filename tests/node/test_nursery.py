@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
 import socket
 from collections.abc import Iterator
@@ -84,5 +85,18 @@ def test_what_a_nursery_cannot_start_is_left_to_others(nursery: Nursery) -> None
             assert await process.wait() == -signal.SIGKILL
             assert not nursery.is_alive
             assert nursery.start(b"", far, print) is None
+
+    asyncio.run(scenario())
+
+
+def test_a_nursery_whose_owner_has_not_read_its_answers_ends_quietly(nursery: Nursery) -> None:
+    async def scenario() -> None:
+        process, _ = await start(nursery)
+        process.kill()
+        # The loop does not run meanwhile.
+        assert select.select([nursery._socket], [], [], 120)[0]
+        asyncio.get_running_loop().remove_reader(nursery._socket)
+        nursery._socket.close()
+        assert await nursery._process.wait() == 0
 
     asyncio.run(scenario())

@@ -19,10 +19,12 @@ from leveret.cli.child_main import read_settings
 from leveret.cli.running import Running, Stopped, stop_timeout
 from leveret.cli.telemetry_process import TelemetryProcess
 from leveret.cluster.control import ShardControl
+from leveret.cluster.front_watch import FrontWatch
 from leveret.cluster.link import (
     Adopt,
     Applied,
     AuditWritten,
+    Beat,
     Change,
     Declare,
     Disown,
@@ -54,7 +56,8 @@ logger = logging.getLogger("leveret.serve")
 
 # Seconds between attempts to lock the data directory, which the process of an earlier front may still use.
 _LOCK_INTERVAL: Final = 0.05
-# Seconds for clients to answer the close after the front has ended: a new front may wait for the data directory.
+# Seconds for clients to answer the close after the front has ended: a new front may wait for the data directory. The same
+# if the front does not answer, because it passes on what clients with TLS send.
 _ORPHAN_TIMEOUT: Final = 0.5
 _REFUSED: Final = 1
 # The first descriptor beyond standard input, output and error.
@@ -77,7 +80,10 @@ class ShardServing(Running):
         self._link = link
         self._salvage = Salvage(settings.accept_missing, settings.drop_damaged)
         self._part = ShardPart(settings, link)
+        self._front = FrontWatch(settings.config.cluster.lease, self._front_silent)
         self._reason = ""
+        # Whether the front has been silent, so that the shard is for another node.
+        self._is_left = False
         # Whether the link is served by the event loop.
         self._is_linked = False
 
@@ -138,6 +144,8 @@ class ShardServing(Running):
     async def _finish(self, composition: Composition, control: ControlServer) -> None:
         self._link.send(Suspended())
         await super()._finish(composition, control)
+        if self._is_left:
+            self._link.send(Lost())
 
     # Messages of the front
 
@@ -159,21 +167,36 @@ class ShardServing(Running):
             case Reload():
                 self._apply(message.config)
             case Stop():
-                self._stop_because(message.reason)
+                self._stop_because(message.reason, message.client_timeout)
+            case Beat():
+                self._front.note_beat(has_others=message.has_others)
             case _:
                 logger.error("the front sent an unexpected %s", type(message).__name__)
 
     def _front_ended(self) -> None:
         if not self._stopping:
             self._stop("the front has ended")
-            if self._composition is not None:
-                server = self._composition.server
-                server.shutdown_timeout = min(server.shutdown_timeout, _ORPHAN_TIMEOUT)
+            self._hurry(_ORPHAN_TIMEOUT)
 
-    def _stop_because(self, reason: str) -> None:
+    def _front_silent(self) -> None:
+        """Release the shard, because new clients do not reach it."""
+        if not self._stopping:
+            logger.error("the front does not answer: releasing the shard for another node")
+            self._is_left = True
+            self._stop_because("the node does not answer", _ORPHAN_TIMEOUT)
+
+    def _stop_because(self, reason: str, client_timeout: float | None) -> None:
         if not self._stopping:
             self._reason = reason
             self._stop("the front")
+            if client_timeout is not None:
+                self._hurry(client_timeout)
+
+    def _hurry(self, client_timeout: float) -> None:
+        """Limit the seconds for the clients to answer the close."""
+        if self._composition is not None:
+            server = self._composition.server
+            server.shutdown_timeout = min(server.shutdown_timeout, client_timeout)
 
     def _adopt(self, client: socket.socket | None, adoption: Adoption) -> None:
         ended = partial(self._link.send, Ended(adoption.connection))

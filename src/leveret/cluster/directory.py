@@ -18,7 +18,7 @@ from leveret._build import __version__
 from leveret.broker.errors import StorageFailed
 from leveret.cluster.watch import View
 from leveret.node.part import Record
-from leveret.storage.cluster import ClusterSettings
+from leveret.storage.cluster import ClusterSettings, Server
 from leveret.storage.postgres_joining import check_shards, join
 from leveret.storage.postgres_session import Session, StoreLost, Unfit, unopened
 from leveret.storage.worker import StoreBroken, StoreFull
@@ -77,12 +77,14 @@ class Directory:
     Attributes:
         name: The name of this node.
         secret: The secret of the cluster, which nodes prove to each other; empty before `join`.
+        server: The server that was used last; None before `join`.
     """
 
     def __init__(self, settings: ClusterSettings) -> None:
         self._settings = settings
         self.name = settings.node
         self.secret = b""
+        self.server: Server | None = None
         self._incarnation = uuid.uuid4()
         self._address = ""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="leveret-directory")
@@ -202,7 +204,8 @@ class Directory:
 
     def _connected(self) -> Session:
         if self._session is None:
-            session = self._session = Session(self._settings, _SCHEMA)
+            session = self._session = Session(self._settings, _SCHEMA, self.server)
+            self.server = session.facts.server
             standbys = session.facts.standbys
             where = f"synchronous standbys: {standbys}" if standbys else "one disk (no synchronous standby)"
             self._facts = f"PostgreSQL {session.facts.version}, {self._settings.shards} shards, {where}"

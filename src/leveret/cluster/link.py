@@ -72,9 +72,21 @@ class Reload(msgspec.Struct, frozen=True, tag=True):
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
-    """To a shard: stop, and close the clients with this reason."""
+    """To a shard: stop, and close the clients with this reason.
+
+    Attributes:
+        reason: The reason.
+        client_timeout: Seconds for the clients to answer; None for those of the configuration.
+    """
 
     reason: str
+    client_timeout: float | None = None
+
+
+class Beat(msgspec.Struct, frozen=True, tag=True):
+    """To a shard: the front lives. `has_others` tells whether other nodes take shards."""
+
+    has_others: bool
 
 
 class Opened(msgspec.Struct, frozen=True, tag=True):
@@ -118,7 +130,7 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
 
 
 class Lost(msgspec.Struct, frozen=True, tag=True):
-    """To the front: another node has claimed the shard."""
+    """To the front: another node has claimed the shard, or may claim it."""
 
 
 class Audited(msgspec.Struct, frozen=True, tag=True):
@@ -142,6 +154,7 @@ Message: TypeAlias = (
     | Disown
     | Reload
     | Stop
+    | Beat
     | Opened
     | Ready
     | Suspended

@@ -144,6 +144,10 @@ class Cluster:
         """Return the names of the nodes that take shards."""
         return [node.name for node in self._watch.nodes.values() if node.live and not node.draining]
 
+    def has_other_takers(self) -> bool:
+        """Return whether other nodes take shards."""
+        return any(name != self._name for name in self._takers())
+
     def leaving(self) -> list[int]:
         """Return the shards of this node that are to move to others now."""
         takers = self._takers()

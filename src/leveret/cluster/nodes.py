@@ -8,6 +8,7 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,7 +16,8 @@ import msgspec
 
 from leveret.broker.errors import StorageFailed
 from leveret.cluster.directory import Directory, NameTaken
-from leveret.cluster.link import Stop
+from leveret.cluster.front_watch import BEATS
+from leveret.cluster.link import Beat, Stop
 from leveret.cluster.links import NodeClient, NodeInfo, Route
 from leveret.cluster.membership import Cluster
 from leveret.cluster.settings import ShardSettings
@@ -28,7 +30,7 @@ from leveret.node.errors import StartFailed
 from leveret.node.nursery import Nursery, NurseryProcess
 from leveret.node.part import SHARED_KINDS, Record
 from leveret.protocols.adoption import Adoption
-from leveret.storage.cluster import Observed
+from leveret.storage.cluster import Observed, Server
 from leveret.storage.salvage import Salvage
 
 if TYPE_CHECKING:
@@ -46,6 +48,8 @@ IDLE: Final = "idle"
 MOVING: Final = "moving"
 # Seconds for which clients wait for a shard that moves.
 PATIENCE: Final = 2.0
+# Seconds for the clients of a shard that moves to answer the close: all others wait for the shard.
+_MOVE_CLIENT_TIMEOUT: Final = 0.25
 # Seconds at the stop for changes that are not stored yet, and for leaving the list of the nodes.
 _LAST_WRITE_TIMEOUT: Final = 2.0
 # Seconds for a shard without vhosts to start, when it gets its first one.
@@ -119,9 +123,9 @@ class NodeShard(Shard):
             return await super().open_control()
         return await self._nodes.client.open_control(self.owner, self.number)
 
-    def claim(self, row: OwnerRow) -> None:
-        """Start a process that claims it."""
-        self.observed = row.state()
+    def claim(self, row: OwnerRow, server: Server | None) -> None:
+        """Start a process that claims it, at the server that has the row."""
+        self.observed = replace(row.state(), server=server)
         self._claimed_at = time.monotonic()
         self._set_state(STARTING)
         self._process.start(self._next_settings, self._descriptors, self._be_born(), restart=False)
@@ -143,7 +147,12 @@ class NodeShard(Shard):
         """Have the process close its clients and release the shard, for another node."""
         if self._link is not None:
             self._set_state(MOVING)
-            self._link.send(Stop(f"shard {self.number} moves to another node"))
+            self._link.send(Stop(f"shard {self.number} moves to another node", _MOVE_CLIENT_TIMEOUT))
+
+    def beat(self, *, has_others: bool) -> None:
+        """Show the process a sign of life of this one, unless it does not read."""
+        if self._link is not None and self._has_begun and not self._link.is_waiting:
+            self._link.send(Beat(has_others))
 
     def _ended(self, reason: str) -> None:
         """Handle the end of the process. The next look decides what follows."""
@@ -229,6 +238,7 @@ class NodeShards(Shards):
         self._versions: deque[tuple[int, int]] = deque()
         self._applied_version = 0
         self._watching: asyncio.Task[None] | None = None
+        self._beating: asyncio.Task[None] | None = None
         self._reserving: asyncio.Task[None] | None = None
         self._look_now = asyncio.Event()
         self._is_stopping = False
@@ -262,6 +272,7 @@ class NodeShards(Shards):
         await self._directory.enter(address)
         await self._update()
         self._watching = asyncio.create_task(self._keep_looking())
+        self._beating = asyncio.create_task(self._keep_beating())
         if self._asks_shared:
             # The first node takes the users of a broker of one process that has used the database.
             try:
@@ -301,7 +312,7 @@ class NodeShards(Shards):
         """Stop the shards of this node, store the last changes, and leave the list of the nodes."""
         self._is_stopping = True
         await super().stop(reason)
-        for task in (self._watching, self._reserving):
+        for task in (self._watching, self._beating, self._reserving):
             if task is not None:
                 task.cancel()
         with contextlib.suppress(TimeoutError, StorageFailed):
@@ -345,6 +356,14 @@ class NodeShards(Shards):
                 async with asyncio.timeout(max(0.01, asked + INTERVAL - time.monotonic())):
                     await self._look_now.wait()
 
+    async def _keep_beating(self) -> None:
+        """Show the shards that this process lives. Does not wait for PostgreSQL."""
+        while True:
+            has_others = self._cluster.has_other_takers()
+            for shard in self.all:
+                shard.beat(has_others=has_others)
+            await asyncio.sleep(self.config.cluster.lease / BEATS)
+
     async def _update(self) -> None:
         """Look at the database, and act upon it. Raises `StorageFailed`."""
         asked = time.monotonic()
@@ -370,7 +389,7 @@ class NodeShards(Shards):
         for row in self.watch.claims(now, self._needed() | self._prepared, running):
             if self.all[row.shard].due <= now:
                 self.watch.note_claim(row.shard)
-                self.all[row.shard].claim(row)
+                self.all[row.shard].claim(row, self._directory.server)
         self._reserve()
         self.changed()
         await self._move()

@@ -77,7 +77,7 @@ class Shard:
         is_open: Whether its log is open.
         shared: The shared records in its log, if they were asked for.
         refusal: Why its process could not start; "" if it could.
-        has_lost: Whether its process has ended because another node has claimed the shard.
+        has_lost: Whether its process has ended because another node has claimed the shard, or may claim it.
         applied: The number of the last change of shared records that it has applied.
     """
 

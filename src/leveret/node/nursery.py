@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import resource
 import selectors
@@ -144,15 +145,21 @@ def _run(descriptor: int, serve: Serve) -> int:
                     selector.unregister(process)
                     process.reap()
                     assert process.returncode is not None
-                    owner.send(_ANSWER.pack(process.pid, True, process.returncode))
+                    # An owner that is gone is noticed by reading.
+                    with contextlib.suppress(ConnectionError):
+                        owner.send(_ANSWER.pack(process.pid, True, process.returncode))
                     continue
-                request, descriptors, _, _ = socket.recv_fds(owner, MAX_REQUEST, 1)
+                try:
+                    request, descriptors, _, _ = socket.recv_fds(owner, MAX_REQUEST, 1)
+                except ConnectionResetError:
+                    return 0  # an owner that was killed has not read all answers
                 if not request:
                     return 0
                 process = fork(partial(_serve, serve, request, descriptors[0], descriptor))
                 os.close(descriptors[0])
                 selector.register(process, selectors.EVENT_READ, process)
-                owner.send(_ANSWER.pack(process.pid, False, 0))
+                with contextlib.suppress(ConnectionError):
+                    owner.send(_ANSWER.pack(process.pid, False, 0))
 
 
 def _serve(serve: Serve, request: bytes, descriptor: int, owner: int) -> int:

@@ -12,17 +12,31 @@ class ClaimLost(StorageFailed):
 
 
 @dataclass(frozen=True, slots=True)
+class Server:
+    """What tells a server that may be used from an old primary.
+
+    system     the identifier of its cluster, which it shares with its standbys
+    timeline   the number of the timeline, which each promotion of a standby raises
+    """
+
+    system: int
+    timeline: int
+
+
+@dataclass(frozen=True, slots=True)
 class Observed:
     """The state of a shard that has no living owner.
 
     epoch      the epoch of the last owner
     committed  the number of its last commit
     seen       its last sign of life, as text; None if there was none
+    server     the server that says so; None if that does not matter
     """
 
     epoch: int
     committed: int
     seen: str | None
+    server: Server | None = None
 
 
 class ClusterSettings:

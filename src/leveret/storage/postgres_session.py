@@ -13,7 +13,7 @@ from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from leveret.broker.errors import StorageFailed
-from leveret.storage.cluster import ClusterSettings
+from leveret.storage.cluster import ClusterSettings, Server
 from leveret.storage.postgres_schema import BIGINT, BYTEA, TEXT, Statement
 from leveret.storage.worker import StoreBroken, StoreFull
 
@@ -42,7 +42,6 @@ _FACTS: Final = (
     " current_setting('fsync'), current_setting('synchronous_commit'), current_setting('synchronous_standby_names'),"
     " (SELECT system_identifier FROM pg_control_system()), current_setting('default_transaction_read_only')"
 )
-# The timeline, which each promotion of a standby raises.
 _TIMELINE: Final = "SELECT ('x' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8))::bit(32)::int"
 
 _DISK_FULL: Final = "53100"
@@ -108,18 +107,30 @@ def read_bigint(value: bytes | None) -> int:
 class Facts:
     """A server, as it says itself.
 
-    system     the identifier of its cluster, which it shares with its standbys
-    timeline   the number of the timeline
+    version    the version of PostgreSQL
+    server     its identity
     standbys   `synchronous_standby_names`
     """
 
-    __slots__ = ("standbys", "system", "timeline", "version")
+    __slots__ = ("server", "standbys", "version")
 
-    def __init__(self, version: str, system: int, timeline: int, standbys: str) -> None:
+    def __init__(self, version: str, server: Server, standbys: str) -> None:
         self.version = version
-        self.system = system
-        self.timeline = timeline
+        self.server = server
         self.standbys = standbys
+
+
+def _hosts(address: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return an address for each of several hosts; none if there is one host only."""
+    names = [name for name in ("host", "hostaddr", "port") if name in address]
+    lists = {name: str(address[name]).split(",") for name in names}
+    count = max((len(values) for values in lists.values()), default=1)
+    if count == 1:
+        return []
+    # One port may be that of all hosts.
+    return [
+        {**address, **{name: values[number % len(values)] for name, values in lists.items()}} for number in range(count)
+    ]
 
 
 class Session:
@@ -128,7 +139,7 @@ class Session:
     Args:
         settings: The address of the server, and whether it may be without standbys.
         schema: The schema that `execute` looks for tables in.
-        known: The server as it was before, if the log is open.
+        known: The server that was used before; None if there was none.
 
     Attributes:
         facts: The server.
@@ -139,11 +150,19 @@ class Session:
         Unfit: The server must not be used.
     """
 
-    def __init__(self, settings: ClusterSettings, schema: str, known: Facts | None = None) -> None:
+    def __init__(self, settings: ClusterSettings, schema: str, known: Server | None = None) -> None:
         address: dict[str, Any] = {**_DEFAULTS, **conninfo_to_dict(settings.dsn)}
+        self.warned = False
+        try:
+            self._connect(address, settings, schema, known)
+        except Unfit:
+            # Such as an old primary that is back, and is the first host which accepts writes.
+            if not any(self._may_connect(host, settings, schema, known) for host in _hosts(address)):
+                raise
+
+    def _connect(self, address: dict[str, Any], settings: ClusterSettings, schema: str, known: Server | None) -> None:
         self._connection = psycopg.connect(make_conninfo("", **address), autocommit=True)
         self._pgconn = self._connection.pgconn
-        self.warned = False
         self._connection.add_notice_handler(self._notice)
         # Prepares nothing by itself.
         self._connection.prepare_threshold = None
@@ -154,7 +173,15 @@ class Session:
             self.close()
             raise
 
-    def _check(self, settings: ClusterSettings, known: Facts | None) -> Facts:
+    def _may_connect(self, address: dict[str, Any], settings: ClusterSettings, schema: str, known: Server | None) -> bool:
+        """Connect if the server can be used. Return whether it can."""
+        try:
+            self._connect(address, settings, schema, known)
+        except (psycopg.Error, Unfit):
+            return False
+        return True
+
+    def _check(self, settings: ClusterSettings, known: Server | None) -> Facts:
         """Return what the server is. Raises `Unfit` if it must not be used."""
         row = self._connection.execute(_FACTS).fetchone()
         assert row is not None
@@ -183,7 +210,7 @@ class Session:
         if synchronous != "remote_apply":
             # Whatever the defaults of the user or the database are.
             self._connection.execute("SET synchronous_commit = on")
-        return Facts(version, system, timeline, standbys)
+        return Facts(version, Server(system, timeline), standbys)
 
     def _notice(self, diagnostic: psycopg.errors.Diagnostic) -> None:
         if diagnostic.sqlstate == _WAIT_CANCELLED:

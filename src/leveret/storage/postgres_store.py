@@ -131,8 +131,9 @@ class PostgresStore:
         self.keeper: Keeper | None = None
         # When the server last saw a sign of life.
         self.beaten = 0.0
+        known = None if settings.observed is None else settings.observed.server
         try:
-            self._session = session = Session(settings, shard_schema(shard))
+            self._session = session = Session(settings, shard_schema(shard), known)
             self.facts = session.facts
             self._join()
             session.prepare(self._statements.all())
@@ -321,7 +322,7 @@ class PostgresStore:
 
     def _connect_again(self) -> int:
         self._disconnect()
-        self._session = session = Session(self._settings, shard_schema(self._shard), self.facts)
+        self._session = session = Session(self._settings, shard_schema(self._shard), self.facts.server)
         try:
             session.prepare(self._statements.all())
         except StoreBroken:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import ssl
 import threading
 from collections.abc import Callable, Sequence
@@ -11,7 +10,7 @@ from typing import Final, ParamSpec, TypeVar
 
 from leveret.client._async.stream import Stream, open_stream
 from leveret.client.delivery import Delivery
-from leveret.client.engine.common.backoff import Backoff
+from leveret.client.engine.common.backoff import Backoffs
 from leveret.client.engine.common.connection import BaseConnectionCore
 from leveret.client.engine.common.endpoints import Endpoints
 from leveret.client.engine.common.frontend import FrontEnd, Procedure
@@ -66,6 +65,7 @@ class Driver(FrontEnd):
         self._loop = asyncio.get_running_loop()
         self.lock = threading.RLock()
         self.hosts = list(hosts)
+        self._backoffs = Backoffs()
         self.core: BaseConnectionCore = new_core(self, self.hosts[0])
         self.stream: Stream | None = None
         self.closed = asyncio.Event()
@@ -180,7 +180,7 @@ class Driver(FrontEnd):
         """Reconnect until the connection is restored or all attempts have failed."""
         error: Error = self.core.last_error
         try:
-            for attempt in Backoff(self.hosts, self.core.parameters, random.random):
+            for attempt in self._backoffs.begin(self.hosts, self.core.parameters, error):
                 parameters = attempt.parameters
                 self.emit(Reconnecting(parameters.host, parameters.port, attempt.number, attempt.delay))
                 await asyncio.sleep(attempt.delay)

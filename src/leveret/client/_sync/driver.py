@@ -11,7 +11,6 @@ from __future__ import annotations
 import _thread
 import os
 import queue
-import random
 import socket
 import ssl
 import sys
@@ -26,7 +25,7 @@ from typing import Final, ParamSpec, TypeVar
 from leveret.client._sync.message import Delivery, FileMessage, Message
 from leveret.client._sync.sockets import AnySocket, open_socket
 from leveret.client._sync.waiter import ThreadWaiter, wake
-from leveret.client.engine.common.backoff import Backoff
+from leveret.client.engine.common.backoff import Backoffs
 from leveret.client.engine.common.connection import BaseConnectionCore
 from leveret.client.engine.common.endpoints import Endpoints
 from leveret.client.engine.common.frontend import FrontEnd, Procedure
@@ -84,6 +83,7 @@ class Driver(FrontEnd):
     def __init__(self, hosts: Sequence[Parameters]) -> None:
         self.lock = threading.RLock()
         self.hosts = list(hosts)
+        self._backoffs = Backoffs()
         self.core: BaseConnectionCore = new_core(self, self.hosts[0])
         self._socket: AnySocket | None = None
         # A socket that is being connected.
@@ -593,7 +593,7 @@ class Driver(FrontEnd):
     def _reconnect_until_open(self) -> None:
         """Reconnect until the connection is restored or all attempts have failed."""
         error: Error = self.core.last_error
-        for attempt in Backoff(self.hosts, self.core.parameters, random.random):
+        for attempt in self._backoffs.begin(self.hosts, self.core.parameters, error):
             parameters = attempt.parameters
             self.emit(Reconnecting(parameters.host, parameters.port, attempt.number, attempt.delay))
             self._run_callbacks()

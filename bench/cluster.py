@@ -1,0 +1,128 @@
+"""Faults in a cluster of three nodes over PostgreSQL, and what they cost.
+
+    make bench-cluster ARGS="owner --rounds 20"     one piece: kills of the owner of a vhost, under load
+    make bench-cluster ARGS="freeze --minutes 2"    as many rounds as fit
+    make bench-cluster ARGS=report                  all pieces of this commit and others, as a table
+
+Scenarios: owner (kill -9 of a shard's process, of its front, or of both), node (kill -9 of all processes of a node), freeze
+(SIGSTOP of a shard's process, of a front, or of a node, and SIGCONT), promote (the primary of PostgreSQL is killed, its
+synchronous standby promoted, the old primary comes back). Publishers, consumers and definers of three vhosts work all the
+time; their history is checked at the end of the piece. Each piece appends a line of JSON to `build/cluster/results.jsonl`.
+Exits with 1 if the history breaks an invariant. The table has the time between two confirms of a client that comes back at
+once; a shard that dies again within a minute is not restarted at once, but taken over by another node.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
+
+from bench.cluster_faults import ROUNDS, Load  # noqa: E402
+from bench.cluster_rig import Rig  # noqa: E402
+from tests.support.postgres import obstacle  # noqa: E402
+
+RESULTS = ROOT / "build" / "cluster" / "results.jsonl"
+
+
+async def play(load: Load, scenario: str, rounds: int, until: float) -> dict[str, list[float]]:
+    """Run rounds of a scenario. Returns the gaps by kind."""
+    gaps: dict[str, list[float]] = defaultdict(list)
+    await load.start()
+    for number in range(rounds):
+        if time.monotonic() > until:
+            break
+        try:
+            kind, gap = await ROUNDS[scenario](load)
+        except AssertionError as error:
+            load.wrong.append(f"round {number + 1}: {error}")
+            break
+        gaps[kind].append(round(gap, 3))
+        print(f"{number + 1:4} {kind:10} {gap:6.3f} s", flush=True)
+        if load.wrong:
+            break
+    await load.finish()
+    return gaps
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run a piece, and append its line to the results."""
+    begun = time.monotonic()
+    with ExitStack() as stack:
+        rig = Rig(stack, replicated=not arguments.one_disk)
+        rig.start()
+        load = Load(rig, arguments.seed, arguments.waiting)
+        until = begun + arguments.minutes * 60
+        gaps = asyncio.run(play(load, arguments.scenario, arguments.rounds, until))
+        if load.wrong:
+            for node in rig.nodes:
+                print(f"--- {node.directory.name}\n{node.log()[-3000:]}", file=sys.stderr)
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
+    line = {
+        "commit": commit.stdout.strip(),
+        "scenario": arguments.scenario,
+        "seed": arguments.seed,
+        "replicated": not arguments.one_disk,
+        "waiting": arguments.waiting,
+        "seconds": round(time.monotonic() - begun),
+        "load": os.getloadavg()[0],
+        "gaps": gaps,
+        "confirmed": sum(len(lane.confirmed) for lane in load.lanes),
+        "wrong": load.wrong,
+    }
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    with RESULTS.open("a") as results:
+        results.write(json.dumps(line) + "\n")
+    for text in load.wrong:
+        print(text, file=sys.stderr)
+    report([line])
+    return 1 if load.wrong else 0
+
+
+def report(lines: list[dict[str, Any]]) -> None:
+    """Print a table of pieces."""
+    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    totals: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for line in lines:
+        for kind, gaps in line["gaps"].items():
+            found[line["scenario"], kind] += gaps
+        totals[line["scenario"]][0] += line["confirmed"]
+        totals[line["scenario"]][1] += len(line["wrong"])
+    print(f"{'scenario':10} {'kind':10} {'rounds':>6} {'median s':>9} {'worst s':>8}")
+    for (scenario, kind), gaps in sorted(found.items()):
+        print(f"{scenario:10} {kind:10} {len(gaps):6} {sorted(gaps)[len(gaps) // 2]:9.2f} {max(gaps):8.2f}")
+    for scenario, (confirmed, wrong) in sorted(totals.items()):
+        print(f"{scenario}: {confirmed} confirmed, {wrong} broken invariants")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("scenario", choices=[*ROUNDS, "report"])
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--minutes", type=float, default=2.5, help="no round begins later")
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
+    parser.add_argument("--waiting", type=int, default=10_000, help="messages that wait in each vhost")
+    parser.add_argument("--one-disk", action="store_true", help="PostgreSQL without a standby")
+    arguments = parser.parse_args()
+    if arguments.scenario == "report":
+        report([json.loads(line) for line in RESULTS.read_text().splitlines()])
+        return 0
+    if missing := obstacle():
+        parser.error(f"PostgreSQL is needed: {missing}")
+    return run(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,226 @@
+"""Rounds of faults in a cluster under load. Each returns the time without confirms of a client that comes back at once."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from bench.cluster_history import Client, Consumer, Definer, Lane, Publisher, check_definitions, declare
+from bench.cluster_rig import STANDBY, VHOSTS, Rig, frozen, signal_all
+from tests.cluster.test_nodes import Node
+from tests.support.polling import wait_until, wait_until_async
+from tests.support.postgres import PostgresServer, execute
+from tests.support.processes import family
+
+# Seconds for confirms to come back, and for all messages to be delivered.
+RECOVERY_TIMEOUT = 30.0
+DRAIN_TIMEOUT = 90.0
+
+
+@dataclass
+class Load:
+    """The clients of all vhosts, and what they have found."""
+
+    rig: Rig
+    seed: int
+    waiting: int
+    pause: float = 0.005
+    wrong: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+        self.lanes = [Lane(vhost, self._found_wrong) for vhost in VHOSTS]
+        nodes, seed = self.rig.nodes, self.seed % 1000 * 100
+        # The movers leave the victim before a fault; the others are hit at random.
+        self.movers = [Publisher(seed + number, lane, nodes, pause=self.pause) for number, lane in enumerate(self.lanes)]
+        self.others = [
+            Publisher(seed + 10 + number, lane, nodes, pause=self.pause) for number, lane in enumerate(self.lanes)
+        ]
+        self.consumers = [Consumer(seed + 20 + number, lane, nodes) for number, lane in enumerate(self.lanes)]
+        self.definers = [Definer(seed + 30 + number, lane, nodes) for number, lane in enumerate(self.lanes)]
+        self._tasks: list[asyncio.Task[None]] = []
+        self._begun = time.monotonic()
+
+    def _found_wrong(self, text: str) -> None:
+        self.wrong.append(f"{time.monotonic() - self._begun:.1f} s: {text}")
+
+    @property
+    def clients(self) -> list[Publisher | Consumer | Definer]:
+        return [*self.movers, *self.others, *self.consumers, *self.definers]
+
+    async def start(self) -> None:
+        for lane in self.lanes:
+            await declare(self.rig.nodes[0], lane.vhost, self.waiting)
+        self._tasks = [asyncio.create_task(client.run()) for client in self.clients]
+        await self.confirmed(self.movers, time.monotonic())
+
+    async def confirmed(self, publishers: list[Publisher], since: float) -> None:
+        """Wait until each publisher has got a confirm for a message that it has sent after a moment."""
+        await wait_until_async(
+            lambda: all(publisher.confirmed_sent > since for publisher in publishers) or self._raise_ended(),
+            lambda: "no confirms: " + ", ".join(p.lane.vhost for p in publishers if p.confirmed_sent <= since),
+            RECOVERY_TIMEOUT,
+        )
+
+    def _raise_ended(self) -> bool:
+        for task in self._tasks:
+            if task.done():
+                task.result()
+        return False
+
+    async def avoid(self, publisher: Client, node: Node) -> None:
+        """Have a publisher leave a node that is about to fail."""
+        since = time.monotonic()
+        publisher.leave(node)
+        assert isinstance(publisher, Publisher)
+        await self.confirmed([publisher], since)
+
+    async def finish(self) -> None:
+        """Stop publishing, wait until everything is delivered, and check."""
+        for publisher in (*self.movers, *self.others):
+            publisher.avoid = set()
+            publisher.ending = True
+        for definer in self.definers:
+            definer.ending = True
+        try:
+            await wait_until_async(lambda: not any(lane.missing() for lane in self.lanes), "", DRAIN_TIMEOUT)
+        except AssertionError:
+            for lane in self.lanes:
+                missing = sorted(lane.missing())
+                if missing:
+                    self.wrong.append(f"lost: {len(missing)} messages of vhost {lane.vhost}, such as {missing[:5]}")
+        for consumer in self.consumers:
+            consumer.ending = True
+        _, late = await asyncio.wait(self._tasks, timeout=10)
+        for task in late:
+            task.cancel()
+        for definer in self.definers:
+            node = self.random.choice(self.rig.nodes)
+            await check_definitions(node, definer, self.waiting, self.wrong.append)
+        self.wrong += self.rig.check_logs()
+
+
+async def in_thread(call: Callable[[], object]) -> None:
+    await asyncio.to_thread(call)
+
+
+Round: TypeAlias = Callable[[Load], Awaitable[tuple[str, float]]]
+
+
+async def _fail(load: Load, fault: Callable[[int, Node], None]) -> tuple[Node, float]:
+    """Choose the owner of a vhost, hit it, and wait for confirms of that vhost. Returns the node and the gap."""
+    rig = load.rig
+    shard = load.random.randrange(len(VHOSTS))
+    victim = rig.owner(shard)
+    mover = load.movers[shard]
+    await load.avoid(mover, victim)
+    await asyncio.sleep(load.random.random() * 0.3)
+    epoch = rig.epoch(shard)
+    since = time.monotonic()
+    fault(shard, victim)
+    # A shard whose front is gone may confirm for a moment.
+    await wait_until_async(lambda: rig.epoch(shard) > epoch, "another owner", RECOVERY_TIMEOUT)
+    await load.confirmed([mover], time.monotonic())
+    return victim, mover.gap(since)
+
+
+async def owner(load: Load) -> tuple[str, float]:
+    """Kill the process of a shard, the front of its node, or both."""
+    kind = load.random.choice(["shard", "front", "both"])
+
+    def fault(shard: int, node: Node) -> None:
+        nonlocal kind
+        pid, has_died = load.rig.shard_in(node, shard)
+        if kind == "shard" and has_died:
+            kind = "shard again"
+        pids = [] if kind == "front" else [pid]
+        if kind in ("front", "both"):
+            pids.append(node.pid)
+        signal_all(pids, signal.SIGKILL)
+
+    victim, gap = await _fail(load, fault)
+    if kind in ("front", "both"):
+        await in_thread(lambda: load.rig.restart(victim))
+    return kind, gap
+
+
+async def node(load: Load) -> tuple[str, float]:
+    """Kill all processes of a node."""
+
+    def fault(shard: int, node: Node) -> None:
+        load.rig.kill(node)
+
+    victim, gap = await _fail(load, fault)
+    await in_thread(lambda: load.rig.restart(victim))
+    return "node", gap
+
+
+async def freeze(load: Load) -> tuple[str, float]:
+    """Freeze the process of a shard, a front, or a node, and let it go on after another node has its shards."""
+    kind = load.random.choice(["shard", "front", "node"])
+    rig = load.rig
+    shard = load.random.randrange(len(VHOSTS))
+    victim = rig.owner(shard)
+    mover = load.movers[shard]
+    await load.avoid(mover, victim)
+    await asyncio.sleep(load.random.random() * 0.3)
+    pids = {"shard": [rig.shard_in(victim, shard)[0]], "front": [victim.pid], "node": family(victim.pid)}[kind]
+    since = time.monotonic()
+    with frozen(pids):
+        # A frozen front does not stop the clients of its shards before they are released.
+        await wait_until_async(lambda: rig.owner(shard) is not victim, "another owner", RECOVERY_TIMEOUT)
+        await load.confirmed([mover], time.monotonic())
+        gap = mover.gap(since)
+        await asyncio.sleep(load.random.random())
+    await wait_until_async(lambda: rig.knows_owners(victim), "the node that was frozen", RECOVERY_TIMEOUT)
+    return kind, gap
+
+
+async def promote(load: Load) -> tuple[str, float]:
+    """Stop the primary at once, promote the standby, and bring the old primary back: as a primary, then as a standby.
+
+    The time is that from the first write of the new primary to the first confirm.
+    """
+    rig = load.rig
+    old, new = rig.primary, rig.standby
+    assert new is not None
+    reconnects = [publisher.reconnects for publisher in load.movers]
+    kind = load.random.choice(["immediate", "kill"])
+    if kind == "immediate":
+        await in_thread(old.crash)
+    else:
+        assert old.process is not None
+        signal_all(family(old.process.pid), signal.SIGKILL)
+        await in_thread(old.crash)
+    await in_thread(new.promote)
+    await in_thread(lambda: wait_until(lambda: execute(new.dsn("postgres"), "SELECT NOT pg_is_in_recovery()")[0][0]))
+    since = time.monotonic()
+    await load.confirmed(load.movers, since)
+    gap = max(mover.first_after(since) - since for mover in load.movers)
+    if [publisher.reconnects for publisher in load.movers] != reconnects:
+        load.wrong.append(f"the promotion has disconnected clients: {reconnects}")
+    rig.primary = new
+    # A primary that does not know of its successor, and is the first host in the address of the database.
+    old.settings.pop("primary_conninfo", None)
+    (old.data / "postmaster.pid").unlink(missing_ok=True)
+    old.settings["synchronous_standby_names"] = ""
+    await in_thread(old.start)
+    execute(new.dsn("postgres"), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name <> ''")
+    await load.confirmed(load.movers, time.monotonic())
+    port = old.port
+    await in_thread(old.remove)
+    standby = PostgresServer()
+    standby.port = port
+    await in_thread(lambda: standby.clone(new, STANDBY).start())
+    rig.standby = standby
+    new.reload(synchronous_standby_names=STANDBY)
+    await load.confirmed(load.movers, time.monotonic())
+    return kind, gap
+
+
+ROUNDS: dict[str, Round] = {"owner": owner, "node": node, "freeze": freeze, "promote": promote}

@@ -1,0 +1,57 @@
+"""A node, or its front alone, that is frozen for a while: its shards move, and it comes back as a member."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pika.exceptions
+import pytest
+
+from tests.cluster.sharded import KEPT, running
+from tests.cluster.test_nodes import Node, dsn, owners
+from tests.support.broker import CONNECT_TIMEOUT
+from tests.support.polling import wait_until
+from tests.support.processes import family
+
+__all__ = ["dsn"]
+
+
+@contextmanager
+def frozen(pids: list[int]) -> Iterator[None]:
+    """Freeze processes."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("part", ["front", pytest.param("node", marks=pytest.mark.slow)])
+def test_a_frozen_node_loses_its_shards(tmp_path: Path, dsn: str, part: str) -> None:
+    first, second = Node(tmp_path / "first", dsn), Node(tmp_path / "second", dsn)
+    with running(first), running(second):
+        assert owners(dsn)[0] == "first"
+        first.publish("/", b"before")
+        client = second.open("/")
+        channel = client.channel()
+        channel.confirm_delivery()
+        channel.basic_publish("", "q", b"through the second", KEPT)
+        assert first.process is not None
+        pids = family(first.process.pid) if part == "node" else [first.process.pid]
+        with frozen(pids):
+            wait_until(lambda: owners(dsn)[0] == "second", second.log)
+            with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as closed:
+                client.process_data_events(time_limit=CONNECT_TIMEOUT)
+            assert closed.value.reply_code == 320
+            second.publish("/", b"while the first is frozen")
+        # It notices that it has lost the shard, and passes its clients on.
+        first.publish("/", b"after")
+        assert owners(dsn)[0] == "second"
+        assert second.bodies("/") == [b"before", b"through the second", b"while the first is frozen", b"after"]
+        assert {node for node, _ in first.nodes().values()} == {"live"}

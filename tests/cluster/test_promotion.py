@@ -1,0 +1,61 @@
+"""A node whose primary is lost: it goes on with the promoted standby, and never returns to the old primary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.sharded import running
+from tests.cluster.test_nodes import Node
+from tests.support.polling import wait_until
+from tests.support.postgres import PostgresServer, execute, require_postgres
+
+
+@pytest.fixture
+def servers() -> Iterator[tuple[PostgresServer, PostgresServer]]:
+    """A primary and its synchronous standby."""
+    require_postgres()
+    primary = PostgresServer().create().start()
+    standby = PostgresServer()
+    try:
+        standby.clone(primary, "standby").start()
+        primary.reload(synchronous_standby_names="standby")
+        yield primary, standby
+    finally:
+        standby.remove()
+        primary.remove()
+
+
+def test_an_old_primary_that_is_back_is_not_used(tmp_path: Path, servers: tuple[PostgresServer, PostgresServer]) -> None:
+    old, new = servers
+    database = old.database().rpartition("/")[2]
+    hosts = f"{old.host}:{old.port},{new.host}:{new.port}"
+    node = Node(tmp_path / "one", f"postgresql://leveret@{hosts}/{database}?target_session_attrs=read-write")
+    with running(node):
+        node.publish("/", b"before")
+        old.crash()
+        new.promote()
+        wait_until(lambda: execute(new.dsn(database), "SELECT NOT pg_is_in_recovery()")[0][0])
+        node.publish("/", b"promoted")
+        # It is the first host, accepts writes, and has the state of before.
+        old.settings["synchronous_standby_names"] = ""
+        old.start()
+        known = execute(old.dsn(database), "SELECT epoch, committed FROM leveret.owner")
+        execute(
+            new.dsn(database),
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+            " AND pid <> pg_backend_pid()",
+        )
+        node.publish("/", b"after the loss of the connections")
+        # Neither does a new process.
+        node.shard_pid(0, other_than=node.kill_shard(0))
+        node.publish("/", b"after the loss of the process")
+        assert execute(old.dsn(database), "SELECT epoch, committed FROM leveret.owner") == known
+        assert node.bodies("/") == [
+            b"before",
+            b"promoted",
+            b"after the loss of the connections",
+            b"after the loss of the process",
+        ]
