@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from leveret.broker.errors import StorageFailed
 from leveret.cluster.control import FrontControl, ShardControl
 from leveret.cluster.streams import Streams, open_control
 from leveret.config import VhostConfig
@@ -50,6 +51,8 @@ class FakeShards:
     def __init__(self, shards: list[FakeShard]) -> None:
         self.all = self.used = shards
         self.waits = 0
+        self.prepared: list[str] = []
+        self.failing: set[str] = set()
         self.vhost_removed: Callable[[str], None] = lambda name: None
 
     def of_vhost(self, name: str) -> FakeShard | None:
@@ -59,7 +62,10 @@ class FakeShards:
         return self.all[(number - 1) % len(self.all)]
 
     async def prepare(self, name: str, number: int | None) -> None:
-        """Do nothing, as for shards that always run."""
+        """Fail for the vhosts in `failing`."""
+        self.prepared.append(name)
+        if name in self.failing:
+            raise StorageFailed("shard 7 does not start")
 
     async def applied(self) -> None:
         self.waits += 1

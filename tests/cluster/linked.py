@@ -14,6 +14,7 @@ from leveret.cluster.front_session import FrontProtocols, Target
 from leveret.cluster.links import NodeClient, NodeInfo, NodeServer, Route
 from leveret.protocols.adoption import Adoption
 from leveret.protocols.amqp10.settings import Amqp10Settings
+from leveret.security.tls import MutualTls
 from leveret.server.server import Server
 from tests.cluster.joined import Cluster, joined, make_services, users
 from tests.support.polling import wait_until
@@ -80,16 +81,16 @@ class Linked:
         other: The node of the clients.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, tls: MutualTls | None) -> None:
         self.cluster = cluster
         self.control: Path | None = None
         self.owns = True
         self.epochs: list[int] = []
-        self.server = NodeServer(SECRET, OWNER, self._target, lambda shard: self.control)
+        self.server = NodeServer(SECRET, OWNER, self._target, lambda shard: self.control, tls)
         self.address = self.cluster.run(self.server.start("127.0.0.1", 0))
 
-    def begin(self, tls: ssl.SSLContext | None, patience: float) -> None:
-        client = NodeClient(SECRET, "other")
+    def begin(self, tls: ssl.SSLContext | None, patience: float, node_tls: MutualTls | None) -> None:
+        client = NodeClient(SECRET, "other", node_tls)
         node = NodeInfo(OWNER, self.address)
         shards: dict[str, Target] = {name: RemoteShard(client, number, node) for name, number in NUMBERS.items()}
         self.other = self.cluster.call(lambda: Other(client, shards, patience))
@@ -111,16 +112,22 @@ class Linked:
 
 
 @contextmanager
-def linked(*, tls: ssl.SSLContext | None = None, patience: float = 30.0) -> Iterator[Linked]:
+def linked(
+    *,
+    tls: ssl.SSLContext | None = None,
+    patience: float = 30.0,
+    node_tls: tuple[MutualTls | None, MutualTls | None] = (None, None),
+) -> Iterator[Linked]:
     """Run both nodes.
 
     Args:
         tls: The TLS context of the listener for clients; None for a plain one.
         patience: Seconds for which clients wait for their shards.
+        node_tls: The certificates of the node that owns the shards, and of the node of the clients.
     """
     with joined(amqp10=AMQP10) as cluster:
-        nodes = Linked(cluster)
-        nodes.begin(tls, patience)
+        nodes = Linked(cluster, node_tls[0])
+        nodes.begin(tls, patience, node_tls[1])
         try:
             yield nodes
         finally:

@@ -506,3 +506,23 @@ def test_a_restarted_shard_gets_new_connections(cluster: Cluster) -> None:
     cluster.end(1)
     cluster.run(cluster.controls[1].start())
     assert cluster.call("queues.list") == []
+
+
+def test_a_new_vhost_whose_shard_does_not_start(cluster: Cluster) -> None:
+    """The answer names it, and the other vhosts of the batch are created."""
+    cluster.shards.failing.add("c")
+    changes = [
+        *({"call": "vhosts.add", "arguments": {"name": name}} for name in ("c", "d")),
+        *({"call": "queues.add", "arguments": {"name": "q", "vhost": name}} for name in ("c", "d")),
+    ]
+    assert cluster.call("definitions.check", changes=changes[:2]) == {"refused": []}
+    assert not cluster.shards.prepared
+    waits = cluster.shards.waits
+    refused = cluster.call("definitions.apply", changes=changes)["refused"]
+    assert [(one["index"], one["text"]) for one in refused] == [
+        (0, "shard 7 does not start"),
+        (2, "vhost 'c' does not exist"),
+    ]
+    assert cluster.shards.prepared == ["c", "d"]
+    assert cluster.shards.waits > waits
+    assert [queue["vhost"] for queue in cluster.call("queues.list")] == ["d"]

@@ -11,6 +11,7 @@ import pika
 import pika.exceptions
 import pytest
 
+from leveret.management.control_client import call
 from tests.cluster.sharded import Sharded, config, running
 from tests.support.broker import CONNECT_TIMEOUT
 from tests.support.polling import wait_until
@@ -137,6 +138,19 @@ def test_a_second_node_joins_and_takes_over(tmp_path: Path, dsn: str) -> None:
         assert first.placed() == {"/": 0, "a": 1, "b": 2, "c": 3}
         first.publish("b", b"in b")
         assert second.bodies("b") == [b"in b"]
+
+
+def test_a_batch_with_new_vhosts(tmp_path: Path, dsn: str) -> None:
+    """Each new vhost gets a shard without vhosts, as long as there is one, and its objects are created there."""
+    with running(Node(tmp_path / "first", dsn)) as node:
+        names = ["one", "two", "three", "four"]
+        changes = [{"call": "vhosts.add", "arguments": {"name": name}} for name in names]
+        changes += [{"call": "queues.add", "arguments": {"name": "q", "vhost": name}} for name in [*names, "missing"]]
+        refused = node.ask("definitions.apply", changes=changes)["refused"]
+        assert [(one["index"], one["text"]) for one in refused] == [(8, "vhost 'missing' does not exist")]
+        places = node.placed()
+        assert set(names) <= places.keys() and set(places.values()) == {0, 1, 2, 3}
+        assert {queue["vhost"] for queue in call(node.data_dir, "queues.list", {})} == set(names)
 
 
 def test_a_database_of_one_process_becomes_shard_0_and_its_number_of_shards_stays(tmp_path: Path, dsn: str) -> None:

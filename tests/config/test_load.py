@@ -429,3 +429,14 @@ def test_an_invalid_number_of_shards_is_refused(tmp_path: Path, text: str, shown
     assert error(tmp_path, flags=[("cluster.shards", text)]) == (
         f'flag cluster.shards: cluster.shards: got {shown}, expected "auto" or an integer, 1 to 64'
     )
+
+
+@pytest.mark.parametrize("name", ["key", "ca", "key_password_file"])
+def test_cluster_tls_without_a_certificate(tmp_path: Path, name: str) -> None:
+    found = error(tmp_path, f'[cluster.tls]\n{name} = "file"')
+    assert f"'cluster.tls.{name}' is set without 'cluster.tls.cert'; expected 'cluster.tls.cert' to name" in found
+
+
+def test_cluster_tls_without_a_ca(tmp_path: Path) -> None:
+    found = error(tmp_path, '[cluster.tls]\ncert = "file"')
+    assert "'cluster.tls.cert' is set without 'cluster.tls.ca'; expected 'cluster.tls.ca' to name" in found

@@ -165,7 +165,7 @@ def test_unusable_files_are_refused(authority: Authority, tmp_path: Path) -> Non
         (TlsSettings(cert, locked_key, b"wrong"), "the key's password is missing or wrong"),
         (TlsSettings(cert, key, ca=empty), "empty does not contain a CERTIFICATE in PEM"),
         (TlsSettings(garbage, key), r"garbage and key .*server\.key cannot be used"),
-        (TlsSettings(cert, key, ca=garbage), "client authorities .*garbage cannot be used"),
+        (TlsSettings(cert, key, ca=garbage), "CA certificates .*garbage cannot be used"),
     ):
         with pytest.raises(TlsError, match=words):
             ServerTls(broken)

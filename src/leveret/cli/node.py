@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from functools import partial
 
@@ -17,11 +18,14 @@ from leveret.cluster.nodes import NodeShards
 from leveret.cluster.parts import NodePart
 from leveret.cluster.settings import ShardSettings
 from leveret.management.control_socket import ControlServer
-from leveret.node.composition import Composition, cluster_settings, make_data_directory
+from leveret.node.composition import Composition, cluster_settings, cluster_tls_settings, make_data_directory
 from leveret.node.errors import StartFailed
 from leveret.node.forked import CAN_FORK
 from leveret.node.nursery import Nursery
 from leveret.node.part import Part, Record
+from leveret.security.tls import MutualTls, TlsError
+
+logger = logging.getLogger("leveret.serve")
 
 # Addresses that no other machine can connect to.
 _WILDCARDS = ("", "0.0.0.0", "::")
@@ -33,6 +37,7 @@ class NodeServing(FrontServing):
     _shards: NodeShards
     _directory: Directory
     _nodes: NodeServer | None = None
+    _tls: MutualTls | None = None
 
     async def _serve(self) -> int:
         try:
@@ -69,10 +74,12 @@ class NodeServing(FrontServing):
 
     async def _make_part(self) -> Part:
         directory, shards = self._directory, self._shards
+        settings = cluster_tls_settings(self._config.cluster.tls)
+        self._tls = None if settings is None else MutualTls(settings)
         await directory.join()
-        shards.connect(NodeClient(directory.secret, directory.name), self._fail)
+        shards.connect(NodeClient(directory.secret, directory.name, self._tls), self._fail)
         control = partial(shards.control_of, own=self._control_path)
-        self._nodes = NodeServer(directory.secret, directory.name, shards.target, control)
+        self._nodes = NodeServer(directory.secret, directory.name, shards.target, control, self._tls)
         await self._until_stopped(shards.join(await self._listen_for_nodes(self._nodes)))
         return NodePart(shards, directory.describe())
 
@@ -91,12 +98,21 @@ class NodeServing(FrontServing):
         return join_address(socket.gethostname() if host in _WILDCARDS else host, port)
 
     async def _start(self, composition: Composition, control: ControlServer) -> None:
-        self._shards.pass_on(partial(_apply, composition))
+        self._shards.pass_on(partial(_take, composition))
         await super()._start(composition, control)
 
     async def _stop_server(self, composition: Composition) -> None:
         self._shards.client.stop(self._stop_reason())
         await super()._stop_server(composition)
+
+    def _apply(self, composition: Composition) -> None:
+        super()._apply(composition)
+        settings = cluster_tls_settings(self._config.cluster.tls)
+        if self._tls is not None and settings is not None:
+            try:
+                self._tls.reload(settings)
+            except TlsError as error:
+                logger.error("SIGHUP: certificates of 'cluster.tls' not reloaded: %s", error)
 
     def _fail(self, reason: str) -> None:
         """Stop, because this node must not serve."""
@@ -110,7 +126,7 @@ def _serve_shard(request: bytes, descriptor: int) -> int:
     return serve_forked(msgspec.structs.replace(settings, descriptor=descriptor))
 
 
-def _apply(composition: Composition, records: list[Record]) -> None:
+def _take(composition: Composition, records: list[Record]) -> None:
     """Apply shared records that another node has changed."""
     composition.users.apply(records)
     composition.broker.global_parameters.apply(records)

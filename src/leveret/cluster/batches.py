@@ -86,10 +86,13 @@ async def _run_here(front: Front, call: FrontCall, changes: dict[int, _Change]) 
 
 async def _run_in_shards(front: Front, call: FrontCall, changes: dict[int, _Change]) -> list[Refusal]:
     """Make changes in the shards of their vhosts, and return those that were refused."""
-    refused: list[Refusal] = []
     by_shard: dict[int, dict[int, _Change]] = {}
+    refused = await _prepare(front, changes) if call.name == _APPLY else []
+    unprepared = {refusal.index for refusal in refused}
     with ExitStack() as placing:
         for index, change in changes.items():
+            if index in unprepared:
+                continue
             try:
                 shard = _shard_of(front, call, change, placing)
                 by_shard.setdefault(shard.number, {})[index] = change
@@ -105,7 +108,23 @@ async def _run_in_shards(front: Front, call: FrontCall, changes: dict[int, _Chan
                 for index, change in changed.items():
                     if change.call == _ADD_VHOST and index not in indexes:
                         front.shards.note_vhost(front.shards.all[number], _object(change).name, exists=True)
+            await front.shards.applied()
     return refused
+
+
+async def _prepare(front: Front, changes: dict[int, _Change]) -> list[Refusal]:
+    """Prepare the shards of new vhosts. Returns the vhosts whose shards do not start."""
+
+    async def prepare(index: int, name: str) -> Refusal | None:
+        try:
+            await front.shards.prepare(name, None)
+        except BrokerError as error:
+            return _refusal(index, error)
+        return None
+
+    new = {index: _object(change).name for index, change in changes.items() if change.call == _ADD_VHOST}
+    refused = await asyncio.gather(*(prepare(index, name) for index, name in new.items()))
+    return [refusal for refusal in refused if refusal is not None]
 
 
 async def _run_in_shard(front: Front, call: FrontCall, shard: Shard, changes: dict[int, _Change]) -> list[Refusal]:

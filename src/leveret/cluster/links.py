@@ -24,18 +24,22 @@ from leveret.cluster.node_handshake import (
     Connect,
     Control,
     LinkFailed,
+    Mismatch,
     Moved,
     Refusal,
     Requested,
     call,
+    refuse,
 )
 from leveret.cluster.relay import Relay
 from leveret.cluster.streams import CHUNK, Streams, open_control
+from leveret.cluster.tls import begins_with_tls, encrypt, tls_failure
 from leveret.server.listener import Listener
 
 if TYPE_CHECKING:
     from leveret.cluster.front_session import Target
     from leveret.protocols.adoption import Adoption
+    from leveret.security.tls import MutualTls
     from leveret.server.transport import SocketPeer
 
 logger = logging.getLogger("leveret.cluster")
@@ -59,6 +63,7 @@ KEEPALIVE_INTERVAL: Final = 1
 KEEPALIVE_COUNT: Final = 2
 # Seconds between warnings about handshakes that failed, at a node or with a node.
 REPORT_INTERVAL: Final = 10.0
+TLS_EXPECTED: Final = "expected 'cluster.tls.cert' in all nodes or in none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +112,7 @@ class NodeServer:
         target: Returns the shard with a number if this node owns it in this epoch or a later one, else None.
         control: Returns the path of the control socket of a shard of this node, or of the node for None. Returns None if
             this node does not have the shard.
+        tls: The certificates; None without TLS.
 
     Attributes:
         refused: The number of handshakes that failed.
@@ -118,8 +124,10 @@ class NodeServer:
         name: str,
         target: Callable[[int, int], Target | None],
         control: Callable[[int | None], Path | None],
+        tls: MutualTls | None = None,
     ) -> None:
         self.refused = 0
+        self._tls = tls
         self._secret = secret
         self._name = name
         self._target = target
@@ -174,14 +182,22 @@ class NodeServer:
         self._pipes.discard(task)
 
     async def _serve(self, sock: socket.socket, host: str) -> None:
-        answering = Answering(sock, self._secret, self._name)
-        with sock:
+        with contextlib.ExitStack() as opened:
+            opened.enter_context(sock)
+            answering: Answering | None = None
             try:
                 _prepare(sock)
                 async with asyncio.timeout(HANDSHAKE_TIMEOUT):
+                    refusal = ""
+                    if await begins_with_tls(sock):
+                        sock = opened.enter_context(await self._encrypt(sock))
+                    elif self._tls is not None:
+                        refusal = f"node '{self._name}' accepts TLS only; {TLS_EXPECTED}"
+                    answering = Answering(sock, self._secret, self._name, refusal)
                     requested = await answering.take_request()
             except (LinkFailed, OSError) as error:
-                self._report(host, answering.caller, str(error) or "it was too slow")
+                caller = "" if answering is None else answering.caller
+                self._report(host, caller, tls_failure(error) or str(error) or "it was too slow")
                 return
             task = asyncio.current_task()
             assert task is not None
@@ -189,6 +205,13 @@ class NodeServer:
             self._pipes.add(task)
             with contextlib.suppress(OSError):
                 await self._answer(sock, answering, requested)
+
+    async def _encrypt(self, sock: socket.socket) -> socket.socket:
+        if self._tls is None:
+            # A socket with unread input would be reset before the caller has read the answer.
+            await asyncio.get_running_loop().sock_recv(sock, CHUNK)
+            raise await refuse(sock, f"it uses TLS, which node '{self._name}' does not; {TLS_EXPECTED}")
+        return await encrypt(_detached(sock), self._tls.server)
 
     async def _answer(self, sock: socket.socket, answering: Answering, requested: Requested) -> None:
         match requested:
@@ -318,9 +341,11 @@ class NodeClient:
     Args:
         secret: The secret of the cluster.
         name: The name of this node.
+        tls: The certificates; None without TLS.
     """
 
-    def __init__(self, secret: bytes, name: str) -> None:
+    def __init__(self, secret: bytes, name: str, tls: MutualTls | None = None) -> None:
+        self._tls = tls
         self._secret = secret
         self._name = name
         self._routes: dict[int, set[Route]] = {}
@@ -394,7 +419,7 @@ class NodeClient:
         attempts[limit] = node.name
         try:
             async with limit, self._calls[node.name]:
-                sock = await _dial(node.address)
+                sock = await self._dial(node.address)
                 try:
                     await call(sock, self._secret, self._name, node.name, requested)
                 except BaseException:
@@ -405,12 +430,20 @@ class NodeClient:
             self._report(node, "it does not answer")
             raise LinkFailed(f"node '{node.name}' does not answer") from None
         except LinkFailed as error:
+            if isinstance(error, Mismatch):
+                self._report(node, str(error))
             raise LinkFailed(f"node '{node.name}' refuses the connection: {error}") from None
         except (OSError, ValueError) as error:
-            self._report(node, str(error))
+            hint = "" if self._tls is None else "; its log may say why"
+            self._report(node, tls_failure(error) or f"{error}{hint}")
             raise LinkFailed(f"node '{node.name}' cannot be reached") from None
         finally:
             del attempts[limit]
+
+    async def _dial(self, address: str) -> socket.socket:
+        """Connect to an address. Raises `OSError`, or `ValueError` if it is invalid."""
+        sock = await _dial(address)
+        return sock if self._tls is None else await encrypt(sock, self._tls.client, split_address(address)[0])
 
     def _report(self, node: NodeInfo, reason: str) -> None:
         """Log what clients are not told, but not for each of them."""

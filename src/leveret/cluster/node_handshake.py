@@ -41,6 +41,10 @@ class LinkFailed(Exception):
     """A node cannot be reached, or refuses a request."""
 
 
+class Mismatch(LinkFailed):
+    """Two nodes do not accept each other, which only their operator can change."""
+
+
 class Hello(msgspec.Struct, frozen=True, tag=True):
     """The caller: its protocol version, its name, the name of the node that it wants, and its nonce."""
 
@@ -119,15 +123,19 @@ async def call(sock: socket.socket, secret: bytes, caller: str, node: str, reque
         requested: The request.
 
     Raises:
-        LinkFailed: The other side does not know the secret, or refuses the request.
+        Mismatch: The other side does not know the secret, or is another node.
+        LinkFailed: The other side refuses the request.
         OSError: The connection is lost.
     """
     hello = Hello(VERSION, caller, node, os.urandom(NONCE_SIZE))
     await _send(sock, hello)
-    challenge = await _receive(sock, Challenge, MAX_UNPROVEN)
+    try:
+        challenge = await _receive(sock, Challenge, MAX_UNPROVEN)
+    except LinkFailed as error:
+        raise Mismatch(str(error)) from None
     if not hmac.compare_digest(challenge.proof, _proof(secret, _NODE, hello, challenge.nonce, b"")):
         await _send(sock, Refusal("the node does not know the secret of the cluster"))
-        raise LinkFailed("it does not know the secret of the cluster")
+        raise Mismatch("it does not know the secret of the cluster")
     request = _ENCODER.encode(requested)
     await _send(sock, Request(_proof(secret, _CALLER, hello, challenge.nonce, request), request))
     await _receive(sock, Accepted, MAX_UNPROVEN)
@@ -140,13 +148,15 @@ class Answering:
         sock: The accepted socket.
         secret: The secret of the cluster.
         node: The name of the node.
+        refusal: Why the node accepts no request over this socket; "" if it does.
 
     Attributes:
         caller: The name of the caller, as it says, once it is known.
     """
 
-    def __init__(self, sock: socket.socket, secret: bytes, node: str) -> None:
+    def __init__(self, sock: socket.socket, secret: bytes, node: str, refusal: str = "") -> None:
         self.caller = ""
+        self._refusal = refusal
         self._socket = sock
         self._secret = secret
         self._node = node
@@ -160,6 +170,8 @@ class Answering:
         """
         hello = await _receive(self._socket, Hello, MAX_UNPROVEN)
         self.caller = hello.caller
+        if self._refusal:
+            raise await self._refuse(self._refusal)
         if hello.version != VERSION:
             raise await self._refuse(f"link version {hello.version} is not supported; expected {VERSION}")
         if hello.node != self._node:
@@ -178,12 +190,17 @@ class Answering:
         return requested
 
     async def _refuse(self, text: str) -> LinkFailed:
-        await _send(self._socket, Refusal(text))
-        return LinkFailed(text)
+        return await refuse(self._socket, text)
 
     async def answer(self, answer: Accepted | Moved | Refusal) -> None:
         """Answer the request."""
         await _send(self._socket, answer)
+
+
+async def refuse(sock: socket.socket, text: str) -> LinkFailed:
+    """Tell a caller why it is refused. Returns the error to raise. Raises `OSError`."""
+    await _send(sock, Refusal(text))
+    return LinkFailed(text)
 
 
 def _proof(secret: bytes, side: str, hello: Hello, nonce: bytes, request: bytes) -> bytes:

@@ -508,7 +508,7 @@ class NodeShards(Shards):
         """
         if self.of_vhost(name) is not None:
             return
-        used = {*self._needed(), *(shard.number for shard in self.all if shard.state != IDLE)}
+        used = {*self._needed(), *self._prepared, *(shard.number for shard in self.all if shard.state != IDLE)}
         unused = [shard for shard in self.all if shard.number not in used and number in (None, shard.number)]
         if not unused:
             return

@@ -24,6 +24,7 @@ _CERT = "expected 'tls.cert' to name the server's certificate"
 def check(config: Config, source: Source, choices: Choices) -> None:
     """Raise `ConfigError` if settings conflict. `source` returns the source of a setting."""
     _check_tls(config, source)
+    _check_cluster_tls(config, source)
     _check_auth(config, source, choices)
     _check_users(config, source)
     _check_management(config, source)
@@ -69,6 +70,22 @@ def _check_tls(config: Config, source: Source) -> None:
         raise ConfigError(
             f"{source(('tls', 'verify'))}: 'tls.verify' is '{tls.verify}' without 'tls.ca'; "
             "expected 'tls.ca' to name the certificates to verify clients against"
+        )
+
+
+def _check_cluster_tls(config: Config, source: Source) -> None:
+    tls = config.cluster.tls
+    if tls.cert is None:
+        for name in ("key", "ca", "key_password_file"):
+            if getattr(tls, name) is not None:
+                raise ConfigError(
+                    f"{source(('cluster', 'tls', name))}: 'cluster.tls.{name}' is set without 'cluster.tls.cert'; expected"
+                    " 'cluster.tls.cert' to name the node's certificate"
+                )
+    elif tls.ca is None:
+        raise ConfigError(
+            f"{source(('cluster', 'tls', 'cert'))}: 'cluster.tls.cert' is set without 'cluster.tls.ca'; expected"
+            " 'cluster.tls.ca' to name the certificates to verify other nodes against"
         )
 
 

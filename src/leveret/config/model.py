@@ -338,6 +338,22 @@ class StorageConfig(Section, frozen=True, kw_only=True):
     ] = 1048576
 
 
+class ClusterTlsConfig(Section, frozen=True, kw_only=True):
+    """TLS between nodes; enabled if `cert` is set. Both ends verify each other's certificate."""
+
+    cert: Annotated[
+        FilePath | None,
+        about(
+            "Certificate chain in PEM, the node's certificate first, for the host of `cluster.advertised` and for use as a "
+            "server and as a client. Enables TLS, which all nodes must have then."
+        ),
+    ] = None
+    key: Annotated[FilePath | None, about("Private key in PEM. Default: the key in the file of `cert`.")] = None
+    key_password_file: Annotated[FilePath | None, about("File with the password of an encrypted key.")] = None
+    ca: Annotated[FilePath | None, about("CA certificates in PEM to verify other nodes. Required with `cert`.")] = None
+    min_version: Annotated[Literal["1.2", "1.3"], about("Minimum TLS version.")] = "1.3"
+
+
 class ClusterConfig(Section, frozen=True, kw_only=True):
     """The processes of the broker, and its log in PostgreSQL, which requires the extra `cluster`."""
 
@@ -350,6 +366,7 @@ class ClusterConfig(Section, frozen=True, kw_only=True):
             le=64,
         ),
     ] = 1
+    tls: Annotated[ClusterTlsConfig, about("TLS between nodes.")] = field(default_factory=ClusterTlsConfig)
     name: Annotated[
         Name | None,
         about("Name of this node, unlike those of the others in the database. Default: the name of the machine."),

@@ -25,6 +25,7 @@ from leveret.broker.vhost import Vhost
 from leveret.config import (
     Amqp09Config,
     Amqp10Config,
+    ClusterTlsConfig,
     Config,
     ConfigError,
     LimitsConfig,
@@ -497,17 +498,26 @@ def make_tls(tls: TlsConfig) -> ServerTls | None:
 
 def tls_settings(tls: TlsConfig) -> TlsSettings | None:
     """Return the settings of `[tls]`, or None if it has no certificate."""
+    return _tls_settings(tls, "tls", tls.verify)
+
+
+def cluster_tls_settings(tls: ClusterTlsConfig) -> TlsSettings | None:
+    """Return the settings of `[cluster.tls]`, or None if it has no certificate."""
+    return _tls_settings(tls, "cluster.tls", "required")
+
+
+def _tls_settings(tls: TlsConfig | ClusterTlsConfig, section: str, verify: str) -> TlsSettings | None:
     if tls.cert is None:
         return None
     password = None
     if tls.key_password_file is not None:
-        password = read_password(Path(tls.key_password_file), "tls.key_password_file")
+        password = read_password(Path(tls.key_password_file), f"{section}.key_password_file")
     return TlsSettings(
         Path(tls.cert),
         Path(tls.key) if tls.key else None,
         password,
         Path(tls.ca) if tls.ca else None,
-        tls.verify,
+        verify,
         tls.min_version,
     )
 

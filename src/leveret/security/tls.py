@@ -1,4 +1,4 @@
-"""TLS for the listeners: contexts from settings, and reloading of certificates without closing a listener."""
+"""TLS for the listeners and between nodes: contexts from settings, and reloading of certificates without a restart."""
 
 from __future__ import annotations
 
@@ -59,13 +59,37 @@ class ServerTls:
         connection.context = self._current
 
 
-def _context(settings: TlsSettings) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+class MutualTls:
+    """The contexts of connections whose two ends verify each other's certificate.
+
+    Args:
+        settings: The certificate, which is for both ends, and the authorities of the others. `verify` is "required".
+
+    Attributes:
+        server: The context of the end that accepts a connection.
+        client: The context of the end that connects. It also verifies that the certificate has the host's name.
+
+    Raises:
+        TlsError: The files cannot be used.
+    """
+
+    def __init__(self, settings: TlsSettings) -> None:
+        self.server = _context(settings)
+        self.client = _context(settings, ssl.PROTOCOL_TLS_CLIENT)
+
+    def reload(self, settings: TlsSettings) -> None:
+        """Load the files again, for new connections. If it raises `TlsError`, nothing changes."""
+        self.server, self.client = _context(settings), _context(settings, ssl.PROTOCOL_TLS_CLIENT)
+
+
+def _context(settings: TlsSettings, protocol: ssl._SSLMethod = ssl.PROTOCOL_TLS_SERVER) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
     context.minimum_version = _VERSIONS[settings.min_version]
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
     # Connections live long, so session resumption would save little, and sessions would survive a certificate change.
     context.options |= ssl.OP_NO_TICKET
-    context.num_tickets = 0
+    if protocol == ssl.PROTOCOL_TLS_SERVER:
+        context.num_tickets = 0
     key = settings.key or settings.cert
     _check_pem(settings.cert, b"CERTIFICATE")
     _check_pem(key, b"PRIVATE KEY")
@@ -81,7 +105,7 @@ def _context(settings: TlsSettings) -> ssl.SSLContext:
         try:
             context.load_verify_locations(settings.ca)
         except (ssl.SSLError, OSError) as error:
-            raise TlsError(f"client authorities {settings.ca} cannot be used: {_reason(error)}") from None
+            raise TlsError(f"CA certificates {settings.ca} cannot be used: {_reason(error)}") from None
     return context
 
 

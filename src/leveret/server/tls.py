@@ -35,6 +35,14 @@ class TlsProtocol(SSLProtocol):
 
     The base class has a buffer of `max_size` bytes per connection, although it is empty between reads. It writes when it
     resumes, and asyncio's transport closes a socket twice if a write within `resume_writing` loses it.
+
+    Args:
+        loop: The event loop.
+        protocol: The protocol above TLS.
+        context: The certificates.
+        handshake: Set when the handshake has ended.
+        timeout: Seconds for the handshake.
+        host: The name that the certificate of the server must have; None at the server.
     """
 
     max_size = 0
@@ -46,8 +54,17 @@ class TlsProtocol(SSLProtocol):
         context: ssl.SSLContext,
         handshake: asyncio.Future[None],
         timeout: float,
+        host: str | None = None,
     ) -> None:
-        super().__init__(loop, protocol, context, handshake, server_side=True, ssl_handshake_timeout=ceil(timeout))
+        super().__init__(
+            loop,
+            protocol,
+            context,
+            handshake,
+            server_side=host is None,
+            server_hostname=host,
+            ssl_handshake_timeout=ceil(timeout),
+        )
 
     def get_buffer(self, n: int) -> memoryview:
         """Return the shared buffer."""
