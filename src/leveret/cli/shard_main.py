@@ -30,6 +30,8 @@ from leveret.cluster.link import (
     Link,
     Lost,
     Message,
+    Ping,
+    Pong,
     Ready,
     Refused,
     Reload,
@@ -158,6 +160,8 @@ class ShardServing(Running):
                     self._composition.server.disown(message.node)
             case Reload():
                 self._apply(message.config)
+            case Ping():
+                self._link.send(Pong())
             case Stop():
                 self._stop_because(message.reason)
             case _:
