@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 from pathlib import Path
 from typing import Any
@@ -151,6 +153,18 @@ def test_a_batch_with_new_vhosts(tmp_path: Path, dsn: str) -> None:
         places = node.placed()
         assert set(names) <= places.keys() and set(places.values()) == {0, 1, 2, 3}
         assert {queue["vhost"] for queue in call(node.data_dir, "queues.list", {})} == set(names)
+
+
+def test_a_node_ends_the_hung_process_of_a_shard_that_another_node_has_claimed(tmp_path: Path, dsn: str) -> None:
+    first, second = Node(tmp_path / "first", dsn), Node(tmp_path / "second", dsn)
+    with running(first), running(second):
+        first.publish("/", b"kept")
+        pid = first.shard_pid(0)
+        os.kill(pid, signal.SIGSTOP)
+        wait_until(lambda: owners(dsn)[0] == "second", lambda: f"{owners(dsn)} {second.log()}")
+        wait_until(lambda: not Path(f"/proc/{pid}").exists(), first.log)
+        assert "node 'second' has taken over shard 0, whose process here is to end" in first.log()
+        assert first.bodies("/") == [b"kept"]
 
 
 def test_a_database_of_one_process_becomes_shard_0_and_its_number_of_shards_stays(tmp_path: Path, dsn: str) -> None:

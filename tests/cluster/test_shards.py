@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import time
 from functools import partial
 from pathlib import Path
 
@@ -68,6 +69,32 @@ def test_a_killed_shard_restarts_and_clients_of_other_shards_do_not_notice(tmp_p
         assert broker.shard_pid(1) != killed
         ours.close()
         assert len(broker.bodies("/")) == number + 1
+
+
+def test_a_hung_shard_is_killed_and_restarts(tmp_path: Path) -> None:
+    with running(Sharded(tmp_path, 2, "a", LEVERET_CLUSTER__SHARD_TIMEOUT="1")) as broker:
+        broker.publish("a", b"kept")
+        client = broker.open("a")
+        pid = broker.shard_pid(1)
+        os.kill(pid, signal.SIGSTOP)
+        with pytest.raises(pika.exceptions.AMQPConnectionError):
+            client.process_data_events(time_limit=30)
+        wait_until(lambda: has_ended(pid))
+        broker.shard_pid(1, other_than=pid)
+        assert broker.bodies("a") == [b"kept"]
+        reason = "the process of shard 1 has not answered for 1 seconds ('cluster.shard_timeout'): killing it"
+        assert reason in broker.log()
+        # A broker that was frozen as a whole goes on.
+        pids = [broker.pid, broker.shard_pid(0), broker.shard_pid(1)]
+        for number in pids:
+            os.kill(number, signal.SIGSTOP)
+        stopped = Path(f"/proc/{broker.pid}/stat")
+        wait_until(lambda: stopped.read_text().split()[2] == "T")
+        time.sleep(2)
+        for number in pids:
+            os.kill(number, signal.SIGCONT)
+        broker.publish("a", b"after")
+        assert [broker.shard_pid(0), broker.shard_pid(1)] == pids[1:]
 
 
 def test_a_new_broker_starts_at_once_after_the_front_was_killed(tmp_path: Path) -> None:

@@ -32,6 +32,8 @@ from leveret.cluster.link import (
     Link,
     Lost,
     Message,
+    Ping,
+    Pong,
     Ready,
     Refused,
     Reload,
@@ -166,6 +168,8 @@ class ShardServing(Running):
                     self._composition.server.disown(message.node)
             case Reload():
                 self._apply(message.config)
+            case Ping():
+                self._link.send(Pong())
             case Stop():
                 self._stop_because(message.reason, message.client_timeout)
             case Beat():

@@ -71,6 +71,10 @@ class Reload(msgspec.Struct, frozen=True, tag=True):
     config: Config
 
 
+class Ping(msgspec.Struct, frozen=True, tag=True):
+    """To a shard: answer with `Pong`."""
+
+
 class Stop(msgspec.Struct, frozen=True, tag=True):
     """To a shard: stop, and close the clients with this reason.
 
@@ -108,6 +112,10 @@ class Applied(msgspec.Struct, frozen=True, tag=True):
     """To the front: the change with this number, and those before it, are applied."""
 
     number: int
+
+
+class Pong(msgspec.Struct, frozen=True, tag=True):
+    """To the front: the event loop of the shard runs."""
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True):
@@ -152,6 +160,7 @@ Message: TypeAlias = (
     | Adopt
     | Declare
     | Disown
+    | Ping
     | Reload
     | Stop
     | Beat
@@ -159,6 +168,7 @@ Message: TypeAlias = (
     | Ready
     | Suspended
     | Applied
+    | Pong
     | Ended
     | Vhosts
     | Refused

@@ -54,6 +54,8 @@ _MOVE_CLIENT_TIMEOUT: Final = 0.25
 _LAST_WRITE_TIMEOUT: Final = 2.0
 # Seconds for a shard without vhosts to start, when it gets its first one.
 _START_TIMEOUT: Final = 20.0
+# Seconds for a process to end by itself whose shard another node has claimed.
+_END_TIMEOUT: Final = 1.0
 # Seconds in which the broker of one process that has used the database must have stopped.
 _FIRST_TIMEOUT: Final = 10.0
 # Seconds before a process is started again that has ended: at first, at most, and how long a process is stable.
@@ -83,6 +85,9 @@ class NodeShard(Shard):
         self.due = 0.0
         self._delay = 0.0
         self._claimed_at = 0.0
+        self._stop_timeout = timeout
+        # When a process that must end is killed, by the clock of this process; None if it need not end.
+        self._end_by: float | None = None
 
     @property
     def is_running(self) -> bool:
@@ -147,6 +152,7 @@ class NodeShard(Shard):
         """Have the process close its clients and release the shard, for another node."""
         if self._link is not None:
             self._set_state(MOVING)
+            self._end_by = time.monotonic() + self._stop_timeout
             self._link.send(Stop(f"shard {self.number} moves to another node", _MOVE_CLIENT_TIMEOUT))
 
     def beat(self, *, has_others: bool) -> None:
@@ -157,6 +163,7 @@ class NodeShard(Shard):
     def _ended(self, reason: str) -> None:
         """Handle the end of the process. The next look decides what follows."""
         refusal, self.refusal = self.refusal, ""
+        self._end_by = None
         self._close_link()
         self.close_remote()
         self.pid = 0
@@ -178,12 +185,29 @@ class NodeShard(Shard):
         self.epoch = row.epoch
         self.owner = None if node is None else NodeInfo(node.name, node.address, node.incarnation)
         if self.is_running or self.state == STOPPED:
+            if self._is_taken_over(row, own):
+                logger.error("node '%s' has taken over shard %d, whose process here is to end", row.node, self.number)
+                self._set_state(MOVING)
+                self._end_by = time.monotonic() + _END_TIMEOUT
             return
         if self.owner is None or row.node == own:
             self._set_state(RESTARTING if row.node == own else IDLE)
         else:
             self.pid = -row.epoch  # connections to a former owner's control socket are not used again
             self._set_state(READY)
+
+    def _is_taken_over(self, row: OwnerRow, own: str) -> bool:
+        """Return whether another node has claimed the shard since the process here has."""
+        if self._link is None or self.observed is None or self._end_by is not None or self.state == STOPPED:
+            return False
+        return row.node not in (None, own) and row.epoch > self.observed.epoch + 1
+
+    def ask(self, elapsed: float) -> None:
+        """Ask the process as above. One that has to end is killed if it does not."""
+        super().ask(elapsed)
+        if self._end_by is not None and time.monotonic() >= self._end_by:
+            self._end_by = None
+            self._kill("does not end, although the shard is for another node")
 
 
 class NodeShards(Shards):
@@ -294,6 +318,7 @@ class NodeShards(Shards):
     async def begin(self) -> None:
         """Let the shards serve, and wait until all that have vhosts do. Raises `StartFailed`."""
         self._has_begun = True
+        self._start_asking()
         for shard in self.all:
             shard.begin()
         await self._begun(self._is_served)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
@@ -29,6 +30,8 @@ from leveret.cluster.link import (
     Lost,
     Message,
     Opened,
+    Ping,
+    Pong,
     Ready,
     Refused,
     Reload,
@@ -62,6 +65,10 @@ RESTARTING: Final = "restarting"
 STOPPED: Final = "stopped"
 # Seconds for the shards to apply a change of shared records.
 APPLY_TIMEOUT: Final = 10.0
+# Maximum seconds between two questions whether the processes of the shards run, and the number of questions in the time
+# after which one that does not answer is killed.
+_ASK_INTERVAL: Final = 1.0
+_ASKS: Final = 5
 
 
 class Shard:
@@ -73,6 +80,7 @@ class Shard:
         pid: The id of its process; 0 if there is none.
         vhosts: The names of its vhosts. They stay known while it restarts.
         restarts: How often its process has been started again.
+        hangs: How often its process was killed because it did not answer.
         control: The path of its control socket.
         is_open: Whether its log is open.
         shared: The shared records in its log, if they were asked for.
@@ -88,6 +96,7 @@ class Shard:
         self.pid = 0
         self.vhosts: dict[str, None] = {}
         self.restarts = 0
+        self.hangs = 0
         self.control = control_path(shards.config.server.data_path, number)
         self.is_open = False
         self.shared: list[Record] = []
@@ -113,6 +122,9 @@ class Shard:
         self._acknowledging: asyncio.Task[None] | None = None
         # The number of the last change in the records that it has begun with.
         self._begun_with = 0
+        # Whether the process has not answered the last question yet, and the seconds since it was asked.
+        self._is_asked = False
+        self._silence = 0.0
         self._process = ChildProcess(
             f"process of shard {number}", _MODULE, started=self._started, ended=self._ended, stop_timeout=timeout
         )
@@ -253,6 +265,7 @@ class Shard:
             self._acknowledging.cancel()
             self._acknowledging = None
         self._suspend()
+        self._is_asked = False
         self._users.clear()
         self._connections.clear()
         self._shards.changed()
@@ -266,6 +279,31 @@ class Shard:
         if state != self.state:
             self.state = state
             self._shards.note_state()
+
+    def ask(self, elapsed: float) -> None:
+        """Ask the process whether it runs, and kill one that serves but has not answered for `cluster.shard_timeout`.
+
+        Args:
+            elapsed: Seconds since the last call, except those in which this process did not run either.
+        """
+        if self._link is None or self.state != READY:
+            self._is_asked = False
+            return
+        if not self._is_asked:
+            self._is_asked, self._silence = True, 0.0
+            self._link.send(Ping())
+            return
+        self._silence += elapsed
+        timeout = self._shards.config.cluster.shard_timeout
+        if 0 < timeout <= self._silence:
+            self._kill(f"has not answered for {timeout:g} seconds ('cluster.shard_timeout')")
+
+    def _kill(self, reason: str) -> None:
+        """Kill a process that hangs."""
+        self.hangs += 1
+        logger.error("the process of shard %d %s: killing it", self.number, reason)
+        self._suspend()
+        self._process.kill()
 
     # Messages to the process
 
@@ -317,6 +355,8 @@ class Shard:
                 self._suspend()
             case Applied():
                 self.applied = message.number
+            case Pong():
+                self._is_asked = False
             case Ended():
                 user = self._users.pop(message.connection, None)
                 if user is not None:
@@ -388,6 +428,7 @@ class Shards:
         self._vhost_removed: Callable[[str], None] | None = None
         self._state_changed: Callable[[], None] | None = None
         self._has_begun = False
+        self._asking: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self.all: Sequence[Shard] = [self._make_shard(number, stop_timeout) for number in range(config.cluster.shards)]
 
@@ -482,12 +523,30 @@ class Shards:
     async def begin(self) -> None:
         """Let all shards serve, and wait until they do. Creates the vhosts of the configuration. Raises `StartFailed`."""
         self._has_begun = True
+        self._start_asking()
         for shard in self.all:
             shard.begin()
         await self._started(lambda: all(shard.state == READY for shard in self.all) and not self._missing_vhosts())
 
+    def _start_asking(self) -> None:
+        self._asking = asyncio.create_task(self._keep_asking())
+
+    async def _keep_asking(self) -> None:
+        """Ask the processes of the shards periodically whether they run."""
+        asked = time.monotonic()
+        while True:
+            timeout = self.config.cluster.shard_timeout
+            interval = min(_ASK_INTERVAL, timeout / _ASKS) if timeout else _ASK_INTERVAL
+            await asyncio.sleep(interval)
+            before, asked = asked, time.monotonic()
+            for shard in self.all:
+                # A pause of this process, such as one of the whole machine, is none of the shards.
+                shard.ask(min(asked - before, 2 * interval))
+
     async def stop(self, reason: str) -> None:
         """Stop all shards."""
+        if self._asking is not None:
+            self._asking.cancel()
         await asyncio.gather(*(shard.stop(reason) for shard in self.all))
 
     def opened(self, shard: Shard) -> None:

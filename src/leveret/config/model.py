@@ -382,6 +382,13 @@ class ClusterConfig(Section, frozen=True, kw_only=True):
     lease: Annotated[
         Seconds, about("Time without a sign of life after which another broker may take over the log.", ge=0.2)
     ] = 0.6
+    shard_timeout: Annotated[
+        Seconds,
+        about(
+            "Time without an answer after which the process of a shard counts as hung. It is killed and started again. 0: never.",
+            ge=0,
+        ),
+    ] = 10.0
     balance: Annotated[
         Literal["auto", "manual"],
         about("Whether a node with two more shards than another one moves one of them there, until the numbers are equal."),

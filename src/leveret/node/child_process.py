@@ -51,6 +51,7 @@ class ChildProcess:
         self._ended = ended
         self._stop_timeout = stop_timeout
         self._task: asyncio.Task[None] | None = None
+        self._process: asyncio.subprocess.Process | ForkedProcess | NurseryProcess | None = None
 
     def start(
         self,
@@ -70,6 +71,12 @@ class ChildProcess:
         """
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._keep_running(settings, descriptors, forked, restart))
+
+    def kill(self) -> None:
+        """Kill the process if it runs. Its end is handled as any unexpected one."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
 
     async def stop(self) -> None:
         """End the process."""
@@ -112,6 +119,7 @@ class ChildProcess:
             *python_command(self._module), stdin=asyncio.subprocess.PIPE, pass_fds=descriptors()
         )
         assert process.stdin is not None
+        self._process = process
         if self._started is not None:
             self._started(process.pid)
         try:
@@ -125,6 +133,7 @@ class ChildProcess:
 
     async def _wait(self, forked: ForkedProcess | NurseryProcess) -> int:
         """Wait for a process that runs already and return its exit code. A cancelled wait ends it."""
+        self._process = forked
         try:
             return await forked.wait()
         finally:
@@ -132,6 +141,7 @@ class ChildProcess:
 
     async def _end(self, process: asyncio.subprocess.Process | ForkedProcess | NurseryProcess) -> None:
         """Wait until the process has ended; kill it after a while."""
+        self._process = None
         try:
             async with asyncio.timeout(self._stop_timeout):
                 await process.wait()
