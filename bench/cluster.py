@@ -6,7 +6,8 @@
 
 Scenarios: owner (kill -9 of a shard's process, of its front, or of both), node (kill -9 of all processes of a node), freeze
 (SIGSTOP of a shard's process, of a front, or of a node, and SIGCONT), promote (the primary of PostgreSQL is killed, its
-synchronous standby promoted, the old primary comes back). Publishers, consumers and definers of three vhosts work all the
+synchronous standby promoted, the old primary comes back), partition (a node is cut off from PostgreSQL, from the others and
+its clients, or from all; needs root). Publishers, consumers and definers of three vhosts work all the
 time; their history is checked at the end of the piece. Each piece appends a line of JSON to `build/cluster/results.jsonl`.
 Exits with 1 if the history breaks an invariant. The table has the time between two confirms of a client that comes back at
 once; a shard that dies again within a minute is not restarted at once, but taken over by another node.
@@ -31,9 +32,11 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
 from bench.cluster_faults import ROUNDS, Load  # noqa: E402
+from bench.cluster_network import NetworkRig  # noqa: E402
 from bench.cluster_rig import Rig  # noqa: E402
 from tests.support.postgres import obstacle  # noqa: E402
 
+RIGS = {"partition": NetworkRig}
 RESULTS = ROOT / "build" / "cluster" / "results.jsonl"
 
 
@@ -50,7 +53,7 @@ async def play(load: Load, scenario: str, rounds: int, until: float) -> dict[str
             load.wrong.append(f"round {number + 1}: {error}")
             break
         gaps[kind].append(round(gap, 3))
-        print(f"{number + 1:4} {kind:10} {gap:6.3f} s", flush=True)
+        print(f"{number + 1:4} {kind:10} {gap:6.3f} s, claimed after {load.claimed:.3f} s", flush=True)
         if load.wrong:
             break
     await load.finish()
@@ -61,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run a piece, and append its line to the results."""
     begun = time.monotonic()
     with ExitStack() as stack:
-        rig = Rig(stack, replicated=not arguments.one_disk)
+        rig = RIGS.get(arguments.scenario, Rig)(stack, replicated=not arguments.one_disk)
         rig.start()
         load = Load(rig, arguments.seed, arguments.waiting)
         until = begun + arguments.minutes * 60

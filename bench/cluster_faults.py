@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from bench.cluster_history import Client, Consumer, Definer, Lane, Publisher, check_definitions, declare
+from bench.cluster_network import NODES, POSTGRES, NetworkRig
 from bench.cluster_rig import STANDBY, VHOSTS, Rig, frozen, signal_all
 from tests.cluster.test_nodes import Node
 from tests.support.polling import wait_until, wait_until_async
@@ -45,6 +46,8 @@ class Load:
         self.definers = [Definer(seed + 30 + number, lane, nodes) for number, lane in enumerate(self.lanes)]
         self._tasks: list[asyncio.Task[None]] = []
         self._begun = time.monotonic()
+        # Seconds from the last fault to the claim of another node, if there was one.
+        self.claimed = 0.0
 
     def _found_wrong(self, text: str) -> None:
         self.wrong.append(f"{time.monotonic() - self._begun:.1f} s: {text}")
@@ -72,6 +75,11 @@ class Load:
             if task.done():
                 task.result()
         return False
+
+    async def other_owner(self, shard: int, victim: Node, since: float) -> None:
+        """Wait until another node than the victim of a fault owns a shard."""
+        await wait_until_async(lambda: self.rig.owner(shard) is not victim, "another owner", RECOVERY_TIMEOUT)
+        self.claimed = time.monotonic() - since
 
     async def avoid(self, publisher: Client, node: Node) -> None:
         """Have a publisher leave a node that is about to fail."""
@@ -173,7 +181,7 @@ async def freeze(load: Load) -> tuple[str, float]:
     since = time.monotonic()
     with frozen(pids):
         # A frozen front does not stop the clients of its shards before they are released.
-        await wait_until_async(lambda: rig.owner(shard) is not victim, "another owner", RECOVERY_TIMEOUT)
+        await load.other_owner(shard, victim, since)
         await load.confirmed([mover], time.monotonic())
         gap = mover.gap(since)
         await asyncio.sleep(load.random.random())
@@ -223,4 +231,35 @@ async def promote(load: Load) -> tuple[str, float]:
     return kind, gap
 
 
-ROUNDS: dict[str, Round] = {"owner": owner, "node": node, "freeze": freeze, "promote": promote}
+async def partition(load: Load) -> tuple[str, float]:
+    """Cut a node off from PostgreSQL, from the other nodes and the clients, or from all.
+
+    A node that reaches PostgreSQL keeps its shards: then the time is that after the cut.
+    """
+    rig = load.rig
+    assert isinstance(rig, NetworkRig)
+    kind = load.random.choice(["postgresql", "nodes", "both"])
+    networks = {"postgresql": [POSTGRES], "nodes": [NODES], "both": [NODES, POSTGRES]}[kind]
+    shard = load.random.randrange(len(VHOSTS))
+    victim = rig.owner(shard)
+    mover = load.movers[shard]
+    await load.avoid(mover, victim)
+    since = time.monotonic()
+    for network in networks:
+        rig.set_link(victim, network, up=False)
+    if kind != "nodes":
+        await load.other_owner(shard, victim, since)
+        await load.confirmed([mover], time.monotonic())
+        gap = mover.gap(since)
+    await asyncio.sleep(load.random.random() * 3)
+    for network in networks:
+        rig.set_link(victim, network, up=True)
+    healed = time.monotonic()
+    await load.confirmed(load.movers, healed)
+    if kind == "nodes":
+        gap = max(mover.first_after(healed) for mover in load.movers) - healed
+    await wait_until_async(lambda: rig.knows_owners(victim), "the node that was cut off", RECOVERY_TIMEOUT)
+    return kind, gap
+
+
+ROUNDS: dict[str, Round] = {"owner": owner, "node": node, "freeze": freeze, "promote": promote, "partition": partition}
