@@ -4,12 +4,19 @@
     make bench-cluster ARGS="freeze --minutes 2"    as many rounds as fit
     make bench-cluster ARGS=report                  all pieces of this commit and others, as a table
 
-Scenarios: owner (kill -9 of a shard's process, of its front, or of both), node (kill -9 of all processes of a node), freeze
-(SIGSTOP of a shard's process, of a front, or of a node, and SIGCONT), promote (the primary of PostgreSQL is killed, its
-synchronous standby promoted, the old primary comes back). Publishers, consumers and definers of three vhosts work all the
-time; their history is checked at the end of the piece. Each piece appends a line of JSON to `build/cluster/results.jsonl`.
-Exits with 1 if the history breaks an invariant. The table has the time between two confirms of a client that comes back at
-once; a shard that dies again within a minute is not restarted at once, but taken over by another node.
+Scenarios:
+
+- owner: kill -9 of a shard's process, of its front, or of both; node: of all processes of a node;
+- freeze: SIGSTOP of a shard's process, of a front, or of a node, and SIGCONT;
+- promote: the primary of PostgreSQL is killed, its synchronous standby promoted, and the old primary comes back;
+- partition: a node is cut off from PostgreSQL, from the others and its clients, or from all; needs root;
+- move of a shard; rolling: drain, stop and start one node after another;
+- soak: full speed for 20 seconds with checkpoints and VACUUM FULL of another table: no shard may change its owner.
+
+Publishers, consumers and definers of three vhosts work all the time; their history is checked at the end of the piece. Each
+piece appends a line of JSON to `build/cluster/results.jsonl`. Exits with 1 if the history breaks an invariant. The table has
+the time between two confirms of a client that comes back at once; a shard that dies again within a minute is not restarted
+at once, but taken over by another node.
 """
 
 from __future__ import annotations
@@ -31,10 +38,22 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
 from bench.cluster_faults import ROUNDS, Load  # noqa: E402
+from bench.cluster_network import NetworkRig  # noqa: E402
 from bench.cluster_rig import Rig  # noqa: E402
-from tests.support.postgres import obstacle  # noqa: E402
+from tests.support.postgres import execute, obstacle  # noqa: E402
 
+RIGS = {"partition": NetworkRig}
 RESULTS = ROOT / "build" / "cluster" / "results.jsonl"
+
+
+def rig_state(rig: Rig) -> list[object]:
+    """Return what the connections of the primary wait for, and its standbys."""
+    server = rig.primary.dsn("postgres")
+    waits = "SELECT application_name, state, wait_event, left(query, 60) FROM pg_stat_activity WHERE datname IS NOT NULL"
+    return [
+        *execute(server, waits),
+        *execute(server, "SELECT application_name, state, sync_state FROM pg_stat_replication"),
+    ]
 
 
 async def play(load: Load, scenario: str, rounds: int, until: float) -> dict[str, list[float]]:
@@ -48,9 +67,11 @@ async def play(load: Load, scenario: str, rounds: int, until: float) -> dict[str
             kind, gap = await ROUNDS[scenario](load)
         except AssertionError as error:
             load.wrong.append(f"round {number + 1}: {error}")
+            load.wrong += [f"PostgreSQL: {row}" for row in rig_state(load.rig)]
+            print(*load.wrong, sep="\n", flush=True)
             break
         gaps[kind].append(round(gap, 3))
-        print(f"{number + 1:4} {kind:10} {gap:6.3f} s", flush=True)
+        print(f"{number + 1:4} {kind:10} {gap:6.3f} s  {load.detail}", flush=True)
         if load.wrong:
             break
     await load.finish()
@@ -61,9 +82,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Run a piece, and append its line to the results."""
     begun = time.monotonic()
     with ExitStack() as stack:
-        rig = Rig(stack, replicated=not arguments.one_disk)
+        rig = RIGS.get(arguments.scenario, Rig)(stack, replicated=not arguments.one_disk)
         rig.start()
-        load = Load(rig, arguments.seed, arguments.waiting)
+        load = Load(rig, arguments.seed, arguments.waiting, 0.0 if arguments.scenario == "soak" else 0.005)
         until = begun + arguments.minutes * 60
         gaps = asyncio.run(play(load, arguments.scenario, arguments.rounds, until))
         if load.wrong:

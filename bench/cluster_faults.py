@@ -8,9 +8,11 @@ import signal
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeAlias
 
 from bench.cluster_history import Client, Consumer, Definer, Lane, Publisher, check_definitions, declare
+from bench.cluster_network import NODES, POSTGRES, NetworkRig
 from bench.cluster_rig import STANDBY, VHOSTS, Rig, frozen, signal_all
 from tests.cluster.test_nodes import Node
 from tests.support.polling import wait_until, wait_until_async
@@ -45,6 +47,8 @@ class Load:
         self.definers = [Definer(seed + 30 + number, lane, nodes) for number, lane in enumerate(self.lanes)]
         self._tasks: list[asyncio.Task[None]] = []
         self._begun = time.monotonic()
+        # What the last round has found besides.
+        self.detail = ""
 
     def _found_wrong(self, text: str) -> None:
         self.wrong.append(f"{time.monotonic() - self._begun:.1f} s: {text}")
@@ -72,6 +76,11 @@ class Load:
             if task.done():
                 task.result()
         return False
+
+    async def other_owner(self, shard: int, victim: Node, since: float) -> None:
+        """Wait until another node than the victim of a fault owns a shard."""
+        await wait_until_async(lambda: self.rig.owner(shard) is not victim, "another owner", RECOVERY_TIMEOUT)
+        self.detail = f"claimed after {time.monotonic() - since:.3f} s"
 
     async def avoid(self, publisher: Client, node: Node) -> None:
         """Have a publisher leave a node that is about to fail."""
@@ -101,8 +110,55 @@ class Load:
             task.cancel()
         for definer in self.definers:
             node = self.random.choice(self.rig.nodes)
-            await check_definitions(node, definer, self.waiting, self.wrong.append)
+            try:
+                async with asyncio.timeout(RECOVERY_TIMEOUT):
+                    await check_definitions(node, definer, self.waiting, self.wrong.append)
+            except TimeoutError:
+                self.wrong.append(f"vhost {definer.vhost} cannot be opened at {node.directory.name}")
         self.wrong += self.rig.check_logs()
+
+
+async def move(load: Load) -> tuple[str, float]:
+    """Move a shard to another node."""
+    rig = load.rig
+    shard = load.random.randrange(len(VHOSTS))
+    owner = rig.owner(shard)
+    target = load.random.choice([node for node in rig.nodes if node is not owner])
+    mover = load.movers[shard]
+    since = time.monotonic()
+    await in_thread(lambda: owner.ask("nodes.move", shard=shard, node=target.directory.name))
+    await load.confirmed([mover], time.monotonic())
+    return "move", mover.gap(since)
+
+
+async def rolling(load: Load) -> tuple[str, float]:
+    """Drain, stop and start one node after another. The time is the longest without a confirm of any publisher."""
+    since = time.monotonic()
+    before = {client: client.reconnects for client in load.clients}
+    for node in load.rig.nodes:
+        await in_thread(partial(node.ask, "nodes.drain", name=node.directory.name))
+        await in_thread(node.stop)
+        await in_thread(partial(load.rig.restart, node))
+    await load.confirmed(load.movers, time.monotonic())
+    counts = sorted(client.reconnects - count for client, count in before.items())
+    load.detail = f"reconnects {counts}"
+    return "rolling", max(publisher.gap(since) for publisher in (*load.movers, *load.others))
+
+
+async def soak(load: Load) -> tuple[str, float]:
+    """Work at full speed for 20 seconds, with checkpoints and VACUUM FULL of another table. No shard may change its owner."""
+    rig = load.rig
+    epochs = [rig.epoch(shard) for shard in range(len(VHOSTS))]
+    server = rig.primary.dsn(rig.database)
+    await in_thread(lambda: execute(server, "CREATE TABLE IF NOT EXISTS other AS SELECT generate_series(1, 200000) AS a"))
+    since = time.monotonic()
+    while time.monotonic() < since + 20:
+        await in_thread(lambda: execute(server, "CHECKPOINT"))
+        await in_thread(lambda: execute(server, "VACUUM FULL other"))
+        await asyncio.sleep(1)
+    changed = sum(rig.epoch(shard) != epoch for shard, epoch in enumerate(epochs))
+    load.detail = f"{changed} false take-overs"
+    return "20 s" if not changed else "take-over", max(mover.gap(since) for mover in load.movers)
 
 
 async def in_thread(call: Callable[[], object]) -> None:
@@ -173,7 +229,7 @@ async def freeze(load: Load) -> tuple[str, float]:
     since = time.monotonic()
     with frozen(pids):
         # A frozen front does not stop the clients of its shards before they are released.
-        await wait_until_async(lambda: rig.owner(shard) is not victim, "another owner", RECOVERY_TIMEOUT)
+        await load.other_owner(shard, victim, since)
         await load.confirmed([mover], time.monotonic())
         gap = mover.gap(since)
         await asyncio.sleep(load.random.random())
@@ -223,4 +279,44 @@ async def promote(load: Load) -> tuple[str, float]:
     return kind, gap
 
 
-ROUNDS: dict[str, Round] = {"owner": owner, "node": node, "freeze": freeze, "promote": promote}
+async def partition(load: Load) -> tuple[str, float]:
+    """Cut a node off from PostgreSQL, from the other nodes and the clients, or from all.
+
+    A node that reaches PostgreSQL keeps its shards: then the time is that after the cut.
+    """
+    rig = load.rig
+    assert isinstance(rig, NetworkRig)
+    kind = load.random.choice(["postgresql", "nodes", "both"])
+    networks = {"postgresql": [POSTGRES], "nodes": [NODES], "both": [NODES, POSTGRES]}[kind]
+    shard = load.random.randrange(len(VHOSTS))
+    victim = rig.owner(shard)
+    mover = load.movers[shard]
+    await load.avoid(mover, victim)
+    since = time.monotonic()
+    for network in networks:
+        rig.set_link(victim, network, up=False)
+    if kind != "nodes":
+        await load.other_owner(shard, victim, since)
+        await load.confirmed([mover], time.monotonic())
+        gap = mover.gap(since)
+    await asyncio.sleep(load.random.random() * 3)
+    for network in networks:
+        rig.set_link(victim, network, up=True)
+    healed = time.monotonic()
+    await load.confirmed(load.movers, healed)
+    if kind == "nodes":
+        gap = max(mover.first_after(healed) for mover in load.movers) - healed
+    await wait_until_async(lambda: rig.knows_owners(victim), "the node that was cut off", RECOVERY_TIMEOUT)
+    return kind, gap
+
+
+ROUNDS: dict[str, Round] = {
+    "owner": owner,
+    "node": node,
+    "freeze": freeze,
+    "promote": promote,
+    "partition": partition,
+    "move": move,
+    "rolling": rolling,
+    "soak": soak,
+}

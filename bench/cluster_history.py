@@ -45,9 +45,9 @@ class Lane:
         self.gone: set[tuple[int, int]] = set()
         self._last_first: defaultdict[int, int] = defaultdict(int)
 
-    def deliver(self, body: bytes) -> tuple[int, int] | None:
+    def deliver(self, delivery: Delivery) -> tuple[int, int] | None:
         """Note a delivery. Returns its key."""
-        key = read_body(body)
+        key = read_body(delivery.body)
         if key is None:
             self.wrong(f"damaged message in vhost {self.vhost}")
             return None
@@ -56,11 +56,13 @@ class Lane:
             self.wrong(f"invented: {key} in vhost {self.vhost}")
         elif key in self.gone:
             self.wrong(f"came back: {key} in vhost {self.vhost}")
-        elif key not in self.seen:
-            if number < self._last_first[publisher]:
-                self.wrong(f"out of order: {key} after {self._last_first[publisher]} in vhost {self.vhost}")
-            self._last_first[publisher] = number
+        else:
             self.seen.add(key)
+            # What was delivered to a connection that was cut off returns later.
+            if not delivery.method.redelivered:
+                if number < self._last_first[publisher]:
+                    self.wrong(f"out of order: {key} after {self._last_first[publisher]} in vhost {self.vhost}")
+                self._last_first[publisher] = number
         return key
 
     def missing(self) -> set[tuple[int, int]]:
@@ -235,7 +237,7 @@ class Consumer(Client):
 
     def _note(self, connection: Connection, delivery: Delivery) -> tuple[int, int] | None:
         # What arrives after this client has given up a connection was never taken.
-        return self.lane.deliver(delivery.body) if connection.closed is None else None
+        return self.lane.deliver(delivery) if connection.closed is None else None
 
 
 class Definer(Client):

@@ -36,18 +36,21 @@ class Rig:
 
     dsn       the address of the database, on whichever server is the primary
     primary, standby    PostgreSQL; the standby is None if there is one disk only
+    host      where nodes reach PostgreSQL
     """
+
+    host = "127.0.0.1"
 
     def __init__(
         self, stack: ExitStack, *, replicated: bool = True, count: int = 3, settings: dict[str, str] | None = None
     ) -> None:
         self.directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="leveret-cluster-")))
-        self.primary = PostgresServer().create().start()
+        self.primary = self.create_primary().start()
         self.standby: PostgresServer | None = None
         stack.callback(self._remove_servers)
         self.database = self.primary.database().rpartition("/")[2]
         if replicated:
-            self.standby = PostgresServer().clone(self.primary, STANDBY).start()
+            self.standby = self.new_server().clone(self.primary, STANDBY).start()
             self.primary.reload(synchronous_standby_names=STANDBY)
         self.dsn = self._address()
         # The first one creates the vhosts, so that there are three shards with vhosts.
@@ -55,9 +58,17 @@ class Rig:
         for node in self.nodes:
             stack.callback(self.end, node)
 
+    def new_server(self) -> PostgresServer:
+        """Return a server without data."""
+        return PostgresServer()
+
+    def create_primary(self) -> PostgresServer:
+        """Return an empty server."""
+        return self.new_server().create()
+
     def _address(self) -> str:
         servers = [self.primary] if self.standby is None else [self.primary, self.standby]
-        hosts = ",".join(f"{server.host}:{server.port}" for server in servers)
+        hosts = ",".join(f"{self.host}:{server.port}" for server in servers)
         return f"postgresql://leveret@{hosts}/{self.database}?target_session_attrs=read-write"
 
     def _remove_servers(self) -> None:
