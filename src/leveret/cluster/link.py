@@ -34,8 +34,14 @@ MAX_WAITING_BYTES: Final = 4 << 20
 _MAX_RECEIVED: Final = 64
 
 
+class Records(msgspec.Struct, frozen=True, tag=True):
+    """To a shard that begins: some of the shared records. `Begin` follows."""
+
+    records: list[Record]
+
+
 class Begin(msgspec.Struct, frozen=True, tag=True):
-    """To a shard: all shared records."""
+    """To a shard: the last of the shared records."""
 
     records: list[Record]
 
@@ -135,7 +141,8 @@ class AuditWritten(msgspec.Struct, frozen=True, tag=True):
 
 
 Message: TypeAlias = (
-    Begin
+    Records
+    | Begin
     | Change
     | Adopt
     | Declare

@@ -19,7 +19,7 @@ from leveret.cluster.link import Stop
 from leveret.cluster.links import NodeClient, NodeInfo, Route
 from leveret.cluster.membership import Cluster
 from leveret.cluster.settings import ShardSettings
-from leveret.cluster.shards import APPLY_TIMEOUT, RESTARTING, STARTING, STOPPED, Shard, Shards
+from leveret.cluster.shards import APPLY_TIMEOUT, MAX_RECORDS, RESTARTING, STARTING, STOPPED, Shard, Shards
 from leveret.cluster.streams import Streams
 from leveret.cluster.watch import INTERVAL, NodeRow, OwnerRow, Watch
 from leveret.config import Config
@@ -275,7 +275,7 @@ class NodeShards(Shards):
             await self._directory.begin(self.all[0].shared)
         self._version, records = await self._directory.records(0)
         self._applied_version = self._version
-        self._take(records)
+        await self._take(records)
 
     async def opened_all(self) -> None:
         """Wait for nothing: shards start when they are needed."""
@@ -355,7 +355,7 @@ class NodeShards(Shards):
         if self._has_begun and view.version > self._version:
             version, records = await self._directory.records(self._version)
             self._version = max(version, view.version)
-            self._take(records)
+            await self._take(records)
             self._versions.append((self._version, self.change_number))
         self._note_applied()
         if self._is_stopping:
@@ -520,8 +520,14 @@ class NodeShards(Shards):
 
     # Shared records
 
-    def _take(self, records: Iterable[Record]) -> None:
-        """Take shared records of the database, except those that this node is changing."""
+    async def _take(self, records: list[Record]) -> None:
+        """Take shared records of the database, some in each turn."""
+        for start in range(0, len(records), MAX_RECORDS):
+            self._take_slice(records[start : start + MAX_RECORDS])
+            await asyncio.sleep(0)
+
+    def _take_slice(self, records: Iterable[Record]) -> None:
+        """Take shared records, except those that this node is changing."""
         shared: list[Record] = []
         for kind, key, value in records:
             if (kind, key) in self._unwritten:

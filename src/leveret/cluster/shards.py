@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,6 +30,7 @@ from leveret.cluster.link import (
     Message,
     Opened,
     Ready,
+    Records,
     Refused,
     Reload,
     Stop,
@@ -62,6 +63,9 @@ RESTARTING: Final = "restarting"
 STOPPED: Final = "stopped"
 # Seconds for the shards to apply a change of shared records.
 APPLY_TIMEOUT: Final = 10.0
+# Shared records, and bytes of their values, that are encoded and sent in one turn.
+MAX_RECORDS: Final = 500
+MAX_RECORD_BYTES: Final = 256 << 10
 
 
 class Shard:
@@ -108,6 +112,10 @@ class Shard:
         # Changed shared records that are not sent yet, and whether it has got all records before.
         self._changed: dict[tuple[str, str], bytes | None] = {}
         self._has_begun = False
+        # The shared records that are being sent, and the number of the last change in them; whether more follow next turn.
+        self._sending: Iterator[tuple[tuple[str, str], bytes | None]] | None = None
+        self._sending_to = 0
+        self._is_scheduled = False
         # The number of the last record for the audit log, and the task that tells the process when it is written.
         self._audited_to = 0
         self._acknowledging: asyncio.Task[None] | None = None
@@ -170,7 +178,7 @@ class Shard:
 
     def disown(self, node: str) -> None:
         """End the connections of clients of another node, which is gone."""
-        if self._link is not None:
+        if self._link is not None and self._has_begun:
             self._link.send(Disown(node))
 
     async def open_control(self) -> Streams:
@@ -207,6 +215,7 @@ class Shard:
         end, self._remote = make_pair()
         self._link = Link(end)
         self._has_begun = False
+        self._sending = None
         self.refusal = ""
         self.has_lost = False
         return self._settings(self.number, self._remote.fileno())
@@ -218,7 +227,7 @@ class Shard:
 
     def _serve_link(self) -> None:
         assert self._link is not None
-        self._link.start(self._received, self._close_link, self._send_changes)
+        self._link.start(self._received, self._close_link, self._send_records)
 
     def _descriptors(self) -> list[int]:
         assert self._remote is not None
@@ -272,23 +281,46 @@ class Shard:
     def begin(self) -> None:
         """Send all shared records, with which the shard starts to serve."""
         if self._link is not None and self.is_open:
-            self._has_begun = True
             self._begun_with = self._shards.change_number
             self._changed.clear()
-            self._link.send(Begin([(kind, key, value) for (kind, key), value in self._shards.records.items()]))
-            if self._shards.config is not self._config:
-                self.reload(self._shards.config)
+            self._sending = iter(dict(self._shards.records).items())
+            self._send_records()
 
     def change(self, records: Iterable[Record]) -> None:
         """Send changed shared records, now or when the shard reads again."""
-        if self._has_begun:
+        if self._has_begun or self._sending is not None:
             self._changed.update({(kind, key): value for kind, key, value in records})
-            self._send_changes()
+            self._send_records()
 
-    def _send_changes(self) -> None:
-        if self._changed and self._link is not None and not self._link.is_waiting:
-            changed, self._changed = self._changed, {}
-            self._link.send(Change(self._shards.change_number, [(*known, value) for known, value in changed.items()]))
+    def _send_records(self) -> None:
+        """Send some of the records: all in one turn would hold up the clients of the front."""
+        link = self._link
+        if link is None or link.is_waiting or self._is_scheduled:
+            return
+        if self._sending is None:
+            if not self._changed:
+                return
+            self._sending, self._changed = iter(self._changed.items()), {}
+            self._sending_to = self._shards.change_number
+        records, is_last = _take_slice(self._sending)
+        if is_last:
+            self._sending = None
+        if self._has_begun:
+            link.send(Change(self._sending_to if is_last else self.applied, records))
+        elif is_last:
+            self._has_begun = True
+            link.send(Begin(records))
+            if self._shards.config is not self._config:
+                self.reload(self._shards.config)
+        else:
+            link.send(Records(records))
+        if self._sending is not None or self._changed:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._send_more)
+
+    def _send_more(self) -> None:
+        self._is_scheduled = False
+        self._send_records()
 
     def declare(self, vhosts: list[str]) -> None:
         """Have the shard create vhosts of the configuration."""
@@ -316,7 +348,7 @@ class Shard:
             case Suspended():
                 self._suspend()
             case Applied():
-                self.applied = message.number
+                self.applied = max(self.applied, message.number)
             case Ended():
                 user = self._users.pop(message.connection, None)
                 if user is not None:
@@ -352,6 +384,18 @@ class Shard:
             number = self._audited_to
             await self._shards.audit.written()
             self._link.send(AuditWritten(number))
+
+
+def _take_slice(records: Iterator[tuple[tuple[str, str], bytes | None]]) -> tuple[list[Record], bool]:
+    """Return the next records, and whether these are the last ones."""
+    taken: list[Record] = []
+    size = 0
+    for (kind, key), value in records:
+        taken.append((kind, key, value))
+        size += len(value or b"")
+        if len(taken) >= MAX_RECORDS or size >= MAX_RECORD_BYTES:
+            return taken, False
+    return taken, True
 
 
 class Shards:
