@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from leveret.cluster.link import Applied, Begin, Change, Message, Opened, Ready, Records, make_pair
+from leveret.cluster.link import Applied, Begin, Change, Channels, Message, Opened, OtherChannels, Ready, Records, make_pair
 from leveret.cluster.parts import FrontStopped, ShardPart
 from leveret.cluster.shards import MAX_RECORD_BYTES, MAX_RECORDS, Shards
 from leveret.config import Config
@@ -22,10 +22,10 @@ COUNT = 20 * MAX_RECORDS + 7
 
 
 class Front:
-    """The front of one shard, whose process is the test."""
+    """A front, and the link to its first shard, whose process is the test."""
 
     def __init__(self, tmp_path: Path) -> None:
-        config = Config(server=ServerConfig(data_dir=str(tmp_path)), cluster=ClusterConfig(shards=1))
+        config = Config(server=ServerConfig(data_dir=str(tmp_path)), cluster=ClusterConfig(shards=2))
         self.shards = Shards(config, "test", NOTHING_LOST, asks_shared=False, stop_timeout=1.0)
         self.shard = cast(Any, self.shards.all[0])
         self.shard._next_settings()
@@ -37,8 +37,7 @@ class Front:
         send = self.shard._link.send
 
         def record(message: Message) -> None:
-            assert isinstance(message, Records | Begin | Change)
-            if len(message.records) > 1:
+            if isinstance(message, Records | Begin | Change) and len(message.records) > 1:
                 self.turns.append(self._turn)
             send(message)
 
@@ -145,3 +144,28 @@ def test_a_shard_puts_the_slices_together(tmp_path: Path) -> None:
     sender.close()
     with pytest.raises(FrontStopped):
         list(part._receive_records())
+
+
+def test_the_channels_of_a_user_in_other_shards(tmp_path: Path) -> None:
+    asyncio.run(_the_channels_of_a_user_in_other_shards(tmp_path))
+
+
+async def _the_channels_of_a_user_in_other_shards(tmp_path: Path) -> None:
+    """A shard is told what the others have, and again when that has changed."""
+    front = Front(tmp_path)
+    await front.open()
+    front.shard.begin()
+    await front.wait(Begin)
+    front.shards.all[1].channels = {"one": 2, "two": 3}
+    front.process.link.send(Channels({"one": 5}))
+    await front.wait(OtherChannels)
+    assert front.received[-1] == OtherChannels({"one": 2, "two": 3})
+    front.shards.all[1].channels = {"one": 2}
+    front.process.link.send(Channels({"one": 6}))
+    await wait_until_async(lambda: front.received[-1] == OtherChannels({"one": 2}))
+    front.process.link.send(Channels({"one": 7}))
+    await wait_until_async(lambda: front.shard.channels == {"one": 7})
+    front.shards._share_channels()
+    front.process.link.send(Channels({}))
+    await wait_until_async(lambda: not front.shard.channels)
+    assert sum(isinstance(message, OtherChannels) for message in front.received) == 2

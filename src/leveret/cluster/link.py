@@ -71,6 +71,12 @@ class Disown(msgspec.Struct, frozen=True, tag=True):
     node: str
 
 
+class OtherChannels(msgspec.Struct, frozen=True, tag=True):
+    """To a shard: the numbers of channels in other shards, by user."""
+
+    counts: dict[str, int]
+
+
 class Reload(msgspec.Struct, frozen=True, tag=True):
     """To a shard: the configuration that is in effect from now on."""
 
@@ -117,6 +123,12 @@ class Vhosts(msgspec.Struct, frozen=True, tag=True):
     removed: list[str]
 
 
+class Channels(msgspec.Struct, frozen=True, tag=True):
+    """To the front: the numbers of channels of the users that have a limit on it."""
+
+    counts: dict[str, int]
+
+
 class Refused(msgspec.Struct, frozen=True, tag=True):
     """To the front: the shard cannot start."""
 
@@ -147,6 +159,7 @@ Message: TypeAlias = (
     | Adopt
     | Declare
     | Disown
+    | OtherChannels
     | Reload
     | Stop
     | Opened
@@ -155,6 +168,7 @@ Message: TypeAlias = (
     | Applied
     | Ended
     | Vhosts
+    | Channels
     | Refused
     | Lost
     | Audited

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,10 +18,10 @@ from leveret.cluster.directory import Directory, NameTaken
 from leveret.cluster.link import Stop
 from leveret.cluster.links import NodeClient, NodeInfo, Route
 from leveret.cluster.membership import Cluster
-from leveret.cluster.settings import ShardSettings
+from leveret.cluster.settings import COUNT_INTERVAL, ShardSettings
 from leveret.cluster.shards import APPLY_TIMEOUT, MAX_RECORDS, RESTARTING, STARTING, STOPPED, Shard, Shards
 from leveret.cluster.streams import Streams
-from leveret.cluster.watch import INTERVAL, NodeRow, OwnerRow, Watch
+from leveret.cluster.watch import INTERVAL, Announcement, NodeRow, OwnerRow, Watch
 from leveret.config import Config
 from leveret.management.operations.shards import READY
 from leveret.node.errors import StartFailed
@@ -231,6 +231,11 @@ class NodeShards(Shards):
         self._watching: asyncio.Task[None] | None = None
         self._reserving: asyncio.Task[None] | None = None
         self._look_now = asyncio.Event()
+        # What this node and the others tell each other, and the time of the next exchange.
+        self._clients = ("", "")
+        self._others: list[Announcement] = []
+        self._announcement_due = 0.0
+        self._is_limited: Callable[[str], bool] = lambda user: True
         self._is_stopping = False
 
     def _make_shard(self, number: int, stop_timeout: float) -> NodeShard:
@@ -250,6 +255,15 @@ class NodeShards(Shards):
     def pass_on(self, received: Callable[[list[Record]], None]) -> None:
         """Pass on the shared records that other nodes change."""
         self._received = received
+
+    def announce(self, clients: tuple[str, str], is_limited: Callable[[str], bool]) -> None:
+        """Let the other nodes know of this one.
+
+        Args:
+            clients: Where clients connect to this node: without TLS and with TLS, as "HOST:PORT" or "".
+            is_limited: Whether a user has a limit on connections or channels.
+        """
+        self._clients, self._is_limited = clients, is_limited
 
     # Start and stop
 
@@ -374,6 +388,35 @@ class NodeShards(Shards):
         self._reserve()
         self.changed()
         await self._move()
+        if self._serves and now >= self._announcement_due:
+            self._announcement_due = now + COUNT_INTERVAL
+            await self._announce()
+
+    async def _announce(self) -> None:
+        """Exchange what nodes tell each other. Raises `StorageFailed`."""
+        own = Announcement(self.name, self._clients, self._usage())
+        self._others = await self._directory.announce(own)
+        self._share_channels()
+
+    def _usage(self) -> dict[str, tuple[int, int]]:
+        """Return the numbers of connections and channels of the users that have a limit on one of them."""
+        connections, channels = Counter[str](), Counter[str]()
+        for shard in self.all:
+            connections.update(shard.users())
+            channels.update(shard.channels)
+        users = [user for user in connections if self._is_limited(user)]
+        return {user: (connections[user], channels[user]) for user in users}
+
+    def in_other_nodes(self, user: str) -> int:
+        """Return the number of connections of a user to shards of other nodes, about a second ago."""
+        return sum(other.usage.get(user, (0, 0))[0] for other in self._others)
+
+    def channels_in_other_nodes(self) -> Mapping[str, int]:
+        """Return the numbers of channels in shards of other nodes, by user, about a second ago."""
+        counts = Counter[str]()
+        for other in self._others:
+            counts.update({user: channels for user, (_, channels) in other.usage.items()})
+        return counts
 
     async def _move(self) -> None:
         """Move shards to other nodes. Raises `StorageFailed`."""

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +22,7 @@ from leveret.cluster.link import (
     AuditWritten,
     Begin,
     Change,
+    Channels,
     Declare,
     Disown,
     Ended,
@@ -29,6 +30,7 @@ from leveret.cluster.link import (
     Lost,
     Message,
     Opened,
+    OtherChannels,
     Ready,
     Records,
     Refused,
@@ -63,6 +65,8 @@ RESTARTING: Final = "restarting"
 STOPPED: Final = "stopped"
 # Seconds for the shards to apply a change of shared records.
 APPLY_TIMEOUT: Final = 10.0
+# Seconds for which changes of the numbers of channels are gathered.
+_SHARE_DELAY: Final = 0.1
 # Shared records, and bytes of their values, that are encoded and sent in one turn.
 MAX_RECORDS: Final = 500
 MAX_RECORD_BYTES: Final = 256 << 10
@@ -83,6 +87,7 @@ class Shard:
         refusal: Why its process could not start; "" if it could.
         has_lost: Whether its process has ended because another node has claimed the shard.
         applied: The number of the last change of shared records that it has applied.
+        channels: The numbers of channels in it of users with a limit on it.
     """
 
     def __init__(self, shards: Shards, number: int, settings: Callable[[int, int], ShardSettings], timeout: float) -> None:
@@ -98,6 +103,8 @@ class Shard:
         self.refusal = ""
         self.has_lost = False
         self.applied = 0
+        self.channels: dict[str, int] = {}
+        self._others: dict[str, int] = {}
         self._settings = settings
         # The configuration that the process has started with.
         self._config = shards.config
@@ -134,6 +141,10 @@ class Shard:
         """Return the number of these connections of a user."""
         return self._connections[user]
 
+    def users(self) -> Mapping[str, int]:
+        """Return the number of these connections of each user."""
+        return self._connections
+
     @property
     def node(self) -> str:
         """The name of the node that owns it; "" if the broker is not a node."""
@@ -167,7 +178,7 @@ class Shard:
         adoption = msgspec.structs.replace(
             adoption,
             elsewhere=sum(other.connections for other in others),
-            elsewhere_of_user=sum(other.connections_of(user) for other in others),
+            elsewhere_of_user=sum(other.connections_of(user) for other in others) + self._shards.in_other_nodes(user),
         )
         if self._link is None:
             sock.close()
@@ -184,6 +195,12 @@ class Shard:
     async def open_control(self) -> Streams:
         """Connect to its control socket. Raises `OSError`."""
         return await open_control(self.control)
+
+    def note_others(self, channels: dict[str, int]) -> None:
+        """Tell the process the numbers of channels in other shards, by user."""
+        if self._link is not None and self._has_begun and channels != self._others:
+            self._others = channels
+            self._link.send(OtherChannels(channels))
 
     # The process
 
@@ -262,6 +279,8 @@ class Shard:
             self._acknowledging.cancel()
             self._acknowledging = None
         self._suspend()
+        self.channels = {}
+        self._others = {}
         self._users.clear()
         self._connections.clear()
         self._shards.changed()
@@ -360,6 +379,9 @@ class Shard:
                     self._shards.note_vhost(self, name, exists=True)
                 for name in message.removed:
                     self._shards.note_vhost(self, name, exists=False)
+            case Channels():
+                self.channels = message.counts
+                self._shards.share_channels()
             case Refused():
                 self.refusal = message.text
             case Lost():
@@ -432,6 +454,7 @@ class Shards:
         self._vhost_removed: Callable[[str], None] | None = None
         self._state_changed: Callable[[], None] | None = None
         self._has_begun = False
+        self._is_sharing = False
         self._changed = asyncio.Event()
         self.all: Sequence[Shard] = [self._make_shard(number, stop_timeout) for number in range(config.cluster.shards)]
 
@@ -496,6 +519,29 @@ class Shards:
     def shard_of(self, vhost: str) -> Shard | None:
         """Return the target of connections to a vhost, as `of_vhost`."""
         return self.of_vhost(vhost)
+
+    def in_other_nodes(self, user: str) -> int:
+        """Return the number of connections of a user to shards of other nodes."""
+        return 0
+
+    def channels_in_other_nodes(self) -> Mapping[str, int]:
+        """Return the numbers of channels in shards of other nodes, by user."""
+        return {}
+
+    def share_channels(self) -> None:
+        """Tell each shard the numbers of channels in all others, soon, and once for several changes."""
+        if not self._is_sharing:
+            self._is_sharing = True
+            asyncio.get_running_loop().call_later(_SHARE_DELAY, self._share_channels)
+
+    def _share_channels(self) -> None:
+        self._is_sharing = False
+        total = Counter(self.channels_in_other_nodes())
+        for shard in self.all:
+            total.update(shard.channels)
+        for shard in self.all:
+            own = shard.channels
+            shard.note_others({user: rest for user, count in total.items() if (rest := count - own.get(user, 0))})
 
     def of_connection(self, number: int) -> Shard:
         """Return the shard that has the connection with a number, if there is one."""
