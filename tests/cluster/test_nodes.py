@@ -167,6 +167,49 @@ def test_a_node_ends_the_hung_process_of_a_shard_that_another_node_has_claimed(t
         assert first.bodies("/") == [b"kept"]
 
 
+def test_limits_of_a_user_in_all_nodes(tmp_path: Path, dsn: str) -> None:
+    """Connections and channels in all shards count, about a second later, and no more when they end."""
+    first = Node(tmp_path / "first", dsn, "a")
+    second = Node(tmp_path / "second", dsn, "a", "b")
+    with running(first), running(second):
+        wait_until(lambda: set(owners(dsn).values()) >= {"first", "second"}, lambda: f"{owners(dsn)}")
+        places, owner = first.placed(), owners(dsn)
+        vhosts = {owner[places[vhost]]: vhost for vhost in ("/", "a", "b")}
+        assert vhosts.keys() == {"first", "second"}
+        here, there = vhosts["first"], vhosts["second"]
+        first.ask("users.add", name="limited", password="secret", max_connections=2, max_channels=3)
+        for vhost in ("/", "a", "b"):
+            first.ask("permissions.set", user="limited", vhost=vhost, configure=".*", write=".*", read=".*")
+        login = ("limited", "secret")
+        connection = first.open(here, *login)
+        channels = [connection.channel() for _ in range(3)]
+
+        def refusal(vhost: str) -> str:
+            """Return why a channel or a connection is refused; "" if it is not."""
+            try:
+                other = super(Node, first).open(vhost, *login)
+            except pika.exceptions.AMQPConnectionError as refused:
+                return str(refused)
+            try:
+                other.channel()
+            except pika.exceptions.AMQPError as refused:
+                return str(refused)
+            other.close()
+            return ""
+
+        text = "user 'limited' has 3 channels, the maximum; the setting is users.limited.limits.max_channels"
+        wait_until(lambda: text in refusal(there), lambda: f"{first.log()}\n{second.log()}")
+        for channel in channels:
+            channel.close()
+        wait_until(lambda: not refusal(there), lambda: f"{first.log()}\n{second.log()}")
+        others = [first.open(here, *login)]
+        text = "user 'limited' has 2 connections, the maximum"
+        wait_until(lambda: text in refusal(there), lambda: f"{first.log()}\n{second.log()}")
+        for one in (connection, *others):
+            one.close()
+        wait_until(lambda: not refusal(there), lambda: f"{first.log()}\n{second.log()}")
+
+
 def test_a_database_of_one_process_becomes_shard_0_and_its_number_of_shards_stays(tmp_path: Path, dsn: str) -> None:
     broker = Node(tmp_path, dsn, shards=1)
     with broker.start():

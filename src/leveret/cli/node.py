@@ -100,6 +100,18 @@ class NodeServing(FrontServing):
     async def _start(self, composition: Composition, control: ControlServer) -> None:
         self._shards.pass_on(partial(_take, composition))
         await super()._start(composition, control)
+        self._shards.announce(self._client_addresses(composition), partial(_is_limited, composition))
+
+    def _client_addresses(self, composition: Composition) -> tuple[str, str]:
+        """Return where clients connect to this node: without TLS and with TLS, "" if it does not listen there."""
+        cluster = self._config.cluster
+        host = cluster.client_host
+        if host is None:
+            host = self._config.server.host if cluster.advertised is None else split_address(cluster.advertised)[0]
+        if host in _WILDCARDS:
+            host = socket.gethostname()
+        plain = join_address(host, self._ports[False]) if self._config.server.plain else ""
+        return plain, join_address(host, self._ports[True]) if composition.tls is not None else ""
 
     async def _stop_server(self, composition: Composition) -> None:
         self._shards.client.stop(self._stop_reason())
@@ -124,6 +136,16 @@ def _serve_shard(request: bytes, descriptor: int) -> int:
     """Serve a shard in a process of the nursery. Returns the exit code."""
     settings = msgspec.json.decode(request, type=ShardSettings)
     return serve_forked(msgspec.structs.replace(settings, descriptor=descriptor))
+
+
+def _is_limited(composition: Composition, name: str) -> bool:
+    """Return whether a user has a limit on connections or channels."""
+    user = composition.users.get(name)
+    limits = None if user is None else user.limits
+    return bool(
+        composition.services.settings.connections_per_user
+        or (limits is not None and (limits.max_connections or limits.max_channels))
+    )
 
 
 def _take(composition: Composition, records: list[Record]) -> None:

@@ -26,12 +26,14 @@ from leveret.cluster.link import (
     AuditWritten,
     Beat,
     Change,
+    Channels,
     Declare,
     Disown,
     Ended,
     Link,
     Lost,
     Message,
+    OtherChannels,
     Ping,
     Pong,
     Ready,
@@ -41,13 +43,14 @@ from leveret.cluster.link import (
     Suspended,
 )
 from leveret.cluster.parts import FrontStopped, ShardPart
-from leveret.cluster.settings import ShardSettings
+from leveret.cluster.settings import COUNT_INTERVAL, ShardSettings
 from leveret.config import Config, ConfigError
 from leveret.management.control_socket import ControlServer
 from leveret.node.composition import Composition
 from leveret.node.errors import StartFailed
 from leveret.node.part import Record
 from leveret.protocols.adoption import Adoption
+from leveret.protocols.services import Services
 from leveret.security.declared import declared_users
 from leveret.security.tls import TlsError
 from leveret.storage.cluster import ClaimLost
@@ -62,6 +65,8 @@ _LOCK_INTERVAL: Final = 0.05
 # if the front does not answer, because it passes on what clients with TLS send.
 _ORPHAN_TIMEOUT: Final = 0.5
 _REFUSED: Final = 1
+# Connections whose channels are counted in one turn.
+_COUNTED_SESSIONS: Final = 1000
 # The first descriptor beyond standard input, output and error.
 _FIRST_DESCRIPTOR: Final = 3
 
@@ -88,6 +93,8 @@ class ShardServing(Running):
         self._is_left = False
         # Whether the link is served by the event loop.
         self._is_linked = False
+        # The task that counts the channels of users.
+        self._counting: asyncio.Task[None] | None = None
 
     async def _compose(self) -> Composition:
         composition = await self._open()
@@ -136,6 +143,22 @@ class ShardServing(Running):
     async def _announce(self, composition: Composition, control: ControlServer) -> None:
         logger.info("ready: %d vhosts", len(composition.broker.vhosts))
         self._link.send(Ready())
+        self._counting = asyncio.create_task(self._count_channels(composition.services))
+
+    async def _count_channels(self, services: Services) -> None:
+        """Report the numbers of channels of users with a limit on it, when they change."""
+        reported: dict[str, int] = {}
+        while True:
+            await asyncio.sleep(COUNT_INTERVAL)
+            counts: dict[str, int] = {}
+            for number, session in enumerate(list(services.sessions), 1):
+                if session.account is not None and session.account.limits.max_channels:
+                    counts[session.user] = counts.get(session.user, 0) + session.channel_count()
+                if not number % _COUNTED_SESSIONS:
+                    await asyncio.sleep(0)
+            if counts != reported:
+                reported = counts
+                self._link.send(Channels(counts))
 
     def _stop_reason(self) -> str:
         return self._reason or super()._stop_reason()
@@ -144,6 +167,8 @@ class ShardServing(Running):
         """Ignore SIGHUP: the front sends a changed configuration."""
 
     async def _finish(self, composition: Composition, control: ControlServer) -> None:
+        if self._counting is not None:
+            self._counting.cancel()
         self._link.send(Suspended())
         await super()._finish(composition, control)
         if self._is_left:
@@ -166,6 +191,9 @@ class ShardServing(Running):
             case Disown():
                 if self._composition is not None:
                     self._composition.server.disown(message.node)
+            case OtherChannels():
+                if self._composition is not None:
+                    self._composition.services.channels_elsewhere = message.counts
             case Reload():
                 self._apply(message.config)
             case Ping():

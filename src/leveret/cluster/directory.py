@@ -16,7 +16,7 @@ import psycopg
 
 from leveret._build import __version__
 from leveret.broker.errors import StorageFailed
-from leveret.cluster.watch import View
+from leveret.cluster.watch import Announcement, View
 from leveret.node.part import Record
 from leveret.storage.cluster import ClusterSettings, Server
 from leveret.storage.postgres_joining import check_shards, join
@@ -55,6 +55,15 @@ _LOOK: Final = (
     " 'nodes', (SELECT coalesce(json_agg(n), '[]') FROM (SELECT name, incarnation, address, leveret, applied, draining,"
     " coalesce(seen > clock_timestamp() - interval '3 seconds', false) AS live FROM leveret.node) n))::text"
     " FROM leveret.cluster)"
+)
+# Like a look, it need not reach the disk.
+_ANNOUNCE: Final = (
+    "WITH given AS (SELECT ?::text AS clients, ?::text AS usage), own AS (UPDATE leveret.node SET clients = given.clients,"
+    " usage = given.usage FROM given WHERE name = ? AND incarnation = ? AND (node.clients, node.usage) IS DISTINCT FROM"
+    " (given.clients, given.usage) RETURNING set_config('synchronous_commit', 'off', true))"
+    " SELECT (SELECT count(*) FROM own), coalesce(json_agg(json_build_object('name', name, 'clients', clients::json,"
+    " 'usage', usage::json)), '[]')::text FROM leveret.node WHERE name <> ? AND clients IS NOT NULL AND usage IS NOT NULL"
+    " AND seen > clock_timestamp() - interval '3 seconds'"
 )
 _ENTER: Final = (
     "INSERT INTO leveret.node(name, incarnation, address, leveret, seen, applied, draining)"
@@ -136,6 +145,15 @@ class Directory:
             StorageFailed: The database does not answer.
         """
         return await self._once(lambda: self._look(applied))
+
+    async def announce(self, own: Announcement) -> list[Announcement]:
+        """Tell the other nodes what they need to know of this one. Return the same of those that are live.
+
+        Raises:
+            StorageFailed: The database does not answer.
+        """
+        clients, usage = (msgspec.json.encode(value).decode() for value in (own.clients, own.usage))
+        return await self._once(lambda: self._announce(clients, usage))
 
     async def records(self, version: int) -> tuple[int, list[Record]]:
         """Return the version of the shared records, and the records after another version. Raises `StorageFailed`."""
@@ -285,6 +303,11 @@ class Directory:
             # An operator has removed a node that was away.
             self._enter()
         return msgspec.json.decode(row[1], type=View)
+
+    def _announce(self, clients: str, usage: str) -> list[Announcement]:
+        row = self._row(_ANNOUNCE, clients, usage, self.name, self._incarnation, self.name)
+        assert row is not None
+        return msgspec.json.decode(row[1], type=list[Announcement])
 
     def _records(self, version: int) -> tuple[int, list[Record]]:
         rows = self._connected().execute(_RECORDS, (version,)).fetchall()

@@ -34,8 +34,14 @@ MAX_WAITING_BYTES: Final = 4 << 20
 _MAX_RECEIVED: Final = 64
 
 
+class Records(msgspec.Struct, frozen=True, tag=True):
+    """To a shard that begins: some of the shared records. `Begin` follows."""
+
+    records: list[Record]
+
+
 class Begin(msgspec.Struct, frozen=True, tag=True):
-    """To a shard: all shared records."""
+    """To a shard: the last of the shared records."""
 
     records: list[Record]
 
@@ -63,6 +69,12 @@ class Disown(msgspec.Struct, frozen=True, tag=True):
     """To a shard: another node is gone. The connections of its clients have to end."""
 
     node: str
+
+
+class OtherChannels(msgspec.Struct, frozen=True, tag=True):
+    """To a shard: the numbers of channels in other shards, by user."""
+
+    counts: dict[str, int]
 
 
 class Reload(msgspec.Struct, frozen=True, tag=True):
@@ -131,6 +143,12 @@ class Vhosts(msgspec.Struct, frozen=True, tag=True):
     removed: list[str]
 
 
+class Channels(msgspec.Struct, frozen=True, tag=True):
+    """To the front: the numbers of channels of the users that have a limit on it."""
+
+    counts: dict[str, int]
+
+
 class Refused(msgspec.Struct, frozen=True, tag=True):
     """To the front: the shard cannot start."""
 
@@ -155,12 +173,14 @@ class AuditWritten(msgspec.Struct, frozen=True, tag=True):
 
 
 Message: TypeAlias = (
-    Begin
+    Records
+    | Begin
     | Change
     | Adopt
     | Declare
     | Disown
     | Ping
+    | OtherChannels
     | Reload
     | Stop
     | Beat
@@ -171,6 +191,7 @@ Message: TypeAlias = (
     | Pong
     | Ended
     | Vhosts
+    | Channels
     | Refused
     | Lost
     | Audited

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,10 +20,10 @@ from leveret.cluster.front_watch import BEATS
 from leveret.cluster.link import Beat, Stop
 from leveret.cluster.links import NodeClient, NodeInfo, Route
 from leveret.cluster.membership import Cluster
-from leveret.cluster.settings import ShardSettings
-from leveret.cluster.shards import APPLY_TIMEOUT, RESTARTING, STARTING, STOPPED, Shard, Shards
+from leveret.cluster.settings import COUNT_INTERVAL, ShardSettings
+from leveret.cluster.shards import APPLY_TIMEOUT, MAX_RECORDS, RESTARTING, STARTING, STOPPED, Shard, Shards
 from leveret.cluster.streams import Streams
-from leveret.cluster.watch import INTERVAL, NodeRow, OwnerRow, Watch
+from leveret.cluster.watch import INTERVAL, Announcement, NodeRow, OwnerRow, Watch
 from leveret.config import Config
 from leveret.management.operations.shards import READY
 from leveret.node.errors import StartFailed
@@ -265,6 +265,11 @@ class NodeShards(Shards):
         self._beating: asyncio.Task[None] | None = None
         self._reserving: asyncio.Task[None] | None = None
         self._look_now = asyncio.Event()
+        # What this node and the others tell each other, and the time of the next exchange.
+        self._clients = ("", "")
+        self._others: list[Announcement] = []
+        self._announcement_due = 0.0
+        self._is_limited: Callable[[str], bool] = lambda user: True
         self._is_stopping = False
 
     def _make_shard(self, number: int, stop_timeout: float) -> NodeShard:
@@ -284,6 +289,15 @@ class NodeShards(Shards):
     def pass_on(self, received: Callable[[list[Record]], None]) -> None:
         """Pass on the shared records that other nodes change."""
         self._received = received
+
+    def announce(self, clients: tuple[str, str], is_limited: Callable[[str], bool]) -> None:
+        """Let the other nodes know of this one.
+
+        Args:
+            clients: Where clients connect to this node: without TLS and with TLS, as "HOST:PORT" or "".
+            is_limited: Whether a user has a limit on connections or channels.
+        """
+        self._clients, self._is_limited = clients, is_limited
 
     # Start and stop
 
@@ -310,7 +324,7 @@ class NodeShards(Shards):
             await self._directory.begin(self.all[0].shared)
         self._version, records = await self._directory.records(0)
         self._applied_version = self._version
-        self._take(records)
+        await self._take(records)
 
     async def opened_all(self) -> None:
         """Wait for nothing: shards start when they are needed."""
@@ -399,7 +413,7 @@ class NodeShards(Shards):
         if self._has_begun and view.version > self._version:
             version, records = await self._directory.records(self._version)
             self._version = max(version, view.version)
-            self._take(records)
+            await self._take(records)
             self._versions.append((self._version, self.change_number))
         self._note_applied()
         if self._is_stopping:
@@ -418,6 +432,35 @@ class NodeShards(Shards):
         self._reserve()
         self.changed()
         await self._move()
+        if self._serves and now >= self._announcement_due:
+            self._announcement_due = now + COUNT_INTERVAL
+            await self._announce()
+
+    async def _announce(self) -> None:
+        """Exchange what nodes tell each other. Raises `StorageFailed`."""
+        own = Announcement(self.name, self._clients, self._usage())
+        self._others = await self._directory.announce(own)
+        self._share_channels()
+
+    def _usage(self) -> dict[str, tuple[int, int]]:
+        """Return the numbers of connections and channels of the users that have a limit on one of them."""
+        connections, channels = Counter[str](), Counter[str]()
+        for shard in self.all:
+            connections.update(shard.users())
+            channels.update(shard.channels)
+        users = [user for user in connections if self._is_limited(user)]
+        return {user: (connections[user], channels[user]) for user in users}
+
+    def in_other_nodes(self, user: str) -> int:
+        """Return the number of connections of a user to shards of other nodes, about a second ago."""
+        return sum(other.usage.get(user, (0, 0))[0] for other in self._others)
+
+    def channels_in_other_nodes(self) -> Mapping[str, int]:
+        """Return the numbers of channels in shards of other nodes, by user, about a second ago."""
+        counts = Counter[str]()
+        for other in self._others:
+            counts.update({user: channels for user, (_, channels) in other.usage.items()})
+        return counts
 
     async def _move(self) -> None:
         """Move shards to other nodes. Raises `StorageFailed`."""
@@ -564,8 +607,14 @@ class NodeShards(Shards):
 
     # Shared records
 
-    def _take(self, records: Iterable[Record]) -> None:
-        """Take shared records of the database, except those that this node is changing."""
+    async def _take(self, records: list[Record]) -> None:
+        """Take shared records of the database, some in each turn."""
+        for start in range(0, len(records), MAX_RECORDS):
+            self._take_slice(records[start : start + MAX_RECORDS])
+            await asyncio.sleep(0)
+
+    def _take_slice(self, records: Iterable[Record]) -> None:
+        """Take shared records, except those that this node is changing."""
         shared: list[Record] = []
         for kind, key, value in records:
             if (kind, key) in self._unwritten:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ from leveret.broker import metadata
 from leveret.cluster.audit import ForwardedAudit
 from leveret.cluster.front_session import FrontProtocols
 from leveret.cluster.layout import SHARED, Committed
-from leveret.cluster.link import Begin, Link, Message, Opened, Vhosts
+from leveret.cluster.link import Begin, Link, Message, Opened, Records, Vhosts
 from leveret.cluster.settings import ShardSettings
 from leveret.cluster.shards import Shards
 from leveret.config import Config
@@ -153,11 +153,8 @@ class ShardPart(Part):
             )
         )
         if not self._has_records:
-            begin = self._receive()
-            if not isinstance(begin, Begin):
-                raise FrontStopped
+            self.records = {(kind, key): value for kind, key, value in self._receive_records()}
             self._has_records = True
-            self.records = {(kind, key): value for kind, key, value in begin.records}
         return [(*known, value) for known, value in self.records.items()]
 
     async def started(self, log: Log, broker: Broker) -> None:
@@ -165,6 +162,18 @@ class ShardPart(Part):
         if not self.shard and not self._is_divided:
             log.put(*DIVIDED, b"")
             broker.end_turn()
+
+    def _receive_records(self) -> Iterator[Record]:
+        """Receive all shared records. Raises `FrontStopped`."""
+        while True:
+            match self._receive():
+                case Records(records):
+                    yield from records
+                case Begin(records):
+                    yield from records
+                    return
+                case _:
+                    raise FrontStopped
 
     def _receive(self) -> Message | None:
         try:

@@ -12,6 +12,8 @@ from leveret.config.model import TlsConfig
 from leveret.node.composition import memory_limit
 from leveret.storage.cluster import Observed
 
+# Seconds between counts of the channels and connections of users, which shards and nodes exchange.
+COUNT_INTERVAL: Final = 1.0
 # Bytes of disk reserved for the log of the front, which has no messages.
 _FRONT_RESERVE: Final = 1 << 20
 

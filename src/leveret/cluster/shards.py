@@ -7,7 +7,7 @@ import logging
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +23,7 @@ from leveret.cluster.link import (
     AuditWritten,
     Begin,
     Change,
+    Channels,
     Declare,
     Disown,
     Ended,
@@ -30,9 +31,11 @@ from leveret.cluster.link import (
     Lost,
     Message,
     Opened,
+    OtherChannels,
     Ping,
     Pong,
     Ready,
+    Records,
     Refused,
     Reload,
     Stop,
@@ -69,6 +72,11 @@ APPLY_TIMEOUT: Final = 10.0
 # after which one that does not answer is killed.
 _ASK_INTERVAL: Final = 1.0
 _ASKS: Final = 5
+# Seconds for which changes of the numbers of channels are gathered.
+_SHARE_DELAY: Final = 0.1
+# Shared records, and bytes of their values, that are encoded and sent in one turn.
+MAX_RECORDS: Final = 500
+MAX_RECORD_BYTES: Final = 256 << 10
 
 
 class Shard:
@@ -87,6 +95,7 @@ class Shard:
         refusal: Why its process could not start; "" if it could.
         has_lost: Whether its process has ended because another node has claimed the shard, or may claim it.
         applied: The number of the last change of shared records that it has applied.
+        channels: The numbers of channels in it of users with a limit on it.
     """
 
     def __init__(self, shards: Shards, number: int, settings: Callable[[int, int], ShardSettings], timeout: float) -> None:
@@ -103,6 +112,8 @@ class Shard:
         self.refusal = ""
         self.has_lost = False
         self.applied = 0
+        self.channels: dict[str, int] = {}
+        self._others: dict[str, int] = {}
         self._settings = settings
         # The configuration that the process has started with.
         self._config = shards.config
@@ -117,6 +128,10 @@ class Shard:
         # Changed shared records that are not sent yet, and whether it has got all records before.
         self._changed: dict[tuple[str, str], bytes | None] = {}
         self._has_begun = False
+        # The shared records that are being sent, and the number of the last change in them; whether more follow next turn.
+        self._sending: Iterator[tuple[tuple[str, str], bytes | None]] | None = None
+        self._sending_to = 0
+        self._is_scheduled = False
         # The number of the last record for the audit log, and the task that tells the process when it is written.
         self._audited_to = 0
         self._acknowledging: asyncio.Task[None] | None = None
@@ -137,6 +152,10 @@ class Shard:
     def connections_of(self, user: str) -> int:
         """Return the number of these connections of a user."""
         return self._connections[user]
+
+    def users(self) -> Mapping[str, int]:
+        """Return the number of these connections of each user."""
+        return self._connections
 
     @property
     def node(self) -> str:
@@ -171,7 +190,7 @@ class Shard:
         adoption = msgspec.structs.replace(
             adoption,
             elsewhere=sum(other.connections for other in others),
-            elsewhere_of_user=sum(other.connections_of(user) for other in others),
+            elsewhere_of_user=sum(other.connections_of(user) for other in others) + self._shards.in_other_nodes(user),
         )
         if self._link is None:
             sock.close()
@@ -182,12 +201,18 @@ class Shard:
 
     def disown(self, node: str) -> None:
         """End the connections of clients of another node, which is gone."""
-        if self._link is not None:
+        if self._link is not None and self._has_begun:
             self._link.send(Disown(node))
 
     async def open_control(self) -> Streams:
         """Connect to its control socket. Raises `OSError`."""
         return await open_control(self.control)
+
+    def note_others(self, channels: dict[str, int]) -> None:
+        """Tell the process the numbers of channels in other shards, by user."""
+        if self._link is not None and self._has_begun and channels != self._others:
+            self._others = channels
+            self._link.send(OtherChannels(channels))
 
     # The process
 
@@ -219,6 +244,7 @@ class Shard:
         end, self._remote = make_pair()
         self._link = Link(end)
         self._has_begun = False
+        self._sending = None
         self.refusal = ""
         self.has_lost = False
         return self._settings(self.number, self._remote.fileno())
@@ -230,7 +256,7 @@ class Shard:
 
     def _serve_link(self) -> None:
         assert self._link is not None
-        self._link.start(self._received, self._close_link, self._send_changes)
+        self._link.start(self._received, self._close_link, self._send_records)
 
     def _descriptors(self) -> list[int]:
         assert self._remote is not None
@@ -266,6 +292,8 @@ class Shard:
             self._acknowledging = None
         self._suspend()
         self._is_asked = False
+        self.channels = {}
+        self._others = {}
         self._users.clear()
         self._connections.clear()
         self._shards.changed()
@@ -310,23 +338,46 @@ class Shard:
     def begin(self) -> None:
         """Send all shared records, with which the shard starts to serve."""
         if self._link is not None and self.is_open:
-            self._has_begun = True
             self._begun_with = self._shards.change_number
             self._changed.clear()
-            self._link.send(Begin([(kind, key, value) for (kind, key), value in self._shards.records.items()]))
-            if self._shards.config is not self._config:
-                self.reload(self._shards.config)
+            self._sending = iter(dict(self._shards.records).items())
+            self._send_records()
 
     def change(self, records: Iterable[Record]) -> None:
         """Send changed shared records, now or when the shard reads again."""
-        if self._has_begun:
+        if self._has_begun or self._sending is not None:
             self._changed.update({(kind, key): value for kind, key, value in records})
-            self._send_changes()
+            self._send_records()
 
-    def _send_changes(self) -> None:
-        if self._changed and self._link is not None and not self._link.is_waiting:
-            changed, self._changed = self._changed, {}
-            self._link.send(Change(self._shards.change_number, [(*known, value) for known, value in changed.items()]))
+    def _send_records(self) -> None:
+        """Send some of the records: all in one turn would hold up the clients of the front."""
+        link = self._link
+        if link is None or link.is_waiting or self._is_scheduled:
+            return
+        if self._sending is None:
+            if not self._changed:
+                return
+            self._sending, self._changed = iter(self._changed.items()), {}
+            self._sending_to = self._shards.change_number
+        records, is_last = _take_slice(self._sending)
+        if is_last:
+            self._sending = None
+        if self._has_begun:
+            link.send(Change(self._sending_to if is_last else self.applied, records))
+        elif is_last:
+            self._has_begun = True
+            link.send(Begin(records))
+            if self._shards.config is not self._config:
+                self.reload(self._shards.config)
+        else:
+            link.send(Records(records))
+        if self._sending is not None or self._changed:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._send_more)
+
+    def _send_more(self) -> None:
+        self._is_scheduled = False
+        self._send_records()
 
     def declare(self, vhosts: list[str]) -> None:
         """Have the shard create vhosts of the configuration."""
@@ -354,7 +405,7 @@ class Shard:
             case Suspended():
                 self._suspend()
             case Applied():
-                self.applied = message.number
+                self.applied = max(self.applied, message.number)
             case Pong():
                 self._is_asked = False
             case Ended():
@@ -368,6 +419,9 @@ class Shard:
                     self._shards.note_vhost(self, name, exists=True)
                 for name in message.removed:
                     self._shards.note_vhost(self, name, exists=False)
+            case Channels():
+                self.channels = message.counts
+                self._shards.share_channels()
             case Refused():
                 self.refusal = message.text
             case Lost():
@@ -392,6 +446,18 @@ class Shard:
             number = self._audited_to
             await self._shards.audit.written()
             self._link.send(AuditWritten(number))
+
+
+def _take_slice(records: Iterator[tuple[tuple[str, str], bytes | None]]) -> tuple[list[Record], bool]:
+    """Return the next records, and whether these are the last ones."""
+    taken: list[Record] = []
+    size = 0
+    for (kind, key), value in records:
+        taken.append((kind, key, value))
+        size += len(value or b"")
+        if len(taken) >= MAX_RECORDS or size >= MAX_RECORD_BYTES:
+            return taken, False
+    return taken, True
 
 
 class Shards:
@@ -429,6 +495,7 @@ class Shards:
         self._state_changed: Callable[[], None] | None = None
         self._has_begun = False
         self._asking: asyncio.Task[None] | None = None
+        self._is_sharing = False
         self._changed = asyncio.Event()
         self.all: Sequence[Shard] = [self._make_shard(number, stop_timeout) for number in range(config.cluster.shards)]
 
@@ -493,6 +560,29 @@ class Shards:
     def shard_of(self, vhost: str) -> Shard | None:
         """Return the target of connections to a vhost, as `of_vhost`."""
         return self.of_vhost(vhost)
+
+    def in_other_nodes(self, user: str) -> int:
+        """Return the number of connections of a user to shards of other nodes."""
+        return 0
+
+    def channels_in_other_nodes(self) -> Mapping[str, int]:
+        """Return the numbers of channels in shards of other nodes, by user."""
+        return {}
+
+    def share_channels(self) -> None:
+        """Tell each shard the numbers of channels in all others, soon, and once for several changes."""
+        if not self._is_sharing:
+            self._is_sharing = True
+            asyncio.get_running_loop().call_later(_SHARE_DELAY, self._share_channels)
+
+    def _share_channels(self) -> None:
+        self._is_sharing = False
+        total = Counter(self.channels_in_other_nodes())
+        for shard in self.all:
+            total.update(shard.channels)
+        for shard in self.all:
+            own = shard.channels
+            shard.note_others({user: rest for user, count in total.items() if (rest := count - own.get(user, 0))})
 
     def of_connection(self, number: int) -> Shard:
         """Return the shard that has the connection with a number, if there is one."""

@@ -79,6 +79,20 @@ class View(msgspec.Struct, frozen=True):
     nodes: list[NodeRow]
 
 
+class Announcement(msgspec.Struct, frozen=True):
+    """What a live node tells the others once a second.
+
+    Attributes:
+        name: Its name.
+        clients: Where clients connect to it: without TLS and with TLS, as "HOST:PORT" or "".
+        usage: The numbers of connections and channels in its shards, by user.
+    """
+
+    name: str
+    clients: tuple[str, str] = ("", "")
+    usage: dict[str, tuple[int, int]] = {}
+
+
 class _Free:
     """A shard that has shown no sign of life, or has no owner.
 

@@ -379,6 +379,13 @@ class ClusterConfig(Section, frozen=True, kw_only=True):
         str | None,
         about("`HOST:PORT` that other nodes connect to. Default: the address and port on which this node listens."),
     ] = None
+    client_host: Annotated[
+        str | None,
+        about(
+            "Host of this node for clients, which learn it from `known-hosts` of AMQP 0-9 and redirects, with the ports of "
+            "the listeners. Default: the host of `cluster.advertised` or `server.host`, or the name of the machine."
+        ),
+    ] = None
     lease: Annotated[
         Seconds, about("Time without a sign of life after which another broker may take over the log.", ge=0.2)
     ] = 0.6

@@ -96,6 +96,7 @@ class Services:
         by_user: number of open connections by user.
         elsewhere: number of open connections in other shards, while a connection that was handed over opens.
         elsewhere_of_user: the same for its user.
+        channels_elsewhere: number of channels in other shards by user, of users with a limit on it; about a second old.
         tokens: logins by token; None if the broker accepts none.
         auditor: records changes that clients request over AMQP management.
         alarm: reason why publishers are blocked; "" without an alarm.
@@ -140,6 +141,7 @@ class Services:
         self.alarms = 0
         self.elsewhere = 0
         self.elsewhere_of_user = 0
+        self.channels_elsewhere: dict[str, int] = {}
         self.next_number = first_number
         self.number_step = number_step
         self.stopping = False
@@ -242,7 +244,8 @@ class Services:
         """
         limit = max(limit, 0)
         self.broker.work += len(self.sessions) >> SUM_SHIFT
-        if sum(session.channel_count() for session in self.sessions if session.user == user) >= limit:
+        here = sum(session.channel_count() for session in self.sessions if session.user == user)
+        if here + self.channels_elsewhere.get(user, 0) >= limit:
             raise NotAllowed(
                 f"user '{user}' has {limit} channels, the maximum; the setting is users.{user}.limits.max_channels"
             )

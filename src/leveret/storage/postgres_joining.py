@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 
 from leveret.broker.errors import StorageFailed
-from leveret.storage.postgres_schema import CREATE_CLUSTER, FORMAT_VERSION, create_shard, shard_schema
+from leveret.storage.postgres_schema import ADD_NODE_COLUMNS, CREATE_CLUSTER, FORMAT_VERSION, create_shard, shard_schema
 from leveret.storage.postgres_session import Session
 
 
@@ -25,6 +25,8 @@ def join(session: Session) -> str:
             f"the schema 'leveret' in PostgreSQL has format version {version}, and this version of Leveret reads"
             f" {FORMAT_VERSION}; install the version of Leveret that wrote it, or a later one"
         )
+    if not _has_usage(session):
+        _create(session, ADD_NODE_COLUMNS)
     return identity
 
 
@@ -54,6 +56,12 @@ def join_shard(session: Session, shard: int) -> None:
 
 def _exists(session: Session, table: str) -> bool:
     row = session.execute("SELECT to_regclass(?) IS NOT NULL", (table,)).fetchone()
+    return row is not None and bool(row[0])
+
+
+def _has_usage(session: Session) -> bool:
+    query = "SELECT count(*) FROM pg_attribute WHERE attrelid = 'leveret.node'::regclass AND attname = 'usage'"
+    row = session.execute(query).fetchone()
     return row is not None and bool(row[0])
 
 

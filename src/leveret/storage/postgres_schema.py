@@ -40,6 +40,11 @@ class Statement:
         self.formats = (1,) * len(types)
 
 
+# What nodes announce; see `Directory.announce`.
+ADD_NODE_COLUMNS: Final = """
+ALTER TABLE leveret.node ADD COLUMN IF NOT EXISTS clients text, ADD COLUMN IF NOT EXISTS usage text;
+"""
+
 CREATE_CLUSTER: Final = f"""
 CREATE SCHEMA leveret;
 CREATE TABLE leveret.cluster(
