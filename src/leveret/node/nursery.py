@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import resource
 import selectors
@@ -135,7 +136,12 @@ def _run(descriptor: int, serve: Serve) -> int:
     # Signals for the whole process group are for the owner.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    with socket.socket(fileno=descriptor) as owner, selectors.DefaultSelector() as selector:
+    # The owner may be killed at any moment.
+    with (
+        contextlib.suppress(ConnectionError),
+        socket.socket(fileno=descriptor) as owner,
+        selectors.DefaultSelector() as selector,
+    ):
         selector.register(owner, selectors.EVENT_READ)
         while True:
             for key, _ in selector.select():
@@ -153,6 +159,7 @@ def _run(descriptor: int, serve: Serve) -> int:
                 os.close(descriptors[0])
                 selector.register(process, selectors.EVENT_READ, process)
                 owner.send(_ANSWER.pack(process.pid, False, 0))
+    return 0
 
 
 def _serve(serve: Serve, request: bytes, descriptor: int, owner: int) -> int:
