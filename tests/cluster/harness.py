@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
+
 from leveret.broker.errors import StorageFailed
 from leveret.cluster.control import FrontControl, ShardControl
 from leveret.cluster.streams import Streams, open_control
@@ -36,6 +38,11 @@ class FakeShard:
     connections: int = 0
     restarts: int = 0
     node: str = ""
+    hangs: int = 0
+    epoch: int = 0
+    takeovers: int = 0
+    takeover_age: float | None = None
+    takeover_seconds: float | None = None
     users: Counter[str] = field(default_factory=Counter)
 
     def connections_of(self, user: str) -> int:
@@ -54,6 +61,12 @@ class FakeShards:
         self.prepared: list[str] = []
         self.failing: set[str] = set()
         self.vhost_removed: Callable[[str], None] = lambda name: None
+
+    def cluster_status(self) -> msgspec.UnsetType:
+        return msgspec.UNSET
+
+    def nodes(self) -> msgspec.UnsetType:
+        return msgspec.UNSET
 
     def of_vhost(self, name: str) -> FakeShard | None:
         return next((shard for shard in self.all if name in shard.vhosts), None)

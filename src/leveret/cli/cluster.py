@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import click
 
+from leveret.cli.cluster_status import age, cluster_lines
+from leveret.cli.failed import Failed
 from leveret.cli.listing import listing
-from leveret.cli.output import Columns
+from leveret.cli.output import Columns, Item, show_json, show_table, text
 from leveret.cli.remote import current, remote_options
 
 _NODES: Columns = (
@@ -16,14 +18,73 @@ _NODES: Columns = (
     ("shards", "shards", lambda shards: ", ".join(map(str, shards))),
     ("here", "here"),
 )
+_SHARDS: Columns = (
+    ("number", "shard"),
+    ("node", "node"),
+    ("epoch", "epoch"),
+    ("state", "state"),
+    ("vhosts", "vhosts", ", ".join),
+    ("takeovers", "take-overs"),
+    ("takeover_age", "last", age),
+    ("takeover_seconds", "served after", lambda seconds: "" if seconds is None else f"{seconds:.2f} s"),
+)
+_FINDINGS: Columns = (
+    ("good", "", lambda good: "ok" if good else "change"),
+    ("check", "check"),
+    ("text", "found"),
+)
 # Seconds for a node to move its shards away.
 _DRAIN_TIMEOUT = 90.0
 
 
-@listing("List the nodes of a cluster, and move shards between them.")
+@listing("Show and check a cluster of nodes, and move shards between them.")
 def cluster() -> None:
     """List the nodes with the shards that they own."""
     current().show_list("nodes.list", _NODES, ("name",))
+
+
+@cluster.command("nodes")
+@remote_options
+def nodes() -> None:
+    """List the nodes with the shards that they own."""
+    current().show_list("nodes.list", _NODES, ("name",))
+
+
+@cluster.command("shards")
+@remote_options
+def shards() -> None:
+    """List the shards with their owners, epochs and take-overs."""
+    current().show_list("shards.list", _SHARDS)
+
+
+@cluster.command("status")
+@remote_options
+def status() -> None:
+    """Show the database, its replication, the nodes and the last take-over."""
+    broker = current()
+    found: Item = broker.call("cluster.status")
+    if broker.as_json:
+        show_json(found)
+        return
+    for name, value in cluster_lines(found):
+        click.echo(f"{name:<22} {value}")
+
+
+@cluster.command("check")
+@remote_options
+def check() -> None:
+    """Check the database, its replication, clocks, versions and nodes. Exits with 1 if something must be changed."""
+    broker = current()
+    found: list[Item] = broker.call("cluster.check")
+    faults = [finding for finding in found if not finding["good"]]
+    if broker.as_json:
+        show_json(found)
+    else:
+        show_table(found, _FINDINGS)
+        for finding in faults:
+            click.echo(f"{finding['check']}: {text(finding['remedy'])}")
+    if faults:
+        raise Failed(f"{len(faults)} of {len(found)} findings need a change")
 
 
 @cluster.command("move")

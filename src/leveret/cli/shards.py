@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from leveret.cli.listing import listing
-from leveret.cli.output import Columns, size
+from leveret.cli.output import Columns, Item, show_json, show_table, size
 from leveret.cli.remote import current
 
 COLUMNS: Columns = (
@@ -21,4 +21,10 @@ COLUMNS: Columns = (
 @listing("List the shards: the processes that the vhosts are in.")
 def shards() -> None:
     """List the shards with their vhosts."""
-    current().show_list("shards.list", COLUMNS)
+    broker = current()
+    found: list[Item] = broker.call("shards.list")
+    if broker.as_json:
+        show_json(found)
+    else:
+        # A broker of one machine has no nodes.
+        show_table(found, [column for column in COLUMNS if column[0] != "node" or any(shard["node"] for shard in found)])

@@ -6,6 +6,7 @@ import datetime
 
 import click
 
+from leveret.cli.cluster_status import cluster_lines
 from leveret.cli.output import Item, label, show_json, size, text
 from leveret.cli.remote import current, remote_options
 
@@ -23,12 +24,17 @@ def status() -> None:
         show_json(found)
         return
     shards: list[Item] = found.pop("shards", [])
+    cluster: Item | None = found.pop("cluster", None)
     for name, value in _flat(found):
         click.echo(f"{label(name):<22} {value}")
+    if cluster is not None:
+        for name, value in cluster_lines(cluster):
+            click.echo(f"{name:<22} {value}")
     for shard in shards:
         numbers = f"{len(shard['vhosts'])} vhosts, {shard['connections']} connections, {size(shard['memory'])}"
         name = f"shard {shard['number']}"
-        click.echo(f"{name:<22} {shard['state']}, pid {shard['pid']}, {numbers}")
+        owner = f"node {shard['node']}, epoch {shard['epoch']}, {shard['takeovers']} take-overs, " if shard["node"] else ""
+        click.echo(f"{name:<22} {shard['state']}, {owner}pid {shard['pid']}, {numbers}")
 
 
 def _flat(table: Item, prefix: str = "") -> list[tuple[str, str]]:

@@ -16,10 +16,12 @@ import psycopg
 
 from leveret._build import __version__
 from leveret.broker.errors import StorageFailed
-from leveret.cluster.watch import Announcement, View
+from leveret.cluster.condition import Database
+from leveret.cluster.watch import INTERVAL, Announcement, View
 from leveret.node.part import Record
 from leveret.storage.cluster import ClusterSettings, Server
 from leveret.storage.postgres_joining import check_shards, join
+from leveret.storage.postgres_schema import FORMAT_VERSION
 from leveret.storage.postgres_session import Session, StoreLost, Unfit, unopened
 from leveret.storage.worker import StoreBroken, StoreFull
 
@@ -48,11 +50,15 @@ _PUT_NEW: Final = _PUT.format(condition=" WHERE shared.value IS NULL")
 _RECORDS: Final = "SELECT kind, key, value, version FROM leveret.shared WHERE version > ?"
 # A look is also a sign of life, which need not reach the disk.
 _LOOK: Final = (
-    "WITH own AS (UPDATE leveret.node SET seen = clock_timestamp(), applied = ? WHERE name = ? AND incarnation = ?"
-    " RETURNING set_config('synchronous_commit', 'off', true))"
-    " SELECT (SELECT count(*) FROM own), (SELECT json_build_object('version', version, 'shards', shards, 'owners',"
-    " (SELECT coalesce(json_agg(o), '[]') FROM (SELECT shard, epoch, committed, node, seen, wanted FROM leveret.owner) o),"
-    " 'nodes', (SELECT coalesce(json_agg(n), '[]') FROM (SELECT name, incarnation, address, leveret, applied, draining,"
+    "WITH own AS (UPDATE leveret.node SET seen = clock_timestamp(), applied = ?, clock = ?"
+    " WHERE name = ? AND incarnation = ? RETURNING set_config('synchronous_commit', 'off', true))"
+    " SELECT (SELECT count(*) FROM own), (SELECT json_build_object('version', version, 'shards', shards, 'format', format,"
+    " 'now', extract(epoch FROM clock_timestamp()), 'owners', (SELECT coalesce(json_agg(o), '[]') FROM"
+    " (SELECT shard, epoch, committed, node, seen, wanted, coalesce(count, 0) AS takeovers,"
+    " extract(epoch FROM clock_timestamp() - lost_at) AS lost_ago, extract(epoch FROM served_at - lost_at) AS outage"
+    " FROM leveret.owner LEFT JOIN leveret.takeover USING (shard)) o), 'nodes', (SELECT coalesce(json_agg(n), '[]') FROM"
+    " (SELECT name, incarnation, address, leveret, applied, draining,"
+    " clock, format,"
     " coalesce(seen > clock_timestamp() - interval '3 seconds', false) AS live FROM leveret.node) n))::text"
     " FROM leveret.cluster)"
 )
@@ -66,10 +72,31 @@ _ANNOUNCE: Final = (
     " AND seen > clock_timestamp() - interval '3 seconds'"
 )
 _ENTER: Final = (
-    "INSERT INTO leveret.node(name, incarnation, address, leveret, seen, applied, draining)"
-    " VALUES (?, ?, ?, ?, clock_timestamp(), 0, false) ON CONFLICT (name) DO UPDATE SET incarnation = excluded.incarnation,"
-    " address = excluded.address, leveret = excluded.leveret, seen = excluded.seen, applied = 0, draining = false"
+    "INSERT INTO leveret.node(name, incarnation, address, leveret, format, seen, applied, draining)"
+    " VALUES (?, ?, ?, ?, ?, clock_timestamp(), 0, false) ON CONFLICT (name) DO UPDATE SET"
+    " incarnation = excluded.incarnation, address = excluded.address, leveret = excluded.leveret,"
+    " format = excluded.format, clock = NULL, seen = excluded.seen, applied = 0, draining = false"
     " WHERE node.seen IS NOT DISTINCT FROM ?"
+)
+# A shard that was taken over serves. That need not reach the disk, either.
+_SERVED: Final = (
+    "UPDATE leveret.takeover SET served_at = clock_timestamp() WHERE shard = ANY(?) AND served_at IS NULL"
+    " RETURNING set_config('synchronous_commit', 'off', true)"
+)
+# Users without the role pg_monitor do not see the states of standbys.
+_CONDITION: Final = (
+    "SELECT json_build_object('version', current_setting('server_version'), 'user', current_user,"
+    " 'synchronous', current_setting('synchronous_standby_names'),"
+    " 'standbys', (SELECT coalesce(json_agg(s), '[]') FROM (SELECT coalesce(application_name, '') AS name,"
+    " coalesce(state, '') AS state, coalesce(sync_state, '') AS sync, pg_wal_lsn_diff(pg_current_wal_flush_lsn(),"
+    " flush_lsn)::bigint AS lag FROM pg_stat_replication ORDER BY 1) s),"
+    " 'waits', (SELECT coalesce(json_agg(extract(epoch FROM clock_timestamp() - state_change)), '[]') FROM pg_stat_activity"
+    " WHERE datname = current_database() AND wait_event = 'SyncRep'),"
+    " 'transaction_age', (SELECT max(age(datfrozenxid)) FROM pg_database),"
+    " 'slots', (SELECT coalesce(json_agg(s), '[]') FROM (SELECT slot_name AS name, coalesce(pg_wal_lsn_diff("
+    "pg_current_wal_lsn(), restart_lsn), 0)::bigint AS bytes FROM pg_replication_slots WHERE NOT active ORDER BY 1) s),"
+    " 'prepared', (SELECT coalesce(json_agg(p), '[]') FROM (SELECT gid AS name, extract(epoch FROM clock_timestamp() -"
+    " prepared) AS age FROM pg_prepared_xacts ORDER BY 1) p))::text"
 )
 
 
@@ -99,6 +126,8 @@ class Directory:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="leveret-directory")
         self._session: Session | None = None
         self._facts = ""
+        # Seconds by which the clock of this machine is ahead of PostgreSQL's; None before the first look.
+        self._clock: float | None = None
 
     def describe(self) -> str:
         """Return what the database is, for operators."""
@@ -172,6 +201,14 @@ class Directory:
         """Store shared records that do not exist yet; the others stay as they are. Raises `StorageFailed`."""
         new = list(records)
         await self._once(lambda: self._put(_PUT_NEW, new))
+
+    async def note_served(self, shards: list[int]) -> None:
+        """Note that shards that were taken over serve. Raises `StorageFailed`."""
+        await self._once(lambda: self._row(_SERVED, shards))
+
+    async def condition(self) -> Database:
+        """Return the condition of the database server. Raises `StorageFailed`."""
+        return await self._once(self._condition)
 
     async def want(self, shard: int, node: str) -> None:
         """Note that a shard is to move to a node. Raises `StorageFailed`."""
@@ -272,7 +309,8 @@ class Directory:
             time.sleep(_NAME_INTERVAL)
             found = self._row(find, self.name)
         row = self._row("SELECT seen FROM leveret.node WHERE name = ?", self.name)
-        values = (self.name, self._incarnation, self._address, __version__, None if row is None else row[0])
+        seen = None if row is None else row[0]
+        values = (self.name, self._incarnation, self._address, __version__, FORMAT_VERSION, seen)
         with self._replicated() as session:
             if not session.execute(_ENTER, values).rowcount:
                 raise self._name_taken("")
@@ -297,12 +335,22 @@ class Directory:
         check_shards(self._connected(), self._settings.shards)
 
     def _look(self, applied: int) -> View:
-        row = self._row(_LOOK, applied, self.name, self._incarnation)
+        asked = time.time()
+        row = self._row(_LOOK, applied, self._clock, self.name, self._incarnation)
+        answered = time.time()
         assert row is not None
         if not row[0]:
             # An operator has removed a node that was away.
             self._enter()
-        return msgspec.json.decode(row[1], type=View)
+        view = msgspec.json.decode(row[1], type=View)
+        if 0 <= answered - asked <= INTERVAL or self._clock is None:
+            self._clock = round((asked + answered) / 2 - view.now, 3)
+        return view
+
+    def _condition(self) -> Database:
+        row = self._row(_CONDITION)
+        assert row is not None
+        return msgspec.structs.replace(msgspec.json.decode(row[0], type=Database), address=self._connected().address())
 
     def _announce(self, clients: str, usage: str) -> list[Announcement]:
         row = self._row(_ANNOUNCE, clients, usage, self.name, self._incarnation, self.name)

@@ -80,7 +80,7 @@ async def changes(front: Front, call: FrontCall) -> AsyncGenerator[bytes, None]:
                         items.append(_qualified(shard, item))
                 if items:
                     yield encode_list("part", items)
-    node = encode_json(Change(kind="node", value=merge_nodes(own_node, nodes, front.shards.all)))
+    node = encode_json(Change(kind="node", value=merge_nodes(own_node, nodes, front.shards)))
     yield encode_list("result", [*audited, node, encode_json(Change(kind="end"))])
 
 

@@ -290,6 +290,11 @@ class Link:
             end = start + _PACKET_SIZE
             self._send_packet((_LAST if end >= len(encoded) else _MORE) + encoded[start:end], None if start else carried)
 
+    def receive_rest(self) -> None:
+        """Handle the messages of a peer that has ended."""
+        if self._loop is not None and self._socket.fileno() >= 0:
+            self._read()
+
     def close(self) -> None:
         """Close the link, and the sockets that wait for the peer."""
         if self._socket.fileno() < 0:

@@ -8,19 +8,24 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.broker.errors import NotFound, PreconditionFailed, StorageFailed
-from leveret.management.operations.nodes import DRAINING, GONE, LIVE, NodeDetails
+from leveret.cluster.condition import Database, findings, state_of, status_of
+from leveret.management.operations.nodes import NodeDetails
 from leveret.management.operations.shards import READY
 
 if TYPE_CHECKING:
     from leveret.cluster.directory import Directory
     from leveret.cluster.nodes import NodeShard
     from leveret.cluster.watch import Watch
+    from leveret.management.operations.cluster import ClusterStatus, Finding
 
 # Seconds for a shard to move, and for a node to move all its shards away.
 MOVE_TIMEOUT: Final = 30.0
 DRAIN_TIMEOUT: Final = 80.0
 # Seconds without a change of owners and nodes before a node balances their numbers of shards.
 SETTLED: Final = 2.0
+# Seconds for the database to tell its condition, and the age from which that is asked for again.
+_ANSWER_TIMEOUT: Final = 3.0
+_MAX_AGE: Final = 1.0
 
 
 class Cluster:
@@ -32,6 +37,7 @@ class Cluster:
         watch: What this node knows of the others.
         shards: The shards.
         until: Waits for a condition, which it checks after each look at the database.
+        needed: Returns the shards that need an owner.
         balances: Whether this node moves shards to nodes that have fewer.
     """
 
@@ -42,6 +48,7 @@ class Cluster:
         watch: Watch,
         shards: Sequence[NodeShard],
         until: Callable[[Callable[[], bool]], Coroutine[Any, Any, None]],
+        needed: Callable[[], set[int]],
         *,
         balances: bool,
     ) -> None:
@@ -50,10 +57,16 @@ class Cluster:
         self._watch = watch
         self._shards = shards
         self._until = until
+        self._needed = needed
         self._balances = balances
         # The owners and live nodes, and since when they are the same.
         self._state: object = None
         self._since = 0.0
+        # The condition of the database, when it was asked for, and why the last answer is missing.
+        self._database: Database | None = None
+        self._asked = 0.0
+        self._problem = ""
+        self._asking: asyncio.Task[None] | None = None
 
     # For operators
 
@@ -62,17 +75,58 @@ class Cluster:
         return [
             NodeDetails(
                 name=node.name,
-                state=GONE if not node.live else DRAINING if node.draining else LIVE,
+                state=state_of(node),
                 address=node.address,
                 version=node.leveret,
                 shards=sorted(self._owned(node.name)),
                 here=node.name == self._name,
+                clock=node.clock,
+                format=node.format,
             )
             for node in sorted(self._watch.nodes.values(), key=lambda node: node.name)
         ]
 
-    async def move(self, shard: int, node: str) -> None:
+    async def status(self) -> ClusterStatus:
+        """Return the cluster at a glance, as of now if the database answers."""
+        await self._ask()
+        return self.last_status()
+
+    def last_status(self) -> ClusterStatus:
+        """Return the cluster at a glance, as the database was a short while ago. Asks it again if that is too old."""
+        if time.monotonic() - self._asked >= _MAX_AGE:
+            self._begin_to_ask()
+        return status_of(self._watch, self._needed(), self._database, self._problem)
+
+    async def check(self) -> list[Finding]:
+        """Return what must be changed, and what not. Raises `StorageFailed` if the database does not answer."""
+        await self._ask()
+        if self._problem or self._database is None:
+            raise StorageFailed(self._problem or "PostgreSQL has not answered yet")
+        return list(findings(self._watch, self._needed(), self._database))
+
+    def _begin_to_ask(self) -> asyncio.Task[None]:
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._read_database())
+        return self._asking
+
+    async def _ask(self) -> None:
+        """Ask the database for its condition, and wait a while for the answer."""
+        if not (await asyncio.wait([self._begin_to_ask()], timeout=_ANSWER_TIMEOUT))[0]:
+            self._problem = f"PostgreSQL has not answered within {_ANSWER_TIMEOUT:g} seconds"
+
+    async def _read_database(self) -> None:
+        self._asked = time.monotonic()
+        try:
+            self._database = await self._directory.condition()
+            self._problem = ""
+        except StorageFailed as error:
+            self._problem = str(error)
+
+    async def move(self, shard: int, node: str) -> dict[str, Any]:
         """Move a shard to a node, and wait until it serves there.
+
+        Returns:
+            The result for the audit log, as those of the following ones: the node that has owned the shard.
 
         Raises:
             NotFound: There is no such node.
@@ -94,9 +148,13 @@ class Cluster:
             MOVE_TIMEOUT,
             f"shard {shard} has not moved to node '{node}' within {MOVE_TIMEOUT:g} seconds",
         )
+        return {"from": owner.node}
 
-    async def drain(self, node: str, *, on: bool) -> None:
+    async def drain(self, node: str, *, on: bool) -> dict[str, Any]:
         """Have a node move its shards away, and wait until it has none; or let it own shards again.
+
+        Returns:
+            The shards that it has had.
 
         Raises:
             NotFound: There is no such node.
@@ -106,19 +164,26 @@ class Cluster:
         self._check_node(node)
         if on and not set(self._takers()) - {node}:
             raise PreconditionFailed(f"no other node than '{node}' takes shards")
+        owned = sorted(self._owned(node))
         await self._directory.drain(node, on)
         await self._wait(
             lambda: self._watch.nodes[node].draining == on and not (on and (self._owned(node) or self._is_moving())),
             DRAIN_TIMEOUT,
             f"node '{node}' still has shards after {DRAIN_TIMEOUT:g} seconds",
         )
+        return {"shards": owned}
 
-    async def forget(self, node: str) -> None:
-        """Remove a node that is gone from the list. Raises `NotFound`, or `PreconditionFailed` if it is alive."""
+    async def forget(self, node: str) -> dict[str, Any]:
+        """Remove a node that is gone from the list. Returns its address.
+
+        Raises `NotFound`, or `PreconditionFailed` if it is alive.
+        """
         self._check_node(node)
+        address = self._watch.nodes[node].address
         if not await self._directory.forget(node):
             raise PreconditionFailed(f"node '{node}' is alive; stop it first")
         await self._wait(lambda: node not in self._watch.nodes, MOVE_TIMEOUT, f"node '{node}' is still in the list")
+        return {"address": address}
 
     def _check_node(self, node: str) -> None:
         if node not in self._watch.nodes:

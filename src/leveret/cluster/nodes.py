@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -35,6 +36,8 @@ from leveret.storage.salvage import Salvage
 
 if TYPE_CHECKING:
     from leveret.cluster.front_session import Target
+    from leveret.management.operations.cluster import ClusterStatus
+    from leveret.management.operations.nodes import NodeDetails
 
 logger = logging.getLogger("leveret.cluster")
 
@@ -69,7 +72,6 @@ class NodeShard(Shard):
 
     Attributes:
         owner: The node that owns it, as of the last look; None if it has none.
-        epoch: The epoch of the owner.
         due: When its process may be started again, by the clock of this process.
     """
 
@@ -80,7 +82,6 @@ class NodeShard(Shard):
         self._nodes = shards
         self.state = IDLE
         self.owner: NodeInfo | None = None
-        self.epoch = 0
         self.observed: Observed | None = None
         self.due = 0.0
         self._delay = 0.0
@@ -93,6 +94,11 @@ class NodeShard(Shard):
     def is_running(self) -> bool:
         """Whether it has a process in this node, or is about to have one."""
         return self._link is not None or self.state == STARTING
+
+    @property
+    def has_process(self) -> bool:
+        """Whether it has a process in this node, which may be about to start or to end."""
+        return self.is_running or self._process.is_running
 
     @property
     def is_here(self) -> bool:
@@ -162,12 +168,14 @@ class NodeShard(Shard):
 
     def _ended(self, reason: str) -> None:
         """Handle the end of the process. The next look decides what follows."""
+        if self._link is not None:
+            self._link.receive_rest()
         refusal, self.refusal = self.refusal, ""
-        self._end_by = None
+        is_leaving, self._end_by = self._end_by is not None, None
         self._close_link()
         self.close_remote()
         self.pid = 0
-        if self.has_lost or self.state == MOVING:
+        if self.has_lost or is_leaving:
             self._set_state(IDLE)
         else:
             self.restarts += 1
@@ -182,9 +190,10 @@ class NodeShard(Shard):
 
     def note_owner(self, row: OwnerRow, node: NodeRow | None, own: str) -> None:
         """Note the owner that a look has found."""
-        self.epoch = row.epoch
+        self.epoch, self.takeovers = row.epoch, row.takeovers
+        self.takeover_age, self.takeover_seconds = row.lost_ago, row.outage
         self.owner = None if node is None else NodeInfo(node.name, node.address, node.incarnation)
-        if self.is_running or self.state == STOPPED:
+        if self.has_process or self.state == STOPPED:
             if self._is_taken_over(row, own):
                 logger.error("node '%s' has taken over shard %d, whose process here is to end", row.node, self.number)
                 self._set_state(MOVING)
@@ -206,7 +215,7 @@ class NodeShard(Shard):
         """Ask the process as above. One that has to end is killed if it does not."""
         super().ask(elapsed)
         if self._end_by is not None and time.monotonic() >= self._end_by:
-            self._end_by = None
+            self._end_by = math.inf
             self._kill("does not end, although the shard is for another node")
 
 
@@ -239,7 +248,13 @@ class NodeShards(Shards):
         self.nursery: Nursery | None = None
         self.watch = Watch(self.name, config.cluster.lease)
         self._cluster = Cluster(
-            self.name, directory, self.watch, self.all, self._until, balances=config.cluster.balance == "auto"
+            self.name,
+            directory,
+            self.watch,
+            self.all,
+            self._until,
+            self._needed,
+            balances=config.cluster.balance == "auto",
         )
         self._received: Callable[[list[Record]], None] | None = None
         self._failed: Callable[[str], None] | None = None
@@ -423,7 +438,7 @@ class NodeShards(Shards):
             self._note_owner(shard)
             for name in lost:
                 shard.disown(name)
-        running = {shard.number for shard in self.all if shard.is_running}
+        running = {shard.number for shard in self.all if shard.has_process}
         now = time.monotonic()
         for row in self.watch.claims(now, self._needed() | self._prepared, running):
             if self.all[row.shard].due <= now:
@@ -431,6 +446,9 @@ class NodeShards(Shards):
                 self.all[row.shard].claim(row, self._directory.server)
         self._reserve()
         self.changed()
+        served = [row.shard for row in self.watch.owners.values() if row.node == self.name and self._has_taken_over(row)]
+        if served:
+            await self._directory.note_served(served)
         await self._move()
         if self._serves and now >= self._announcement_due:
             self._announcement_due = now + COUNT_INTERVAL
@@ -461,6 +479,10 @@ class NodeShards(Shards):
         for other in self._others:
             counts.update({user: channels for user, (_, channels) in other.usage.items()})
         return counts
+
+    def _has_taken_over(self, row: OwnerRow) -> bool:
+        """Return whether a shard of this node serves after a take-over that is not noted yet."""
+        return row.takeovers > 0 and row.outage is None and self.all[row.shard].is_here
 
     async def _move(self) -> None:
         """Move shards to other nodes. Raises `StorageFailed`."""
@@ -494,6 +516,14 @@ class NodeShards(Shards):
         """The nodes that share the shards."""
         return self._cluster
 
+    def cluster_status(self) -> ClusterStatus:
+        """Return the state of the cluster, as it was a short while ago."""
+        return self._cluster.last_status()
+
+    def nodes(self) -> list[NodeDetails]:
+        """Return the nodes by name."""
+        return self._cluster.list_nodes()
+
     @property
     def used(self) -> list[Shard]:
         """The shards that have vhosts."""
@@ -505,6 +535,11 @@ class NodeShards(Shards):
         super().note_vhost(shard, name, exists=exists)
         if (self._placements.get(name) == shard.number) != exists:
             self._put_placement(name, shard.number if exists else None)
+
+    def note_state(self) -> None:
+        """Note that the state of a shard has changed, and look again."""
+        super().note_state()
+        self._look_now.set()
 
     def _put_placement(self, name: str, number: int | None) -> None:
         self._place(name, None if number is None else str(number))

@@ -63,6 +63,8 @@ ROUTES: Final[dict[str, Route]] = {
     "status": totals.status,
     "health": totals.health,
     "shards.list": totals.list_shards,
+    "cluster.status": node_calls.show_status,
+    "cluster.check": node_calls.check,
     "nodes.list": node_calls.list_nodes,
     "nodes.move": node_calls.move,
     "nodes.drain": node_calls.drain,

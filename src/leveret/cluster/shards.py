@@ -59,6 +59,8 @@ from leveret.storage.salvage import Salvage
 if TYPE_CHECKING:
     from leveret.cluster.links import Route
     from leveret.cluster.membership import Cluster
+    from leveret.management.operations.cluster import ClusterStatus
+    from leveret.management.operations.nodes import NodeDetails
 
 logger = logging.getLogger("leveret.cluster")
 
@@ -89,6 +91,10 @@ class Shard:
         vhosts: The names of its vhosts. They stay known while it restarts.
         restarts: How often its process has been started again.
         hangs: How often its process was killed because it did not answer.
+        epoch: The epoch of its owner; 0 if the broker is not a node.
+        takeovers: How often it was claimed although its owner had not released it; also the following ones.
+        takeover_age: Seconds since the last sign of life of the owner before the last take-over; None without one.
+        takeover_seconds: Seconds from then until the shard served again; None while it does not.
         control: The path of its control socket.
         is_open: Whether its log is open.
         shared: The shared records in its log, if they were asked for.
@@ -106,6 +112,10 @@ class Shard:
         self.vhosts: dict[str, None] = {}
         self.restarts = 0
         self.hangs = 0
+        self.epoch = 0
+        self.takeovers = 0
+        self.takeover_age: float | None = None
+        self.takeover_seconds: float | None = None
         self.control = control_path(shards.config.server.data_path, number)
         self.is_open = False
         self.shared: list[Record] = []
@@ -536,6 +546,14 @@ class Shards:
     def cluster(self) -> Cluster:
         """The nodes that share the shards. Raises `PreconditionFailed` if the broker is not a node."""
         raise not_a_node()
+
+    def cluster_status(self) -> ClusterStatus | msgspec.UnsetType:
+        """Return the state of the cluster, as it was a short while ago; UNSET if the broker is not a node."""
+        return msgspec.UNSET
+
+    def nodes(self) -> list[NodeDetails] | msgspec.UnsetType:
+        """Return the nodes by name; UNSET if the broker is not a node."""
+        return msgspec.UNSET
 
     @property
     def used(self) -> Sequence[Shard]:

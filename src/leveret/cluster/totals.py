@@ -11,9 +11,11 @@ from leveret.broker.log import AWAY, FAILED, FULL, OK
 from leveret.cluster.calls import ShardUnavailable
 from leveret.cluster.front import Front
 from leveret.cluster.requests import FrontCall, encode_request
-from leveret.cluster.shards import Shard
+from leveret.cluster.shards import Shard, Shards
 from leveret.management.control_socket import encode_result
 from leveret.management.descriptions import Histogram, Performance, ProcessInfo
+from leveret.management.operations.cluster import ClusterStatus
+from leveret.management.operations.nodes import NodeDetails
 from leveret.management.operations.shards import READY, ShardInfo
 from leveret.management.operations.status import Health, Status
 from leveret.management.structs import Reply
@@ -36,6 +38,8 @@ class NodeState(Reply, kw_only=True):
         overflow: Bytes of messages that are paged out.
         processes: The processes by the name of their shard; not set for a single process.
         shards: The shards, not set for a single process.
+        nodes: The nodes, only set for a node, as the following one.
+        cluster: The state of the cluster.
     """
 
     process: ProcessInfo
@@ -45,6 +49,8 @@ class NodeState(Reply, kw_only=True):
     overflow: int
     processes: dict[str, NodeState] | msgspec.UnsetType = msgspec.UNSET
     shards: list[ShardInfo] | msgspec.UnsetType = msgspec.UNSET
+    nodes: list[NodeDetails] | msgspec.UnsetType = msgspec.UNSET
+    cluster: ClusterStatus | msgspec.UnsetType = msgspec.UNSET
 
 
 async def status(front: Front, call: FrontCall) -> AsyncGenerator[bytes, None]:
@@ -76,6 +82,7 @@ async def status(front: Front, call: FrontCall) -> AsyncGenerator[bytes, None]:
             else _unavailable(shard)
             for shard in front.shards.all
         ],
+        cluster=front.shards.cluster_status(),
     )
     async for line in encode_result(merged):
         yield line
@@ -140,6 +147,11 @@ def _info(shard: Shard, connections: int, memory: int) -> ShardInfo:
         memory=memory,
         restarts=shard.restarts,
         node=shard.node,
+        hangs=shard.hangs,
+        epoch=shard.epoch,
+        takeovers=shard.takeovers,
+        takeover_age=shard.takeover_age,
+        takeover_seconds=shard.takeover_seconds,
     )
 
 
@@ -150,14 +162,15 @@ def _unavailable(shard: Shard) -> ShardInfo:
     return info
 
 
-def merge_nodes(own: NodeState, shards: Mapping[int, NodeState], all_shards: Sequence[Shard]) -> NodeState:
+def merge_nodes(own: NodeState, shards: Mapping[int, NodeState], everything: Shards) -> NodeState:
     """Return the states of all processes as one, with each of them.
 
     Args:
         own: The state of this process.
         shards: The states of shards by their numbers.
-        all_shards: All shards, ready or not.
+        everything: All shards, ready or not.
     """
+    all_shards = everything.all
     parts = [own, *shards.values()]
     return NodeState(
         process=ProcessInfo(**_process(own.process, [part.process for part in parts], len(all_shards))),
@@ -176,6 +189,8 @@ def merge_nodes(own: NodeState, shards: Mapping[int, NodeState], all_shards: Seq
             else _unavailable(shard)
             for shard in all_shards
         ],
+        nodes=everything.nodes(),
+        cluster=everything.cluster_status(),
     )
 
 

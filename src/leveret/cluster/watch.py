@@ -30,6 +30,9 @@ class OwnerRow(msgspec.Struct, frozen=True):
         node: The name of its owner; None if it has none.
         seen: The last sign of life.
         wanted: The name of the node that it is to move to, or None.
+        takeovers: How often it was claimed although its owner had not released it.
+        lost_ago: Seconds since the last sign of life of that owner, before the last take-over.
+        outage: Seconds from then until the shard served again; None if there was no take-over, or it is in progress.
     """
 
     shard: int
@@ -38,6 +41,9 @@ class OwnerRow(msgspec.Struct, frozen=True):
     node: str | None = None
     seen: str | None = None
     wanted: str | None = None
+    takeovers: int = 0
+    lost_ago: float | None = None
+    outage: float | None = None
 
     def state(self) -> Observed:
         """Return what changes as long as the owner lives."""
@@ -55,6 +61,8 @@ class NodeRow(msgspec.Struct, frozen=True):
         applied: The version of the shared records that it has applied.
         draining: Whether it claims no shards, and moves away those that it has.
         live: Whether it has shown a sign of life lately, by PostgreSQL's clock.
+        clock: Seconds by which its clock is ahead of PostgreSQL's; None if that is not known yet.
+        format: The format of the database that it writes; None for a version that does not say.
     """
 
     name: str
@@ -64,6 +72,8 @@ class NodeRow(msgspec.Struct, frozen=True):
     applied: int
     draining: bool
     live: bool
+    clock: float | None = None
+    format: int | None = None
 
 
 class View(msgspec.Struct, frozen=True):
@@ -71,12 +81,16 @@ class View(msgspec.Struct, frozen=True):
 
     Attributes:
         shards: The number of shards; None before the first start of a node has finished.
+        format: The format of the database.
+        now: PostgreSQL's clock, in seconds of Unix time.
     """
 
     version: int
     shards: int | None
     owners: list[OwnerRow]
     nodes: list[NodeRow]
+    format: int = 1
+    now: float = 0.0
 
 
 class Announcement(msgspec.Struct, frozen=True):
@@ -120,6 +134,7 @@ class Watch:
         nodes: The nodes by name, as of the last look.
         version: The version of the shared records.
         shards: The number of shards; None before the first start of a node has finished.
+        format: The format of the database.
     """
 
     def __init__(self, name: str, lease: float) -> None:
@@ -129,6 +144,7 @@ class Watch:
         self.nodes: dict[str, NodeRow] = {}
         self.version = 0
         self.shards: int | None = None
+        self.format = 0
         self._unchanged: dict[int, _Free] = {}
         # For each node that was live: the looks in which it was not.
         self._absent: dict[str, int] = {}
@@ -141,6 +157,7 @@ class Watch:
         """Note what a look has found. The times are those of the clock of this process."""
         self.version = view.version
         self.shards = view.shards
+        self.format = view.format
         self.nodes = {node.name: node for node in view.nodes}
         self.owners = {owner.shard: owner for owner in view.owners}
         is_prompt = answered - asked <= INTERVAL

@@ -392,7 +392,8 @@ class ClusterConfig(Section, frozen=True, kw_only=True):
     shard_timeout: Annotated[
         Seconds,
         about(
-            "Time without an answer after which the process of a shard counts as hung. It is killed and started again. 0: never.",
+            "Time without an answer after which the process of a shard counts as hung. It is killed and started again. "
+            "0: never.",
             ge=0,
         ),
     ] = 10.0

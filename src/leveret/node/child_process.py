@@ -72,6 +72,11 @@ class ChildProcess:
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._keep_running(settings, descriptors, forked, restart))
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it runs, or is about to be started again."""
+        return self._task is not None and not self._task.done()
+
     def kill(self) -> None:
         """Kill the process if it runs. Its end is handled as any unexpected one."""
         if self._process is not None:

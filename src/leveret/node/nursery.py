@@ -136,7 +136,12 @@ def _run(descriptor: int, serve: Serve) -> int:
     # Signals for the whole process group are for the owner.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    with socket.socket(fileno=descriptor) as owner, selectors.DefaultSelector() as selector:
+    # An owner that was killed has not read all answers.
+    with (
+        contextlib.suppress(ConnectionError),
+        socket.socket(fileno=descriptor) as owner,
+        selectors.DefaultSelector() as selector,
+    ):
         selector.register(owner, selectors.EVENT_READ)
         while True:
             for key, _ in selector.select():
@@ -145,21 +150,16 @@ def _run(descriptor: int, serve: Serve) -> int:
                     selector.unregister(process)
                     process.reap()
                     assert process.returncode is not None
-                    # An owner that is gone is noticed by reading.
-                    with contextlib.suppress(ConnectionError):
-                        owner.send(_ANSWER.pack(process.pid, True, process.returncode))
+                    owner.send(_ANSWER.pack(process.pid, True, process.returncode))
                     continue
-                try:
-                    request, descriptors, _, _ = socket.recv_fds(owner, MAX_REQUEST, 1)
-                except ConnectionResetError:
-                    return 0  # an owner that was killed has not read all answers
+                request, descriptors, _, _ = socket.recv_fds(owner, MAX_REQUEST, 1)
                 if not request:
                     return 0
                 process = fork(partial(_serve, serve, request, descriptors[0], descriptor))
                 os.close(descriptors[0])
                 selector.register(process, selectors.EVENT_READ, process)
-                with contextlib.suppress(ConnectionError):
-                    owner.send(_ANSWER.pack(process.pid, False, 0))
+                owner.send(_ANSWER.pack(process.pid, False, 0))
+    return 0
 
 
 def _serve(serve: Serve, request: bytes, descriptor: int, owner: int) -> int:

@@ -5,7 +5,14 @@ from __future__ import annotations
 import psycopg
 
 from leveret.broker.errors import StorageFailed
-from leveret.storage.postgres_schema import ADD_NODE_COLUMNS, CREATE_CLUSTER, FORMAT_VERSION, create_shard, shard_schema
+from leveret.storage.postgres_schema import (
+    ADD_NODE_COLUMNS,
+    CREATE_CLUSTER,
+    CREATE_TAKEOVER,
+    FORMAT_VERSION,
+    create_shard,
+    shard_schema,
+)
 from leveret.storage.postgres_session import Session
 
 
@@ -18,6 +25,8 @@ def join(session: Session) -> str:
     """
     if not _exists(session, "leveret.cluster"):
         _create(session, CREATE_CLUSTER)
+    if not _exists(session, "leveret.takeover"):
+        _create(session, CREATE_TAKEOVER)
     row = session.execute("SELECT format, identity FROM leveret.cluster").fetchone()
     version, identity = (0, "") if row is None else (row[0], str(row[1]))
     if version != FORMAT_VERSION:
@@ -68,7 +77,7 @@ def _has_usage(session: Session) -> bool:
 def _create(session: Session, script: str) -> None:
     try:
         session.execute_script(script)
-    except (psycopg.errors.DuplicateSchema, psycopg.errors.UniqueViolation):
+    except (psycopg.errors.DuplicateSchema, psycopg.errors.DuplicateTable, psycopg.errors.UniqueViolation):
         pass  # another broker created it at the same time
     except psycopg.errors.InsufficientPrivilege as error:
         raise StorageFailed(

@@ -4,7 +4,7 @@ Schema `leveret` has one row in `cluster`, with the format, and a row for each s
 its own with the tables of an SQLite log, and the same columns in them: `log`, `chunk`, `metadata` and `mark`.
 
 With several shards, `cluster` also has their number, `node` the nodes that serve them, and `shared` the records that
-belong to all of them.
+belong to all of them. `takeover` has the claims of shards whose owner had not released them.
 
 A commit is one statement. Its part `fence` locks and checks the shard's row in `owner`, and every other part depends on
 it: a broker that has lost the shard changes nothing, and a claim waits for a commit in progress.
@@ -79,6 +79,18 @@ CREATE TABLE leveret.owner(
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_cost_delay = 0);
 INSERT INTO leveret.cluster VALUES ({FORMAT_VERSION}, gen_random_uuid());
+"""
+
+# What the first databases of this format do not have.
+CREATE_TAKEOVER: Final = """
+CREATE TABLE leveret.takeover(
+    shard integer PRIMARY KEY,
+    count bigint NOT NULL,
+    lost_at timestamptz,
+    served_at timestamptz
+);
+ALTER TABLE leveret.node ADD COLUMN IF NOT EXISTS clock double precision;
+ALTER TABLE leveret.node ADD COLUMN IF NOT EXISTS format integer;
 """
 
 _SHARD: Final = """

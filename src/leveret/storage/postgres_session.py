@@ -212,6 +212,11 @@ class Session:
             self._connection.execute("SET synchronous_commit = on")
         return Facts(version, Server(system, timeline), standbys)
 
+    def address(self) -> str:
+        """Return the host, the port and the name of the database."""
+        info = self._connection.info
+        return f"{info.host}:{info.port}/{info.dbname}"
+
     def _notice(self, diagnostic: psycopg.errors.Diagnostic) -> None:
         if diagnostic.sqlstate == _WAIT_CANCELLED:
             self.warned = True

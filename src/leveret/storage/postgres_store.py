@@ -65,9 +65,13 @@ BEATS: Final = 4
 
 _OWNER: Final = "SELECT epoch, committed, node, incarnation, seen, next_row, clean, lost FROM leveret.owner WHERE shard = ?"
 _CLAIM: Final = (
-    "UPDATE leveret.owner SET epoch = epoch + 1, node = ?, incarnation = ?, seen = clock_timestamp(), clean = false,"
-    " lost = NULL, wanted = NULL WHERE shard = ? AND epoch = ? AND committed = ?"
-    " AND seen IS NOT DISTINCT FROM ?::timestamptz RETURNING epoch"
+    "WITH claimed AS (UPDATE leveret.owner SET epoch = epoch + 1, node = ?, incarnation = ?, seen = clock_timestamp(),"
+    " clean = false, lost = NULL, wanted = NULL WHERE shard = ? AND epoch = ? AND committed = ?"
+    " AND seen IS NOT DISTINCT FROM ?::timestamptz RETURNING shard, epoch)"
+    # The rest of the statement sees the row as it was before. An owner that is in it has not released the shard.
+    ", noted AS (INSERT INTO leveret.takeover AS known SELECT shard, 1, before.seen, NULL"
+    " FROM claimed JOIN leveret.owner before USING (shard) WHERE before.node IS NOT NULL ON CONFLICT (shard)"
+    " DO UPDATE SET count = known.count + 1, lost_at = excluded.lost_at, served_at = NULL) SELECT epoch FROM claimed"
 )
 
 

@@ -16,6 +16,7 @@ from leveret.broker.vhost import Vhost
 from leveret.management.json_values import encode_json
 from leveret.management.operations.connections import Cancel, Close
 from leveret.management.operations.importing import Import
+from leveret.management.operations.nodes import Move
 from leveret.management.operations.operation import Context, VhostContext
 from leveret.management.operations.table import DEFINITIONS, OPERATIONS, VHOST_OPERATIONS
 from leveret.management.structs import Arguments
@@ -412,6 +413,8 @@ _SINK_TRANSACTIONS: Final[Subject[Context, _AboutSinkTransactionsInVhost]] = Sub
 _CONNECTION: Final[Subject[Context, Close]] = Subject("connection", lambda request: str(request.number), None, _no_vhost)
 _USERS_CONNECTIONS: Final[Subject[Context, _AboutUser]] = Subject("connection", _user_name, None, _no_vhost)
 _CONSUMER: Final[Subject[Context, Cancel]] = Subject("consumer", lambda request: request.tag, None, _vhost_name)
+_SHARD: Final[Subject[Context, Move]] = Subject("shard", lambda request: str(request.shard), None, _no_vhost)
+_NODE: Final[Subject[Context, _Named]] = Subject("node", _name, None, _no_vhost)
 _OWN_PURGED_QUEUE: Final[Subject[VhostContext, _Named]] = Subject("queue", _name, _messages(_own_vhost), _own_vhost_name)
 _OWN_BINDING: Final[Subject[VhostContext, _AboutBinding]] = Subject(
     "binding", _binding_name, _binding(_own_vhost), _own_vhost_name
@@ -422,6 +425,8 @@ _OWN_SINK_TRANSACTIONS: Final[Subject[VhostContext, _AboutSinkTransactions]] = S
 )
 
 _BY_NAME: Final[dict[str, Subject[Context, Any]]] = {
+    "nodes.move": _SHARD,
+    **dict.fromkeys(("nodes.drain", "nodes.forget"), _NODE),
     **dict.fromkeys(("queues.add", "queues.pause", "queues.resume"), _QUEUE),
     "queues.delete": Subject("queue", _name, _deleted_queue(_named_vhost), _vhost_name),
     "queues.purge": _PURGED_QUEUE,

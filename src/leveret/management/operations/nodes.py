@@ -24,6 +24,8 @@ class NodeDetails(Reply, kw_only=True):
         version: Its version of Leveret.
         shards: The numbers of the shards that it owns.
         here: Whether it is the node that answers.
+        clock: Seconds by which its clock is ahead of PostgreSQL's; None if that is unknown.
+        format: The format of the database that it writes; None if that is unknown.
     """
 
     name: str
@@ -32,6 +34,8 @@ class NodeDetails(Reply, kw_only=True):
     version: str
     shards: list[int]
     here: bool
+    clock: float | None = None
+    format: int | None = None
 
 
 class Move(Request, kw_only=True):

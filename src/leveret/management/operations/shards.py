@@ -23,6 +23,11 @@ class ShardInfo(Reply, kw_only=True):
         memory: The memory of the process in bytes; 0 unless it is ready.
         restarts: How often it was restarted because it ended unexpectedly.
         node: The node that owns it; "" if the broker is not a node, or no node owns it.
+        hangs: How often its process was killed because it did not answer.
+        epoch: The epoch of its owner, as all following ones of a node; 0 otherwise.
+        takeovers: How often it was taken over: claimed although its owner had not released it.
+        takeover_age: Seconds since the last sign of life of the owner before the last take-over; None without one.
+        takeover_seconds: Seconds from then until the shard served again; None while it does not.
     """
 
     number: int
@@ -33,6 +38,11 @@ class ShardInfo(Reply, kw_only=True):
     memory: int
     restarts: int
     node: str = ""
+    hangs: int = 0
+    epoch: int = 0
+    takeovers: int = 0
+    takeover_age: float | None = None
+    takeover_seconds: float | None = None
 
 
 def list_shards(context: Context, request: Request) -> Iterator[ShardInfo]:

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from leveret.management.descriptions import ProcessInfo
+from leveret.management.operations.cluster import ClusterStatus
 from leveret.management.operations.operation import Context, Operation, Operations
 from leveret.management.operations.shards import ShardInfo
 from leveret.management.structs import Reply, Request
@@ -20,7 +21,7 @@ class Status(ProcessInfo, kw_only=True):
     """State of the process, totals, and log statistics, in bytes and seconds.
 
     While messages are being indexed after a start, `indexed` is the part that was read, from 0 to 1, and the messages of
-    `unindexed_queues` are not counted. `shards` is not set for a broker of one process.
+    `unindexed_queues` are not counted. `shards` is not set for a broker of one process, `cluster` only for a node.
     """
 
     alarm: str
@@ -36,6 +37,7 @@ class Status(ProcessInfo, kw_only=True):
     indexed: float
     log: dict[str, str | int]
     shards: list[ShardInfo] | msgspec.UnsetType = msgspec.UNSET
+    cluster: ClusterStatus | msgspec.UnsetType = msgspec.UNSET
 
 
 class Health(Reply, kw_only=True):

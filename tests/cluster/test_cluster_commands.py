@@ -1,0 +1,162 @@
+"""What operators see of a cluster of two nodes, at each of them: its state, its check, take-overs and the audit log."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from leveret.cli.app import leveret
+from tests.cluster.sharded import running
+from tests.cluster.test_nodes import Node, Refused, owners
+from tests.support.polling import wait_until
+from tests.support.postgres import require_postgres, shared_server
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, Node, str]]:
+    """Two nodes and their database. The first one owns the shards of the vhosts / and a."""
+    require_postgres()
+    dsn = shared_server().database()
+    directory = tmp_path_factory.mktemp("cluster")
+    first, second = Node(directory / "first", dsn, "a"), Node(directory / "second", dsn)
+    with ExitStack() as stack:
+        for node in (first, second):
+            stack.enter_context(running(node))
+        yield first, second, dsn
+
+
+def run(node: Node, *arguments: str) -> Result:
+    return CliRunner().invoke(leveret, ["cluster", *arguments, "--data-dir", str(node.data_dir)])
+
+
+def shown(node: Node, *arguments: str) -> Any:
+    """Return the answer of a command, as JSON."""
+    return json.loads(run(node, *arguments, "--json").stdout)
+
+
+def differences(found: list[dict[str, Any]]) -> list[str]:
+    return [finding["check"] for finding in found if not finding["good"]]
+
+
+def finds(node: Node, faults: list[str]) -> bool:
+    return differences(shown(node, "check")) == faults
+
+
+def knows_the_clocks(node: Node) -> bool:
+    """Return whether the clocks of all nodes are known, which a node measures with its first look."""
+    clocks = [row["clock"] for row in shown(node, "nodes")]
+    assert all(clock is None or abs(clock) < 0.25 for clock in clocks)
+    return None not in clocks
+
+
+def settled(condition: Callable[[], bool], *nodes: Node) -> None:
+    wait_until(condition, lambda: "\n".join(node.log() for node in nodes))
+
+
+def test_the_state_is_the_same_at_all_nodes(cluster: tuple[Node, Node, str]) -> None:
+    first, second, dsn = cluster
+    for node in (first, second):
+        status = shown(node, "status")
+        assert status["database"] == dsn.rpartition("@")[2]
+        assert status["nodes"] == {"live": 2, "draining": 0, "gone": 0}
+        assert (status["shards"], status["unowned"], status["problem"], status["synchronous"]) == (4, [], "", "")
+        listed = {shard["number"]: (shard["node"], shard["vhosts"]) for shard in shown(node, "shards")}
+        assert {number: listed[number] for number in (0, 1)} == {0: ("first", ["/"]), 1: ("first", ["a"])}
+        assert [row["name"] for row in shown(node, "nodes")] == ["first", "second"]
+        settled(partial(knows_the_clocks, node), node)
+        check = run(node, "check")
+        assert check.exit_code == 0, check.output
+        assert "one disk: no synchronous standby, as 'cluster.unreplicated' allows" in check.output
+    text = run(second, "status").output
+    assert "waits for a standby    no" in text
+    assert "shards                 4; without an owner: none that needs one" in text
+    status = CliRunner().invoke(leveret, ["status", "--data-dir", str(second.data_dir)]).output
+    assert "replication            one disk (no synchronous standby)" in status
+    assert "shard 0                ready, node first, epoch " in status
+
+
+def test_the_check_finds_what_must_be_changed(cluster: tuple[Node, Node, str]) -> None:
+    first, second, dsn = cluster
+    server = shared_server()
+    database = dsn.rpartition("/")[2]
+    server.execute("SELECT pg_create_physical_replication_slot('forgotten', true)", database)
+    server.execute(
+        "INSERT INTO leveret.node(name, incarnation, address, leveret, applied, draining)"
+        " VALUES ('lost', gen_random_uuid(), 'lost:1', '0.1', 0, false)",
+        database,
+    )
+    try:
+        for node in (first, second):
+            settled(partial(finds, node, ["replication slots", "nodes"]), node)
+            check = run(node, "check")
+            assert check.exit_code == 1
+            assert "nodes: start it, or remove it from the list with `leveret cluster forget lost`" in check.output
+            assert (
+                "replication slots: start its standby, or drop it: SELECT pg_drop_replication_slot('forgotten')"
+                in check.output
+            )
+    finally:
+        server.execute("SELECT pg_drop_replication_slot('forgotten')", database)
+    assert run(second, "forget", "lost").output == "forgot node 'lost'\n"
+    settled(partial(finds, first, []), first)
+
+
+def test_changes_are_audited_once(cluster: tuple[Node, Node, str]) -> None:
+    _, second, dsn = cluster
+    moved = run(second, "move", "1", "second")
+    assert moved.output == "moved shard 1 to node 'second'\n", moved.output
+    with pytest.raises(Refused, match="shard 9 does not exist"):
+        second.ask("nodes.move", shard=9, node="second")
+    second.ask("nodes.drain", name="second")
+    second.ask("nodes.drain", name="second", on=False)
+    records = [
+        (record["action"], record["kind"], record["name"], record["after"])
+        for record in second.ask("audit.search", page_size=100)["items"]
+        if record["action"].startswith("nodes.") and record["name"] != "lost"
+    ]
+    assert sorted(records, key=lambda record: str(record)) == [
+        ("nodes.drain", "node", "second", {"request": {"on": False}, "result": {"shards": []}}),
+        ("nodes.drain", "node", "second", {"request": {"on": True}, "result": {"shards": [1]}}),
+        ("nodes.move", "shard", "1", {"request": {"shard": 1, "node": "second"}, "result": {"from": "first"}}),
+    ]
+    assert owners(dsn)[1] == "first"
+
+
+def test_take_overs_are_counted_and_timed(cluster: tuple[Node, Node, str]) -> None:
+    first, second, dsn = cluster
+    before = {shard["number"]: shard for shard in shown(second, "shards")}
+    assert before[0]["takeovers"] == 0
+    # A move is not a take-over.
+    assert before[1]["takeovers"] == 0
+    # Nobody releases the shards.
+    pids = [first.pid, first.shard_pid(0), first.shard_pid(1)]
+    for sent in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in pids:
+            os.kill(pid, sent)
+    first.kill()
+    settled(lambda: owners(dsn)[0] == owners(dsn)[1] == "second", second)
+
+    def served() -> bool:
+        return all(shard["takeover_seconds"] is not None for shard in shown(second, "shards") if shard["number"] < 2)
+
+    settled(served, second)
+    for number, shard in enumerate(shown(second, "shards")[:2]):
+        assert (shard["node"], shard["takeovers"]) == ("second", 1)
+        assert shard["epoch"] == before[number]["epoch"] + 1
+        assert 0.3 < shard["takeover_seconds"] <= shard["takeover_age"]
+    status = shown(second, "status")
+    assert status["takeovers"] == 2
+    assert status["last_takeover"]["node"] == "second"
+    assert "last take-over         shard " in run(second, "status").output
+    settled(lambda: shown(second, "status")["nodes"]["gone"] == 1, second)
+    assert "nodes" in differences(shown(second, "check"))
+    first.start()
+    assert [shard["takeovers"] for shard in shown(first, "shards")[:2]] == [1, 1]

@@ -1,0 +1,129 @@
+"""The state of a cluster at a glance, and what its check finds."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from leveret.cluster.condition import Database, Prepared, Slot, findings, status_of
+from leveret.cluster.watch import NodeRow, OwnerRow, View, Watch
+from leveret.management.operations.cluster import Standby
+
+NODE = NodeRow("a", "1", "a:1", "0.3.0", 1, draining=False, live=True, clock=0.01, format=1)
+STANDBY = Standby(name="second", state="streaming", sync="quorum", lag=0)
+DATABASE = Database(
+    version="15.4",
+    user="leveret",
+    synchronous="ANY 1 (second)",
+    standbys=[STANDBY],
+    waits=[0.01],
+    transaction_age=1_000_000,
+    slots=[],
+    prepared=[Prepared("recent", 10.0)],
+    address="db1:5432/leveret",
+)
+REPLACED = msgspec.structs.replace
+
+
+def watched(nodes: list[NodeRow], owners: list[OwnerRow] | None = None) -> Watch:
+    watch = Watch("a", 0.6)
+    found = [OwnerRow(0, node="a")] if owners is None else owners
+    watch.observe(View(version=1, shards=4, format=1, now=0.0, owners=found, nodes=nodes), 0.0, 0.01)
+    return watch
+
+
+def faults(watch: Watch, database: Database = DATABASE, needed: tuple[int, ...] = (0,)) -> list[tuple[str, str, str]]:
+    found = list(findings(watch, needed, database))
+    assert all(bool(finding.remedy) != finding.good for finding in found)
+    return [(finding.check, finding.text, finding.remedy) for finding in found if not finding.good]
+
+
+def test_a_good_cluster() -> None:
+    found = list(findings(watched([NODE]), [0], DATABASE))
+    assert [finding.check for finding in found] == [
+        "postgresql",
+        "replication",
+        "clocks",
+        "versions",
+        "transaction ids",
+        "replication slots",
+        "prepared transactions",
+        "nodes",
+        "shards",
+    ]
+    assert all(finding.good for finding in found)
+    assert found[1].text == "synchronous standby second"
+    one_disk = list(findings(watched([NODE]), [0], REPLACED(DATABASE, synchronous="", standbys=[])))
+    assert one_disk[1].good and one_disk[1].text.startswith("one disk")
+
+
+@pytest.mark.parametrize(
+    ("changes", "check", "text", "remedy"),
+    [
+        ({"standbys": []}, "replication", "nothing is confirmed", "start the standbys of 'ANY 1 (second)'"),
+        (
+            {"standbys": [REPLACED(STANDBY, sync="async")]},
+            "replication",
+            "no synchronous standby is connected",
+            "start the standbys",
+        ),
+        (
+            {"standbys": [REPLACED(STANDBY, sync="")]},
+            "replication",
+            "'leveret' may not see",
+            'GRANT pg_monitor TO "leveret"',
+        ),
+        ({"waits": [0.1, 7.25]}, "replication", "2 transactions wait for a synchronous standby, one for 7.2", "start the"),
+        ({"transaction_age": 500_000_000}, "transaction ids", "500 million transactions old", "VACUUM (FREEZE)"),
+        (
+            {"slots": [Slot("old", 3 << 20)]},
+            "replication slots",
+            "'old', which keeps 3.0 MiB",
+            "drop_replication_slot('old')",
+        ),
+        ({"prepared": [Prepared("x", 300.0)]}, "prepared transactions", "'x' was prepared 300", "ROLLBACK PREPARED 'x'"),
+    ],
+)
+def test_faults_of_the_database(changes: dict[str, object], check: str, text: str, remedy: str) -> None:
+    [(found, shown, what)] = faults(watched([NODE]), REPLACED(DATABASE, **changes))
+    assert found == check
+    assert text in shown
+    assert remedy in what
+
+
+def test_faults_of_nodes() -> None:
+    other = REPLACED(NODE, name="b")
+    assert faults(watched([NODE, other, REPLACED(NODE, name="c", draining=True)])) == []
+    for clock, text in ((0.3, "0.30 seconds ahead of"), (-2.0, "2.00 seconds behind")):
+        [(check, shown, _)] = faults(watched([NODE, REPLACED(other, clock=clock)]))
+        assert check == "clocks"
+        assert shown == f"the clock of node 'b' is {text} PostgreSQL's; expected at most 0.25"
+    [(check, shown, _)] = faults(watched([NODE, REPLACED(other, leveret="0.4.0", format=2)]))
+    assert check == "versions"
+    assert shown == "0.3.0 (format 1): node a; 0.4.0 (format 2): node b; the database has format 1"
+    [(check, shown, remedy)] = faults(watched([NODE, REPLACED(other, live=False, clock=9.0)]))
+    assert (check, shown) == ("nodes", "node 'b' shows no sign of life")
+    assert "`leveret cluster forget b`" in remedy
+    gone = REPLACED(other, live=False)
+    owners = [OwnerRow(0, node="a"), OwnerRow(1, node="b"), OwnerRow(2)]
+    [_, (check, shown, _)] = faults(watched([NODE, gone], owners), needed=(0, 1))
+    assert (check, shown) == ("shards", "shard 1 without an owner that lives")
+
+
+def test_the_status() -> None:
+    owners = [
+        OwnerRow(0, node="a", epoch=5, takeovers=2, lost_ago=60.0, outage=0.7),
+        OwnerRow(1, node="a", epoch=2, takeovers=1, lost_ago=3.0),
+        OwnerRow(2, node="b"),
+    ]
+    nodes = [NODE, REPLACED(NODE, name="b", live=False), REPLACED(NODE, name="c", draining=True)]
+    status = status_of(watched(nodes, owners), {0, 1, 2, 3}, DATABASE, "")
+    assert status.nodes == {"live": 1, "draining": 1, "gone": 1}
+    assert (status.shards, status.unowned) == (4, [2, 3])
+    assert status.takeovers == 3
+    last = status.last_takeover
+    assert last is not None
+    assert (last.shard, last.node, last.age, last.seconds) == (1, "a", 3.0, None)
+    assert (status.waiting, status.waiting_seconds, status.database) == (1, 0.01, "db1:5432/leveret")
+    unknown = status_of(watched([NODE]), {0}, None, "PostgreSQL does not answer")
+    assert (unknown.problem, unknown.last_takeover) == ("PostgreSQL does not answer", None)
