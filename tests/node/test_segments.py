@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from leveret import Broker, sync
+from leveret.broker.log import RowsAddress
 from leveret.broker.segments import SegmentStore
 from leveret.config import ConfigError, combine_config
 from leveret.node import segments
@@ -55,6 +56,42 @@ def test_configurations_without_sealing(tmp_path: Path, monkeypatch: pytest.Monk
     assert make_store(in_memory, MemoryLog()) == "'storage.engine' is 'memory'"
     monkeypatch.setattr(segments, "find_spec", lambda name: None)
     assert "leveret[segments]" in str(store(tmp_path))
+
+
+class Remote(MemoryLog):
+    """A log that other machines can open, as one in PostgreSQL."""
+
+    def rows_address(self) -> RowsAddress:
+        return RowsAddress("postgresql", {"dsn": "", "node": "", "lease": 1, "unreplicated": True}, is_local=False)
+
+
+@pytest.mark.parametrize(
+    ("given", "seals"),
+    [
+        ({}, False),
+        ({"directory": "/somewhere"}, False),
+        ({"directory": "file:///somewhere"}, False),
+        ({"directory": "/somewhere", "shared": True}, True),
+        ({"directory": "memory://bucket"}, True),
+    ],
+)
+def test_logs_of_several_machines_need_a_shared_directory(tmp_path: Path, given: dict[str, Any], seals: bool) -> None:
+    made = make_store(config(tmp_path, **given), Remote())
+    assert made == segments.UNSHARED if not seals else isinstance(made, SegmentStore)
+
+
+def test_what_other_machines_cannot_use_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"'streams\.shared' is true without 'streams\.directory'"):
+        store(tmp_path, shared=True)
+    there = {"directory": "memory://bucket", "iceberg": True}
+    with pytest.raises(ConfigError, match=r"without 'streams\.iceberg_properties_file', which other nodes do not find"):
+        make_store(config(tmp_path, **there), Remote())
+    (tmp_path / "catalog.toml").write_text('type = "sql"\nuri = "sqlite:////somewhere/iceberg.db"')
+    there["iceberg_properties_file"] = str(tmp_path / "catalog.toml")
+    with pytest.raises(ConfigError, match="names a catalog in SQLite, which other nodes do not find"):
+        make_store(config(tmp_path, **there), Remote())
+    (tmp_path / "catalog.toml").write_text('type = "rest"\nuri = "http://catalog"')
+    assert isinstance(make_store(config(tmp_path, **there), Remote()), SegmentStore)
 
 
 def test_a_broker_logs_once_that_it_does_not_seal(caplog: pytest.LogCaptureFixture) -> None:

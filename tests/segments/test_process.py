@@ -19,7 +19,8 @@ from leveret.segments import process
 from leveret.segments.process import SealerProcess
 from leveret.segments.reader import open_segment
 from leveret.storage.located import rebuild
-from tests.storage.harness import FakeQueue, Harness, content, message, sqlite_log
+from tests.storage.harness import FakeQueue, Harness, content, log_at, message
+from tests.support.postgres import execute, require_postgres, shared_server
 
 TIME = 1_700_000_000_000
 # Properties of 0-9-1: a delivery mode and a priority; the sections of 1.0: a header that is durable.
@@ -62,12 +63,14 @@ class Task(SealTask):
 class World:
     """A log with a queue, and a segment store."""
 
-    def __init__(self, path: Path, directory: str | None = None, **more: Any) -> None:
+    def __init__(self, path: Path, directory: str | None = None, dsn: str = "", **more: Any) -> None:
         self.path = path
         self.directory = directory or str(path / "segments")
-        self.harness = Harness(lambda: sqlite_log(path / "log"))
+        self.harness = Harness(lambda: log_at(dsn or path / "log"))
         self.queue = FakeQueue(1)
-        self.store = SealerProcess(self.directory, path / "log" / "log-0.sqlite", None, path / "unfinished", **more)
+        address = self.harness.log.rows_address()
+        assert address is not None
+        self.store = SealerProcess(self.directory, address, None, path / "unfinished", **more)
         self.store.start(self.harness.loop.post)
 
     def close(self) -> None:
@@ -368,3 +371,32 @@ def test_a_request_that_cannot_be_encoded_fails_alone(world: World) -> None:
     assert "TypeError" in found[0][2]
     assert world.bodies(segment, 0, 1) == [b"a", b"b"]
     assert world.store.starts == 1
+
+
+def test_the_sealer_of_a_former_owner_changes_nothing(tmp_path: Path) -> None:
+    require_postgres()
+    dsn = shared_server().database()
+    world = World(tmp_path, dsn=dsn)
+    kept = world.sealed(world.publish(b"a", b"b"))
+    removed = world.sealed(world.publish(b"c"))
+    world.store.remove([removed.path])
+    assert world.find() == [kept.path]
+    task = Task(world, world.publish(b"d"))
+    # Another broker has claimed the shard, which this one, frozen meanwhile, does not know.
+    execute(dsn, "UPDATE leveret.owner SET epoch = epoch + 1")
+    world.store.remove([kept.path])
+    merged: list[Any] = []
+    world.store.merge([kept], "home/s-1", "s", lambda *result: merged.append(result))
+    world.wait(lambda: merged)
+    assert merged == [(None, FAILED, "another broker owns shard 0, of which this one had epoch 1")]
+    worked: list[Any] = []
+    world.store.work("drop-table", b"{}", lambda *result: worked.append(result))
+    world.wait(lambda: worked)
+    assert worked[0][1:] == merged[0][1:]
+    world.store.seal(task)
+    world.wait(lambda: task.failure)
+    assert task.failure == merged[0][1:]
+    # Consumers may still read, and the file is there.
+    assert world.bodies(kept, 0, 1) == [b"a", b"b"]
+    execute(dsn, "UPDATE leveret.owner SET epoch = epoch - 1")
+    world.close()

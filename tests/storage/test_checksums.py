@@ -17,6 +17,7 @@ from leveret.node.checking import DirectoryCheck
 from leveret.storage.batch import CHUNK_BYTES, RowImage, index_head
 from leveret.storage.checksums import chunk_sum, row_columns
 from leveret.storage.located import LogReader
+from leveret.storage.row_sources import SqliteRows
 from leveret.storage.salvage import Salvage
 from leveret.storage.verification import LogCheck
 from leveret.storage.worker import StoreBroken
@@ -317,10 +318,9 @@ def test_the_sealer_refuses_a_changed_row(tmp_path: Path) -> None:
     located = harness.log.locate(*_positions(entries))
     assert located is not None
     flip(tmp_path, "data", 1, 20)
-    reader = LogReader(tmp_path / "log-0.sqlite")
+    reader = LogReader(SqliteRows(tmp_path / "log-0.sqlite"))
     with pytest.raises(ValueError, match="row 1 of the log is damaged: the checksum of its data is wrong"):
         reader.read(located.runs)
-    reader.close()
     harness.log.close()
 
 

@@ -1,4 +1,4 @@
-"""Another process reads the same records from the file of a log as the log itself, even if they were moved."""
+"""Another process reads the same records from the rows of a log as the log itself, even if they were moved."""
 
 from __future__ import annotations
 
@@ -10,34 +10,51 @@ import pytest
 
 from leveret.broker.log import Loaded
 from leveret.broker.message import AT_ONCE, FORMAT_AMQP1, Entry, Overlay, make_address
+from leveret.storage.batched import BatchedLog
 from leveret.storage.located import Columns, LogReader, RowMoved, rebuild
 from leveret.storage.records import decode_overlay
-from leveret.storage.sqlite import SqliteLog
-from tests.storage.harness import FakeQueue, Harness, content, message, sqlite_log
+from leveret.storage.row_sources import RowSource, SourceFailed, open_source
+from tests.storage.harness import FakeQueue, Harness, content, log_at, message
+from tests.support.postgres import execute, require_postgres, shared_server
 
 
-@pytest.fixture
-def harness(tmp_path: Path) -> Any:
-    harness = Harness(lambda: sqlite_log(tmp_path))
+@pytest.fixture(params=["sqlite", "postgresql"])
+def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    place: Path | str = tmp_path
+    if request.param == "postgresql":
+        require_postgres()
+        place = shared_server().database()
+    harness = Harness(lambda: log_at(place))
     yield harness
     harness.log.close()
 
 
+def source(harness: Harness) -> RowSource:
+    """Return the rows of the log as another process reads them."""
+    address = harness.log.rows_address()
+    assert address is not None
+    return open_source(address)
+
+
+def positions(entries: list[Entry]) -> tuple[array[int], array[int]]:
+    """Return the rows and slots of entries."""
+    rows: array[int] = array("Q", [entry.row.id for entry in entries if entry.row is not None])
+    return rows, array("I", [entry.slot for entry in entries])
+
+
 def read(harness: Harness, entries: list[Entry]) -> Columns:
     """Return the messages that a reader finds once everything is on disk."""
-    rows: array[int] = array("Q", [entry.row.id for entry in entries if entry.row is not None])
-    slots: array[int] = array("I", [entry.slot for entry in entries])
+    rows, slots = positions(entries)
     located = harness.log.locate(rows, slots)
     while located is None:
         harness.commit()
         located = harness.log.locate(rows, slots)
     assert located.count == len(entries)
-    assert isinstance(harness.log, SqliteLog)
-    reader = LogReader(harness.log.file)
+    rows_of_log = source(harness)
     try:
-        return reader.read(located.runs)
+        return LogReader(rows_of_log).read(located.runs)
     finally:
-        reader.close()
+        rows_of_log.close()
         located.release()
 
 
@@ -164,7 +181,7 @@ def test_entries_stored_separately_from_their_messages(harness: Harness) -> None
 
 def test_located_rows_are_not_moved(harness: Harness) -> None:
     """Rows that are mostly garbage are copied elsewhere, except while they are being read."""
-    assert isinstance(harness.log, SqliteLog)
+    assert isinstance(harness.log, BatchedLog)
     harness.log.trimmer.floor = 0
     stream, queue = FakeQueue(1), FakeQueue(2)
     kept: list[Entry] = []
@@ -181,22 +198,20 @@ def test_located_rows_are_not_moved(harness: Harness) -> None:
         harness.log.settle(entry)
     for _ in range(3):
         harness.commit()
-    reader = LogReader(harness.log.file)
-    assert reader.read(located.runs).bodies == [b"kept"] * 10
+    rows_of_log = source(harness)
+    assert LogReader(rows_of_log).read(located.runs).bodies == [b"kept"] * 10
     located.release()
     for _ in range(5):
         harness.publish(queue, b"more")
         harness.commit()
-    again = LogReader(harness.log.file)
     with pytest.raises(RowMoved):
-        again.read(located.runs)
+        LogReader(rows_of_log).read(located.runs)
     compared(harness, kept)
-    reader.close()
-    again.close()
+    rows_of_log.close()
 
 
 def test_rows_being_copied_cannot_be_located(harness: Harness) -> None:
-    assert isinstance(harness.log, SqliteLog)
+    assert isinstance(harness.log, BatchedLog)
     harness.log.trimmer.floor = 0
     stream, queue = FakeQueue(1), FakeQueue(2)
     kept = harness.publish(stream, b"kept")
@@ -210,3 +225,48 @@ def test_rows_being_copied_cannot_be_located(harness: Harness) -> None:
     assert harness.log.locate(array("Q", (row.id,)), array("I", (kept[0].slot,))) is None
     harness.commit()
     compared(harness, kept)
+
+
+@pytest.fixture
+def dsn() -> str:
+    require_postgres()
+    return shared_server().database()
+
+
+def test_the_rows_of_a_shard_are_read_only_for_its_owner(dsn: str) -> None:
+    harness = Harness(lambda: log_at(dsn))
+    entries = harness.publish(FakeQueue(1), b"mine", bytes(3_000_000))
+    harness.commit()
+    located = harness.log.locate(*positions(entries))
+    assert located is not None
+    rows = source(harness)
+    assert LogReader(rows).read(located.runs).bodies == [b"mine", bytes(3_000_000)]
+    # Between reads, the connection keeps no snapshot that the server has to keep dead rows for.
+    assert execute(dsn, "SELECT state, backend_xmin FROM pg_stat_activity WHERE application_name = 'leveret sealer'") == [
+        ("idle", None)
+    ]
+    session = rows._connected()  # type: ignore[attr-defined]
+    with pytest.raises(Exception, match="read-only transaction"):
+        session.execute("UPDATE leveret.owner SET epoch = 0")
+    # The server closes the connection: the next read opens another one.
+    execute(dsn, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'leveret sealer'")
+    rows.check_owner()
+    # Another broker claims the shard.
+    execute(dsn, "UPDATE leveret.owner SET epoch = epoch + 1")
+    for read in (rows.check_owner, lambda: rows.read_row(1), lambda: rows.read_chunks(1, 1)):
+        with pytest.raises(SourceFailed, match="another broker owns shard 0, of which this one had epoch 1"):
+            read()
+    rows.close()
+    execute(dsn, "UPDATE leveret.owner SET epoch = epoch - 1")
+    harness.log.close()
+
+
+def test_a_server_that_is_away_is_named(dsn: str) -> None:
+    harness = Harness(lambda: log_at(dsn))
+    address = harness.log.rows_address()
+    assert address is not None
+    address.fields["dsn"] = "postgresql://leveret:secret@127.0.0.1:1/nothing"
+    with pytest.raises(SourceFailed, match=r"cannot be opened: .*port 1") as caught:
+        open_source(address).check_owner()
+    assert "secret" not in str(caught.value)
+    harness.log.close()

@@ -13,6 +13,7 @@ import pytest
 from leveret.broker.log import Recovery
 from leveret.broker.message import Entry
 from leveret.storage.checksums import number_sum
+from leveret.storage.sqlite import SqliteLog
 from tests.storage.harness import FakeQueue, Harness, Loop, message, sqlite_log
 
 
@@ -177,15 +178,21 @@ def test_a_large_log_is_indexed_after_it_was_opened(large: tuple[Harness, FakeQu
     harness.log.close()
 
 
+def database(harness: Harness) -> Path:
+    """Return the file of the log."""
+    assert isinstance(harness.log, SqliteLog)
+    return harness.log.file
+
+
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_log_that_is_closed_while_it_is_indexed_loses_nothing(
     large: tuple[Harness, FakeQueue, list[int]], clean: bool
 ) -> None:
     harness, queue, alive = large
     if not clean:
-        with closing(sqlite3.connect(harness.log.shared_file() or "", isolation_level=None)) as connection:
+        with closing(sqlite3.connect(database(harness), isolation_level=None)) as connection:
             connection.execute("UPDATE state SET value = 0, crc = ? WHERE name = 'clean'", (number_sum("clean", 0),))
-        Path(f"{harness.log.shared_file()}-wal").touch()  # a crash leaves it
+        Path(f"{database(harness)}-wal").touch()  # a crash leaves it
     log = harness.log = harness.make()
     recovery = log.open(index_later=True)
     assert recovery.index is not None and recovery.clean == clean
@@ -206,7 +213,7 @@ def test_a_clean_stop_notes_the_queues_with_entries(harness: Harness) -> None:
     harness.log.note_occupied([3])
     harness.log.close()
     # An earlier version has written since, and left the record.
-    with closing(sqlite3.connect(harness.log.shared_file() or "", isolation_level=None)) as connection:
+    with closing(sqlite3.connect(database(harness), isolation_level=None)) as connection:
         connection.execute("UPDATE state SET value = 99, crc = ? WHERE name = 'next_row'", (number_sum("next_row", 99),))
     harness.begin()
     assert harness.recovery.occupied is None

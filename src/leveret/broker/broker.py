@@ -189,6 +189,7 @@ class Broker:
                  wait for the next one
     segments     storage of sealed streams; None if they stay in the log
     unsealed     reason why this broker does not seal streams
+    has_unsealed  whether there was a stream that is not sealed for this reason
     active       queues to drain at the end of the turn; outputs: connections to flush
     jobs         work that takes longer than a turn
     compile_pattern  compiles the patterns of policies
@@ -202,7 +203,7 @@ class Broker:
         self._stored_step = 0
         self.segments: Segments | None = None
         self.unsealed = ""
-        self._unsealed_noted = False
+        self.has_unsealed = False
         self.vhosts: dict[str, Vhost] = {}
         # Names of deleted vhosts that still have objects.
         self._removing: set[str] = set()
@@ -514,8 +515,8 @@ class Broker:
 
     def note_unsealed(self) -> None:
         """Log once that streams are not sealed."""
-        if self.unsealed and not self._unsealed_noted:
-            self._unsealed_noted = True
+        if self.unsealed and not self.has_unsealed:
+            self.has_unsealed = True
             logger.info("streams are not sealed, but stay in the log: %s", self.unsealed)
 
     def seal_streams(self, store: SegmentStore, settings: SegmentSettings) -> None:

@@ -15,8 +15,7 @@ from abc import abstractmethod
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from io import UnsupportedOperation
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mypy_extensions import mypyc_attr
 
@@ -108,6 +107,20 @@ class Located:
     @abstractmethod
     def release(self) -> None:
         """Release the rows after reading. Called once, on the event loop."""
+
+
+class RowsAddress:
+    """The place of the rows of a log, for another process to read them.
+
+    engine    the storage engine
+    fields    what its `storage.row_sources.RowSource` needs, which may include a password
+    is_local  whether only processes on this machine can open the log again
+    """
+
+    def __init__(self, engine: str, fields: dict[str, Any], *, is_local: bool) -> None:
+        self.engine = engine
+        self.fields = fields
+        self.is_local = is_local
 
 
 class RecoveredQueue:
@@ -387,14 +400,17 @@ class Log:
         return False
 
     def locate(self, rows: array[int], slots: array[int]) -> Located | None:
-        """Return the positions of committed entries on disk. Only for a log with a `shared_file`.
+        """Return the positions of committed entries on disk. Only for a log with a `rows_address`.
 
         Returns None if some are still being written: retry after the next commit.
         """
-        raise UnsupportedOperation(f"{type(self).__name__} has no shared file in which to locate entries")
+        raise UnsupportedOperation(f"{type(self).__name__} has no rows in which to locate entries")
 
-    def shared_file(self) -> Path | None:
-        """Return the file in which other processes may read entries by the positions of `locate`; None if there is none."""
+    def rows_address(self) -> RowsAddress | None:
+        """Return where other processes may read entries by the positions of `locate`; None if they cannot.
+
+        Only for an open log.
+        """
         return None
 
     @abstractmethod

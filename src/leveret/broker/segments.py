@@ -6,6 +6,7 @@ The oldest part of a stream becomes a file, a segment, once it is large or old e
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from array import array
 from bisect import bisect_right
@@ -24,6 +25,8 @@ from leveret.broker.timers import Timed, Timers
 if TYPE_CHECKING:
     from leveret.broker.log import Loaded, Located
     from leveret.broker.streams.queue import StreamQueue
+
+logger = logging.getLogger("leveret.broker")
 
 # Kinds of failures that a store reports.
 AGAIN: Final = "again"  # a row of the log was moved: resolve the positions again
@@ -436,14 +439,24 @@ class Segments:
 
         `known` has the paths of all manifests at the start.
         """
-        self.store.find(self.home, _Sweep(self.leases, known, kept).found)
+        self.store.find(self.home, _Sweep(self, known, kept).found)
 
 
 class _Sweep:
-    def __init__(self, leases: Leases, known: set[str], kept: KeptFiles) -> None:
-        self.leases = leases
+    def __init__(self, segments: Segments, known: set[str], kept: KeptFiles) -> None:
+        self.segments = segments
         self.known = known
         self.kept = kept
 
     def found(self, paths: list[str]) -> None:
-        self.leases.retire(self.kept.removable(SEGMENTS, paths, self.known))
+        segments = self.segments
+        missing = sorted(path for path in self.known.difference(paths) if path.startswith(f"{segments.home}/"))
+        if missing:
+            logger.warning(
+                "%d of %d segments are missing in the directory of segments, such as %s; set 'streams.directory' to the"
+                " directory that they were written to, or restore them",
+                len(missing),
+                len(self.known),
+                segments.url_of(missing[0]),
+            )
+        segments.leases.retire(self.kept.removable(SEGMENTS, paths, self.known))

@@ -75,6 +75,7 @@ async def status(front: Front, call: FrontCall) -> AsyncGenerator[bytes, None]:
         queue_memory=sum(state.queue_memory for state in states),
         unindexed_queues=sum(state.unindexed_queues for state in states),
         indexed=min((state.indexed for state in states), default=1.0),
+        unsealed=next((state.unsealed for state in states if state.unsealed), ""),
         log=_log([own.log, *(state.log for state in states)]),
         shards=[
             _info(shard, found[shard.number].connections, found[shard.number].memory)

@@ -417,6 +417,13 @@ class StreamsConfig(Section, frozen=True, kw_only=True):
             "`s3://bucket/streams`. Default: `streams` in the data directory."
         ),
     ] = None
+    shared: Annotated[
+        bool,
+        about(
+            "Whether `streams.directory` is a path that all nodes share, such as one on NFS. With messages in PostgreSQL, "
+            "streams are sealed only to such a directory, or to a URL."
+        ),
+    ] = False
     storage_options_file: Annotated[
         FilePath | None,
         about(

@@ -8,24 +8,40 @@ from pathlib import Path
 from leveret.broker.log import Log
 from leveret.broker.segments import SegmentSettings, SegmentStore
 from leveret.config import Config, ConfigError, StreamsConfig
-from leveret.segments.catalog import default_properties, read_properties
+from leveret.segments.catalog import default_properties, is_remote, read_properties
 from leveret.storage import disk
 
 # Directories in the data directory.
 DIRECTORY = "streams"
 UNFINISHED = "unfinished"
+UNSHARED = (
+    "other nodes must find the segments of streams in PostgreSQL; set 'streams.directory' to a URL, such as"
+    " s3://bucket/streams, or to a directory that all nodes share, together with 'streams.shared' = true"
+)
+# The end of errors about a catalog that is only on one machine.
+_LOCAL_CATALOG = (
+    "which other nodes do not find; name a catalog on a server, such as one of type rest, hive or glue, or of type sql in"
+    " PostgreSQL"
+)
 EXTRA = 'the extra `segments` is not installed (pip install "leveret[segments]")'
 
 
 def make_store(config: Config, log: Log) -> SegmentStore | str:
     """Return the segment store, or the reason why there is none. Raises `ConfigError` if the settings are invalid."""
     streams = config.streams
-    database = log.shared_file()
-    if database is None:
+    rows = log.rows_address()
+    if rows is None:
         return f"'storage.engine' is '{config.storage.engine}'"
     if find_spec("pyarrow") is None:
         return EXTRA
     directory = streams.directory
+    if streams.shared and directory is None:
+        raise ConfigError(
+            "'streams.shared' is true without 'streams.directory'; set it to the directory that all nodes share"
+        )
+    is_shared = streams.shared or (directory is not None and is_remote(directory))
+    if not (rows.is_local or is_shared):
+        return UNSHARED
     if directory is None:
         directory = str(config.server.data_path / DIRECTORY)
     if "://" in directory and find_spec("fsspec") is None:
@@ -33,7 +49,7 @@ def make_store(config: Config, log: Log) -> SegmentStore | str:
     options = streams.storage_options_file
     if options is not None and not Path(options).is_file():
         raise ConfigError(f"'streams.storage_options_file': the file {options} does not exist")
-    catalog = _catalog(config, directory)
+    catalog = _catalog(config, directory, is_local=rows.is_local)
     mode = int(config.storage.segments_mode, 8)
     if streams.directory is None and mode & 0o040:
         # The group needs access to the segment directory. Only the broker's user may access the other files.
@@ -42,11 +58,20 @@ def make_store(config: Config, log: Log) -> SegmentStore | str:
     # Imported here because only a broker with sealed streams needs it.
     from leveret.segments.process import SealerProcess
 
-    return SealerProcess(directory, database, log.spool, config.server.data_path / UNFINISHED, options, catalog, mode)
+    return SealerProcess(directory, rows, log.spool, config.server.data_path / UNFINISHED, options, catalog, mode)
 
 
-def _catalog(config: Config, directory: str) -> dict[str, str] | None:
-    """Return the properties of the Iceberg catalog, or None if streams have no tables."""
+def _catalog(config: Config, directory: str, *, is_local: bool) -> dict[str, str] | None:
+    """Return the properties of the Iceberg catalog, or None if streams have no tables.
+
+    Args:
+        config: The configuration.
+        directory: The directory of the segments.
+        is_local: Whether the catalog may be on this machine.
+
+    Raises:
+        ConfigError: The catalog cannot be used.
+    """
     streams = config.streams
     if not streams.iceberg:
         return None
@@ -55,11 +80,16 @@ def _catalog(config: Config, directory: str) -> dict[str, str] | None:
             "'streams.iceberg' is true, but the extra `iceberg` is not installed (pip install \"leveret[iceberg]\")"
         )
     if streams.iceberg_properties_file is None:
+        if not is_local:
+            raise ConfigError(f"'streams.iceberg' is true without 'streams.iceberg_properties_file', {_LOCAL_CATALOG}")
         return default_properties(directory, config.server.data_path)
     try:
-        return read_properties(Path(streams.iceberg_properties_file))
+        properties = read_properties(Path(streams.iceberg_properties_file))
     except ValueError as error:
         raise ConfigError(f"'streams.iceberg_properties_file': {error}") from None
+    if not is_local and properties.get("uri", "").startswith("sqlite:"):
+        raise ConfigError(f"'streams.iceberg_properties_file' names a catalog in SQLite, {_LOCAL_CATALOG}")
+    return properties
 
 
 def segment_settings(streams: StreamsConfig) -> SegmentSettings:

@@ -15,6 +15,11 @@ DATABASE: Final = "iceberg.db"
 WAREHOUSE: Final = "iceberg"
 
 
+def is_remote(directory: str) -> bool:
+    """Return whether a directory is a URL of something else than this machine's files."""
+    return "://" in directory and not directory.startswith("file://")
+
+
 def default_properties(directory: str, data_path: Path) -> dict[str, str]:
     """Return the catalog used when the configuration names none: SQLite in the data directory.
 

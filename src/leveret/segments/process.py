@@ -25,7 +25,7 @@ import msgspec
 
 from leveret._isolation import python_command
 from leveret.broker.bodies import Spool
-from leveret.broker.log import Loaded, Located
+from leveret.broker.log import Loaded, Located, RowsAddress
 from leveret.broker.segments import FAILED, SealTask, Segment, SegmentStore, Written
 from leveret.segments import process_frames
 from leveret.segments.process_frames import Reply, Request, Setup
@@ -80,7 +80,7 @@ class SealerProcess(SegmentStore):
 
     Args:
         directory: Absolute path or URL.
-        database: The file of the log.
+        rows: The address of the log's rows.
         spool: The broker's spool of large bodies, None to keep them in memory.
         unfinished: Local directory for files that are uploaded when they are complete.
         options_file: TOML or JSON file with options for fsspec.
@@ -91,7 +91,7 @@ class SealerProcess(SegmentStore):
     def __init__(
         self,
         directory: str,
-        database: Path,
+        rows: RowsAddress,
         spool: Spool | None,
         unfinished: Path,
         options_file: str | None = None,
@@ -102,7 +102,8 @@ class SealerProcess(SegmentStore):
         self.spool = spool
         self._setup = Setup(
             directory=directory,
-            database=str(database),
+            engine=rows.engine,
+            rows=rows.fields,
             spool=str(unfinished),
             options_file=options_file,
             catalog=catalog,

@@ -36,7 +36,8 @@ class Setup(msgspec.Struct, kw_only=True):
 
     Attributes:
         directory: Directory of the segments.
-        database: The file of the log.
+        engine: The storage engine of the log.
+        rows: The address of the log's rows; see `RowsAddress.fields`.
         spool: Local directory for files that are uploaded when they are complete.
         options_file: File with options for fsspec, None for none.
         catalog: Properties of the Iceberg catalog, None for none.
@@ -44,7 +45,8 @@ class Setup(msgspec.Struct, kw_only=True):
     """
 
     directory: str
-    database: str
+    engine: str
+    rows: dict[str, Any]
     spool: str
     options_file: str | None
     catalog: dict[str, str] | None

@@ -1,6 +1,6 @@
 """The sealer process: writes, reads, merges and removes segments at the broker's request.
 
-It reads the messages to seal from the database of the broker's log, so that they do not pass through the broker again.
+It reads the messages to seal from the rows of the broker's log, so that they do not pass through the broker again.
 Reads run in their own thread because consumers wait for them; all other requests run in order. The process exits when its
 request pipe is closed.
 """
@@ -12,7 +12,6 @@ import gc
 import json
 import os
 import queue
-import sqlite3
 import struct
 import sys
 import threading
@@ -26,6 +25,7 @@ from typing import BinaryIO, Final
 import msgspec
 import pyarrow as pa
 
+from leveret.broker.log import RowsAddress
 from leveret.broker.segments import AGAIN, DAMAGED, FAILED, MISSING
 from leveret.segments import files, process_frames, tasks
 from leveret.segments.columns import Rows
@@ -38,10 +38,16 @@ from leveret.segments.rewriting import merge
 from leveret.segments.writer import SegmentWriter, is_temporary
 from leveret.storage import disk
 from leveret.storage.located import LogReader, RowMoved
+from leveret.storage.row_sources import SourceFailed, open_source
 
 # Open files and decoded row groups that are cached between reads.
 _MAX_OPEN_FILES: Final = 16
 _MAX_CACHED_GROUPS: Final = 2
+# Only the owner of the log may begin these. A broker that was frozen while it lists the files also gets those of the next
+# owner, which it does not know. It cannot remove them, since it has to own the log then, after the listing.
+_OWNERS_OPERATIONS: Final = frozenset(
+    (process_frames.SEAL, process_frames.MERGE, process_frames.TASK, process_frames.REMOVE, process_frames.FIND)
+)
 # The broker takes precedence when CPU time is scarce.
 _NICENESS: Final = 5
 
@@ -51,20 +57,22 @@ class Sealer:
 
     def __init__(self, setup: Setup, reply: Callable[[Reply], None]) -> None:
         self.directory = setup.directory
-        self.database = Path(setup.database)
+        self.source = open_source(RowsAddress(setup.engine, setup.rows, is_local=False))
+        self.log = LogReader(self.source)
         self.spool = setup.spool
         self.options = _options(setup.options_file)
         self.mode = setup.mode
         self.location = tasks.SegmentLocation(self.directory, self.options, self.spool, setup.catalog, setup.mode)
         self.reply = reply
         self.writers: dict[int, tuple[str, SegmentWriter]] = {}
-        self.log: LogReader | None = None
         self._cleared: set[str] = set()
 
     def handle(self, request: Request) -> None:
         """Handle one request."""
         number: int = request["n"]
         try:
+            if request["op"] in _OWNERS_OPERATIONS:
+                self.source.check_owner()
             match request["op"]:
                 case process_frames.SEAL:
                     self._start_segment(number, request["directory"], request["stream"])
@@ -109,8 +117,6 @@ class Sealer:
         self.writers[number] = (directory, self._writer(directory, stream))
 
     def _append_part(self, number: int, runs: bytes, first: int, times: list[int]) -> None:
-        if self.log is None:
-            self.log = LogReader(self.database)
         words: array[int] = array("Q")
         words.frombytes(runs)
         columns = self.log.read(words)
@@ -257,7 +263,7 @@ def _error(error: Exception, directory: str) -> tuple[str, str]:
         kind = DAMAGED
     elif isinstance(error, OSError):
         return kind, f"{masked(directory)}: {error}"
-    elif not isinstance(error, (SegmentError, sqlite3.Error, ValueError, IndexError, struct.error)):
+    elif not isinstance(error, (SegmentError, SourceFailed, ValueError, IndexError, struct.error)):
         return kind, f"{type(error).__name__}: {error}"
     return kind, str(error) or type(error).__name__
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 import struct
 from array import array
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, Union
 
 from leveret.broker.bodies import Body, Spool
 from leveret.broker.errors import ContentTooLarge
 from leveret.broker.log import Loaded, Located, Row
 from leveret.broker.message import Message, Overlay
-from leveret.storage.checksums import Checksums, RowDamaged, decode_text
+from leveret.storage.checksums import RowDamaged
 from leveret.storage.loading import SPOOLED_BYTES, RowReader
 from leveret.storage.memory import MemoryLog
 from leveret.storage.records import (
@@ -32,6 +30,7 @@ from leveret.storage.records import (
 from leveret.storage.rows import REMOVED, SLOT_BITS, SLOT_MASK, STORED, StoredRow, element
 
 if TYPE_CHECKING:
+    from leveret.storage.row_sources import RowSource
     from leveret.storage.trimming import Trimmer
 
 # Words per run.
@@ -110,23 +109,14 @@ class RowMoved(Exception):
 
 
 class LogReader:
-    """Reads located entries from the file of a log that another process has open.
+    """Reads located entries of a log that another process has open.
 
-    Rows are read one at a time, so that the writer never waits for the reader.
-
-    Raises sqlite3.Error if the file cannot be read, and ValueError, IndexError or struct.error if a row is damaged.
+    Raises `SourceFailed` if the rows cannot be read, and ValueError, IndexError or struct.error if a row is damaged.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, timeout=5)
-        self._connection.text_factory = decode_text
-        self._connection.execute("PRAGMA cache_size = -8192")
+    def __init__(self, source: RowSource) -> None:
+        self._source = source
         self._readers: dict[int, RowReader] = {}
-        facts = dict(self._connection.execute("SELECT name, value FROM state WHERE name IN ('first_row', 'first_chunk')"))
-        self._checksums = Checksums(facts["first_row"], facts["first_chunk"])
-
-    def close(self) -> None:
-        self._connection.close()
 
     def read(self, runs: array[int]) -> Columns:
         """Return the messages of located entries. Raises `RowMoved`."""
@@ -143,15 +133,13 @@ class LogReader:
     def _reader(self, row_id: int) -> RowReader:
         reader = self._readers.get(row_id)
         if reader is None:
-            row = self._connection.execute(
-                "SELECT length(settled), entries, data FROM log WHERE id = ?", (row_id,)
-            ).fetchone()
+            row = self._source.read_row(row_id)
             if row is None:
                 raise RowMoved(f"row {row_id} of the log has moved")
             settled_size, index, data = row
             try:
-                self._checksums.check_index(row_id, settled_size, index, len(data))
-                self._checksums.check_data(row_id, index, data)
+                self._source.checksums.check_index(row_id, settled_size, index, len(data))
+                self._source.checksums.check_data(row_id, index, data)
             except (RowDamaged, TypeError, struct.error) as error:
                 raise ValueError(f"row {row_id} of the log is damaged: {error}") from None
             reader = RowReader(StoredRow(_NO_LOG, row_id, 0, REMOVED), index, data, self._chunks, None)
@@ -161,14 +149,12 @@ class LogReader:
         return reader
 
     def _chunks(self, first: int, count: int) -> list[bytes]:
-        rows = self._connection.execute(
-            "SELECT id, data, crc FROM chunk WHERE id BETWEEN ? AND ? ORDER BY id", (first, first + count - 1)
-        ).fetchall()
+        rows = self._source.read_chunks(first, first + count - 1)
         if len(rows) != count:
             raise RowMoved(f"chunks {first} to {first + count - 1} of the log have moved")
         for chunk_id, data, found in rows:
             try:
-                self._checksums.check_chunk(chunk_id, data, found)
+                self._source.checksums.check_chunk(chunk_id, data, found)
             except (RowDamaged, TypeError, struct.error) as error:
                 raise ValueError(f"chunk {chunk_id} of the log is damaged: {error}") from None
         return [data for _, data, _ in rows]

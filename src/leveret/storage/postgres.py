@@ -7,11 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from leveret.broker.errors import StorageFailed
-from leveret.broker.log import FAILED, Recovery
+from leveret.broker.log import FAILED, Recovery, RowsAddress
 from leveret.storage.batched import BatchedLog
 from leveret.storage.cluster import ClusterSettings
 from leveret.storage.postgres_marker import Marker
+from leveret.storage.postgres_rows import address_fields
 from leveret.storage.postgres_store import BEATS, OwnerWorker, PostgresStore
+from leveret.storage.row_sources import POSTGRESQL
 from leveret.storage.salvage import NOTHING_LOST, Salvage
 from leveret.storage.worker import StoreBroken, StoreFull
 
@@ -62,6 +64,10 @@ class PostgresLog(BatchedLog):
         store.on_state = worker.set_state
         self._worker = worker
         self._started = True
+
+    def rows_address(self) -> RowsAddress:
+        assert self._store is not None, "the log is not open"
+        return RowsAddress(POSTGRESQL, address_fields(self._settings, self.shard, self._store.epoch), is_local=False)
 
     def is_silent(self) -> bool:
         # Before the lease ends, since the server may have recorded the last sign of life before this process noted it.

@@ -122,6 +122,37 @@ def create_shard(shard: int) -> str:
     return _SHARD.format(schema=shard_schema(shard), shard=shard)
 
 
+class ReadStatements:
+    """The prepared statements of a process that reads the rows of a shard for its owner.
+
+    The first parameter is the epoch. Without a row in the result, the shard has another one.
+    """
+
+    def __init__(self, shard: int) -> None:
+        schema = shard_schema(shard)
+        owned = f"o.shard = {shard} AND o.epoch = $1"
+        self.check_owner = Statement("check_owner", f"SELECT 1 FROM leveret.owner o WHERE {owned}", BIGINT)
+        self.read_row = Statement(
+            "read_row",
+            "SELECT l.id, coalesce(octet_length(l.settled), 0)::bigint, l.entries, l.data FROM leveret.owner o"
+            f" LEFT JOIN {schema}.log l ON l.id = $2 WHERE {owned}",
+            BIGINT,
+            BIGINT,
+        )
+        self.read_chunks = Statement(
+            "read_chunks",
+            f"SELECT c.id, c.data, c.crc FROM leveret.owner o LEFT JOIN {schema}.chunk c ON c.id BETWEEN $2 AND $3"
+            f" WHERE {owned} ORDER BY c.id",
+            BIGINT,
+            BIGINT,
+            BIGINT,
+        )
+
+    def all(self) -> list[Statement]:
+        """Return all statements."""
+        return list(vars(self).values())
+
+
 class Statements:
     """The prepared statements of a shard. The first parameters are the epoch and, of a commit, its number."""
 

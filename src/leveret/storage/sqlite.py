@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Final
 
 from leveret.broker.errors import StorageFailed
-from leveret.broker.log import FAILED, Recovery
+from leveret.broker.log import FAILED, Recovery, RowsAddress
 from leveret.storage import disk
 from leveret.storage.batched import BatchedLog
 from leveret.storage.data_directory import DirectoryLock, Reserve
 from leveret.storage.indexing import StoreIndex
 from leveret.storage.presence import LogFiles
+from leveret.storage.row_sources import SQLITE
 from leveret.storage.salvage import NOTHING_LOST, Salvage
 from leveret.storage.sqlite_store import SqliteStore
 from leveret.storage.worker import StoreBroken, StoreFull, Worker
@@ -66,8 +67,8 @@ class SqliteLog(BatchedLog):
         """The path of the database file."""
         return self.path / f"{self.name}.sqlite"
 
-    def shared_file(self) -> Path | None:
-        return self.file
+    def rows_address(self) -> RowsAddress:
+        return RowsAddress(SQLITE, {"path": str(self.file)}, is_local=True)
 
     def open(self, index_later: bool = False) -> Recovery:
         """Open or create the store and recover it. Blocking: called before the event loop runs.

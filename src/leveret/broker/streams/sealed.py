@@ -26,7 +26,7 @@ logger = logging.getLogger("leveret.broker")
 
 NO_STORE: Final = (
     "this broker cannot read sealed segments: it needs the extra `segments` (pip install"
-    ' "leveret[segments]") and the storage engine that wrote them'
+    " \"leveret[segments]\"), the storage engine that wrote them, and the 'streams.directory' of that time"
 )
 
 

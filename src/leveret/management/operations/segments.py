@@ -12,7 +12,7 @@ from leveret.broker.streams.queue import StreamQueue
 from leveret.broker.streams.tables import StreamTables, TableState
 from leveret.management.json_values import plain
 from leveret.management.operations.operation import Context, Operation, Operations
-from leveret.management.operations.streams import SegmentInfo, StreamNames, describe_segment, find, partitions
+from leveret.management.operations.streams import SegmentInfo, StreamNames, describe_segment, find, partitions, why_unsealed
 from leveret.management.structs import NamedInVhost, Reply, Request
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def seal(context: Context, request: NamedInVhost) -> Sealing:
     stream = find(context, request)
     if stream.sealing is None:
         raise PreconditionFailed(
-            f"stream '{request.name}' in vhost '{request.vhost}' is not sealed by this broker ('streams.sealing')"
+            f"stream '{request.name}' in vhost '{request.vhost}' is not sealed: {why_unsealed(stream)}"
         )
     stream.sealing.seal_all(None)
     return Sealing(until=stream.visible_until - 1, messages=stream.count)

@@ -21,7 +21,8 @@ class Status(ProcessInfo, kw_only=True):
     """State of the process, totals, and log statistics, in bytes and seconds.
 
     While messages are being indexed after a start, `indexed` is the part that was read, from 0 to 1, and the messages of
-    `unindexed_queues` are not counted. `shards` is not set for a broker of one process, `cluster` only for a node.
+    `unindexed_queues` are not counted. `unsealed` is the reason why streams are not sealed, "" without
+    streams. `shards` is not set for a broker of one process, `cluster` only for a node.
     """
 
     alarm: str
@@ -35,6 +36,7 @@ class Status(ProcessInfo, kw_only=True):
     queue_memory: int
     unindexed_queues: int
     indexed: float
+    unsealed: str
     log: dict[str, str | int]
     shards: list[ShardInfo] | msgspec.UnsetType = msgspec.UNSET
     cluster: ClusterStatus | msgspec.UnsetType = msgspec.UNSET
@@ -110,6 +112,7 @@ async def status(context: Context, request: Request) -> Status:
         queue_memory=memory,
         unindexed_queues=len(context.broker.indexing.queues),
         indexed=round(context.broker.indexing.progress(), 3),
+        unsealed=context.broker.unsealed if context.broker.has_unsealed else "",
         log={
             "state": log.state,
             "reason": log.reason,

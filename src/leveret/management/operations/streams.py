@@ -298,7 +298,7 @@ def describe(stream: StreamQueue) -> StreamInfo:
         unsealed=stream.count,
         sealed_until=segments[-1].last + 1 if segments else stream.first_offset,
         sealing=stream.sealing is not None,
-        unsealed_because=_why_unsealed(stream),
+        unsealed_because=why_unsealed(stream),
         sealing_problem=stream.sealing.problem or None if stream.sealing is not None else None,
         arguments=ClientTable(stream.arguments),
     )
@@ -324,7 +324,7 @@ def describe_segment(segment: Segment, path: str) -> SegmentInfo:
     )
 
 
-def _why_unsealed(stream: StreamQueue) -> str | None:
+def why_unsealed(stream: StreamQueue) -> str | None:
     """Return the reason why the stream is not sealed, or None if it is."""
     if stream.sealing is not None:
         return None
