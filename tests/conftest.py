@@ -37,6 +37,11 @@ LONGEST = ("spark", "packaging", "cli", "interop", "faults", "client", "manageme
 
 # Folders whose tests have a marker of the same name.
 MARKED = ("faults", "interop")
+# Markers of tests that say something about one kind of broker, and whether the tests run over another one.
+ELSEWHERE = {
+    "embedded": os.environ.get("LEVERET_TEST_STORE") == "postgresql",
+    "one_process": "LEVERET_TEST_SHARDS" in os.environ,
+}
 # A parameter of tests that also run against this peer. Those are slow: the same tests against Leveret are not.
 PEER = "rabbitmq"
 
@@ -57,7 +62,7 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, p
 # Before pytest itself, whose order of tests with parametrized fixtures depends on the order that it finds.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of some folders and those against peers, and sort all by their folders and files."""
+    """Mark or skip tests by their folders, peers and markers, and sort all by their folders and files."""
 
     def rank(item: pytest.Item) -> tuple[int, str]:
         file = item.nodeid.partition("::")[0]
@@ -71,6 +76,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         callspec = getattr(item, "callspec", None)
         if callspec is not None and PEER in callspec.params.values():
             item.add_marker("slow")
+        for name, is_elsewhere in ELSEWHERE.items():
+            marker = item.get_closest_marker(name)
+            if is_elsewhere and marker is not None:
+                item.add_marker(pytest.mark.skip(reason=f"{name}: {marker.args[0]}"))
     items.sort(key=rank)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from leveret.cli.cluster_database import import_data
 from leveret.cli.cluster_status import age, cluster_lines
 from leveret.cli.failed import Failed
 from leveret.cli.listing import listing
@@ -114,3 +115,6 @@ def forget(node: str) -> None:
     """Remove NODE, which is gone, from the list."""
     current().call("nodes.forget", name=node)
     click.echo(f"forgot node '{node}'")
+
+
+cluster.add_command(import_data)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from leveret.cli.failed import Failed
+from leveret.cli.options import split_setting
 
 if TYPE_CHECKING:
     from leveret.cli.serving import Serving
@@ -58,7 +59,7 @@ def serve(
     from leveret.security.tls import TlsError
     from leveret.storage.salvage import Salvage
 
-    flags = [_split(setting) for setting in settings]
+    flags = [split_setting(setting) for setting in settings]
     given = {"server.host": host, "server.port": port, "server.data_dir": data_dir, "server.log_level": log_level}
     flags += [(key, str(value)) for key, value in given.items() if value is not None]
     if store is not None:
@@ -92,10 +93,3 @@ def _serving_class(config: Config) -> type[Serving]:
     from leveret.cli.serving import Serving
 
     return Serving
-
-
-def _split(setting: str) -> tuple[str, str]:
-    key, separator, value = setting.partition("=")
-    if not separator:
-        raise click.BadParameter(f"{setting!r}: expected KEY=VALUE", param_hint="--set")
-    return key.strip(), value

@@ -281,10 +281,7 @@ class Directory:
         session = self._connected()
         session.warned = False
         yield session
-        while session.warned:
-            # A wait for this commit is one for those before it, too.
-            session.warned = False
-            session.execute("UPDATE leveret.cluster SET version = version")
+        session.replicate()
 
     def _change(self, statement: str, *values: Any) -> bool:
         with self._replicated() as session:

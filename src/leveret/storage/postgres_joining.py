@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import psycopg
 
 from leveret.broker.errors import StorageFailed
-from leveret.storage.postgres_schema import (
-    ADD_NODE_COLUMNS,
-    CREATE_CLUSTER,
-    CREATE_TAKEOVER,
-    FORMAT_VERSION,
-    create_shard,
-    shard_schema,
-)
+from leveret.storage.postgres_schema import CREATE_CLUSTER, FORMAT_VERSION, create_shard, shard_schema
 from leveret.storage.postgres_session import Session
 
 
@@ -23,19 +18,20 @@ def join(session: Session) -> str:
         StorageFailed: The schema has another format, or cannot be created.
         psycopg.Error: The server does not answer.
     """
-    if not _exists(session, "leveret.cluster"):
+    if not session.has_table("leveret.cluster"):
         _create(session, CREATE_CLUSTER)
-    if not _exists(session, "leveret.takeover"):
-        _create(session, CREATE_TAKEOVER)
-    row = session.execute("SELECT format, identity FROM leveret.cluster").fetchone()
-    version, identity = (0, "") if row is None else (row[0], str(row[1]))
+    row = session.execute("SELECT format, identity, importing FROM leveret.cluster").fetchone()
+    version, identity, importing = (0, "", None) if row is None else (row[0], str(row[1]), row[2])
     if version != FORMAT_VERSION:
         raise StorageFailed(
             f"the schema 'leveret' in PostgreSQL has format version {version}, and this version of Leveret reads"
             f" {FORMAT_VERSION}; install the version of Leveret that wrote it, or a later one"
         )
-    if not _has_usage(session):
-        _create(session, ADD_NODE_COLUMNS)
+    if importing is not None:
+        raise StorageFailed(
+            f"the import of {importing} into the database is not complete; start the broker when `leveret cluster import`"
+            " has ended, or run it again if it was interrupted"
+        )
     return identity
 
 
@@ -59,26 +55,25 @@ def check_shards(session: Session, shards: int) -> bool:
 
 def join_shard(session: Session, shard: int) -> None:
     """Create the schema of a shard unless it exists. Raises as `join`."""
-    if not _exists(session, f"{shard_schema(shard)}.mark"):
+    if not session.has_table(f"{shard_schema(shard)}.mark"):
         _create(session, create_shard(shard))
 
 
-def _exists(session: Session, table: str) -> bool:
-    row = session.execute("SELECT to_regclass(?) IS NOT NULL", (table,)).fetchone()
-    return row is not None and bool(row[0])
-
-
-def _has_usage(session: Session) -> bool:
-    query = "SELECT count(*) FROM pg_attribute WHERE attrelid = 'leveret.node'::regclass AND attname = 'usage'"
-    row = session.execute(query).fetchone()
-    return row is not None and bool(row[0])
-
-
 def _create(session: Session, script: str) -> None:
+    with contextlib.suppress(psycopg.errors.DuplicateSchema, psycopg.errors.UniqueViolation):
+        # Another broker may create it at the same time.
+        create(session, script)
+
+
+def create(session: Session, script: str) -> None:
+    """Run a script that creates tables, in one transaction.
+
+    Raises:
+        StorageFailed: The user of PostgreSQL may not do that.
+        psycopg.Error: Another broker has done so, or the server does not answer.
+    """
     try:
         session.execute_script(script)
-    except (psycopg.errors.DuplicateSchema, psycopg.errors.DuplicateTable, psycopg.errors.UniqueViolation):
-        pass  # another broker created it at the same time
     except psycopg.errors.InsufficientPrivilege as error:
         raise StorageFailed(
             f"the user of PostgreSQL may not create a schema: {error.diag.message_primary}; grant it CREATE on the database"

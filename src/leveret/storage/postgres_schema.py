@@ -3,8 +3,9 @@
 Schema `leveret` has one row in `cluster`, with the format, and a row for each shard in `owner`. Each shard has a schema of
 its own with the tables of an SQLite log, and the same columns in them: `log`, `chunk`, `metadata` and `mark`.
 
-With several shards, `cluster` also has their number, `node` the nodes that serve them, and `shared` the records that
-belong to all of them. `takeover` has the claims of shards whose owner had not released them.
+While logs are imported, `cluster` says from where. With several shards, it has their number, `node` the nodes that serve
+them, and `shared` the records that belong to all of them. `takeover` has the claims of shards whose owner had not released
+them.
 
 A commit is one statement. Its part `fence` locks and checks the shard's row in `owner`, and every other part depends on
 it: a broker that has lost the shard changes nothing, and a claim waits for a commit in progress.
@@ -40,16 +41,12 @@ class Statement:
         self.formats = (1,) * len(types)
 
 
-# What nodes announce; see `Directory.announce`.
-ADD_NODE_COLUMNS: Final = """
-ALTER TABLE leveret.node ADD COLUMN IF NOT EXISTS clients text, ADD COLUMN IF NOT EXISTS usage text;
-"""
-
 CREATE_CLUSTER: Final = f"""
 CREATE SCHEMA leveret;
 CREATE TABLE leveret.cluster(
     format integer NOT NULL,
     identity uuid NOT NULL,
+    importing text,
     shards integer,
     version bigint NOT NULL DEFAULT 0,
     secret bytea NOT NULL DEFAULT decode(replace(gen_random_uuid()::text || gen_random_uuid()::text, '-', ''), 'hex')
@@ -59,12 +56,22 @@ CREATE TABLE leveret.node(
     incarnation uuid NOT NULL,
     address text NOT NULL,
     leveret text NOT NULL,
+    format integer,
     seen timestamptz,
+    clock double precision,
     applied bigint NOT NULL,
-    draining boolean NOT NULL
+    draining boolean NOT NULL,
+    clients text,
+    usage text
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_cost_delay = 0);
 CREATE TABLE leveret.shared(kind text, key bytea, value bytea, version bigint NOT NULL, PRIMARY KEY (kind, key));
+CREATE TABLE leveret.takeover(
+    shard integer PRIMARY KEY,
+    count bigint NOT NULL,
+    lost_at timestamptz,
+    served_at timestamptz
+);
 CREATE TABLE leveret.owner(
     shard integer PRIMARY KEY,
     epoch bigint NOT NULL,
@@ -78,19 +85,7 @@ CREATE TABLE leveret.owner(
     wanted text
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_cost_delay = 0);
-INSERT INTO leveret.cluster VALUES ({FORMAT_VERSION}, gen_random_uuid());
-"""
-
-# What the first databases of this format do not have.
-CREATE_TAKEOVER: Final = """
-CREATE TABLE leveret.takeover(
-    shard integer PRIMARY KEY,
-    count bigint NOT NULL,
-    lost_at timestamptz,
-    served_at timestamptz
-);
-ALTER TABLE leveret.node ADD COLUMN IF NOT EXISTS clock double precision;
-ALTER TABLE leveret.node ADD COLUMN IF NOT EXISTS format integer;
+INSERT INTO leveret.cluster(format, identity) VALUES ({FORMAT_VERSION}, gen_random_uuid());
 """
 
 _SHARD: Final = """
@@ -110,6 +105,10 @@ ALTER TABLE {schema}.log ALTER settled SET STORAGE EXTERNAL, ALTER entries SET S
 ALTER TABLE {schema}.chunk ALTER data SET STORAGE EXTERNAL;
 INSERT INTO leveret.owner(shard, epoch, committed, next_row, clean) VALUES ({shard}, 0, 0, 1, true);
 """
+
+
+# The schemas of all shards.
+SHARD_SCHEMAS: Final = "SELECT nspname::text FROM pg_namespace WHERE nspname ~ '^leveret_s[0-9]+$' ORDER BY nspname"
 
 
 def shard_schema(shard: int) -> str:

@@ -258,6 +258,25 @@ class Session:
         with self._connection.transaction():
             self._connection.execute(script.encode())
 
+    def has_table(self, name: str) -> bool:
+        """Return whether a table exists. Raises `psycopg.Error`."""
+        row = self.execute("SELECT to_regclass(?) IS NOT NULL", (name,)).fetchone()
+        return row is not None and bool(row[0])
+
+    def copy(self, table: str, types: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+        """Insert rows, whose columns have these types. Raises `psycopg.Error`."""
+        with self._connection.cursor().copy(f"COPY {table} FROM STDIN (FORMAT BINARY)".encode()) as copy:
+            copy.set_types(types)
+            for row in rows:
+                copy.write_row(row)
+
+    def replicate(self) -> None:
+        """Wait until the last commit is on all disks that it must be on, if its own wait was cancelled."""
+        while self.warned:
+            # A wait for this commit is one for those before it, too.
+            self.warned = False
+            self.execute("UPDATE leveret.cluster SET version = version")
+
     def close(self) -> None:
         """Close the connection. Never raises."""
         with contextlib.suppress(psycopg.Error):

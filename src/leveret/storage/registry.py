@@ -41,7 +41,8 @@ def _make_postgresql(
     if database.exists():
         raise StorageFailed(
             f"the data directory {path} has a log in SQLite ({database.name}), which 'storage.engine' 'postgresql' does not"
-            " read; choose another data directory with --data-dir"
+            " read; copy it into an empty database with `leveret cluster import`, and choose another data directory with"
+            " --data-dir"
         )
     try:
         # Imported here because only this engine needs the extra `cluster`.

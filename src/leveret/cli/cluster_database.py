@@ -1,0 +1,65 @@
+"""The commands of `leveret cluster` that use the database instead of a running node."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from leveret.cli.failed import REFUSED, Failed
+from leveret.cli.options import split_setting, together
+
+if TYPE_CHECKING:
+    from leveret.storage.cluster import ClusterSettings
+
+# The options of `leveret serve` that say where the database is.
+_store_options = together(
+    click.option("--store", metavar="URL", help="PostgreSQL database. Default: that of the configuration."),
+    click.option("--config", "config_path", type=click.Path(path_type=Path), help="Configuration file (TOML)."),
+    click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set any other setting; repeatable."),
+)
+
+
+@contextmanager
+def _database(store: str | None, config_path: Path | None, settings: tuple[str, ...]) -> Iterator[ClusterSettings]:
+    """Return the place of the database, and report what goes wrong. Raises `Failed`."""
+    from leveret.broker.errors import StorageFailed
+    from leveret.config import ConfigError, load_config
+    from leveret.node.choices import CHOICES
+    from leveret.node.composition import cluster_settings
+    from leveret.storage.registry import without_extra
+
+    flags = [split_setting(setting) for setting in settings]
+    if store is not None:
+        flags += [("storage.engine", "postgresql"), ("storage.dsn", store)]
+    given = config_path or os.environ.get("LEVERET_CONFIG")
+    try:
+        found = cluster_settings(load_config(Path(given) if given else None, flags=flags, choices=CHOICES))
+        if found is None:
+            raise Failed("there is no database: name it with --store, or with 'storage.dsn_file' in the configuration")
+        yield found
+    except ConfigError as error:
+        raise Failed(str(error)) from None
+    except StorageFailed as error:
+        raise Failed(str(error), REFUSED) from None
+    except ImportError as error:
+        raise Failed(str(without_extra(error)), REFUSED) from None
+
+
+@click.command("import")
+@click.argument("data_dir", metavar="DATA_DIR", type=click.Path(path_type=Path))
+@_store_options
+def import_data(data_dir: Path, store: str | None, config_path: Path | None, settings: tuple[str, ...]) -> None:
+    """Copy the messages and definitions of a stopped broker from DATA_DIR into an empty PostgreSQL database.
+
+    DATA_DIR stays as it is. Set `cluster.shards` if several processes have used it.
+    """
+    with _database(store, config_path, settings) as database:
+        from leveret.cluster.importing import import_directory
+
+        import_directory(data_dir.absolute(), database, click.echo)
+    click.echo(f"imported {data_dir}; start the broker with another data directory")
