@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import os
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -16,10 +17,12 @@ import msgspec
 
 from leveret._build import __version__, build_info
 from leveret.broker.errors import BrokerError
+from leveret.cli.addresses import local_url
+from leveret.cli.client_command import DEFAULT_URL
 from leveret.cli.http_process import HttpProcess
 from leveret.cli.running import Running
 from leveret.cli.telemetry_process import TelemetryProcess
-from leveret.config import Config, ConfigError, load_config
+from leveret.config import Config, ConfigError, ServerConfig, load_config
 from leveret.management.control_socket import ControlServer
 from leveret.management.socket_path import CONTROL_SOCKET
 from leveret.node.choices import CHOICES
@@ -188,6 +191,8 @@ class Serving(Running):
                 for line in self._first_lines(composition):
                     click.echo(line)
                 sys.stdout.flush()
+            elif self._http.endpoint.listeners:
+                logger.info("console: %s", local_url(self._http.endpoint.listeners[0]))
         logger.info("ready in %.2f s: %s", took, self._served(composition))
         self._manager.ready(self._status(composition))
         if self._ready_file is not None:
@@ -272,16 +277,40 @@ class Serving(Running):
             f"  log in      {_how_to_log_in(composition)}",
             f"  manage      leveret status --data-dir {config.server.data_path}",
             *([f"  HTTP API    {', '.join(api)}"] if api else []),
+            *([f"  console     {local_url(api[0])}"] if api else []),
             *([f"  metrics     {', '.join(metrics)}"] if metrics else []),
+            *(_first_message(composition) if sys.stdout.isatty() else []),
         ]
+
+
+def _first_message(composition: Composition) -> list[str]:
+    """Return a command that publishes a message, if the user guest has its default password."""
+    if not _has_default_user(composition):
+        return []
+    server, url = composition.config.server, _guest_url(composition)
+    directory = "" if server.data_path == ServerConfig().data_path else f" --data-dir {shlex.quote(str(server.data_path))}"
+    broker = "" if url in (DEFAULT_URL, DEFAULT_URL.replace("localhost", "127.0.0.1")) else f" --url {shlex.quote(url)}"
+    return [
+        f"  try it      leveret queues add hello{directory} && leveret publish hello 'Hello, world'{broker}"
+        f" && leveret get hello{broker}"
+    ]
+
+
+def _has_default_user(composition: Composition) -> bool:
+    users = composition.users
+    return users.source(next(iter(users.users())).name) == FROM_DEFAULT
+
+
+def _guest_url(composition: Composition) -> str:
+    """Return the URL of the default user on this machine."""
+    return local_url(f"{composition.listeners[0]}/", "guest:guest")
 
 
 def _how_to_log_in(composition: Composition) -> str:
     users = composition.users
     names = [user.name for user in users.users()]
-    if users.source(names[0]) == FROM_DEFAULT:
-        scheme, _, address = composition.listeners[0].partition("://")
-        return f"guest, password guest, from this machine: {scheme}://guest:guest@{address}/"
+    if _has_default_user(composition):
+        return f"guest, password guest, from this machine: {_guest_url(composition)}"
     shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
     return f"as one of {len(names)} users: {shown}" if len(names) > 1 else f"as {shown}"
 
