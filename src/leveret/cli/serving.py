@@ -9,7 +9,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -23,6 +23,7 @@ from leveret.cli.http_process import HttpProcess
 from leveret.cli.running import Running
 from leveret.cli.telemetry_process import TelemetryProcess
 from leveret.config import Config, ConfigError, ServerConfig, load_config
+from leveret.config.values import Setting
 from leveret.management.control_socket import ControlServer
 from leveret.management.socket_path import CONTROL_SOCKET
 from leveret.node.choices import CHOICES
@@ -255,7 +256,8 @@ class Serving(Running):
                 composition.tls.reload(settings)
             composition.users.declare(declared)
         except (ConfigError, TlsError, BrokerError) as error:
-            logger.error("SIGHUP: configuration not reloaded: %s", error)
+            for problem in str(error).splitlines():
+                logger.error("SIGHUP: configuration not reloaded: %s", problem)
             return
         self._config = reloaded(self._config, config)
         composition.reload(self._part_config())
@@ -315,6 +317,8 @@ def _how_to_log_in(composition: Composition) -> str:
     return f"as one of {len(names)} users: {shown}" if len(names) > 1 else f"as {shown}"
 
 
+# The sections that a broker reloads.
+_RELOADABLE = ("limits", "users", "vhosts")
 # The keys of [tls] that a listener can reload.
 _RELOADABLE_TLS = ("cert", "key", "key_password_file", "ca")
 
@@ -324,7 +328,7 @@ def reloaded(old: Config, new: Config) -> Config:
     tls = old.tls
     if old.tls.cert and new.tls.cert:
         tls = msgspec.structs.replace(tls, **{name: getattr(new.tls, name) for name in _RELOADABLE_TLS})
-    return msgspec.structs.replace(old, tls=tls, limits=new.limits, users=new.users, vhosts=new.vhosts)
+    return msgspec.structs.replace(old, tls=tls, **{name: getattr(new, name) for name in _RELOADABLE})
 
 
 def needing_restart(running: Config, new: Config) -> list[str]:
@@ -339,6 +343,20 @@ def needing_restart(running: Config, new: Config) -> list[str]:
                 if getattr(before, field.name) != getattr(after, field.name)
             ]
     return changed
+
+
+def needs_restart(name: str, running: Mapping[str, Setting], new: Mapping[str, Setting]) -> bool:
+    """Return whether a change of a setting applies after a restart only.
+
+    Args:
+        name: The full name of the setting.
+        running: The settings of the running broker, by name.
+        new: The new settings, by name.
+    """
+    section, _, key = name.partition(".")
+    if section == "tls" and key in _RELOADABLE_TLS:
+        return running["tls.cert"] is None or new["tls.cert"] is None
+    return section not in _RELOADABLE
 
 
 def running_for() -> float:
