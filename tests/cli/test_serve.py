@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
 import re
+import shlex
 import signal
 import socket
 import ssl
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -522,3 +527,65 @@ def test_anonymous_is_off_unless_configured(tmp_path: Path, monkeypatch: pytest.
             with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="403"):
                 connection.channel().queue_declare("mine")
             connection.close()
+
+
+# First run
+
+
+def test_a_terminal_shows_how_to_publish_the_first_message(tmp_path: Path) -> None:
+    """The command works as it is in a shell."""
+    leaf = tmp_path / "it's data"
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 400, 0, 0))
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "LEVERET_MANAGEMENT__ENABLED": "false"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "leveret", "serve", "--host", "", "--port", "0", "--data-dir", str(leaf)],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+    )
+    os.close(theirs)
+    try:
+        shown = ""
+        while "try it" not in shown or not shown.endswith("\n"):
+            shown += os.read(ours, 1 << 16).decode()
+        [line] = [line for line in shown.splitlines() if "try it" in line]
+        function = f'leveret() {{ {shlex.quote(sys.executable)} -m leveret "$@"; }}\n'
+        done = subprocess.run(
+            ["bash", "-c", function + line.split("try it")[1]],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines()[-1] == "Hello, world"
+    finally:
+        os.close(ours)
+        process.terminate()
+        process.wait(DEADLINE)
+
+
+def test_logs_have_no_command_to_try(tmp_path: Path) -> None:
+    with LeveretProcess(tmp_path / "guest", config=GUEST_IS_DEFAULT) as process:
+        assert "try it" not in process.start().log()
+
+
+@pytest.mark.parametrize(
+    ("log_format", "line"),
+    [("text", "  console     http://127.0.0.1:{port}\n"), ("json", '"console: http://127.0.0.1:{port}"')],
+)
+def test_the_output_has_the_address_of_the_console(tmp_path: Path, log_format: str, line: str) -> None:
+    environment = {
+        "LEVERET_SERVER__LOG_FORMAT": log_format,
+        "LEVERET_MANAGEMENT__ENABLED": "true",
+        "LEVERET_MANAGEMENT__HOST": "0.0.0.0",
+        "LEVERET_MANAGEMENT__PORT": "0",
+        "LEVERET_MANAGEMENT__PATH_PREFIX": "/mq",
+    }
+    with LeveretProcess(tmp_path, config=GUEST_IS_DEFAULT, environment=environment) as process:
+        process.start()
+        port = json.loads((tmp_path / "ready.json").read_text())["management"][0].split(":")[-1]
+        assert line.format(port=port) in process.log()

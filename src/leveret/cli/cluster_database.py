@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from leveret.cli.config_options import config_file, split_settings
 from leveret.cli.failed import REFUSED, Failed
-from leveret.cli.options import split_setting, together
+from leveret.cli.options import together
 
 if TYPE_CHECKING:
     from leveret.storage.cluster import ClusterSettings
@@ -33,12 +33,11 @@ def _database(store: str | None, config_path: Path | None, settings: tuple[str, 
     from leveret.node.composition import cluster_settings
     from leveret.storage.registry import without_extra
 
-    flags = [split_setting(setting) for setting in settings]
+    flags = split_settings(settings)
     if store is not None:
         flags += [("storage.engine", "postgresql"), ("storage.dsn", store)]
-    given = config_path or os.environ.get("LEVERET_CONFIG")
     try:
-        found = cluster_settings(load_config(Path(given) if given else None, flags=flags, choices=CHOICES))
+        found = cluster_settings(load_config(config_file(config_path), flags=flags, choices=CHOICES))
         if found is None:
             raise Failed("there is no database: name it with --store, or with 'storage.dsn_file' in the configuration")
         yield found

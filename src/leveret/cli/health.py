@@ -7,12 +7,10 @@ import socket
 import click
 
 from leveret.broker.log import OK
+from leveret.cli.addresses import endpoint_of
 from leveret.cli.failed import Failed
 from leveret.cli.output import Item, show_json
 from leveret.cli.remote import current, remote_options
-
-# Addresses of all interfaces, and the ones to connect to instead.
-_LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 @click.command()
@@ -72,10 +70,8 @@ def _problems(found: Item, alarms: bool, indexed: bool, listeners: tuple[str, ..
 
 def _try(url: str, timeout: float) -> str:
     """Return why a listener does not accept connections, or ""."""
-    host, _, port = url.partition("://")[2].rpartition(":")
-    host = host.strip("[]")
     try:
-        socket.create_connection((_LOOPBACK.get(host, host), int(port)), timeout).close()
+        socket.create_connection(endpoint_of(url), timeout).close()
     except OSError as error:
         return str(error)
     return ""

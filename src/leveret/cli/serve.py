@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from leveret.cli.config_options import config_file, split_settings
 from leveret.cli.failed import Failed
-from leveret.cli.options import split_setting
 
 if TYPE_CHECKING:
     from leveret.cli.serving import Serving
@@ -59,13 +58,12 @@ def serve(
     from leveret.security.tls import TlsError
     from leveret.storage.salvage import Salvage
 
-    flags = [split_setting(setting) for setting in settings]
+    flags = split_settings(settings)
     given = {"server.host": host, "server.port": port, "server.data_dir": data_dir, "server.log_level": log_level}
     flags += [(key, str(value)) for key, value in given.items() if value is not None]
     if store is not None:
         flags += [("storage.engine", "postgresql"), ("storage.dsn", store)]
-    given_path = config_path or os.environ.get("LEVERET_CONFIG")
-    path = Path(given_path) if given_path else None
+    path = config_file(config_path)
     try:
         config = load_config(path, flags=flags, choices=CHOICES)
         make_serving = _serving_class(config)

@@ -6,9 +6,10 @@ import asyncio
 import json
 import logging
 import os
+import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -16,10 +17,13 @@ import msgspec
 
 from leveret._build import __version__, build_info
 from leveret.broker.errors import BrokerError
+from leveret.cli.addresses import local_url
+from leveret.cli.client_command import DEFAULT_URL
 from leveret.cli.http_process import HttpProcess
 from leveret.cli.running import Running
 from leveret.cli.telemetry_process import TelemetryProcess
-from leveret.config import Config, ConfigError, load_config
+from leveret.config import Config, ConfigError, ServerConfig, load_config
+from leveret.config.values import Setting
 from leveret.management.control_socket import ControlServer
 from leveret.management.socket_path import CONTROL_SOCKET
 from leveret.node.choices import CHOICES
@@ -188,6 +192,8 @@ class Serving(Running):
                 for line in self._first_lines(composition):
                     click.echo(line)
                 sys.stdout.flush()
+            elif self._http.endpoint.listeners:
+                logger.info("console: %s", local_url(self._http.endpoint.listeners[0]))
         logger.info("ready in %.2f s: %s", took, self._served(composition))
         self._manager.ready(self._status(composition))
         if self._ready_file is not None:
@@ -250,7 +256,8 @@ class Serving(Running):
                 composition.tls.reload(settings)
             composition.users.declare(declared)
         except (ConfigError, TlsError, BrokerError) as error:
-            logger.error("SIGHUP: configuration not reloaded: %s", error)
+            for problem in str(error).splitlines():
+                logger.error("SIGHUP: configuration not reloaded: %s", problem)
             return
         self._config = reloaded(self._config, config)
         composition.reload(self._part_config())
@@ -272,20 +279,46 @@ class Serving(Running):
             f"  log in      {_how_to_log_in(composition)}",
             f"  manage      leveret status --data-dir {config.server.data_path}",
             *([f"  HTTP API    {', '.join(api)}"] if api else []),
+            *([f"  console     {local_url(api[0])}"] if api else []),
             *([f"  metrics     {', '.join(metrics)}"] if metrics else []),
+            *(_first_message(composition) if sys.stdout.isatty() else []),
         ]
+
+
+def _first_message(composition: Composition) -> list[str]:
+    """Return a command that publishes a message, if the user guest has its default password."""
+    if not _has_default_user(composition):
+        return []
+    server, url = composition.config.server, _guest_url(composition)
+    directory = "" if server.data_path == ServerConfig().data_path else f" --data-dir {shlex.quote(str(server.data_path))}"
+    broker = "" if url in (DEFAULT_URL, DEFAULT_URL.replace("localhost", "127.0.0.1")) else f" --url {shlex.quote(url)}"
+    return [
+        f"  try it      leveret queues add hello{directory} && leveret publish hello 'Hello, world'{broker}"
+        f" && leveret get hello{broker}"
+    ]
+
+
+def _has_default_user(composition: Composition) -> bool:
+    users = composition.users
+    return users.source(next(iter(users.users())).name) == FROM_DEFAULT
+
+
+def _guest_url(composition: Composition) -> str:
+    """Return the URL of the default user on this machine."""
+    return local_url(f"{composition.listeners[0]}/", "guest:guest")
 
 
 def _how_to_log_in(composition: Composition) -> str:
     users = composition.users
     names = [user.name for user in users.users()]
-    if users.source(names[0]) == FROM_DEFAULT:
-        scheme, _, address = composition.listeners[0].partition("://")
-        return f"guest, password guest, from this machine: {scheme}://guest:guest@{address}/"
+    if _has_default_user(composition):
+        return f"guest, password guest, from this machine: {_guest_url(composition)}"
     shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
     return f"as one of {len(names)} users: {shown}" if len(names) > 1 else f"as {shown}"
 
 
+# The sections that a broker reloads.
+_RELOADABLE = ("limits", "users", "vhosts")
 # The keys of [tls] that a listener can reload.
 _RELOADABLE_TLS = ("cert", "key", "key_password_file", "ca")
 
@@ -295,7 +328,7 @@ def reloaded(old: Config, new: Config) -> Config:
     tls = old.tls
     if old.tls.cert and new.tls.cert:
         tls = msgspec.structs.replace(tls, **{name: getattr(new.tls, name) for name in _RELOADABLE_TLS})
-    return msgspec.structs.replace(old, tls=tls, limits=new.limits, users=new.users, vhosts=new.vhosts)
+    return msgspec.structs.replace(old, tls=tls, **{name: getattr(new, name) for name in _RELOADABLE})
 
 
 def needing_restart(running: Config, new: Config) -> list[str]:
@@ -310,6 +343,20 @@ def needing_restart(running: Config, new: Config) -> list[str]:
                 if getattr(before, field.name) != getattr(after, field.name)
             ]
     return changed
+
+
+def needs_restart(name: str, running: Mapping[str, Setting], new: Mapping[str, Setting]) -> bool:
+    """Return whether a change of a setting applies after a restart only.
+
+    Args:
+        name: The full name of the setting.
+        running: The settings of the running broker, by name.
+        new: The new settings, by name.
+    """
+    section, _, key = name.partition(".")
+    if section == "tls" and key in _RELOADABLE_TLS:
+        return running["tls.cert"] is None or new["tls.cert"] is None
+    return section not in _RELOADABLE
 
 
 def running_for() -> float:

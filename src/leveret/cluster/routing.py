@@ -90,6 +90,7 @@ ROUTES: Final[dict[str, Route]] = {
     **dict.fromkeys(
         (
             "audit.search",
+            "config.show",
             "global_parameters.delete",
             "global_parameters.list",
             "global_parameters.set",

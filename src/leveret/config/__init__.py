@@ -6,7 +6,7 @@ The structs in `model` define the settings. The loader, its errors and `docs/con
 from __future__ import annotations
 
 from leveret.config.check import is_address
-from leveret.config.load import ConfigError, combine_config, load_config
+from leveret.config.load import ConfigError, combine_config, load_config, trace_config
 from leveret.config.model import (
     Amqp09Config,
     Amqp10Config,
@@ -61,4 +61,5 @@ __all__ = [
     "combine_config",
     "is_address",
     "load_config",
+    "trace_config",
 ]

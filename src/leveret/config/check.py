@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from ipaddress import ip_network
 from urllib.parse import urlsplit
 
-from leveret.config.errors import ConfigError
 from leveret.config.model import Config, MailConfig, ManagementConfig, OAuthConfig, OAuthProviderConfig
 from leveret.config.schema import Choices
 
@@ -21,98 +20,94 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _CERT = "expected 'tls.cert' to name the server's certificate"
 
 
-def check(config: Config, source: Source, choices: Choices) -> None:
-    """Raise `ConfigError` if settings conflict. `source` returns the source of a setting."""
-    _check_tls(config, source)
-    _check_cluster_tls(config, source)
-    _check_auth(config, source, choices)
-    _check_users(config, source)
-    _check_management(config, source)
-    _check_storage(config, source)
+def conflicts(config: Config, source: Source, choices: Choices) -> Iterator[str]:
+    """Return a message for each conflict of settings. `source` returns the source of a setting."""
+    yield from _check_tls(config, source)
+    yield from _check_cluster_tls(config, source)
+    yield from _check_auth(config, source, choices)
+    yield from _check_users(config, source)
+    yield from _check_management(config, source)
+    yield from _check_storage(config, source)
 
 
-def _check_storage(config: Config, source: Source) -> None:
+def _check_storage(config: Config, source: Source) -> Iterator[str]:
     storage = config.storage
     given = [name for name in ("dsn", "dsn_file") if getattr(storage, name) is not None]
     if len(given) > 1:
-        raise ConfigError(
-            f"{source(('storage', 'dsn'))}: 'storage.dsn' and 'storage.dsn_file' are set; expected one of them"
-        )
+        yield f"{source(('storage', 'dsn'))}: 'storage.dsn' and 'storage.dsn_file' are set; expected one of them"
     if storage.engine == "postgresql":
         if not given:
-            raise ConfigError(
+            yield (
                 f"{source(('storage', 'engine'))}: 'storage.engine' is 'postgresql'; expected 'storage.dsn' or"
                 " 'storage.dsn_file' to name the database"
             )
         if storage.synchronous != "full":
-            raise ConfigError(
+            yield (
                 f"{source(('storage', 'synchronous'))}: 'storage.synchronous' is '{storage.synchronous}', which"
                 " 'storage.engine' 'postgresql' does not have"
             )
     elif given:
-        raise ConfigError(
+        yield (
             f"{source(('storage', given[0]))}: 'storage.{given[0]}' is set, but 'storage.engine' is '{storage.engine}';"
             " expected 'postgresql'"
         )
 
 
-def _check_tls(config: Config, source: Source) -> None:
+def _check_tls(config: Config, source: Source) -> Iterator[str]:
     tls = config.tls
     if tls.cert is None:
         for name in ("key", "ca", "key_password_file"):
             if getattr(tls, name) is not None:
-                raise ConfigError(f"{source(('tls', name))}: 'tls.{name}' is set without 'tls.cert'; {_CERT}")
+                yield f"{source(('tls', name))}: 'tls.{name}' is set without 'tls.cert'; {_CERT}"
         if tls.verify != "none":
-            raise ConfigError(f"{source(('tls', 'verify'))}: 'tls.verify' is set without 'tls.cert'; {_CERT}")
+            yield f"{source(('tls', 'verify'))}: 'tls.verify' is set without 'tls.cert'; {_CERT}"
         if not config.server.plain:
-            raise ConfigError(f"{source(('server', 'plain'))}: 'server.plain' is false, which leaves no listener; {_CERT}")
+            yield f"{source(('server', 'plain'))}: 'server.plain' is false, which leaves no listener; {_CERT}"
     elif tls.verify != "none" and tls.ca is None:
-        raise ConfigError(
+        yield (
             f"{source(('tls', 'verify'))}: 'tls.verify' is '{tls.verify}' without 'tls.ca'; "
             "expected 'tls.ca' to name the certificates to verify clients against"
         )
 
 
-def _check_cluster_tls(config: Config, source: Source) -> None:
+def _check_cluster_tls(config: Config, source: Source) -> Iterator[str]:
     tls = config.cluster.tls
     if tls.cert is None:
         for name in ("key", "ca", "key_password_file"):
             if getattr(tls, name) is not None:
-                raise ConfigError(
+                yield (
                     f"{source(('cluster', 'tls', name))}: 'cluster.tls.{name}' is set without 'cluster.tls.cert'; expected"
                     " 'cluster.tls.cert' to name the node's certificate"
                 )
     elif tls.ca is None:
-        raise ConfigError(
+        yield (
             f"{source(('cluster', 'tls', 'cert'))}: 'cluster.tls.cert' is set without 'cluster.tls.ca'; expected"
             " 'cluster.tls.ca' to name the certificates to verify other nodes against"
         )
 
 
-def _check_auth(config: Config, source: Source, choices: Choices) -> None:
+def _check_auth(config: Config, source: Source, choices: Choices) -> Iterator[str]:
     auth = config.auth
     where = f"{source(('auth', 'mechanisms'))}: 'auth.mechanisms'"
     if not auth.mechanisms:
         names = ", ".join(choices.get("mechanism", ["the SASL mechanisms"]))
-        raise ConfigError(f"{where} is empty; expected at least one of {names}")
+        yield f"{where} is empty; expected at least one of {names}"
     if "ANONYMOUS" in auth.mechanisms and auth.anonymous_user is None:
-        raise ConfigError(
-            f"{where} contains ANONYMOUS; expected 'auth.anonymous_user' to name the user for anonymous clients"
-        )
-    _check_providers(auth.oauth, source)
+        yield f"{where} contains ANONYMOUS; expected 'auth.anonymous_user' to name the user for anonymous clients"
+    yield from _check_providers(auth.oauth, source)
     if "EXTERNAL" in auth.mechanisms and config.tls.verify == "none":
-        raise ConfigError(f"{where} contains EXTERNAL; expected 'tls.verify' to be 'optional' or 'required'")
+        yield f"{where} contains EXTERNAL; expected 'tls.verify' to be 'optional' or 'required'"
 
 
-def _check_providers(oauth: OAuthConfig, source: Source) -> None:
+def _check_providers(oauth: OAuthConfig, source: Source) -> Iterator[str]:
     where = source(("auth", "oauth", "resource_server_id"))
     if oauth.resource_server_id and not (oauth.issuer or oauth.jwks_uri or oauth.key_file):
-        raise ConfigError(
+        yield (
             f"{where}: 'auth.oauth.resource_server_id' is set without keys; "
             "expected 'auth.oauth.issuer', 'auth.oauth.jwks_uri' or 'auth.oauth.key_file'"
         )
     if oauth.providers and not (oauth.resource_server_id and oauth.issuer):
-        raise ConfigError(
+        yield (
             f"{source(('auth', 'oauth', 'providers'))}: 'auth.oauth.providers' is set without a first provider; "
             "expected 'auth.oauth.resource_server_id' and 'auth.oauth.issuer'"
         )
@@ -122,86 +117,78 @@ def _check_providers(oauth: OAuthConfig, source: Source) -> None:
     for path, provider in sections:
         name = ".".join(path)
         if oauth.resource_server_id and not provider.algorithms:
-            raise ConfigError(
-                f"{source((*path, 'algorithms'))}: '{name}.algorithms' is empty; expected at least one algorithm"
-            )
+            yield f"{source((*path, 'algorithms'))}: '{name}.algorithms' is empty; expected at least one algorithm"
         if oauth.providers and not provider.issuer:
-            raise ConfigError(f"{source(path)}: '{name}' has no 'issuer', by which the provider of a token is chosen")
+            yield f"{source(path)}: '{name}' has no 'issuer', by which the provider of a token is chosen"
         if provider.issuer in known:
-            raise ConfigError(
+            yield (
                 f"{source((*path, 'issuer'))}: '{name}.issuer' is also the one of '{known[provider.issuer]}'; "
                 "expected another issuer for each provider"
             )
         known[provider.issuer] = name
 
 
-def _check_users(config: Config, source: Source) -> None:
+def _check_users(config: Config, source: Source) -> Iterator[str]:
     for name, user in config.users.items():
         where = f"{source(('users', name))}: 'users.{name}"
-        _check_name(f"{where}'", name)
+        yield from _check_name(f"{where}'", name)
         given = [key for key in ("password", "password_hash", "password_file") if getattr(user, key) is not None]
         if len(given) > 1:
-            raise ConfigError(f"{where}' has {' and '.join(given)}; expected only one of them")
+            yield f"{where}' has {' and '.join(given)}; expected only one of them"
         if user.password == "":
-            raise ConfigError(f"{where}.password' is empty; omit it if the user never logs in with a password")
+            yield f"{where}.password' is empty; omit it if the user never logs in with a password"
         if user.password_hash is not None and not user.password_hash.startswith("$argon2id$"):
-            raise ConfigError(f"{where}.password_hash' is not an argon2id hash; create one with `leveret users hash`")
+            yield f"{where}.password_hash' is not an argon2id hash; create one with `leveret users hash`"
     for name in config.vhosts:
-        _check_name(f"{source(('vhosts', name))}: 'vhosts.{name}'", name)
+        yield from _check_name(f"{source(('vhosts', name))}: 'vhosts.{name}'", name)
 
 
-def _check_origins(origins: list[str], path: tuple[str, ...], source: Source) -> None:
+def _check_origins(origins: list[str], path: tuple[str, ...], source: Source) -> Iterator[str]:
     for origin in origins:
         if not _ORIGIN.fullmatch(origin):
-            raise ConfigError(
-                f"{source(path)}: '{'.'.join(path)}' has '{origin}'; expected an origin such as https://id.example.com"
-            )
+            yield f"{source(path)}: '{'.'.join(path)}' has '{origin}'; expected an origin such as https://id.example.com"
 
 
-def _check_management(config: Config, source: Source) -> None:
+def _check_management(config: Config, source: Source) -> Iterator[str]:
     management = config.management
     if management.tls_key is not None and management.tls_cert is None:
-        raise ConfigError(
+        yield (
             f"{source(('management', 'tls_key'))}: 'management.tls_key' is set without 'management.tls_cert'; expected "
             "'management.tls_cert' to name the server's certificate"
         )
     if management.oauth_client_id and not (config.auth.oauth.resource_server_id and config.auth.oauth.issuer):
-        raise ConfigError(
+        yield (
             f"{source(('management', 'oauth_client_id'))}: 'management.oauth_client_id' is set without a provider; "
             "expected 'auth.oauth.resource_server_id' and 'auth.oauth.issuer'"
         )
     if not management.basic_auth and not config.auth.oauth.resource_server_id:
-        raise ConfigError(
+        yield (
             f"{source(('management', 'basic_auth'))}: 'management.basic_auth' is false, which leaves no way to log in; "
             "expected 'auth.oauth.resource_server_id'"
         )
-    _check_origins(management.oauth_origins, ("management", "oauth_origins"), source)
+    yield from _check_origins(management.oauth_origins, ("management", "oauth_origins"), source)
     for name, provider in management.oauth_providers.items():
         path = ("management", "oauth_providers", name)
         if name not in config.auth.oauth.providers:
-            raise ConfigError(
-                f"{source(path)}: '{'.'.join(path)}' is no provider; expected a name of 'auth.oauth.providers'"
-            )
+            yield f"{source(path)}: '{'.'.join(path)}' is no provider; expected a name of 'auth.oauth.providers'"
         if not provider.client_id:
-            raise ConfigError(f"{source(path)}: '{'.'.join(path)}' has no 'client_id', the console's at the provider")
-        _check_origins(provider.origins, (*path, "origins"), source)
-    _check_webhooks(management, source)
-    _check_mail(management.mail, source)
+            yield f"{source(path)}: '{'.'.join(path)}' has no 'client_id', the console's at the provider"
+        yield from _check_origins(provider.origins, (*path, "origins"), source)
+    yield from _check_webhooks(management, source)
+    yield from _check_mail(management.mail, source)
     prefix = management.path_prefix
     if prefix and (not prefix.startswith("/") or prefix.endswith("/")):
-        raise ConfigError(
+        yield (
             f"{source(('management', 'path_prefix'))}: 'management.path_prefix' is '{prefix}'; expected an empty string or "
             "a path that starts with '/' and does not end with '/'"
         )
 
 
-def _check_webhooks(management: ManagementConfig, source: Source) -> None:
+def _check_webhooks(management: ManagementConfig, source: Source) -> Iterator[str]:
     expected = "expected a URL such as https://hooks.example.com/alerts, without a user, a password and a fragment"
     for url in management.alert_webhooks:
         if not _is_webhook(url):
-            raise ConfigError(
-                f"{source(('management', 'alert_webhooks'))}: 'management.alert_webhooks' has '{url}'; {expected}"
-            )
+            yield f"{source(('management', 'alert_webhooks'))}: 'management.alert_webhooks' has '{url}'; {expected}"
     known = set(management.alert_webhooks)
     for name, webhook in management.webhooks.items():
 
@@ -209,13 +196,13 @@ def _check_webhooks(management: ManagementConfig, source: Source) -> None:
             return f"{source(('management', 'webhooks', name, key))}: 'management.webhooks.{name}.{key}'"
 
         if not _is_webhook(webhook.url):
-            raise ConfigError(f"{where('url')} is '{webhook.url}'; {expected}")
+            yield f"{where('url')} is '{webhook.url}'; {expected}"
         if webhook.url in known:
-            raise ConfigError(f"{where('url')} is '{webhook.url}', which is configured twice; expected it once")
+            yield f"{where('url')} is '{webhook.url}', which is configured twice; expected it once"
         known.add(webhook.url)
         parts = urlsplit(webhook.url)
         if webhook.headers_file is not None and parts.scheme == "http" and parts.hostname not in _LOOPBACK:
-            raise ConfigError(
+            yield (
                 f"{where('headers_file')} is set for '{webhook.url}', to which headers go in plain text; expected a URL "
                 "that begins with https://"
             )
@@ -223,30 +210,26 @@ def _check_webhooks(management: ManagementConfig, source: Source) -> None:
             try:
                 ip_network(network)
             except ValueError as error:
-                raise ConfigError(
-                    f"{where('networks')} has '{network}': {error}; expected a network such as 10.1.0.0/16"
-                ) from None
+                yield f"{where('networks')} has '{network}': {error}; expected a network such as 10.1.0.0/16"
 
 
-def _check_mail(mail: MailConfig, source: Source) -> None:
+def _check_mail(mail: MailConfig, source: Source) -> Iterator[str]:
     def where(key: str) -> str:
         return f"{source(('management', 'mail', key))}: 'management.mail.{key}'"
 
     if not mail.host:
         return
     if not is_address(mail.sender):
-        raise ConfigError(f"{where('sender')} is '{mail.sender}'; expected an address such as leveret@example.com")
+        yield f"{where('sender')} is '{mail.sender}'; expected an address such as leveret@example.com"
     if not mail.recipients:
-        raise ConfigError(f"{where('recipients')} is empty; expected the addresses or domains that may get mails")
+        yield f"{where('recipients')} is empty; expected the addresses or domains that may get mails"
     for recipient in mail.recipients:
         if not (is_address(recipient) or _DOMAIN.fullmatch(recipient)):
-            raise ConfigError(
-                f"{where('recipients')} has '{recipient}'; expected an address such as ops@example.com, or a domain"
-            )
+            yield f"{where('recipients')} has '{recipient}'; expected an address such as ops@example.com, or a domain"
     if bool(mail.user) != (mail.password_file is not None):
-        raise ConfigError(f"{where('user')} and 'management.mail.password_file' belong together; expected both or none")
+        yield f"{where('user')} and 'management.mail.password_file' belong together; expected both or none"
     if mail.user and mail.security == "none":
-        raise ConfigError(
+        yield (
             f"{where('security')} is 'none', which sends the password of 'management.mail.user' in plain text; expected "
             "'starttls' or 'tls'"
         )
@@ -265,6 +248,6 @@ def _is_webhook(url: str) -> bool:
         return False
 
 
-def _check_name(where: str, name: str) -> None:
+def _check_name(where: str, name: str) -> Iterator[str]:
     if not 1 <= len(name.encode()) <= 255:
-        raise ConfigError(f"{where}: expected a name of 1 to 255 bytes")
+        yield f"{where}: expected a name of 1 to 255 bytes"

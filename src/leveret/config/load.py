@@ -1,6 +1,7 @@
 """Loading of the configuration. Flags override the environment, which overrides the file.
 
-Every error names the source, the setting, the invalid value and what was expected.
+Every error names the source, the setting, the invalid value and what was expected. A `ConfigError` has all errors, one per
+line.
 """
 
 from __future__ import annotations
@@ -8,20 +9,21 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
 import msgspec
 
-from leveret.config.check import check
+from leveret.config.check import conflicts
 from leveret.config.errors import ConfigError
 from leveret.config.model import Config
 from leveret.config.renamed import RENAMED_SETTINGS, refuse_renamed
 from leveret.config.schema import Choices, Key, Table, schema_of
 from leveret.config.values import READERS, Setting
 
-__all__ = ["ConfigError", "combine_config", "load_config"]
+__all__ = ["ConfigError", "combine_config", "load_config", "trace_config"]
 
 PREFIX = "LEVERET_"
 _TRUE = {"true", "yes", "on", "1"}
@@ -35,6 +37,15 @@ class _Tree:
     values: dict[tuple[str, ...], Setting] = field(default_factory=dict)
     sources: dict[tuple[str, ...], str] = field(default_factory=dict)
     bases: dict[tuple[str, ...], str] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def collecting(self) -> Iterator[None]:
+        """Keep the error of a block, so that the loader reports it with all others."""
+        try:
+            yield
+        except ConfigError as error:
+            self.errors.append(str(error))
 
     def put(self, path: tuple[str, ...], value: Setting, source: str, base: str) -> None:
         self.values[path] = value
@@ -60,15 +71,32 @@ def load_config(
     Raises:
         ConfigError: A setting is unknown or invalid, or the file cannot be read.
     """
+    return trace_config(path, environment, flags, choices=choices)[0]
+
+
+def trace_config(
+    path: str | os.PathLike[str] | None = None,
+    environment: Mapping[str, str] | None = None,
+    flags: Sequence[tuple[str, str]] = (),
+    *,
+    choices: Choices = MappingProxyType({}),
+) -> tuple[Config, dict[str, str]]:
+    """Load the configuration as `load_config` does. Returns it, and the source of each setting that is not a default.
+
+    The arguments and exceptions are those of `load_config`.
+    """
     environment = os.environ if environment is None else environment
     root = schema_of(Config, choices)
     tree = _Tree()
     if path is not None:
-        _read_file(Path(path), root, tree)
+        with tree.collecting():
+            _read_file(Path(path), root, tree)
     _read_environment(environment, root, tree)
     for key, text in flags:
-        _read_flag(key, text, root, tree)
-    return _checked(root, tree, choices)
+        with tree.collecting():
+            _read_flag(key, text, root, tree)
+    config = _checked(root, tree, choices)
+    return config, {dotted(known): source for known, source in tree.sources.items() if known[-1]}
 
 
 def combine_config(*layers: tuple[str, Mapping[str, Setting] | Path], choices: Choices = MappingProxyType({})) -> Config:
@@ -85,17 +113,21 @@ def combine_config(*layers: tuple[str, Mapping[str, Setting] | Path], choices: C
     root = schema_of(Config, choices)
     tree = _Tree()
     for name, layer in layers:
-        if isinstance(layer, Path):
-            _read_file(layer, root, tree)
-        else:
-            _flatten(layer, root, (), name, os.getcwd(), tree)
+        with tree.collecting():
+            if isinstance(layer, Path):
+                _read_file(layer, root, tree)
+            else:
+                _flatten(layer, root, (), name, os.getcwd(), tree)
     return _checked(root, tree, choices)
 
 
 def _checked(root: Table, tree: _Tree, choices: Choices) -> Config:
     built = _build(root, (), tree)
     assert isinstance(built, Config)
-    check(built, lambda key: _source_of(key, tree), choices)
+    # The default replaces an invalid value, so that conflicts with it would be misleading.
+    problems = tree.errors or list(conflicts(built, lambda key: _source_of(key, tree), choices))
+    if problems:
+        raise ConfigError("\n".join(problems))
     return built
 
 
@@ -130,11 +162,12 @@ def _read_environment(environment: Mapping[str, str], root: Table, tree: _Tree) 
         if not name.startswith(PREFIX):
             continue
         words = name[len(PREFIX) :].split("__")
-        if len(words) == 1:
-            _refuse_single_underscore(name, words[0], root)
-            continue
-        path = _path_of_words(words, root)
-        _flatten_text(environment[name], root, path, f"environment variable {name}", tree)
+        with tree.collecting():
+            if len(words) == 1:
+                _refuse_single_underscore(name, words[0], root)
+            else:
+                path = _path_of_words(words, root)
+                _flatten_text(environment[name], root, path, f"environment variable {name}", tree)
 
 
 def _refuse_single_underscore(name: str, word: str, root: Table) -> None:
@@ -241,7 +274,8 @@ def _flatten(value: Setting, root: Table, path: tuple[str, ...], source: str, ba
     for key, inner in value.items():
         if not isinstance(key, str):
             raise ConfigError(f"{source}: {dotted(path) or 'the configuration'} has the key {key!r}, expected a string")
-        _flatten(inner, root, (*path, key), source, base, tree)
+        with tree.collecting():
+            _flatten(inner, root, (*path, key), source, base, tree)
 
 
 # Errors
@@ -287,7 +321,8 @@ def _build(table: Table, path: tuple[str, ...], tree: _Tree) -> Setting:
             continue  # marks an empty table
         node = table.each if table.each is not None else table.keys[name]
         inner = (*path, name)
-        built[name] = _build(node, inner, tree) if isinstance(node, Table) else _read(node, inner, tree)
+        with tree.collecting():
+            built[name] = _build(node, inner, tree) if isinstance(node, Table) else _read(node, inner, tree)
     return built if table.struct is None else table.struct(**built)
 
 

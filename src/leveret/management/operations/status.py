@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
+from leveret.config.flat import flat_settings
 from leveret.management.descriptions import ProcessInfo
 from leveret.management.operations.cluster import ClusterStatus
 from leveret.management.operations.operation import Context, Operation, Operations
@@ -63,6 +64,17 @@ class Health(Reply, kw_only=True):
     vhosts: int
     unindexed_queues: int
     indexed: float
+
+
+class Settings(Reply, kw_only=True):
+    """All settings of the running broker by full name, with `***` for passwords and other secrets that are set."""
+
+    settings: dict[str, Any]
+
+
+def show_config(context: Context, request: Request) -> Settings:
+    """Return the configuration of the running broker, without secrets."""
+    return Settings(settings=flat_settings(context.managed.config))
 
 
 def health(context: Context, request: Request) -> Health:
@@ -128,5 +140,6 @@ def _reply_name(name: str) -> str:
 
 OPERATIONS: Operations = {
     "status": Operation(status, Request, Status, early=True),
+    "config.show": Operation(show_config, Request, Settings, early=True),
     "health": Operation(health, Request, Health, early=True),
 }

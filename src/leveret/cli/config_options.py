@@ -1,0 +1,50 @@
+"""Options of the commands that read the configuration as `leveret serve` does."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from leveret.cli.options import together
+
+if TYPE_CHECKING:
+    from leveret.config import Config
+
+config_options = together(
+    click.option("--config", "config_path", type=click.Path(path_type=Path), help="Configuration file (TOML)."),
+    click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set a setting; repeatable."),
+    click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+)
+
+
+def split_settings(settings: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Return the pairs of --set. Raises `click.BadParameter`."""
+    return [_split(setting) for setting in settings]
+
+
+def _split(setting: str) -> tuple[str, str]:
+    key, separator, value = setting.partition("=")
+    if not separator:
+        raise click.BadParameter(f"{setting!r}: expected KEY=VALUE", param_hint="--set")
+    return key.strip(), value
+
+
+def config_file(given: Path | None) -> Path | None:
+    """Return the configuration file: that of --config or LEVERET_CONFIG, or None."""
+    path = given or os.environ.get("LEVERET_CONFIG")
+    return Path(path) if path else None
+
+
+def load_traced(given: Path | None, settings: tuple[str, ...]) -> tuple[Config, dict[str, str]]:
+    """Return the configuration of the options, and the source of each setting that is not a default.
+
+    Raises:
+        ConfigError: A setting is invalid.
+    """
+    from leveret.config import trace_config
+    from leveret.node.choices import CHOICES
+
+    return trace_config(config_file(given), flags=split_settings(settings), choices=CHOICES)
