@@ -14,9 +14,9 @@ Scenarios:
 - soak: full speed for 20 seconds with checkpoints and VACUUM FULL of another table: no shard may change its owner.
 
 Publishers, consumers and definers of three vhosts work all the time; their history is checked at the end of the piece. Each
-piece appends a line of JSON to `build/cluster/results.jsonl`. Exits with 1 if the history breaks an invariant. The table has
-the time between two confirms of a client that comes back at once; a shard that dies again within a minute is not restarted
-at once, but taken over by another node.
+piece appends a line of JSON to `build/cluster/results.jsonl`. Exits with 1 if the history breaks an invariant. The table
+has the time between two confirms of a client that comes back at once. A shard that dies again within a minute is not
+restarted at once, but taken over by another node.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 from bench.cluster_faults import ROUNDS, Load  # noqa: E402
 from bench.cluster_network import NetworkRig  # noqa: E402
 from bench.cluster_rig import Rig  # noqa: E402
+from tests.cluster.test_nodes import Refused  # noqa: E402
 from tests.support.postgres import execute, obstacle  # noqa: E402
 
 RIGS = {"partition": NetworkRig}
@@ -47,13 +48,18 @@ RESULTS = ROOT / "build" / "cluster" / "results.jsonl"
 
 
 def rig_state(rig: Rig) -> list[object]:
-    """Return what the connections of the primary wait for, and its standbys."""
+    """Return what the connections of the primary wait for, its standbys, and what the nodes show."""
     server = rig.primary.dsn("postgres")
     waits = "SELECT application_name, state, wait_event, left(query, 60) FROM pg_stat_activity WHERE datname IS NOT NULL"
-    return [
-        *execute(server, waits),
-        *execute(server, "SELECT application_name, state, sync_state FROM pg_stat_replication"),
-    ]
+    found: list[object] = [*execute(server, waits)]
+    found += execute(server, "SELECT application_name, state, sync_state FROM pg_stat_replication")
+    for node in rig.nodes:
+        for operation in ("shards.list", "connections.list"):
+            try:
+                found.append((node.directory.name, node.ask(operation)))
+            except (Refused, OSError, ValueError) as error:
+                found.append((node.directory.name, operation, error))
+    return found
 
 
 async def play(load: Load, scenario: str, rounds: int, until: float) -> dict[str, list[float]]:

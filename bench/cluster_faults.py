@@ -146,7 +146,7 @@ async def rolling(load: Load) -> tuple[str, float]:
 
 
 async def soak(load: Load) -> tuple[str, float]:
-    """Work at full speed for 20 seconds, with checkpoints and VACUUM FULL of another table. No shard may change its owner."""
+    """Work at full speed for 20 s, with checkpoints and VACUUM FULL of another table. No shard may change its owner."""
     rig = load.rig
     epochs = [rig.epoch(shard) for shard in range(len(VHOSTS))]
     server = rig.primary.dsn(rig.database)

@@ -41,6 +41,8 @@ class Lane:
         self.sent: defaultdict[int, int] = defaultdict(int)
         self.confirmed: set[tuple[int, int]] = set()
         self.seen: set[tuple[int, int]] = set()
+        # In doubt: published over a connection that ended before their confirms. The network may still deliver them.
+        self.doubtful: set[tuple[int, int]] = set()
         # Acked for certain.
         self.gone: set[tuple[int, int]] = set()
         self._last_first: defaultdict[int, int] = defaultdict(int)
@@ -59,7 +61,7 @@ class Lane:
         else:
             self.seen.add(key)
             # What was delivered to a connection that was cut off returns later.
-            if not delivery.method.redelivered:
+            if not delivery.method.redelivered and key not in self.doubtful:
                 if number < self._last_first[publisher]:
                     self.wrong(f"out of order: {key} after {self._last_first[publisher]} in vhost {self.vhost}")
                 self._last_first[publisher] = number
@@ -107,6 +109,9 @@ class Client:
                         raise
             except (*BROKEN, TimeoutError):
                 await asyncio.sleep(0.01)
+                continue
+            if node in self.avoid:
+                connection.abort()
                 continue
             self.node, self.connection = node, connection
             self.reconnects += 1
@@ -174,6 +179,14 @@ class Publisher(Client):
             moved.set()
 
         channel.on_confirm = on_confirm
+        try:
+            await self._publish_until_closed(connection, channel, waiting, moved)
+        finally:
+            self.lane.doubtful.update((self.number, number) for _, number, _ in waiting)
+
+    async def _publish_until_closed(
+        self, connection: Connection, channel: Channel, waiting: deque[tuple[int, int, float]], moved: asyncio.Event
+    ) -> None:
         while not self.ending or waiting:
             if connection.closed is not None:
                 raise connection.closed
