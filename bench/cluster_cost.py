@@ -1,4 +1,4 @@
-"""What messages cost in a cluster: processor time by process, and the throughput of nodes with a limited processor.
+"""The cost of messages in a cluster: processor time by process, and the throughput of nodes with a limited processor.
 
     python -m bench.cluster_cost cpu      seconds per 100,000 messages: at the owner, through another node, and over SQLite
     python -m bench.cluster_cost quota    three nodes against one, each in a cgroup with 15 % of a core; needs root
