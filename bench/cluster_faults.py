@@ -47,7 +47,7 @@ class Load:
         self.definers = [Definer(seed + 30 + number, lane, nodes) for number, lane in enumerate(self.lanes)]
         self._tasks: list[asyncio.Task[None]] = []
         self._begun = time.monotonic()
-        # What the last round has found besides.
+        # Other findings of the last round.
         self.detail = ""
 
     def _found_wrong(self, text: str) -> None:
@@ -217,7 +217,7 @@ async def node(load: Load) -> tuple[str, float]:
 
 
 async def freeze(load: Load) -> tuple[str, float]:
-    """Freeze the process of a shard, a front, or a node, and let it go on after another node has its shards."""
+    """Freeze the process of a shard, a front, or a node, and resume it after another node has its shards."""
     kind = load.random.choice(["shard", "front", "node"])
     rig = load.rig
     shard = load.random.randrange(len(VHOSTS))

@@ -60,7 +60,7 @@ class Lane:
             self.wrong(f"came back: {key} in vhost {self.vhost}")
         else:
             self.seen.add(key)
-            # What was delivered to a connection that was cut off returns later.
+            # Messages of a connection that was cut off return later.
             if not delivery.method.redelivered and key not in self.doubtful:
                 if number < self._last_first[publisher]:
                     self.wrong(f"out of order: {key} after {self._last_first[publisher]} in vhost {self.vhost}")
@@ -249,7 +249,7 @@ class Consumer(Client):
             await asyncio.sleep(ACK_INTERVAL)
 
     def _note(self, connection: Connection, delivery: Delivery) -> tuple[int, int] | None:
-        # What arrives after this client has given up a connection was never taken.
+        # Not after this client has given up the connection.
         return self.lane.deliver(delivery) if connection.closed is None else None
 
 

@@ -1,4 +1,4 @@
-"""A node whose primary is lost: it goes on with the promoted standby, and never returns to the old primary."""
+"""A node whose primary is lost: it continues with the promoted standby, and never returns to the old primary."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Publisher(threading.Thread):
                     continue
                 self.confirmed.append(number)
 
-    def goes_on(self) -> None:
+    def continues(self) -> None:
         """Wait for another confirm."""
         count = len(self.confirmed)
         wait_until(lambda: len(self.confirmed) > count + 1, lambda: f"no confirm after {count}")
@@ -59,12 +59,12 @@ def test_each_client_reconnects_once_for_each_move(tmp_path: Path, dsn: str) -> 
         assert owners(dsn)[0] == "first"
         publisher = Publisher([node.url() for node in nodes])
         publisher.start()
-        publisher.goes_on()
+        publisher.continues()
         for node in nodes:
             node.ask("nodes.drain", name=node.directory.name)
-            publisher.goes_on()
+            publisher.continues()
             node.stop()
-            publisher.goes_on()
+            publisher.continues()
             node.start()
         publisher.ended.set()
         publisher.join()

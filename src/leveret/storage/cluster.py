@@ -13,7 +13,7 @@ class ClaimLost(StorageFailed):
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What tells a server that may be used from an old primary.
+    """The identity of a server, by which an old primary is recognized.
 
     system     the identifier of its cluster, which it shares with its standbys
     timeline   the number of the timeline, which each promotion of a standby raises
