@@ -9,6 +9,7 @@ import click
 import pytest
 
 from leveret.broker.exchanges.registry import TYPES
+from leveret.broker.exchanges.routing_types import ROUTING_TYPES
 from leveret.cli.bench import bench
 from leveret.cli.exchanges import add
 from leveret.config.errors import ConfigError
@@ -54,4 +55,4 @@ def test_an_empty_list_of_mechanisms_is_refused_with_their_names() -> None:
 def test_the_exchange_types_of_the_command_line() -> None:
     assert option(add, "type_name").help == f"Exchange type: {', '.join(TYPES)}."
     choice = option(bench, "exchange").type
-    assert isinstance(choice, click.Choice) and tuple(choice.choices) == ("default", *TYPES)
+    assert isinstance(choice, click.Choice) and tuple(choice.choices) == ("default", *ROUTING_TYPES)

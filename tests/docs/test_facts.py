@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from leveret.broker import delay
 from leveret.broker.arguments import CONSUMER_ARGUMENTS, EXCHANGE_ARGUMENTS, TEN_YEARS
 from leveret.broker.exchanges.registry import TYPES
 from leveret.broker.queues.registry import QUEUE_ARGUMENTS
@@ -114,6 +115,8 @@ def test_arguments_exist(page: Path) -> None:
         "x-exception-message",
         "x-original-exchange",
         "x-original-routing-key",
+        # The delay of a message to a delayed exchange.
+        delay.HEADER,
         # A part of a content type.
         "x-protobuf",
         # Annotations of AMQP 1.0 for features of 0-9-1.

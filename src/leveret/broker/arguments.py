@@ -156,6 +156,8 @@ EXCHANGE_ARGUMENTS: Final = declared_by_name(
     Argument("alternate-exchange", TEXT),
     Argument("hash-header", TEXT),
     Argument("hash-property", TEXT, choices=("message_id", "correlation_id", "timestamp")),
+    # The delayed exchange checks the value.
+    Argument("x-delayed-type", TEXT),
 )
 
 CONSUMER_ARGUMENTS: Final = declared_by_name(

@@ -17,10 +17,11 @@ import logging
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
+from leveret.broker.delay import HEADER, Delay
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.message import Entry, Message, Overlay, make_address
 from leveret.broker.queues.classic import expiry
-from leveret.broker.routing import check_keys, resolve
+from leveret.broker.routing import check_keys, resolve_delayed
 from leveret.broker.values import FieldTable, FieldValue
 
 if TYPE_CHECKING:
@@ -114,11 +115,8 @@ class DeadLetters:
         self.publishing = True
         try:
             # Exclude cycles and full queues.
-            routed = [
-                target
-                for target in self._route(exchange, keys, merged, message)
-                if target.name not in passed and not target.limits.would_reject(message)
-            ]
+            found, delay = self._route(exchange, keys, merged, message)
+            routed = [target for target in found if target.name not in passed and not target.limits.would_reject(message)]
             if len(routed) > 1:
                 self._note_copies(queue, len(routed))
                 if reason == expiry.EXPIRED and len(passed) > 1 and self._copies(passed, len(routed)) > self.max_copies:
@@ -129,6 +127,9 @@ class DeadLetters:
                     self._drop(target)
                     continue
                 overlay = Overlay(address, dict(changes), True, 0)
+                if delay is not None and target in delay.queues:
+                    overlay.headers[HEADER] = -delay.milliseconds
+                    overlay.visible_at = delay.due
                 dead_letter = target.prepare(message, overlay)
                 targets += 1
                 if self.prepared is not None:
@@ -206,15 +207,17 @@ class DeadLetters:
             logger.warning("no longer dropping dead letters in vhost '%s': %d were dropped", self.vhost.name, self.dropped)
             self.dropped = 0
 
-    def _route(self, exchange: Exchange, keys: list[str], headers: FieldTable, message: Message) -> list[Queue]:
-        """Return the queues of a dead letter; none if it exceeds a routing limit."""
+    def _route(
+        self, exchange: Exchange, keys: list[str], headers: FieldTable, message: Message
+    ) -> tuple[list[Queue], Delay | None]:
+        """Return the queues of a dead letter, none if it exceeds a routing limit, and its delay."""
         try:
-            return resolve(self.vhost, exchange, check_keys(self.vhost.broker, keys), headers, message)
+            return resolve_delayed(self.vhost, exchange, check_keys(self.vhost.broker, keys), headers, message)
         except PreconditionFailed as error:
             logger.warning(
                 "a dead letter to exchange '%s' in vhost '%s' was dropped: %s", exchange.name, self.vhost.name, error
             )
-            return []
+            return [], None
 
     def headers_of(self, entry: Entry) -> FieldTable:
         """Return the headers as a consumer of this entry sees them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from leveret.broker.delay import HEADER, Delay, delay_of
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.exchanges.base import Effort, Exchange
 from leveret.broker.exchanges.control import CONTROL
@@ -35,10 +36,12 @@ class Route:
     owner     the only user who may publish with it (to a sink transaction, whatever the routing key); "" for all users
     request   whether messages are requests to the broker, which alarms do not block, since they may end the alarm
     latest    the queues of the latest message
+    delay     the delay of the latest message, if it is dynamic and delayed exchanges are on its way
     published  messages published to `queues` since the last `VhostStatistics.fold`
     """
 
     __slots__ = (
+        "delay",
         "depends",
         "dynamic",
         "exchange",
@@ -67,6 +70,7 @@ class Route:
         self.routing_key = routing_key
         self.queues = queues
         self.latest = queues
+        self.delay: Delay | None = None
         self.depends = depends
         self.watch = watch
         self.owner = owner
@@ -105,28 +109,84 @@ def resolve(
     """
     broker = vhost.broker
     effort = Effort(broker.max_routing_steps)
+    queues: dict[Queue, None] = {}
     try:
-        queues = _resolve(vhost, exchange, routing_keys, headers, message, effort)
+        _resolve(vhost, [exchange], routing_keys, headers, message, effort, queues, None)
     finally:
         broker.work += effort.steps >> STEPS_SHIFT
+    return _checked(broker, queues)
+
+
+def resolve_delayed(
+    vhost: Vhost, exchange: Exchange, routing_keys: list[str], headers: FieldTable, message: Message
+) -> tuple[list[Queue], Delay | None]:
+    """Return the queues of a message as `resolve`, and its delay if delayed exchanges are on its way.
+
+    A queue that it reaches without a delayed exchange, too, gets it at once.
+    """
+    milliseconds = delay_of(headers) if HEADER in headers else 0
+    if not milliseconds:
+        return resolve(vhost, exchange, routing_keys, headers, message), None
+    broker = vhost.broker
+    effort = Effort(broker.max_routing_steps)
+    queues: dict[Queue, None] = {}
+    delaying: list[Exchange] = []
+    try:
+        visited = _resolve(vhost, [exchange], routing_keys, headers, message, effort, queues, delaying)
+        at_once = len(queues)
+        if delaying:
+            _resolve(vhost, delaying, routing_keys, headers, message, effort, queues, None, visited)
+    finally:
+        broker.work += effort.steps >> STEPS_SHIFT
+    found = _checked(broker, queues)
+    if at_once == len(found):
+        return found, None
+    return found, Delay(milliseconds, broker.timers.now() + milliseconds, found[at_once:])
+
+
+def _checked(broker: Broker, queues: dict[Queue, None]) -> list[Queue]:
+    """Return the queues of a message. Raises PreconditionFailed if there are too many."""
     if len(queues) > broker.max_routing_queues:
         raise PreconditionFailed(
             f"the message goes to {len(queues)} queues, at most {broker.max_routing_queues} are"
             " allowed; the setting is limits.routing_queues"
         )
-    return queues
+    return list(queues)
 
 
 def _resolve(
-    vhost: Vhost, exchange: Exchange, routing_keys: list[str], headers: FieldTable, message: Message | None, effort: Effort
-) -> list[Queue]:
-    queues: dict[Queue, None] = {}
-    # The names of the exchanges so far if there are several.
-    visited: set[str] | None = None
+    vhost: Vhost,
+    waiting: list[Exchange],
+    routing_keys: list[str],
+    headers: FieldTable,
+    message: Message | None,
+    effort: Effort,
+    queues: dict[Queue, None],
+    delaying: list[Exchange] | None,
+    visited: set[str] | None = None,
+) -> set[str] | None:
+    """Add the queues of a message to `queues`.
+
+    Args:
+        vhost: The vhost.
+        waiting: The exchanges that route the message.
+        routing_keys: Its routing keys.
+        headers: Its headers.
+        message: The message.
+        effort: Counts the work.
+        queues: The queues.
+        delaying: Gets the delayed exchanges on the way, which then do not route the message.
+        visited: The names of the exchanges that have routed it, None for none.
+
+    Returns:
+        The names of the exchanges that have routed it if there are several.
+    """
     # A loop rather than recursion: chains of exchanges may have any length.
-    waiting = [exchange]
     while waiting:
         current = waiting.pop()
+        if delaying is not None and current.delays:
+            delaying.append(current)
+            continue
         if visited is not None:
             if current.name in visited:
                 continue
@@ -155,7 +215,7 @@ def _resolve(
                 waiting.append(alternate)
         if visited is None and waiting:
             visited = {current.name}
-    return list(queues)
+    return visited
 
 
 def depends_on_message(vhost: Vhost, exchange: Exchange) -> bool:
@@ -191,6 +251,24 @@ def _depends(vhost: Vhost, exchange: Exchange, effort: Effort) -> bool:
                 waiting.append(alternate)
         waiting.extend(current.targets)
     return False
+
+
+def push(route: Route, message: Message, queues: list[Queue], due: int = 0) -> Queue | None:
+    """Append a message to the queues of its route, and return the last one that rejects it.
+
+    Args:
+        route: The route, which has routed the message before.
+        message: The message.
+        queues: The queues.
+        due: Its delivery time, 0 for at once.
+    """
+    if route.delay is not None:
+        return route.delay.push(message, queues, due)
+    full: Queue | None = None
+    for queue in queues:
+        if not (queue.delay(message, due) if due else queue.push(message)):
+            full = queue
+    return full
 
 
 def are_behind(queues: list[Queue]) -> bool:

@@ -50,7 +50,7 @@ from leveret.broker.queues.queue import Queue
 from leveret.broker.queues.queue_list import QueueList
 from leveret.broker.queues.registry import QUEUE_ARGUMENTS, TYPES, make_queue, parse_queue_arguments
 from leveret.broker.queues.requests import RequestQueue
-from leveret.broker.routing import Route, check_keys, depends_on_message, resolve
+from leveret.broker.routing import Route, check_keys, depends_on_message, resolve, resolve_delayed
 from leveret.broker.statistics import VhostStatistics
 from leveret.broker.transactions.branches import Branches
 from leveret.broker.transactions.sink_transactions import SinkTransactions
@@ -289,7 +289,8 @@ class Vhost:
         if not route.depends:
             return resolve(self, route.exchange, keys, {}, None)
         self.broker.work += len(message.header) >> HEADER_SHIFT
-        return resolve(self, route.exchange, keys, self.broker.decode_headers(message), message)
+        queues, route.delay = resolve_delayed(self, route.exchange, keys, self.broker.decode_headers(message), message)
+        return queues
 
     def topology_changed(self) -> None:
         self.topology += 1

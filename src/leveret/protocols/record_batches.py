@@ -12,7 +12,7 @@ from typing import Final
 from leveret.broker.errors import BrokerError, ContentTooLarge, PreconditionFailed
 from leveret.broker.message import Message
 from leveret.broker.queues.queue import Queue
-from leveret.broker.routing import Route
+from leveret.broker.routing import Route, push
 from leveret.broker.vhost import Vhost
 from leveret.protocols.vhost_session import VhostSession
 from leveret.wire.record_batches import (
@@ -238,16 +238,13 @@ def route_of(session: VhostSession, vhost: Vhost, address: bytes) -> Route:
     return route
 
 
-def push_row(message: Message, queues: list[Queue], due: int = 0) -> None:
+def push_row(route: Route, message: Message, queues: list[Queue], due: int = 0) -> None:
     """Put a message into its queues, at `due` if that is not 0.
 
     Raises:
         RowRefused: a queue is full.
     """
-    full: Queue | None = None
-    for queue in queues:
-        if not (queue.delay(message, due) if due else queue.push(message)):
-            full = queue
+    full = push(route, message, queues, due)
     if len(queues) > 1:
         queues[0].broker.work += PUBLISH_WORK * (len(queues) - 1)
     if full is not None:

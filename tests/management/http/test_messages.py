@@ -197,3 +197,23 @@ def test_permissions(api: HttpBroker, queue: str) -> None:
     assert api("POST", "/queues/%2F/messages/get", GET, user="manager").status == 401
     assert api("POST", "/exchanges/%2F/amq.default/publish", PUBLISH, user="manager").status == 401
     assert api("POST", "/queues/interop/messages/get", GET, user="manager").status == 404
+
+
+def test_delayed_messages(api: HttpBroker, queue: str) -> None:
+    """The header x-delay of a message to a delayed exchange; its definition is exported and imported."""
+    path = "/exchanges/%2F/later"
+    definition = {"type": "x-delayed-message", "durable": True, "arguments": {"x-delayed-type": "direct"}}
+    assert api("PUT", path, definition).status == 201
+    assert api("PUT", path, {**definition, "arguments": {}}).status == 400
+    assert api("POST", f"/bindings/%2F/e/later/q/{queue}", {"routing_key": queue}).status == 201
+    exported = api("GET", "/definitions/%2F").json
+    assert [item["arguments"] for item in exported["exchanges"] if item["name"] == "later"] == [
+        {"x-delayed-type": "direct"}
+    ]
+    assert api("POST", "/definitions/%2F", exported).status in (200, 204)
+    assert publish(api, "later", properties={"headers": {"x-delay": 3_600_000}}).json == {"routed": True}
+    assert publish(api, "later").json == {"routed": True}
+    assert publish(api, "later", routing_key="none", properties={"headers": {"x-delay": 1}}).json == {"routed": False}
+    assert [message["payload"] for message in get(api)] == ["body"]
+    assert get(api) == []
+    assert api("DELETE", path).status == 204

@@ -79,15 +79,15 @@ class Exchange(Destination):
     match_all_key   the routing key of a binding that matches as many messages as the type allows
     partitions      the type spreads messages over its destinations, which may be the partitions of a super stream
     has_topics      topic permissions apply to the routing keys
+    delays          the destinations get messages after the delay in their headers
 
     A subclass implements `match` and, if it has an index, `added` and `removed`.
     """
 
     kind: ClassVar[Literal["queue", "exchange"]] = "exchange"
     type: ClassVar[str] = ""
-    match_all_key: ClassVar[str] = ""
     partitions: ClassVar[bool] = False
-    has_topics: ClassVar[bool] = False
+    delays: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -108,6 +108,8 @@ class Exchange(Destination):
         self.needs_key = True
         self.needs_headers = False
         self.needs_property = ""
+        self.match_all_key = ""
+        self.has_topics = False
         # By destination, then by the rest of the identity: removing a destination touches only its own bindings.
         self.by_destination: dict[Destination, Table[tuple[str, Frozen], Binding]] = {}
         # The destinations that are exchanges.

@@ -1,4 +1,4 @@
-"""The exchange types by name. A new type is one line here."""
+"""The exchange types by name."""
 
 from __future__ import annotations
 
@@ -6,23 +6,13 @@ from typing import Final
 
 from leveret.broker.errors import CommandInvalid
 from leveret.broker.exchanges.base import Exchange
-from leveret.broker.exchanges.consistent_hash import ConsistentHashExchange
-from leveret.broker.exchanges.direct import DirectExchange
-from leveret.broker.exchanges.fanout import FanoutExchange
-from leveret.broker.exchanges.headers import HeadersExchange
-from leveret.broker.exchanges.modulus_hash import ModulusHashExchange
-from leveret.broker.exchanges.random_choice import RandomExchange
-from leveret.broker.exchanges.topic import TopicExchange
+from leveret.broker.exchanges.delayed import DelayedExchange
+from leveret.broker.exchanges.routing_types import ROUTING_TYPES
 from leveret.broker.values import FieldTable
 
 TYPES: Final[dict[str, type[Exchange]]] = {
-    "direct": DirectExchange,
-    "fanout": FanoutExchange,
-    "topic": TopicExchange,
-    "headers": HeadersExchange,
-    "x-consistent-hash": ConsistentHashExchange,
-    "x-modulus-hash": ModulusHashExchange,
-    "x-random": RandomExchange,
+    **ROUTING_TYPES,
+    "x-delayed-message": DelayedExchange,
 }
 
 
@@ -45,5 +35,8 @@ def make_exchange(
     internal: bool = False,
     arguments: FieldTable | None = None,
 ) -> Exchange:
-    """Create an exchange without bindings. Raises CommandInvalid if the type is unknown."""
+    """Create an exchange without bindings.
+
+    Raises CommandInvalid if the type is unknown, and PreconditionFailed if it does not support the arguments.
+    """
     return exchange_class(type_name)(name, durable, auto_delete, internal, arguments)

@@ -171,8 +171,6 @@ def _ends_with(tail: tuple[str, ...], words: list[str], at: int) -> bool:
 
 class TopicExchange(Exchange):
     type: ClassVar[str] = "topic"
-    match_all_key: ClassVar[str] = "#"
-    has_topics: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -183,6 +181,8 @@ class TopicExchange(Exchange):
         arguments: FieldTable | None = None,
     ) -> None:
         super().__init__(name, durable, auto_delete, internal, arguments)
+        self.match_all_key = "#"
+        self.has_topics = True
         self.root = Node(False, ())
         # Recent tails: many patterns end alike, and a tail that they share stays in the processor's cache.
         self._tails: dict[tuple[str, ...], tuple[str, ...]] = {}

@@ -257,8 +257,11 @@ class Queue(Destination):
         """
         return False
 
-    def delay(self, message: Message, due: int) -> bool:
-        """Append a message that becomes visible at `due`; return False if the queue rejects it."""
+    def delay(self, message: Message, due: int, overlay: Overlay | None = None) -> bool:
+        """Append a message that becomes visible at `due`; return False if the queue rejects it.
+
+        `overlay`, which has the same time, may change it further.
+        """
         return self.push(message)
 
     @abstractmethod

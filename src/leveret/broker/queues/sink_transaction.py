@@ -148,11 +148,12 @@ class SinkTransaction(HiddenQueue):
         self._append(message, None)
         return True
 
-    def delay(self, message: Message, due: int) -> bool:
+    def delay(self, message: Message, due: int, overlay: Overlay | None = None) -> bool:
         if self.prepared or self.deleted or self.bytes + message.size > self.manager.max_bytes:
             raise self.refusal()
-        overlay = Overlay()
-        overlay.visible_at = due
+        if overlay is None:
+            overlay = Overlay()
+            overlay.visible_at = due
         self._append(message, overlay)
         return True
 

@@ -23,6 +23,7 @@ from leveret.broker.queues.queue import Queue
 from leveret.broker.routing import resolve
 
 if TYPE_CHECKING:
+    from leveret.broker.delay import Delay
     from leveret.broker.queues.sink_transaction import SinkTransaction, TransactionChunk
     from leveret.broker.transactions.sink_transactions import App, SinkTransactions
     from leveret.broker.watches import ExchangeWatch
@@ -129,8 +130,9 @@ class BatchCommit(Job):
         self.at = 0
         self.routes: dict[bytes, list[Queue]] = {}
         self.topology = -1
-        # Watch on the message that `_targets` was last called for, and the keys of its CC and BCC headers.
+        # Watch on the message that `_targets` was last called for, its delay, and the keys of its CC and BCC headers.
         self.watch: ExchangeWatch | None = None
+        self.delay: Delay | None = None
         self.more_keys: list[str] = []
         self.first_unroutable = ""
         # Reused entry for each message that leaves its sink transaction.
@@ -288,6 +290,7 @@ class BatchCommit(Job):
             self.topology = self.vhost.topology
             self.routes.clear()
         self.watch = None
+        self.delay = None
         queues = self.routes.get(message.address)
         copied = message.format != FORMAT_AMQP1 and message.headers_at >= 0 and b"CC" in message.header
         if queues is not None and not copied:
@@ -299,7 +302,9 @@ class BatchCommit(Job):
         if copied or route.dynamic:
             self.watch = route.watch
             self.more_keys = self._copy_keys(message) if copied else []
-            return self.vhost.queues_of(route, message, self.more_keys)
+            queues = self.vhost.queues_of(route, message, self.more_keys)
+            self.delay = route.delay
+            return queues
         if len(self.routes) < 4096:
             self.routes[message.address] = route.queues
         return route.queues
@@ -458,17 +463,21 @@ class BatchCommit(Job):
 
     def _enqueue(self, message: Message, queues: list[Queue], due: int, entries: list[Entry]) -> bool:
         """Put a message into all of its queues; return False, and put it into none, if one has no room."""
+        delay = self.delay
         for queue in queues:
-            if not self._dead_letters_rejects(queue) and queue.limits.would_reject(message, due):
+            later = due if delay is None else delay.due_in(queue, due)
+            if not self._dead_letters_rejects(queue) and queue.limits.would_reject(message, later):
                 self.waits_for = f"room in queue '{queue.name}'"
                 return False
-        plain = not (due or message.expires_at) and not (
-            message.format != FORMAT_AMQP1 and message.headers_at >= 0 and b"BCC" in message.header
+        plain = (
+            delay is None
+            and not (due or message.expires_at)
+            and not (message.format != FORMAT_AMQP1 and message.headers_at >= 0 and b"BCC" in message.header)
         )
         for queue in queues:
-            if queue.limits.reject_publish(message, due):
+            if queue.limits.reject_publish(message, due if delay is None else delay.due_in(queue, due)):
                 continue  # the queue dead-letters it
-            entry = queue.prepare(message, None if plain else self._overlay(message, due))
+            entry = queue.prepare(message, None if plain else self._overlay(message, due, queue))
             queue.hidden.add(entry.seq, message.size)
             entries.append(entry)
         return True
@@ -477,14 +486,18 @@ class BatchCommit(Job):
         """Return whether a queue dead-letters the messages that it rejects."""
         return queue.settings.overflow == REJECT_PUBLISH_DLX and queue.settings.dead_letter_exchange is not None
 
-    def _overlay(self, message: Message, due: int) -> Overlay | None:
+    def _overlay(self, message: Message, due: int, queue: Queue) -> Overlay | None:
         """Return an overlay whose TTL and delay start now, without the BCC header; None if nothing changes."""
-        overlay = Overlay()
+        delay = self.delay
+        is_delayed = delay is not None and queue in delay.queues
+        overlay = delay.overlay(message) if delay is not None and is_delayed else Overlay()
         if message.expires_at or due:
             expires_at, due = self.broker.times_of(message, self.broker.timers.now())
             if message.expires_at:
                 overlay.expires_at = max(expires_at, AT_ONCE)
-            overlay.visible_at = due
+                if delay is not None and is_delayed and expires_at > AT_ONCE:
+                    overlay.expires_at += delay.milliseconds
+            overlay.visible_at = max(overlay.visible_at, due)
         if message.format != FORMAT_AMQP1 and "BCC" in self.broker.decode_headers(message):
             overlay.headers["BCC"] = None
         return overlay

@@ -16,6 +16,7 @@ import msgspec
 
 from leveret.broker import metadata, settlement
 from leveret.broker.arguments import QueueSettings
+from leveret.broker.delay import Delay, recovered_delay
 from leveret.broker.errors import PreconditionFailed
 from leveret.broker.jobs import logged
 from leveret.broker.log import Loaded, RecoveredQueue
@@ -90,7 +91,7 @@ class Branch:
 
     name         the transaction identifier: bytes as text
     workers      channels that work in it
-    publishes    messages with their target queues; settlements: entries with their outcomes
+    publishes    messages with their target queues and delays; settlements: entries with their outcomes
     bytes       of the bodies of the publishes
     since        start, or time of preparation: milliseconds of Unix time
     timeout      milliseconds; timed_out: it has passed, but the coordinator was not notified yet
@@ -108,7 +109,7 @@ class Branch:
         self.user = user
         self.state = ACTIVE
         self.workers: dict[Worker, None] = {}
-        self.publishes: list[tuple[Message, list[Queue]]] = []
+        self.publishes: list[tuple[Message, list[Queue], Delay | None]] = []
         self.settlements: list[tuple[Entry, int]] = []
         self.bytes = 0
         self.since = branches.broker.timers.now()
@@ -131,8 +132,8 @@ class Branch:
 
     # For workers
 
-    def publish(self, message: Message, queues: list[Queue]) -> None:
-        self.publishes.append((message, queues))
+    def publish(self, message: Message, queues: list[Queue], delay: Delay | None = None) -> None:
+        self.publishes.append((message, queues, delay))
         self.bytes += message.size
         self.branches.bytes += message.size
 
@@ -196,7 +197,7 @@ class Branch:
         return self._releasing(publishes, settlements)
 
     def _releasing(
-        self, publishes: list[tuple[Message, list[Queue]]], settlements: list[tuple[Entry, int]]
+        self, publishes: list[tuple[Message, list[Queue], Delay | None]], settlements: list[tuple[Entry, int]]
     ) -> Iterator[int]:
         frozen = FrozenQueues()
         try:
@@ -208,7 +209,7 @@ class Branch:
             publishes.pop()
             yield 1
 
-    def take(self) -> tuple[list[tuple[Message, list[Queue]]], list[tuple[Entry, int]]]:
+    def take(self) -> tuple[list[tuple[Message, list[Queue], Delay | None]], list[tuple[Entry, int]]]:
         """Remove and return the publishes and settlements."""
         taken = self.publishes, self.settlements
         self.publishes = []
@@ -220,8 +221,8 @@ class Branch:
     def restoring(self, transaction: Transaction) -> Iterator[int]:
         """Restore the publishes and settlements in steps after their commit failed: the branch is as before."""
         self.settlements = transaction.settlements
-        for message, queues, _ in transaction.publishes:
-            self.publish(message, queues)
+        for message, queues, _, delay in transaction.publishes:
+            self.publish(message, queues, delay)
             yield 1
         self.deciding = False
         self.start_timer()
@@ -261,15 +262,13 @@ class Branch:
         failure: Exception | None = None
         try:
             targets: list[Target] = []
-            for message, queues in self.publishes:
-                if is_kept(message, queues):
-                    self._store(message)
-                    ids = [queue.id for queue in queues if queue.stored]
-                    # Pairs of a number of consecutive publishes and their queues.
-                    if targets and targets[-1][1] == ids:
-                        targets[-1] = (targets[-1][0] + 1, ids)
-                    else:
-                        targets.append((1, ids))
+            for message, queues, delay in self.publishes:
+                if delay is None:
+                    self._store(message, queues, None, targets)
+                else:
+                    delayed, at_once = delay.split(queues)
+                    self._store(message, at_once, None, targets)
+                    self._store(message, delayed, delay, targets)
                 yield 2
             places: list[Place] = []
             yield from self._finding_places(places)
@@ -290,14 +289,24 @@ class Branch:
             yield from self.forgetting_stored()
             raise failure
 
-    def _store(self, message: Message) -> None:
-        """Write a publish to the log."""
+    def _store(self, message: Message, queues: list[Queue], delay: Delay | None, targets: list[Target]) -> None:
+        """Write a publish to the log, with the delay of its queues, and add these to `targets` if one of them is stored."""
+        if not is_kept(message, queues):
+            return
         vhost = self.branches.vhost
         if self.store is None:
             self.store = make_store(vhost, self.name, vhost.broker.new_queue_id())
         entry = Entry(self.store, message, len(self.stored) + 1)
+        if delay is not None:
+            entry.overlay = delay.overlay(message)
         vhost.broker.log.store(entry)
         self.stored.append(entry)
+        ids = [queue.id for queue in queues if queue.stored]
+        # Pairs of a number of consecutive publishes and their queues.
+        if targets and targets[-1][1] == ids:
+            targets[-1] = (targets[-1][0] + 1, ids)
+        else:
+            targets.append((1, ids))
 
     def _finding_places(self, places: list[Place]) -> Iterator[int]:
         """Find the durable settled entries, in steps: queue, outcome, and runs of sequence numbers as start and count."""
@@ -401,7 +410,7 @@ class Branch:
             queues = [queue for queue in (self.queues.get(number) for number in ids) if queue is not None]
             for item in loaded[at : at + count]:
                 self.stored.append(make_entry(store, item, 0, 0))
-                self.publish(item.message, queues)
+                self.publish(item.message, queues, None if item.overlay is None else recovered_delay(item.overlay, queues))
             at += count
         self._read()
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from leveret.broker.consumer import UNACKED_PIECE, UnackedOwner
+from leveret.broker.delay import Delay
 from leveret.broker.errors import ContentTooLarge, NotFound, PreconditionFailed, ResourceError, ResourceLocked
 from leveret.broker.log import CommitWaiter
 from leveret.broker.message import Entry, Message
@@ -86,9 +87,10 @@ class _Prepare:
         branch = self.branch
         if not branch.is_open():
             return
-        for message, queues in branch.publishes:
+        for message, queues, delay in branch.publishes:
             for queue in queues:
-                if not queue.deleted and queue.limits.would_reject(message):
+                due = 0 if delay is None else delay.due_in(queue, 0)
+                if not queue.deleted and queue.limits.would_reject(message, due):
                     self.refusing = queue
                     return
             yield 1
@@ -255,7 +257,7 @@ class Branches(UnackedOwner):
         self,
         branch: Branch,
         transaction: Transaction,
-        publishes: list[tuple[Message, list[Queue]]],
+        publishes: list[tuple[Message, list[Queue], Delay | None]],
         remember: bool,
         large: bool,
     ) -> Iterator[int]:
@@ -263,8 +265,8 @@ class Branches(UnackedOwner):
         state = branch.state
         publishes.reverse()
         while publishes:
-            message, queues = publishes.pop()
-            transaction.publish(message, queues)
+            message, queues, delay = publishes.pop()
+            transaction.publish(message, queues, 0, delay)
             yield 1
         if large:
             transaction.begin(self.broker.jobs)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from leveret.broker import settlement
+from leveret.broker.delay import Delay
 from leveret.broker.jobs import Jobs, logged
 from leveret.broker.log import CommitWaiter, Log
 from leveret.broker.message import ARCHIVED, Entry, Message, Overlay
@@ -31,7 +32,8 @@ SLICE: Final = 512
 class Transaction(CommitWaiter):
     """One transaction that is being committed.
 
-    publish   adds a message for the queues that it was routed to; visible at `due` (0: with the commit)
+    publish   adds a message for the queues that it was routed to; visible at `due` (0: with the commit), and after the
+              delay by exchanges on its way
     settle    adds an acquired entry, with one of ACCEPT, REQUEUE, REJECT
     forced    whether full queues accept it, too, because it was prepared
     durable   whether a part of it is written to the log
@@ -41,7 +43,7 @@ class Transaction(CommitWaiter):
 
     def __init__(self, log: Log) -> None:
         self.log = log
-        self.publishes: list[tuple[Message, list[Queue], int]] = []
+        self.publishes: list[tuple[Message, list[Queue], int, Delay | None]] = []
         self.settlements: list[tuple[Entry, int]] = []
         self.prepared: list[Entry] = []
         self.frozen = FrozenQueues()
@@ -60,8 +62,8 @@ class Transaction(CommitWaiter):
         self.done: Callable[[], None] | None = None
         self.failed: Callable[[], None] | None = None
 
-    def publish(self, message: Message, queues: list[Queue], due: int = 0) -> None:
-        self.publishes.append((message, queues, due))
+    def publish(self, message: Message, queues: list[Queue], due: int = 0, delay: Delay | None = None) -> None:
+        self.publishes.append((message, queues, due, delay))
 
     def settle(self, entry: Entry, outcome: int) -> None:
         self.settlements.append((entry, outcome))
@@ -94,8 +96,8 @@ class Transaction(CommitWaiter):
 
     def writing(self) -> Iterator[int]:
         """Write it in steps."""
-        for message, queues, due in self.publishes:
-            self._write(message, queues, due)
+        for message, queues, due, delay in self.publishes:
+            self._write(message, queues, due, delay)
             yield 1 + len(queues)
         while self.settled < len(self.settlements):
             self._write_settlement()
@@ -180,12 +182,15 @@ class Transaction(CommitWaiter):
         else:
             self.committed(0)
 
-    def _write(self, message: Message, queues: list[Queue], due: int) -> None:
+    def _write(self, message: Message, queues: list[Queue], due: int, delay: Delay | None) -> None:
         for queue in queues:
-            if queue.deleted or (not self.forced and queue.limits.reject_publish(message, due)):
+            later = due if delay is None else delay.due_in(queue, due)
+            if queue.deleted or (not self.forced and queue.limits.reject_publish(message, later)):
                 continue
             overlay: Overlay | None = None
-            if due:
+            if delay is not None:
+                overlay = delay.overlay_in(queue, message, due)
+            elif due:
                 overlay = Overlay()
                 overlay.visible_at = due
             entry = queue.prepare(message, overlay)

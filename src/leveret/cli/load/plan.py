@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from leveret.wire.amqp0.values import FieldTable
 
-# A consistent-hash exchange spreads messages by their routing keys.
+# A hashing exchange spreads messages by their routing keys.
 _HASH_KEYS: Final = 1000
 
 
@@ -42,8 +42,10 @@ _ROUTINGS: Final = {
     "x-consistent-hash": _Routing(
         lambda name, queue: ("1", {}), routes=tuple((str(key), None) for key in range(_HASH_KEYS))
     ),
+    "x-modulus-hash": _Routing(lambda name, queue: ("", {}), routes=tuple((str(key), None) for key in range(_HASH_KEYS))),
+    "x-random": _Routing(lambda name, queue: ("", {}), routes=(("", None),)),
 }
-# The default exchange, and the exchange types.
+# The default exchange, and the exchange types that route messages.
 EXCHANGES: Final = tuple(_ROUTINGS)
 
 

@@ -27,7 +27,16 @@ from leveret.management.http.request import NO_CONTENT, Answer, Request
 from leveret.management.http.statistics import message_stats, queue_totals, stats_of, with_rates
 
 PRODUCT: Final = "Leveret"
-_EXCHANGE_TYPES: Final = ("direct", "fanout", "headers", "topic", "x-consistent-hash", "x-modulus-hash", "x-random")
+_EXCHANGE_TYPES: Final = (
+    "direct",
+    "fanout",
+    "headers",
+    "topic",
+    "x-consistent-hash",
+    "x-delayed-message",
+    "x-modulus-hash",
+    "x-random",
+)
 _MECHANISMS: Final = ("PLAIN", "AMQPLAIN", "EXTERNAL", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _SCHEMES: Final = {"amqp": "amqp", "amqps": "amqp/ssl", "http": "http", "https": "https"}
 # Options of the sockets of listeners.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from msgspec import field
 
+from leveret.broker import routing
 from leveret.broker.bodies import Body, StoredBody, size_of, whole
 from leveret.broker.consumer import Client
 from leveret.broker.dead_letter import split_address
@@ -183,8 +184,7 @@ def push(context: Context, vhost: Vhost, route: Route, message: Message, keys: l
         queues = vhost.route_message(route, message, keys, _client(context))
     else:
         route.published += 1
-    accepted = [queue.push(message) for queue in queues]
-    if not all(accepted):
+    if routing.push(route, message, queues) is not None:
         raise ResourceError("a queue refused the message: it is full (x-overflow)")
     return bool(queues)
 

@@ -269,11 +269,12 @@ class ClassicQueue(Queue):
         if self.stored and message.persistent:
             self.expiry.note_stored(self)
 
-    def delay(self, message: Message, due: int) -> bool:
+    def delay(self, message: Message, due: int, overlay: Overlay | None = None) -> bool:
         if self.limits.reject_publish(message, due):
             return False
-        overlay = Overlay()
-        overlay.visible_at = due
+        if overlay is None:
+            overlay = Overlay()
+            overlay.visible_at = due
         self.insert_new(self.prepare(message, overlay))
         return True
 

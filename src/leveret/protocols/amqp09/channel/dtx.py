@@ -88,7 +88,7 @@ class Work:
         while publishes:
             pending = publishes.pop()
             queues = tx091.queues_of(channel, pending)
-            branch.publish(pending.message, queues)
+            branch.publish(pending.message, queues, pending.route.delay)
             yield 2 + len(queues)
 
     def _settling(self, branch: Branch, settlements: list[tuple[int, Entry, int]]) -> Iterator[int]:

@@ -7,7 +7,7 @@ from leveret.broker.errors import NotAllowed, PreconditionFailed, ResourceLocked
 from leveret.broker.leases.reading import LEASE
 from leveret.broker.message import Message
 from leveret.broker.queues.queue import Queue
-from leveret.broker.routing import Route
+from leveret.broker.routing import Route, push
 from leveret.broker.values import FieldTable
 from leveret.protocols.amqp09.channel.channel import Channel
 from leveret.protocols.amqp09.channel.consumers import ClassConsumer
@@ -59,8 +59,7 @@ def publish(channel: Channel, route: Route, message: Message, flags: int) -> lis
     queues = channel.route_message(route, message)
     if flags or not queues:
         queues = channel.return_undeliverable(message, queues, flags)
-    for queue in queues:
-        queue.push(message)
+    push(route, message, queues)
     if len(queues) > WIDE_FANOUT:
         channel.broker.work += len(queues)
     return queues

@@ -21,6 +21,7 @@ from leveret.broker.message import FORMAT_CLASS_AMQP09, Message, make_address
 from leveret.broker.queues.capabilities import GET, check_supported
 from leveret.broker.queues.loading import Waiting
 from leveret.broker.queues.queue import Queue
+from leveret.broker.routing import push
 from leveret.broker.values import FieldTable
 from leveret.broker.watches import trace_get
 from leveret.protocols.amqp09.channel.channel import Channel
@@ -122,10 +123,7 @@ def publish(channel: Channel, arguments: Arguments, message: Message, request: i
     if channel.transacted:
         channel.publish_in_transaction(message, route, 0, 0 if isinstance(body, StoredBody) else message.size)
         return Answer("message.ok", {}, request)
-    accepted = True
-    for queue in queues:
-        if not queue.push(message):
-            accepted = False
+    accepted = push(route, message, queues) is None
     if len(queues) > WIDE_FANOUT:
         connection.broker.work += len(queues)
     batch = channel.log.filling if message.row is not None else 0

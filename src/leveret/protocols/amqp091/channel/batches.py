@@ -242,7 +242,7 @@ class BatchPublish:
             try:
                 queues = channel.queues_of_row(message, route, run.single)
                 if queues:
-                    push_row(message, queues)
+                    push_row(route, message, queues)
                 elif channel.note_unroutable(self.flags):
                     rows.report.unroutable.append(index)
             except BrokerError as error:

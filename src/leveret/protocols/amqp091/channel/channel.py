@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from leveret.broker.bodies import Body, StoredBody, whole
 from leveret.broker.consumer import Client, Consumer, Deliveries, Scope, UnackedOwner
+from leveret.broker.delay import Delay
 from leveret.broker.errors import NotImplementedByBroker, PreconditionFailed
 from leveret.broker.jobs import logged
 from leveret.broker.message import AT_ONCE, FORMAT_AMQP0, Entry, Message
@@ -240,6 +241,9 @@ class Channel(UnackedOwner):
         queues = route.queues
         if route.dynamic or (command.headers_at >= 0 and b"CC" in header):
             queues = self.route_message(route, message)
+            if route.delay is not None:
+                self.publish_delayed(message, route.delay, queues, command.flags)
+                return
         else:
             route.published += 1
         flags = command.flags
@@ -254,6 +258,16 @@ class Channel(UnackedOwner):
         confirms = self.confirms
         if confirms is not None:
             confirms.add(message, accepted)
+
+    def publish_delayed(self, message: Message, delay: Delay, queues: list[Queue], flags: int) -> None:
+        """Publish a message whose queues get it after a delay."""
+        if flags or not queues:
+            queues = self.return_undeliverable(message, queues, flags)
+        full = delay.push(message, queues)
+        if len(queues) > WIDE_FANOUT:
+            self.broker.work += len(queues)
+        if self.confirms is not None:
+            self.confirms.add(message, full is None)
 
     def publish_batch(self, command: Publish) -> None:
         """Publish the rows of a record batch, in steps if there are many. Further commands wait."""

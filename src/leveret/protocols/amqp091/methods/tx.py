@@ -37,7 +37,7 @@ def commit(channel: Channel) -> None:
     channel.broker.work += len(pending)
     transaction = Transaction(channel.log)
     for publish in pending.publishes:
-        transaction.publish(publish.message, queues_of(channel, publish))
+        transaction.publish(publish.message, queues_of(channel, publish), 0, publish.route.delay)
     for tag, entry, outcome in pending.settlements:
         channel.unacked.uncount(tag, entry)
         if outcome == REQUEUE and channel.excludes_rejecting_channel():
@@ -77,7 +77,7 @@ class _LargeCommit:
         # Routing errors must be found before anything is written.
         for pending in self.publishes:
             try:
-                transaction.publish(pending.message, queues_of(channel, pending))
+                transaction.publish(pending.message, queues_of(channel, pending), 0, pending.route.delay)
             except BrokerError as error:
                 self.refusal = error
                 return

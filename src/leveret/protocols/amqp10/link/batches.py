@@ -266,7 +266,7 @@ class BatchDelivery:
         for number in range(first, index):
             row = rows.messages[number].row
             # A delayed message that is not durable may be in the overflow log.
-            if row is not None and (number not in self.due or row.log is log):
+            if row is not None and ((number not in self.due and not route.dynamic) or row.log is log):
                 self.stored = True
         self.link.count_rows(route, index - first)
         rows.note_published(index)
@@ -286,7 +286,7 @@ class BatchDelivery:
                 else:
                     route.published += 1
                 if queues:
-                    push_row(message, queues, self.due.get(index, 0))
+                    push_row(route, message, queues, self.due.get(index, 0))
                 else:
                     vhost.statistics.count_returned()
                     rows.report.unroutable.append(index)

@@ -8,7 +8,7 @@ from leveret.broker.bodies import Body, StoredBody
 from leveret.broker.errors import BrokerError
 from leveret.broker.exchanges.control import CONTROL
 from leveret.broker.message import make_address
-from leveret.broker.routing import Route, are_behind
+from leveret.broker.routing import Route, are_behind, push
 from leveret.protocols.amqp10.errors import LinkRefused, Refusal, SessionRefused, condition_of, make_error
 from leveret.protocols.amqp10.link import section_offsets
 from leveret.protocols.amqp10.link.link import Link
@@ -578,10 +578,10 @@ class IncomingLink(Link):
             self._post(transaction, message, route, bool(queues), accepts_all, due)
             return
         full = ""
-        if due:
-            for queue in queues:
-                if not queue.delay(message, due):
-                    full = queue.name
+        if due or route.delay is not None:
+            rejecting = push(route, message, queues, due)
+            if rejecting is not None:
+                full = rejecting.name
         else:
             for queue in queues:
                 if not queue.push(message):
@@ -599,7 +599,8 @@ class IncomingLink(Link):
             vhost.statistics.count_returned()
         row = message.row
         # A delayed message that is not durable may be in the overflow log.
-        batch = 0 if row is None or (due and row.log is not session.log) else session.log.filling
+        is_delayed = due or route.delay is not None
+        batch = 0 if row is None or (is_delayed and row.log is not session.log) else session.log.filling
         session.resolved(self, self.delivery_id, batch, state, not self.second)
 
     def _post(

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from leveret.broker.delay import Delay
 from leveret.broker.errors import BrokerError
 from leveret.broker.jobs import logged
 from leveret.broker.message import AT_ONCE, Message
@@ -392,17 +393,18 @@ class _Committing:
             if posting.routed and not queues:
                 transaction.fail("the queue of an accepted message was deleted")
                 return
-            if self._exceeds(message, queues, posting.due):
+            delay = posting.route.delay
+            if self._exceeds(message, queues, posting.due, delay):
                 transaction.fail("a queue is full")
                 return
-            broker_transaction.publish(message, queues, posting.due)
+            broker_transaction.publish(message, queues, posting.due, delay)
             yield 2
         broker_transaction.forced = True  # `_exceeds` has checked that the queues have room
 
-    def _exceeds(self, message: Message, queues: list[Queue], due: int) -> bool:
+    def _exceeds(self, message: Message, queues: list[Queue], due: int, delay: Delay | None) -> bool:
         """Return whether a queue that rejects publishes at its limit has no room for this message."""
         for queue in queues:
-            if queue.limits.always_accepts(message, due):
+            if queue.limits.always_accepts(message, due if delay is None else delay.due_in(queue, due)):
                 continue
             count, size = self.added.get(queue, (0, 0))
             if queue.limits.would_exceed(size + message.size, count + 1):
