@@ -52,6 +52,7 @@ class Shard:
     """A shard, as the front reaches it. `adopted` are the adoptions, `ended` the numbers of those that have ended."""
 
     connect = None
+    client_addresses = ("", "")
 
     def __init__(self, server: Server) -> None:
         self.unavailable = ""

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 from leveret.management.control_client import call
 from tests.cluster.sharded import Sharded, config, running
 from tests.support.broker import CONNECT_TIMEOUT
+from tests.support.peers import amqp09
 from tests.support.polling import wait_until
 from tests.support.postgres import execute, postgres_settings, require_postgres, shared_server
 
@@ -167,16 +169,39 @@ def test_a_node_ends_the_hung_process_of_a_shard_that_another_node_has_claimed(t
         assert first.bodies("/") == [b"kept"]
 
 
+def check_announcements(first: Node, second: Node) -> None:
+    """Check that clients of the first node learn the addresses of both, and are redirected to the second one."""
+    addresses = f"127.0.0.1:{first.port},127.0.0.1:{second.port}"
+
+    def answers(vhost: str, expected: tuple[str, str]) -> bool:
+        with amqp09.Peer("127.0.0.1", first.port) as peer:
+            peer.reach_open("guest", "guest")
+            peer.send_method(0, "connection.open", virtual_host=vhost)
+            method = peer.expect_method(0, "connection.open-ok", "connection.redirect")
+            return (method.name, method.known_hosts) == expected
+
+    for vhost in ("/", "a", "b"):
+        is_here = owners_of(first)[vhost] == "first"
+        is_expected = partial(answers, vhost, ("connection.open-ok" if is_here else "connection.redirect", addresses))
+        wait_until(is_expected, first.log)
+
+
+def owners_of(node: Node) -> dict[str, str]:
+    """Return the node of each vhost."""
+    return {vhost: shard["node"] for shard in node.ask("shards.list") for vhost in shard["vhosts"]}
+
+
 def test_limits_of_a_user_in_all_nodes(tmp_path: Path, dsn: str) -> None:
     """Connections and channels in all shards count, about a second later, and no more when they end."""
-    first = Node(tmp_path / "first", dsn, "a")
+    first = Node(tmp_path / "first", dsn, "a", LEVERET_AMQP09__REDIRECT="owner", LEVERET_CLUSTER__REDIRECT="true")
     second = Node(tmp_path / "second", dsn, "a", "b")
     with running(first), running(second):
-        wait_until(lambda: set(owners(dsn).values()) >= {"first", "second"}, lambda: f"{owners(dsn)}")
+        wait_until(lambda: "b" in first.placed(), second.log)
+        first.ask("nodes.move", shard=first.placed()["b"], node="second")
+        check_announcements(first, second)
         places, owner = first.placed(), owners(dsn)
-        vhosts = {owner[places[vhost]]: vhost for vhost in ("/", "a", "b")}
-        assert vhosts.keys() == {"first", "second"}
-        here, there = vhosts["first"], vhosts["second"]
+        assert owner[places["/"]] == "first" and owner[places["b"]] == "second"
+        here, there = "/", "b"
         first.ask("users.add", name="limited", password="secret", max_connections=2, max_channels=3)
         for vhost in ("/", "a", "b"):
             first.ask("permissions.set", user="limited", vhost=vhost, configure=".*", write=".*", read=".*")

@@ -100,7 +100,8 @@ class NodeServing(FrontServing):
     async def _start(self, composition: Composition, control: ControlServer) -> None:
         self._shards.pass_on(partial(_take, composition))
         await super()._start(composition, control)
-        self._shards.announce(self._client_addresses(composition), partial(_is_limited, composition))
+        addresses = self._client_addresses(composition)
+        self._shards.announce(addresses, partial(_is_limited, composition), composition.announce)
 
     def _client_addresses(self, composition: Composition) -> tuple[str, str]:
         """Return where clients connect to this node: without TLS and with TLS, "" if it does not listen there."""

@@ -30,6 +30,7 @@ from leveret.cluster.link import (
     Declare,
     Disown,
     Ended,
+    KnownHosts,
     Link,
     Lost,
     Message,
@@ -191,6 +192,9 @@ class ShardServing(Running):
             case Disown():
                 if self._composition is not None:
                     self._composition.server.disown(message.node)
+            case KnownHosts():
+                if self._composition is not None:
+                    self._composition.announce(message.hosts)
             case OtherChannels():
                 if self._composition is not None:
                     self._composition.services.channels_elsewhere = message.counts

@@ -41,6 +41,10 @@ class Target(Protocol):
         """Why the shard takes no connections at the moment, for the client; "" if it does."""
 
     @property
+    def client_addresses(self) -> tuple[str, str]:
+        """Where clients connect to the node of the shard: without TLS and with TLS; "" if that is here or unknown."""
+
+    @property
     def connect(self) -> Callable[[Adoption], Coroutine[Any, Any, Route]] | None:
         """Connects a client to the shard in another node. Raises `LinkFailed`. None if the shard is in this node."""
 
@@ -148,6 +152,9 @@ class FrontSession(Peer):
             return False
         if target.unavailable and not self._placement.patience:
             opening.refuse(target.unavailable)
+            return False
+        address = target.client_addresses[self.tls]
+        if address and not target.unavailable and account.may_open(vhost) and opening.redirect(frame, address):
             return False
         opening.session.flush()
         self._socket.pause_reading()

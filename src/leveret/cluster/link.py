@@ -71,6 +71,12 @@ class Disown(msgspec.Struct, frozen=True, tag=True):
     node: str
 
 
+class KnownHosts(msgspec.Struct, frozen=True, tag=True):
+    """To a shard: the nodes that clients can connect to, as `known-hosts` of AMQP 0-9."""
+
+    hosts: str
+
+
 class OtherChannels(msgspec.Struct, frozen=True, tag=True):
     """To a shard: the numbers of channels in other shards, by user."""
 
@@ -180,6 +186,7 @@ Message: TypeAlias = (
     | Declare
     | Disown
     | Ping
+    | KnownHosts
     | OtherChannels
     | Reload
     | Stop

@@ -24,7 +24,7 @@ from leveret.cluster.membership import Cluster
 from leveret.cluster.settings import COUNT_INTERVAL, ShardSettings
 from leveret.cluster.shards import APPLY_TIMEOUT, MAX_RECORDS, RESTARTING, STARTING, STOPPED, Shard, Shards
 from leveret.cluster.streams import Streams
-from leveret.cluster.watch import INTERVAL, Announcement, NodeRow, OwnerRow, Watch
+from leveret.cluster.watch import INTERVAL, Announcement, NodeRow, OwnerRow, Watch, known_hosts
 from leveret.config import Config
 from leveret.management.operations.shards import READY
 from leveret.node.errors import StartFailed
@@ -118,6 +118,11 @@ class NodeShard(Shard):
         if self.state == IDLE:
             return f"shard {self.number} has no owner"
         return super().unavailable
+
+    @property
+    def client_addresses(self) -> tuple[str, str]:
+        """Where clients connect to the node of the shard: without TLS and with TLS; "" if that is this one or unknown."""
+        return ("", "") if self.is_here else self._nodes.clients_of(self.node)
 
     @property
     def connect(self) -> Callable[[Adoption], Coroutine[Any, Any, Route]] | None:
@@ -284,7 +289,9 @@ class NodeShards(Shards):
         self._clients = ("", "")
         self._others: list[Announcement] = []
         self._announcement_due = 0.0
-        self._is_limited: Callable[[str], bool] = lambda user: True
+        self._is_announced = False
+        self._is_limited: Callable[[str], bool]
+        self._announce_hosts: Callable[[str], None]
         self._is_stopping = False
 
     def _make_shard(self, number: int, stop_timeout: float) -> NodeShard:
@@ -305,14 +312,18 @@ class NodeShards(Shards):
         """Pass on the shared records that other nodes change."""
         self._received = received
 
-    def announce(self, clients: tuple[str, str], is_limited: Callable[[str], bool]) -> None:
+    def announce(
+        self, clients: tuple[str, str], is_limited: Callable[[str], bool], announce_hosts: Callable[[str], None]
+    ) -> None:
         """Let the other nodes know of this one.
 
         Args:
             clients: Where clients connect to this node: without TLS and with TLS, as "HOST:PORT" or "".
             is_limited: Whether a user has a limit on connections or channels.
+            announce_hosts: Called with the nodes that clients can connect to, as `known-hosts` of AMQP 0-9.
         """
-        self._clients, self._is_limited = clients, is_limited
+        self._clients, self._is_limited, self._announce_hosts = clients, is_limited, announce_hosts
+        self._is_announced = True
 
     # Start and stop
 
@@ -450,7 +461,7 @@ class NodeShards(Shards):
         if served:
             await self._directory.note_served(served)
         await self._move()
-        if self._serves and now >= self._announcement_due:
+        if self._is_announced and now >= self._announcement_due:
             self._announcement_due = now + COUNT_INTERVAL
             await self._announce()
 
@@ -459,6 +470,14 @@ class NodeShards(Shards):
         own = Announcement(self.name, self._clients, self._usage())
         self._others = await self._directory.announce(own)
         self._share_channels()
+        hosts = known_hosts([own, *self._others])
+        for shard in self.all:
+            shard.announce(hosts)
+        self._announce_hosts(hosts)
+
+    def clients_of(self, node: str) -> tuple[str, str]:
+        """Return where clients connect to another live node; "" if that is unknown."""
+        return next((other.clients for other in self._others if other.name == node), ("", ""))
 
     def _usage(self) -> dict[str, tuple[int, int]]:
         """Return the numbers of connections and channels of the users that have a limit on one of them."""

@@ -11,11 +11,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Container
 from typing import Final
 
+from leveret.cluster.links import split_address
 from leveret.protocols.adoption import TunedClient
 from leveret.protocols.amqp091.connection.base import BaseConnection
 from leveret.protocols.amqp10.connection.connection import AWAIT_OPEN
 from leveret.protocols.amqp10.connection.connection import Connection as Connection10
-from leveret.protocols.amqp10.connection.opening import vhost_of
+from leveret.protocols.amqp10.connection.opening import VHOST_PREFIX, vhost_of
 from leveret.protocols.vhost_session import VhostSession
 from leveret.security.accounts import Account, UserAccount
 from leveret.wire.amqp0 import states
@@ -31,12 +32,14 @@ from leveret.wire.amqp0.constants import (
 from leveret.wire.amqp0.errors import WireError
 from leveret.wire.amqp0.methods import decode_arguments
 from leveret.wire.amqp0.requests import NUMBERS_SIZE
+from leveret.wire.amqp0.values import Arguments
 from leveret.wire.amqp10 import constants
 from leveret.wire.amqp10.composites import read_composite
 from leveret.wire.amqp10.decode import Decoder
 from leveret.wire.amqp10.errors import DecodeError
 from leveret.wire.amqp10.frames import AMQP_FRAME, HEADER_SIZE
 from leveret.wire.amqp10.transport import Open
+from leveret.wire.amqp10.values import Symbol, Table, UShort
 
 # A frame's type, channel and size.
 _FRAME0: Final = struct.Struct(">BHI").unpack_from
@@ -92,6 +95,15 @@ class Opening(ABC):
         """Return what the client has negotiated before the open."""
 
     @abstractmethod
+    def redirect(self, frame: bytes, host: str) -> bool:
+        """Have the session answer an open by a redirect. Return False if it answers as usual.
+
+        Args:
+            frame: The open, for which `vhost` has returned the name of a vhost.
+            host: Where the client should connect, as "HOST:PORT".
+        """
+
+    @abstractmethod
     def refuse(self, reason: str) -> None:
         """Close the connection, because the vhost cannot be opened at the moment."""
 
@@ -135,13 +147,20 @@ class Amqp0Opening(Opening):
         return self.connection.engine.state == states.OPEN
 
     def vhost(self, frame: bytes, vhosts: Container[str]) -> str | None:
-        engine = self.connection.engine
-        at = self._method_at(frame[0], 0) + _KEY_SIZE
         try:
-            arguments = decode_arguments(engine.version.methods[_OPEN_KEY], frame, at, len(frame) - 1, engine.dialect)
+            arguments = self._arguments(frame)
         except WireError:
             return None
         return self.connection.handshake.vhost_of(arguments, vhosts) or None
+
+    def _arguments(self, frame: bytes) -> Arguments:
+        """Return the arguments of an open. Raises `WireError`."""
+        engine = self.connection.engine
+        at = self._method_at(frame[0], 0) + _KEY_SIZE
+        return decode_arguments(engine.version.methods[_OPEN_KEY], frame, at, len(frame) - 1, engine.dialect)
+
+    def redirect(self, frame: bytes, host: str) -> bool:
+        return self.connection.handshake.redirect(self._arguments(frame), host)
 
     def account(self) -> Account | None:
         account: Account = self.connection.account
@@ -162,6 +181,8 @@ class Amqp10Opening(Opening):
     def __init__(self, session: Connection10) -> None:
         super().__init__(session)
         self.connection = session
+        # The host name in the client's open.
+        self._hostname = ""
 
     def find(self, data: bytes) -> tuple[int, int]:
         size = len(data)
@@ -190,7 +211,10 @@ class Amqp10Opening(Opening):
             opened = read_composite(decoder)
         except DecodeError:
             return None
-        return vhost_of(opened, vhosts) if isinstance(opened, Open) and decoder.pos == len(frame) else None
+        if not isinstance(opened, Open) or decoder.pos != len(frame):
+            return None
+        self._hostname = opened.hostname or ""
+        return vhost_of(opened, vhosts)
 
     def account(self) -> Account | None:
         connection = self.connection
@@ -202,6 +226,20 @@ class Amqp10Opening(Opening):
 
     def client(self) -> None:
         return None
+
+    def redirect(self, frame: bytes, host: str) -> bool:
+        if not self.connection.shared.settings.redirect:
+            return False
+        network_host, port = split_address(host)
+        # Clients send the host name again, which says which vhost they open.
+        hostname = self._hostname if self._hostname.startswith(VHOST_PREFIX) else network_host
+        info: Table = {
+            Symbol("hostname"): hostname,
+            Symbol("network-host"): network_host,
+            Symbol("port"): UShort(port),
+        }
+        self.connection.close(constants.CONNECTION_REDIRECT, f"node {host} has the vhost", info)
+        return True
 
     def refuse(self, reason: str) -> None:
         self.connection.close(constants.CONNECTION_FORCED, reason)

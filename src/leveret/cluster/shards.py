@@ -27,6 +27,7 @@ from leveret.cluster.link import (
     Declare,
     Disown,
     Ended,
+    KnownHosts,
     Link,
     Lost,
     Message,
@@ -124,6 +125,7 @@ class Shard:
         self.applied = 0
         self.channels: dict[str, int] = {}
         self._others: dict[str, int] = {}
+        self._hosts = ""
         self._settings = settings
         # The configuration that the process has started with.
         self._config = shards.config
@@ -180,6 +182,11 @@ class Shard:
         return f"shard {self.number} does not answer" if self._link is None or self._link.is_full else ""
 
     @property
+    def client_addresses(self) -> tuple[str, str]:
+        """Where clients connect to the node of the shard: without TLS and with TLS; "" if that is this one or unknown."""
+        return "", ""
+
+    @property
     def connect(self) -> Callable[[Adoption], Coroutine[Any, Any, Route]] | None:
         """Connects a client to the shard in another node; None, because it is in this one."""
         return None
@@ -223,6 +230,12 @@ class Shard:
         if self._link is not None and self._has_begun and channels != self._others:
             self._others = channels
             self._link.send(OtherChannels(channels))
+
+    def announce(self, hosts: str) -> None:
+        """Tell the process the hosts of the nodes that clients can connect to."""
+        if self._link is not None and self._has_begun and hosts != self._hosts:
+            self._hosts = hosts
+            self._link.send(KnownHosts(hosts))
 
     # The process
 
@@ -304,6 +317,7 @@ class Shard:
         self._is_asked = False
         self.channels = {}
         self._others = {}
+        self._hosts = ""
         self._users.clear()
         self._connections.clear()
         self._shards.changed()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Final
 
 import msgspec
@@ -18,6 +18,8 @@ MIN_LOOKS: Final = 3
 STEP: Final = 0.03
 # Seconds for which a free shard is left to the node that it is to move to.
 MOVE_TIMEOUT: Final = 2.0
+# Bytes of a short string of AMQP 0-9.
+_MAX_SHORTSTR: Final = 255
 
 
 class OwnerRow(msgspec.Struct, frozen=True):
@@ -105,6 +107,17 @@ class Announcement(msgspec.Struct, frozen=True):
     name: str
     clients: tuple[str, str] = ("", "")
     usage: dict[str, tuple[int, int]] = {}
+
+
+def known_hosts(nodes: Iterable[Announcement]) -> str:
+    """Return the addresses of nodes for `known-hosts` of AMQP 0-9, as many as it takes."""
+    hosts = ""
+    for node in sorted(nodes, key=lambda node: node.name):
+        address = node.clients[0] or node.clients[1]
+        longer = f"{hosts},{address}" if hosts and address else hosts or address
+        if len(longer.encode()) <= _MAX_SHORTSTR:
+            hosts = longer
+    return hosts
 
 
 class _Free:

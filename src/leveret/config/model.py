@@ -154,11 +154,18 @@ class Amqp09Config(Section, frozen=True, kw_only=True):
     """AMQP 0-9. Settings shared with 0-9-1 are in `amqp`."""
 
     known_hosts: Annotated[
-        list[Name], about("Brokers of the cluster, as `host:port`, announced to clients in `connection.open-ok`.")
+        list[Name],
+        about(
+            "Brokers of the cluster, as `host:port`, announced to clients in `connection.open-ok`. Default: the live nodes "
+            "of a [cluster](cluster.md#several-shards-and-nodes)."
+        ),
     ] = field(default_factory=list)
     redirect: Annotated[
         str,
-        about("`host:port` to redirect clients to, unless they set `insist` (`connection.redirect`); empty to disable."),
+        about(
+            "`host:port` to redirect clients to, unless they set `insist` (`connection.redirect`), or `owner` for the node "
+            "that has the vhost; empty to disable."
+        ),
     ] = ""
     resume_timeout: Annotated[
         Seconds,
@@ -379,6 +386,13 @@ class ClusterConfig(Section, frozen=True, kw_only=True):
         str | None,
         about("`HOST:PORT` that other nodes connect to. Default: the address and port on which this node listens."),
     ] = None
+    redirect: Annotated[
+        bool,
+        about(
+            "Whether AMQP 1.0 clients are redirected to the node that has their vhost (`amqp:connection:redirect`), "
+            "instead of relaying for them."
+        ),
+    ] = False
     client_host: Annotated[
         str | None,
         about(

@@ -46,7 +46,7 @@ from leveret.node.segments import make_store, segment_settings
 from leveret.protocols.amqp09.contents.content import ClassHeaderReader
 from leveret.protocols.amqp09.contents.policy import content_policies
 from leveret.protocols.amqp09.realms import RIGHTS, Realm, Realms
-from leveret.protocols.amqp09.settings import Amqp09Settings
+from leveret.protocols.amqp09.settings import OWNER, Amqp09Settings
 from leveret.protocols.amqp091.content import BasicHeaderReader
 from leveret.protocols.amqp10.settings import Amqp10Settings
 from leveret.protocols.convert.to_amqp0 import Amqp10HeaderReader
@@ -161,7 +161,7 @@ class Composition:
         )
         self.broker.on_vhost_removed = self._vhost_removed
         self.protocols = self.part.make_protocols(
-            self.services, _amqp10_settings(config.amqp10), _amqp09_settings(config.amqp09)
+            self.services, _amqp10_settings(config.amqp10, config.cluster.redirect), _amqp09_settings(config.amqp09)
         )
         self.vhost_settings = stored_vhosts(recovery.metadata)
         for state in self.services.states:
@@ -301,6 +301,11 @@ class Composition:
         if self.tls is not None:
             host = self.config.tls.host
             await self._listen(server.host if host is None else host, self.tls.context, ports)
+
+    def announce(self, hosts: str) -> None:
+        """Announce hosts to clients of AMQP 0-9 that connect from now on, unless the configuration has others."""
+        if not self.config.amqp09.known_hosts:
+            self.server.protocols.amqp09.settings.known_hosts = hosts
 
     def start_tokens(self) -> None:
         """Start to check tokens, if the configuration accepts them."""
@@ -539,7 +544,8 @@ def _session_settings(config: Config) -> SessionSettings:
 def _amqp09_settings(config: Amqp09Config) -> Amqp09Settings:
     return Amqp09Settings(
         known_hosts=",".join(config.known_hosts),
-        redirect=config.redirect,
+        redirect="" if config.redirect == OWNER else config.redirect,
+        redirect_to_owner=config.redirect == OWNER,
         resume_timeout=config.resume_timeout,
         resume_channels=config.resume_channels,
     )
@@ -557,8 +563,9 @@ def _make_realms(realms: dict[str, RealmConfig]) -> Realms:
     return Realms(made)
 
 
-def _amqp10_settings(config: Amqp10Config) -> Amqp10Settings:
+def _amqp10_settings(config: Amqp10Config, redirect: bool) -> Amqp10Settings:
     return Amqp10Settings(
+        redirect=redirect,
         anonymous_user=config.anonymous_user,
         auto_create=config.auto_create,
         max_frame_size=config.max_frame_size,

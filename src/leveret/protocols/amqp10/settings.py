@@ -14,6 +14,7 @@ class Amqp10Settings:
         links: maximum number of links of a session.
         connection_links: maximum number of links of a connection.
         unsettled: maximum number of unsettled deliveries to a connection.
+        redirect: whether clients are redirected to the node that owns their vhost.
         idle_timeout: time after which a silent client is disconnected; 0 disables it.
         link_credit: maximum credit of a sender.
         transaction_timeout: maximum duration of a transaction; 0 is no limit.
@@ -38,7 +39,9 @@ class Amqp10Settings:
         version: str = "4.3.0",
         connection_links: int = 4096,
         unsettled: int = 65_536,
+        redirect: bool = False,
     ) -> None:
+        self.redirect = redirect
         self.anonymous_user = anonymous_user
         self.auto_create = auto_create
         self.max_frame_size = max_frame_size

@@ -24,6 +24,8 @@ class Handshake(Handshake091):
     def __init__(self, shared: Amqp09State) -> None:
         super().__init__()
         self.shared = shared
+        # Where the client's open is redirected; "" for the host of the settings, if they have one.
+        self._host = ""
 
     def server_properties(self, connection: BaseConnection) -> ContentProperties:
         """Return the server properties.
@@ -39,11 +41,18 @@ class Handshake(Handshake091):
 
     def vhost_of(self, arguments: Arguments, vhosts: Container[str]) -> str:
         """Return the vhost that connection.open names; "" for a client that must be redirected."""
-        if self.shared.settings.redirect and not arguments["insist"]:
+        if (self._host or self.shared.settings.redirect) and not arguments["insist"]:
             return ""
         name: str = arguments["virtual_host"]
         # Paths begin with a slash. Vhost names do not, except '/'.
         return name if name in vhosts else name.removeprefix("/") or "/"
+
+    def redirect(self, arguments: Arguments, host: str) -> bool:
+        """Answer the connection.open with these arguments by a redirect, unless the settings or the client want none."""
+        if arguments["insist"] or not self.shared.settings.redirect_to_owner:
+            return False
+        self._host = host
+        return True
 
     def open(self, connection: BaseConnection, arguments: Arguments) -> None:
         settings = self.shared.settings
@@ -51,8 +60,9 @@ class Handshake(Handshake091):
         virtual_host = self.vhost_of(arguments, vhosts)
         if not virtual_host:
             connection.engine.send(
-                0, "connection.redirect", {"host": settings.redirect, "known_hosts": settings.known_hosts}
+                0, "connection.redirect", {"host": self._host or settings.redirect, "known_hosts": settings.known_hosts}
             )
+            self._host = ""
             return  # the client closes the socket, or insists
         if virtual_host not in vhosts:
             raise InvalidPath(f"vhost '{virtual_host}' not found")

@@ -159,6 +159,10 @@ class Handshake:
         name: str = arguments["virtual_host"]
         return name
 
+    def redirect(self, arguments: Arguments, host: str) -> bool:
+        """Answer the connection.open with these arguments by a redirect. Return False: the protocol has none."""
+        return False
+
     def open_vhost(self, connection: BaseConnection, virtual_host: str) -> None:
         """Open a vhost for the connection.
 
