@@ -182,6 +182,20 @@ def test_the_password_comes_from_a_file_or_the_environment(tmp_path: object, mon
         endpoint_of(read_options({"url": "amqp://guest@h", "stream": "s", "passwordFile": "/nowhere"}))
 
 
+def test_hosts_have_the_rest_of_the_url() -> None:
+    options = {"url": "amqps://u:s3cr3t@h:1/v", "stream": "s", "hosts": "other, [::1]:7, third:8"}
+    endpoint = pickle.loads(pickle.dumps(endpoint_of(read_options(options))))
+    nodes = endpoint.nodes("name")
+    assert [(node.host, node.port) for node in nodes] == [("h", 1), ("other", 5671), ("::1", 7), ("third", 8)]
+    assert {(node.user, node.password, node.vhost, node.uses_tls, node.name) for node in nodes} == {
+        ("u", "s3cr3t", "v", True, "name")
+    }
+    for hosts in ("other,third:port", "other,u:s3cr3t@third", "other,amqp://third"):
+        with pytest.raises(OptionError, match="option hosts: address 2 is invalid; expected host or host:port") as raised:
+            endpoint_of(read_options({"url": URL, "stream": "s", "hosts": hosts}))
+        assert "s3cr3t" not in str(raised.value)
+
+
 def test_tls_options() -> None:
     endpoint = endpoint_of(
         read_options(

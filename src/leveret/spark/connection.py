@@ -59,6 +59,7 @@ class Endpoint:
     Attributes:
         url: The complete URL.
         display_url: The URL without the password.
+        hosts: Other nodes, as `host` or `host:port`.
     """
 
     url: str = field(repr=False)
@@ -68,6 +69,7 @@ class Endpoint:
     password_file: str | None = None
     tls: tuple[tuple[str, str | bool], ...] = ()
     key_password_file: str | None = None
+    hosts: tuple[str, ...] = ()
 
     def parameters(self, name: str = "") -> Parameters:
         """Return the parameters of a connection, with the current password.
@@ -88,6 +90,27 @@ class Endpoint:
             return parse_url(self.url, protocol=self.protocol, name=name, reconnect=False, **options)
         except InvalidUrl as error:
             raise OptionError(f"option url: {error}") from None
+
+    def nodes(self, name: str = "") -> list[Parameters]:
+        """Return the parameters of a connection to each node, those of the URL first.
+
+        Raises:
+            OptionError: As `parameters`, or a host is invalid.
+        """
+        parameters = self.parameters(name)
+        found = [parameters]
+        for number, host in enumerate(self.hosts, 1):
+            try:
+                other = parse_url(f"{'amqps' if parameters.uses_tls else 'amqp'}://{host}/")
+            except InvalidUrl:
+                other = None
+            if other is None or set("@/?") & set(host):
+                # The value may contain a password.
+                raise OptionError(
+                    f"option hosts: address {number} is invalid; expected host or host:port, separated by commas"
+                )
+            found.append(replace(parameters, host=other.host, port=other.port))
+        return found
 
     def __str__(self) -> str:
         return self.display_url
@@ -110,8 +133,9 @@ def endpoint_of(settings: Settings) -> Endpoint:
         settings.password_file,
         tuple((name, value) for name, value in tls.items() if value is not None),
         settings.tls_key_password_file,
+        settings.hosts or (),
     )
-    parameters = endpoint.parameters()
+    parameters = endpoint.nodes()[0]
     scheme = "amqps" if parameters.uses_tls else "amqp"
     host = f"[{parameters.host}]" if ":" in parameters.host else parameters.host
     display_url = f"{scheme}://{quote(parameters.user)}@{host}:{parameters.port}/{quote(parameters.vhost, safe='')}"
@@ -139,7 +163,7 @@ def open_connection(endpoint: Endpoint, name: str, reconnect_timeout: float = RE
     """Open a connection that does not reconnect by itself.
 
     Args:
-        endpoint: The broker.
+        endpoint: The broker, any node of which takes the connection.
         name: Name of the connection.
         reconnect_timeout: Seconds to keep trying.
 
@@ -151,7 +175,7 @@ def open_connection(endpoint: Endpoint, name: str, reconnect_timeout: float = RE
     attempt = 0
     while True:
         try:
-            return open_hosts([endpoint.parameters(name)])
+            return open_hosts(endpoint.nodes(name))
         except ConnectionFailed as error:
             last: Error = error
             if isinstance(error, _PERMANENT_ERRORS) and error.reply_text != CLOSED_DURING_LOGIN:

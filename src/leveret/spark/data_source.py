@@ -33,7 +33,7 @@ DIRECT_TASK: Final = "task"
 
 _SPARK_OPTIONS = ("checkpointlocation", "queryname")
 # Options without which a read uses those of the table.
-_ADDRESS: Final = {"url", *(name.lower() for name in SOURCES)}
+_ADDRESS: Final = {"url", "hosts", *(name.lower() for name in SOURCES)}
 # Key of the options in the metadata of a table's first column.
 _METADATA: Final = "amqp"
 

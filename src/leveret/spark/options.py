@@ -66,6 +66,15 @@ OPTIONS: Final = (
         values.text,
     ),
     Option(
+        "hosts",
+        "names",
+        None,
+        _ALL,
+        "Other nodes of the broker, as `host` or `host:port`, separated by commas. They are tried in turn if the host "
+        "of the URL does not answer. The rest of the URL applies to all.",
+        values.names,
+    ),
+    Option(
         "protocol",
         "0-9-1, 1.0",
         "0-9-1",
@@ -470,6 +479,7 @@ class Settings:
     """
 
     url: str = field(repr=False)
+    hosts: tuple[str, ...] | None
     protocol: str
     vhost: str | None
     password_file: str | None
