@@ -69,7 +69,9 @@ def test_a_binding_can_be_added_again(exchange: Exchange) -> None:
 
 
 def test_an_unknown_type_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(CommandInvalid, match=r"'x-nothing'.*direct, fanout, topic, headers, x-consistent-hash, x-modulus-hash, x-random"):
+    with pytest.raises(
+        CommandInvalid, match=r"'x-nothing'.*direct, fanout, topic, headers, x-consistent-hash, x-modulus-hash, x-random"
+    ):
         make_exchange("x-nothing", "x")
 
 
