@@ -89,6 +89,7 @@ def reload(process: LeveretProcess, config: str) -> str:
 # Start
 
 
+@pytest.mark.embedded("is about the engines `sqlite` and `memory`")
 def test_the_first_lines_name_version_directories_and_listeners(process: LeveretProcess) -> None:
     process.start()
     lines = until(process, "ready").splitlines()
@@ -157,6 +158,7 @@ def test_flags_and_environment_configure(tmp_path: Path) -> None:
             assert connection._impl.params.channel_max == 9
 
 
+@pytest.mark.embedded("is about the engines `sqlite` and `memory`")
 def test_a_broker_in_memory_warns_of_data_loss(tmp_path: Path) -> None:
     with LeveretProcess(tmp_path, config="[storage]\nengine = 'memory'\n") as process:
         assert "in memory only, lost on restart" in process.start().log()

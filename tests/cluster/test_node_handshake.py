@@ -18,7 +18,6 @@ from leveret.cluster.node_handshake import (
     MAX_MESSAGE,
     MAX_UNPROVEN,
     NONCE_SIZE,
-    VERSION,
     Accepted,
     Challenge,
     Hello,
@@ -26,6 +25,7 @@ from leveret.cluster.node_handshake import (
     Request,
 )
 from leveret.management.control_client import CallFailed
+from leveret.storage.cluster import LINK_FORMAT
 from tests.cluster.harness import Cluster
 from tests.support.polling import wait_until
 
@@ -75,7 +75,7 @@ def message(value: msgspec.Struct) -> bytes:
     return struct.pack(">I", len(encoded)) + encoded
 
 
-def hello(version: int = VERSION, node: str = "a", nonce: bytes = bytes(NONCE_SIZE)) -> bytes:
+def hello(version: int = LINK_FORMAT, node: str = "a", nonce: bytes = bytes(NONCE_SIZE)) -> bytes:
     return message(Hello(version, "b", node, nonce))
 
 
@@ -101,7 +101,7 @@ def received(sock: socket.socket) -> bytes:
         (b"\0\0\0\0", b""),
         (message(Accepted()), b""),
         (message(Request(b"", b"")), b""),
-        (hello(version=2), b"link version 2 is not supported; expected 1"),
+        (hello(version=2), b"link format 2 is not supported; expected 1"),
         (hello(node="c"), b"this is node 'a', not 'c'"),
         (hello(nonce=b""), b"a nonce of 0 bytes; expected 32"),
         (hello() + message(Request(bytes(32), b"")), b"the caller does not know the secret of the cluster"),

@@ -16,6 +16,8 @@ from tests.support.broker import Broker, LeveretProcess, basic_config, leveret_o
 from tests.support.peers.async_amqp091 import Closed, Connection, Delivery
 from tests.support.polling import wait_until_async
 
+pytestmark = pytest.mark.embedded("fills the disk of the data directory")
+
 MIB = 1 << 20
 KEPT = commands.Basic.Properties(delivery_mode=2)
 SIZE = 20_000

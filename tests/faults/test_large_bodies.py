@@ -217,6 +217,7 @@ def depth(client: Client, queue: str) -> int:
     return int(client.peer.expect_method("Queue.DeclareOk").message_count)
 
 
+@pytest.mark.embedded("reads the database file")
 def test_publishes_behind_a_body_that_is_written_in_slices_keep_their_order(process: LeveretProcess) -> None:
     client = Client(process).confirming()
     client.declare("both")
@@ -235,6 +236,7 @@ def test_publishes_behind_a_body_that_is_written_in_slices_keep_their_order(proc
     client.close()
 
 
+@pytest.mark.embedded("reads the database file")
 def test_a_channel_that_closes_while_its_body_is_written_publishes_nothing(process: LeveretProcess) -> None:
     client = Client(process)
     client.declare("large")
@@ -249,6 +251,7 @@ def test_a_channel_that_closes_while_its_body_is_written_publishes_nothing(proce
     client.close()
 
 
+@pytest.mark.embedded("reads the database file")
 def test_a_kill_between_the_slices_of_a_body(process: LeveretProcess) -> None:
     """Confirmed messages remain, and nothing of a body that was not confirmed."""
     other, client = Client(process).confirming(), Client(process).confirming()
@@ -388,6 +391,7 @@ def send_by_reference(url: str, body: bytes) -> None:
         connection.channel().transfer(body, "large", delivery_mode=2)
 
 
+@pytest.mark.embedded("reads the database file")
 @pytest.mark.parametrize("send", [send_in_transaction, send_over_amqp10, send_file, send_by_reference])
 def test_a_kill_between_the_slices_of_other_classes(process: LeveretProcess, send: Callable[[str, bytes], None]) -> None:
     body = random.Random(1).randbytes(48 * MIB)
@@ -415,6 +419,7 @@ def test_a_kill_between_the_slices_of_other_classes(process: LeveretProcess, sen
         wait_until(lambda: not chunks(process), "the deletion of the chunks")
 
 
+@pytest.mark.embedded("reads the database file")
 def test_a_rollback_deletes_a_body_that_was_written(process: LeveretProcess) -> None:
     body = bytes(5 * MIB)
     with sync.connect(process.url()) as connection:

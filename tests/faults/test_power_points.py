@@ -17,6 +17,8 @@ from tests.faults.power.forked import Forks
 from tests.faults.power.points import check, take, unrecorded
 from tests.support.broker import leveret_only
 
+pytestmark = pytest.mark.embedded("cuts the power of the disk with the data directory")
+
 POINTS = 5
 
 

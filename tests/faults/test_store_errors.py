@@ -17,6 +17,8 @@ from leveret.broker.log import FAILED, FULL, OK
 from leveret.broker.message import Entry
 from tests.storage.harness import FakeQueue, Harness, Waiter, sqlite_log
 
+pytestmark = pytest.mark.embedded("makes SQLite fail")
+
 
 class FailingConnection:
     """A connection whose statements fail when `fails` returns true."""

@@ -53,6 +53,7 @@ def fill(channel: Channel, segments: int) -> None:
         wait_until(partial(described, channel, end))
 
 
+@pytest.mark.embedded("seals a stream")
 def test_files_and_leases_on_them(channel: Channel) -> None:
     fill(channel, 3)
     described = ask(channel, "stream.describe", stream="s", segments=True)

@@ -118,6 +118,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     world.close()
 
 
+@pytest.mark.embedded("the sealer reads the database file")
 def test_sealed_messages_are_read_back(world: World) -> None:
     bodies = [b"%d" % number for number in range(10)]
     segment = world.sealed(world.publish(*bodies))
@@ -133,6 +134,7 @@ def test_sealed_messages_are_read_back(world: World) -> None:
     assert times == [TIME + 1] * 4 + [TIME + 5] * 4 + [TIME + 9] * 2
 
 
+@pytest.mark.embedded("the sealer reads the database file")
 def test_all_parts_of_a_message_are_restored(world: World) -> None:
     log, queue = world.harness.log, world.queue
     entries = []
@@ -184,6 +186,7 @@ def test_all_parts_of_a_message_are_restored(world: World) -> None:
             )
 
 
+@pytest.mark.embedded("the sealer reads the database file")
 def test_reads_span_row_groups(world: World) -> None:
     bodies = [b"%06d" % number + b"x" * 20_000 for number in range(2000)]
     segment = world.sealed(world.publish(*bodies), part=256)

@@ -156,6 +156,7 @@ def record_batches(broker: LeveretProcess, count: int) -> pa.Table:
     return pa.Table.from_batches(batches).combine_chunks()
 
 
+@pytest.mark.embedded("seals a stream")
 def test_rows_are_the_same_from_every_source(broker: LeveretProcess) -> None:
     count = fill(broker)
     from_log = record_batches(broker, count)

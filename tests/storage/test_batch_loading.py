@@ -144,6 +144,7 @@ def test_other_entries_are_not_read(harness: Harness) -> None:
     assert read(harness, entries[2:])
 
 
+@pytest.mark.embedded("reads the database file")
 def test_messages_that_were_moved(harness: Harness) -> None:
     assert isinstance(harness.log, SqliteLog)
     harness.log.trimmer.floor = 0

@@ -24,6 +24,8 @@ from leveret.storage.worker import StoreBroken
 from tests.storage.harness import FakeQueue, Harness, sqlite_log
 from tests.support.polling import wait_until
 
+pytestmark = pytest.mark.embedded("damages the database file")
+
 DROPPING = Salvage(drop_damaged=True)
 BODY = b"a body that is long enough to be changed somewhere " * 20
 

@@ -101,6 +101,7 @@ def test_only_directories_below_the_limit_are_synced(tmp_path: Path, calls: Call
     assert [path for _, path in calls.made] == [tmp_path / "a" / "b", tmp_path / "a", tmp_path / "c"]
 
 
+@pytest.mark.embedded("is about the files of the log")
 def test_files_of_the_log_are_private(tmp_path: Path, umask: int) -> None:
     path = tmp_path / "data"
     harness = Harness(lambda: sqlite_log(path, reserve_bytes=1 << 20))

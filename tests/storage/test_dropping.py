@@ -14,6 +14,8 @@ from tests.cli.runner import Commands
 from tests.support.broker import LeveretProcess, leveret_only
 from tests.support.polling import wait_until
 
+pytestmark = pytest.mark.embedded("`--drop-damaged` is for data directories")
+
 
 @pytest.fixture
 def process(tmp_path: Path) -> LeveretProcess:

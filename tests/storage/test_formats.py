@@ -21,6 +21,8 @@ from leveret.storage.verification import LogCheck
 from tests.storage.harness import Harness, sqlite_log
 from tests.support.broker import LeveretProcess, leveret_only
 
+pytestmark = pytest.mark.embedded("migrates files of earlier versions")
+
 PLAIN = " WHERE kind = 'queue' AND instr(key, CAST('plain' AS BLOB))"
 ARCHIVE = Path(__file__).with_name("data") / "format-1.tar.xz"
 

@@ -99,6 +99,7 @@ def compared(harness: Harness, entries: list[Entry]) -> None:
     assert {item.time for item in again} == {7}
 
 
+@pytest.mark.embedded("reads the database file")
 def test_plain_messages_of_several_commits(harness: Harness) -> None:
     queue, other = FakeQueue(1), FakeQueue(2)
     entries: list[Entry] = []
@@ -111,6 +112,7 @@ def test_plain_messages_of_several_commits(harness: Harness) -> None:
     compared(harness, entries[3:9])
 
 
+@pytest.mark.embedded("reads the database file")
 def test_messages_with_every_kind_of_overlay(harness: Harness) -> None:
     queue = FakeQueue(1)
     transient = message(b"transient")
@@ -149,6 +151,7 @@ def test_messages_with_every_kind_of_overlay(harness: Harness) -> None:
     compared(harness, entries)
 
 
+@pytest.mark.embedded("reads the database file")
 def test_entries_stored_separately_from_their_messages(harness: Harness) -> None:
     """In a fan-out, the first queue's changes to its entry do not affect the second queue's."""
     first, second = FakeQueue(1), FakeQueue(2)
@@ -179,6 +182,7 @@ def test_entries_stored_separately_from_their_messages(harness: Harness) -> None
     ]
 
 
+@pytest.mark.embedded("reads the database file")
 def test_located_rows_are_not_moved(harness: Harness) -> None:
     """Rows that are mostly garbage are copied elsewhere, except while they are being read."""
     assert isinstance(harness.log, BatchedLog)
@@ -210,6 +214,7 @@ def test_located_rows_are_not_moved(harness: Harness) -> None:
     rows_of_log.close()
 
 
+@pytest.mark.embedded("reads the database file")
 def test_rows_being_copied_cannot_be_located(harness: Harness) -> None:
     assert isinstance(harness.log, BatchedLog)
     harness.log.trimmer.floor = 0

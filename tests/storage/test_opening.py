@@ -18,6 +18,8 @@ from leveret.storage.checksums import row_columns
 from leveret.storage.data_directory import DirectoryLock, Reserve
 from tests.storage.harness import FakeQueue, Harness, sqlite_log
 
+pytestmark = pytest.mark.embedded("damages and locks the database file")
+
 
 def filled(path: Path, count: int = 50) -> Path:
     """Create a data directory with some messages. Returns the database file."""

@@ -17,6 +17,8 @@ from tests.cli.runner import Commands
 from tests.storage.harness import FakeQueue, Harness, sqlite_log
 from tests.support.broker import LeveretProcess, leveret_only
 
+pytestmark = pytest.mark.embedded("removes files of the log")
+
 ACCEPTING = Salvage(accept_missing=True)
 
 

@@ -148,6 +148,7 @@ def seqs_of(recovery: Recovery) -> list[int]:
     return list(recovery.queues[1].seqs)
 
 
+@pytest.mark.embedded("only SQLite indexes its rows later")
 @pytest.mark.parametrize("in_thread", [False, True])
 def test_a_large_log_is_indexed_after_it_was_opened(large: tuple[Harness, FakeQueue, list[int]], in_thread: bool) -> None:
     harness, queue, alive = large
@@ -184,6 +185,7 @@ def database(harness: Harness) -> Path:
     return harness.log.file
 
 
+@pytest.mark.embedded("only SQLite indexes its rows later")
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_log_that_is_closed_while_it_is_indexed_loses_nothing(
     large: tuple[Harness, FakeQueue, list[int]], clean: bool
@@ -205,6 +207,7 @@ def test_a_log_that_is_closed_while_it_is_indexed_loses_nothing(
     harness.log.close()
 
 
+@pytest.mark.embedded("only SQLite indexes its rows later")
 def test_a_clean_stop_notes_the_queues_with_entries(harness: Harness) -> None:
     harness.log.note_occupied([3, 5])
     assert harness.reopen().occupied == frozenset((3, 5))

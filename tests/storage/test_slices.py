@@ -112,6 +112,7 @@ def test_references_to_a_message_that_was_written_ahead(harness: Harness, spool:
     assert 1 not in harness.recovery.queues
 
 
+@pytest.mark.embedded("reads the database file")
 def test_chunks_of_a_settled_message_are_deleted_in_slices(harness: Harness, spool: FileSpool) -> None:
     queue = FakeQueue(1)
     publish = Publish(harness, queue, spooled(spool))
@@ -126,6 +127,7 @@ def test_chunks_of_a_settled_message_are_deleted_in_slices(harness: Harness, spo
     assert on_disk(harness) == {"log": [], "chunk": []}
 
 
+@pytest.mark.embedded("reads the database file")
 @pytest.mark.parametrize("closes", [False, True])
 def test_a_message_that_is_not_published_leaves_no_chunks(harness: Harness, spool: FileSpool, closes: bool) -> None:
     publish = Publish(harness, FakeQueue(1), spooled(spool), stores=False)
@@ -180,6 +182,7 @@ def test_another_log_does_not_use_the_chunks(harness: Harness, spool: FileSpool,
     assert other.bodies(1) == [BODY]
 
 
+@pytest.mark.embedded("reads the database file")
 def test_the_rest_of_a_message_that_is_no_longer_wanted_is_not_written(harness: Harness, spool: FileSpool) -> None:
     unwanted = Publish(harness, FakeQueue(1), spooled(spool))
     next_one = Publish(harness, FakeQueue(2), spooled(spool))
@@ -196,6 +199,7 @@ def test_the_rest_of_a_message_that_is_no_longer_wanted_is_not_written(harness: 
     assert harness.log.pending_bytes == 0
 
 
+@pytest.mark.embedded("reads the database file")
 @pytest.mark.parametrize("slices", range(1, CHUNKS))
 def test_a_kill_between_slices(harness: Harness, spool: FileSpool, tmp_path: Path, slices: int) -> None:
     """Nothing of the unfinished message remains, and everything that was confirmed does."""
@@ -222,6 +226,7 @@ def test_a_kill_between_slices(harness: Harness, spool: FileSpool, tmp_path: Pat
     assert len(found["log"]) == 1
 
 
+@pytest.mark.embedded("reads the database file")
 def test_a_kill_while_chunks_are_deleted(harness: Harness, spool: FileSpool, tmp_path: Path) -> None:
     queue = FakeQueue(1)
     publish = Publish(harness, queue, spooled(spool))

@@ -126,6 +126,7 @@ def test_a_missing_directory_is_a_refusal(tmp_path: Path) -> None:
         spool.begin(MIB, False)
 
 
+@pytest.mark.embedded("reads the database file")
 @pytest.mark.parametrize("durable", [True, False])
 def test_the_log_stores_and_loads_bodies(tmp_path: Path, durable: bool) -> None:
     spool = FileSpool(tmp_path, 0)

@@ -43,6 +43,7 @@ def settle(harness: Harness, *entries: Entry) -> None:
         harness.log.settle(entry)
 
 
+@pytest.mark.embedded("reads the database file")
 def test_an_empty_row_is_deleted_wherever_it_is(harness: Harness) -> None:
     queue = FakeQueue(1)
     rows = []
@@ -55,6 +56,7 @@ def test_an_empty_row_is_deleted_wherever_it_is(harness: Harness) -> None:
     assert on_disk(harness)["log"] == ids[:2] + ids[3:]
 
 
+@pytest.mark.embedded("reads the database file")
 def test_settlements_are_deleted_with_the_rows_that_they_settle(harness: Harness) -> None:
     queue = FakeQueue(1)
     entries = harness.publish(queue, b"a", b"b", b"c")
@@ -83,6 +85,7 @@ def test_a_row_with_settlements_outlives_its_own_records(harness: Harness) -> No
     harness.log.close()
 
 
+@pytest.mark.embedded("reads the database file")
 def test_records_settled_in_their_own_batch_are_never_written(harness: Harness) -> None:
     queue, other = FakeQueue(1), FakeQueue(2)
     entries = harness.publish(queue, b"a" * 100_000, b"b", b"c" * 2_000_000)
@@ -115,6 +118,7 @@ def test_a_batch_without_records_needs_no_commit(harness: Harness) -> None:
     harness.log.close()
 
 
+@pytest.mark.embedded("reads the database file")
 def test_a_fan_out_keeps_one_body_until_the_last_settlement(harness: Harness) -> None:
     queues = [FakeQueue(id) for id in range(1, 11)]
     item = message(b"z" * 20_000)
@@ -141,6 +145,7 @@ def test_a_fan_out_keeps_one_body_until_the_last_settlement(harness: Harness) ->
     assert on_disk(harness) == {"log": [], "chunk": []}
 
 
+@pytest.mark.embedded("reads the database file")
 def test_chunks_of_large_bodies_are_deleted_with_the_message(harness: Harness) -> None:
     queue, other = FakeQueue(1), FakeQueue(2)
     body = bytes(range(256)) * 4 * 1024 * 3 + b"tail"
@@ -167,6 +172,7 @@ def test_chunks_of_large_bodies_are_deleted_with_the_message(harness: Harness) -
     assert found["log"]
 
 
+@pytest.mark.embedded("reads the database file")
 @pytest.mark.parametrize("others", [(), (b"small",)], ids=["alone", "with another message"])
 def test_chunks_are_deleted_in_a_commit_of_at_most_one_row(harness: Harness, others: tuple[bytes, ...]) -> None:
     """Such a commit is a single statement unless it deletes chunks."""
@@ -189,6 +195,7 @@ def test_a_large_header_is_spilled_too(harness: Harness) -> None:
     harness.log.close()
 
 
+@pytest.mark.embedded("reads the database file")
 def test_a_large_batch_is_one_commit_of_several_rows(harness: Harness) -> None:
     queue = FakeQueue(1)
     bodies = [bytes([number]) * 300_000 for number in range(30)]
@@ -206,6 +213,7 @@ def test_a_large_batch_is_one_commit_of_several_rows(harness: Harness) -> None:
     harness.log.close()
 
 
+@pytest.mark.embedded("reads the database file")
 def test_many_settlements_at_once_stay_in_rows_of_bounded_size(harness: Harness) -> None:
     """A purge of one of two interleaved queues removes no row, so every row needs its settlements recorded."""
     left, right = FakeQueue(1), FakeQueue(2)
@@ -276,6 +284,7 @@ def test_write_amplification_of_a_deep_idle_queue_beside_a_fast_one(harness: Har
     harness.log.close()
 
 
+@pytest.mark.embedded("reads the database file")
 def test_moved_rows_are_forgotten_with_their_last_copy(harness: Harness) -> None:
     kept, _ = fast_beside_idle(harness, 300, 0)
     rows = harness.log.rows.values()
@@ -288,6 +297,7 @@ def test_moved_rows_are_forgotten_with_their_last_copy(harness: Harness) -> None
     assert on_disk(harness) == {"log": [], "chunk": []}
 
 
+@pytest.mark.embedded("reads the database file")
 def test_moved_rows_that_settled_others_are_forgotten(harness: Harness) -> None:
     log: Any = harness.log
     log.trimmer.floor = 0
@@ -333,6 +343,7 @@ def test_random_settlements_leave_little_garbage(harness: Harness) -> None:
     harness.log.close()
 
 
+@pytest.mark.embedded("reads the database file")
 def test_the_file_shrinks_after_a_drain(harness: Harness) -> None:
     queue = FakeQueue(1)
     log: Any = harness.log
@@ -350,6 +361,7 @@ def test_the_file_shrinks_after_a_drain(harness: Harness) -> None:
     harness.log.close()
 
 
+@pytest.mark.embedded("reads the database file")
 def test_an_idle_store_keeps_little_of_its_log_on_a_disk_that_is_almost_full(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -440,6 +452,7 @@ def test_rows_of_single_messages_are_merged(harness: Harness) -> None:
     harness.log.close()
 
 
+@pytest.mark.embedded("reads the database file")
 def test_merged_rows_are_forgotten(harness: Harness) -> None:
     queue = FakeQueue(1)
     log: Any = harness.log
@@ -495,6 +508,7 @@ def test_removals_wait_after_many_entries_in_rows_that_keep_others(harness: Harn
     harness.log.close()
 
 
+@pytest.mark.embedded("reads the database file")
 def test_removals_do_not_wait_after_many_entries_in_rows_of_their_own(harness: Harness) -> None:
     entries = harness.publish(FakeQueue(1), *[b""] * (MAX_PARTLY_DEAD + 4096))
     harness.commit()
@@ -522,6 +536,7 @@ def test_removals_wait_after_entries_of_many_rows(harness: Harness) -> None:
     harness.log.close()
 
 
+@pytest.mark.embedded("reads the database file")
 def test_entries_are_settled_one_by_one_and_by_position_in_a_batch(harness: Harness, tmp_path: Path) -> None:
     """A kill between two batches of a removal leaves what the first one has not settled."""
     purged, other = interleaved(harness, 100)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from leveret.cli.cluster_database import import_data
+from leveret.cli.cluster_database import import_data, restored, upgrade
 from leveret.cli.cluster_status import age, cluster_lines
 from leveret.cli.failed import Failed
 from leveret.cli.listing import listing
@@ -117,4 +117,5 @@ def forget(node: str) -> None:
     click.echo(f"forgot node '{node}'")
 
 
-cluster.add_command(import_data)
+for command in (import_data, upgrade, restored):
+    cluster.add_command(command)

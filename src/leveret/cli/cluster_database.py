@@ -62,3 +62,24 @@ def import_data(data_dir: Path, store: str | None, config_path: Path | None, set
 
         import_directory(data_dir.absolute(), database, click.echo)
     click.echo(f"imported {data_dir}; start the broker with another data directory")
+
+
+@click.command()
+@_store_options
+def upgrade(store: str | None, config_path: Path | None, settings: tuple[str, ...]) -> None:
+    """Raise the formats of the database to those of this version, once all live nodes know them."""
+    with _database(store, config_path, settings) as database:
+        from leveret.storage.postgres_formats import upgrade as raise_formats
+
+        raise_formats(database, click.echo)
+
+
+@click.command()
+@_store_options
+def restored(store: str | None, config_path: Path | None, settings: tuple[str, ...]) -> None:
+    """Prepare a database that was restored from a backup for new nodes: those of before cannot write to it."""
+    with _database(store, config_path, settings) as database:
+        from leveret.storage.postgres_formats import mark_restored
+
+        mark_restored(database)
+    click.echo("the database has a new secret and new epochs; start the nodes")

@@ -20,6 +20,7 @@ from leveret.cluster.condition import Database
 from leveret.cluster.watch import INTERVAL, Announcement, View
 from leveret.node.part import Record
 from leveret.storage.cluster import ClusterSettings, Server
+from leveret.storage.postgres_formats import KNOWN, check_formats
 from leveret.storage.postgres_joining import check_shards, join
 from leveret.storage.postgres_schema import FORMAT_VERSION
 from leveret.storage.postgres_session import Session, StoreLost, Unfit, unopened
@@ -72,11 +73,11 @@ _ANNOUNCE: Final = (
     " AND seen > clock_timestamp() - interval '3 seconds'"
 )
 _ENTER: Final = (
-    "INSERT INTO leveret.node(name, incarnation, address, leveret, format, seen, applied, draining)"
-    " VALUES (?, ?, ?, ?, ?, clock_timestamp(), 0, false) ON CONFLICT (name) DO UPDATE SET"
+    "INSERT INTO leveret.node(name, incarnation, address, leveret, format, formats, seen, applied, draining)"
+    " VALUES (?, ?, ?, ?, ?, ?, clock_timestamp(), 0, false) ON CONFLICT (name) DO UPDATE SET"
     " incarnation = excluded.incarnation, address = excluded.address, leveret = excluded.leveret,"
-    " format = excluded.format, clock = NULL, seen = excluded.seen, applied = 0, draining = false"
-    " WHERE node.seen IS NOT DISTINCT FROM ?"
+    " format = excluded.format, formats = excluded.formats, clock = NULL, seen = excluded.seen, applied = 0,"
+    " draining = false WHERE node.seen IS NOT DISTINCT FROM ?"
 )
 # A shard that was taken over serves. That need not reach the disk, either.
 _SERVED: Final = (
@@ -100,8 +101,16 @@ _CONDITION: Final = (
 )
 
 
-class NameTaken(StorageFailed):
+class MustStop(StorageFailed):
+    """This node must stop."""
+
+
+class NameTaken(MustStop):
     """Another node has the name of this one."""
+
+
+class Restored(MustStop):
+    """The database was restored from a backup, and this node knows more than it does."""
 
 
 class Directory:
@@ -259,12 +268,23 @@ class Directory:
 
     def _connected(self) -> Session:
         if self._session is None:
-            session = self._session = Session(self._settings, _SCHEMA, self.server)
+            session = Session(self._settings, _SCHEMA, self.server)
+            self._check_secret(session)
+            self._session = session
             self.server = session.facts.server
             standbys = session.facts.standbys
             where = f"synchronous standbys: {standbys}" if standbys else "one disk (no synchronous standby)"
             self._facts = f"PostgreSQL {session.facts.version}, {self._settings.shards} shards, {where}"
         return self._session
+
+    def _check_secret(self, session: Session) -> None:
+        """Raise `Restored` if this node has joined with another secret."""
+        if not self.secret:
+            return
+        row = session.execute("SELECT secret FROM leveret.cluster").fetchone()
+        if row is None or row[0] != self.secret:
+            session.close()
+            raise Restored("the database was restored from a backup since this node has joined; start the node again")
 
     def _disconnect(self) -> None:
         if self._session is not None:
@@ -307,10 +327,12 @@ class Directory:
             found = self._row(find, self.name)
         row = self._row("SELECT seen FROM leveret.node WHERE name = ?", self.name)
         seen = None if row is None else row[0]
-        values = (self.name, self._incarnation, self._address, __version__, FORMAT_VERSION, seen)
+        values = (self.name, self._incarnation, self._address, __version__, FORMAT_VERSION, list(KNOWN), seen)
         with self._replicated() as session:
             if not session.execute(_ENTER, values).rowcount:
                 raise self._name_taken("")
+        # A format may have been raised since the first look.
+        check_formats(self._connected())
 
     def _name_taken(self, address: str) -> NameTaken:
         where = f" (listening for nodes on {address})" if address else ""

@@ -25,8 +25,8 @@ from typing import Final, TypeAlias, TypeVar
 import msgspec
 
 from leveret.protocols.adoption import Adoption
+from leveret.storage.cluster import LINK_FORMAT
 
-VERSION: Final = 1
 NONCE_SIZE: Final = 32
 # Bytes of a message before the proof of its sender, and of any message.
 MAX_UNPROVEN: Final = 1 << 10
@@ -127,7 +127,7 @@ async def call(sock: socket.socket, secret: bytes, caller: str, node: str, reque
         LinkFailed: The other side refuses the request.
         OSError: The connection is lost.
     """
-    hello = Hello(VERSION, caller, node, os.urandom(NONCE_SIZE))
+    hello = Hello(LINK_FORMAT, caller, node, os.urandom(NONCE_SIZE))
     await _send(sock, hello)
     try:
         challenge = await _receive(sock, Challenge, MAX_UNPROVEN)
@@ -172,8 +172,8 @@ class Answering:
         self.caller = hello.caller
         if self._refusal:
             raise await self._refuse(self._refusal)
-        if hello.version != VERSION:
-            raise await self._refuse(f"link version {hello.version} is not supported; expected {VERSION}")
+        if hello.version != LINK_FORMAT:
+            raise await self._refuse(f"link format {hello.version} is not supported; expected {LINK_FORMAT}")
         if hello.node != self._node:
             raise await self._refuse(f"this is node '{self._node}', not '{hello.node}'")
         if len(hello.nonce) != NONCE_SIZE:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from leveret.broker.errors import StorageFailed
-from leveret.cluster.directory import Directory, NameTaken
+from leveret.cluster.directory import Directory, MustStop
 from leveret.cluster.front_watch import BEATS
 from leveret.cluster.link import Beat, Stop
 from leveret.cluster.links import NodeClient, NodeInfo, Route
@@ -406,7 +406,7 @@ class NodeShards(Shards):
                 if reason:
                     reason = ""
                     logger.warning("PostgreSQL answers again")
-            except NameTaken as error:
+            except MustStop as error:
                 logger.error("%s", error)
                 if self._failed is not None:
                     self._failed(str(error))

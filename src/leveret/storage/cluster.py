@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from leveret.broker.errors import StorageFailed
+
+# Of the messages between nodes. A node refuses a newer one.
+LINK_FORMAT: Final = 1
 
 
 class ClaimLost(StorageFailed):

@@ -7,7 +7,8 @@ import contextlib
 import psycopg
 
 from leveret.broker.errors import StorageFailed
-from leveret.storage.postgres_schema import CREATE_CLUSTER, FORMAT_VERSION, create_shard, shard_schema
+from leveret.storage.postgres_formats import check_formats
+from leveret.storage.postgres_schema import CREATE_CLUSTER, create_shard, shard_schema
 from leveret.storage.postgres_session import Session
 
 
@@ -15,18 +16,15 @@ def join(session: Session) -> str:
     """Create the schema `leveret` unless it exists. Return the identity of the database.
 
     Raises:
-        StorageFailed: The schema has another format, or cannot be created.
+        StorageFailed: The database has a newer format, or is not complete, or the schema cannot be created.
         psycopg.Error: The server does not answer.
     """
     if not session.has_table("leveret.cluster"):
         _create(session, CREATE_CLUSTER)
-    row = session.execute("SELECT format, identity, importing FROM leveret.cluster").fetchone()
-    version, identity, importing = (0, "", None) if row is None else (row[0], str(row[1]), row[2])
-    if version != FORMAT_VERSION:
-        raise StorageFailed(
-            f"the schema 'leveret' in PostgreSQL has format version {version}, and this version of Leveret reads"
-            f" {FORMAT_VERSION}; install the version of Leveret that wrote it, or a later one"
-        )
+    check_formats(session)
+    row = session.execute("SELECT identity, importing FROM leveret.cluster").fetchone()
+    assert row is not None
+    identity, importing = str(row[0]), row[1]
     if importing is not None:
         raise StorageFailed(
             f"the import of {importing} into the database is not complete; start the broker when `leveret cluster import`"

@@ -15,7 +15,10 @@ from __future__ import annotations
 
 from typing import Final
 
-# Of the tables and what is in them. A broker refuses a newer one.
+from leveret.storage.batch import ROW_VERSION
+from leveret.storage.cluster import LINK_FORMAT
+
+# Of the tables and what is in them. A broker refuses a newer one (see `postgres_formats`).
 FORMAT_VERSION: Final = 1
 
 # The types of parameters.
@@ -46,6 +49,8 @@ CREATE SCHEMA leveret;
 CREATE TABLE leveret.cluster(
     format integer NOT NULL,
     identity uuid NOT NULL,
+    row_format integer NOT NULL DEFAULT {ROW_VERSION},
+    link_format integer NOT NULL DEFAULT {LINK_FORMAT},
     importing text,
     shards integer,
     version bigint NOT NULL DEFAULT 0,
@@ -57,6 +62,7 @@ CREATE TABLE leveret.node(
     address text NOT NULL,
     leveret text NOT NULL,
     format integer,
+    formats integer[],
     seen timestamptz,
     clock double precision,
     applied bigint NOT NULL,
@@ -82,7 +88,8 @@ CREATE TABLE leveret.owner(
     next_row bigint NOT NULL,
     clean boolean NOT NULL,
     lost text,
-    wanted text
+    wanted text,
+    formats integer[]
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_cost_delay = 0);
 INSERT INTO leveret.cluster(format, identity) VALUES ({FORMAT_VERSION}, gen_random_uuid());

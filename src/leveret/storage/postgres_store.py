@@ -25,6 +25,7 @@ from leveret.storage.batch import Commit
 from leveret.storage.checksums import Checksums, RowDamaged, chunk_sum, definition_sum, number_sum, row_columns
 from leveret.storage.cluster import ClaimLost, ClusterSettings
 from leveret.storage.indexing import MALFORMED, RowScan
+from leveret.storage.postgres_formats import KNOWN, check_formats
 from leveret.storage.postgres_joining import check_shards, join, join_shard
 from leveret.storage.postgres_marker import Marker
 from leveret.storage.postgres_schema import Statement, Statements, shard_schema
@@ -66,7 +67,7 @@ BEATS: Final = 4
 _OWNER: Final = "SELECT epoch, committed, node, incarnation, seen, next_row, clean, lost FROM leveret.owner WHERE shard = ?"
 _CLAIM: Final = (
     "WITH claimed AS (UPDATE leveret.owner SET epoch = epoch + 1, node = ?, incarnation = ?, seen = clock_timestamp(),"
-    " clean = false, lost = NULL, wanted = NULL WHERE shard = ? AND epoch = ? AND committed = ?"
+    " clean = false, lost = NULL, wanted = NULL, formats = ? WHERE shard = ? AND epoch = ? AND committed = ?"
     " AND seen IS NOT DISTINCT FROM ?::timestamptz RETURNING shard, epoch)"
     # The rest of the statement sees the row as it was before. An owner that is in it has not released the shard.
     ", noted AS (INSERT INTO leveret.takeover AS known SELECT shard, 1, before.seen, NULL"
@@ -193,7 +194,7 @@ class PostgresStore:
         session = self.session
         session.execute(f"SET lock_timeout = '{CLAIM_TIMEOUT}'")
         try:
-            values = (self._settings.node, self._incarnation, self._shard, *state)
+            values = (self._settings.node, self._incarnation, list(KNOWN), self._shard, *state)
             row = session.execute(_CLAIM, values).fetchone()
         except psycopg.errors.LockNotAvailable:
             raise StorageFailed(
@@ -204,6 +205,8 @@ class PostgresStore:
         session.execute("SET lock_timeout = 0")
         self.epoch = row[0]
         self._committed = owner.committed
+        # A format may have been raised since the first look.
+        check_formats(session)
         # A claim whose wait for a standby was cancelled is repeated, so that all that is read is replicated.
         self._confirm()
         self._marker.write(self._identity, self.epoch, self._committed)

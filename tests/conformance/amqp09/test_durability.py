@@ -165,6 +165,7 @@ def stored(broker: LeveretProcess) -> int:
     return sum(path.stat().st_size for path in broker.data_dir.glob("*.sqlite*"))
 
 
+@pytest.mark.embedded("measures the database file")
 @pytest.mark.rule("0-9", "queue.purge.03")
 def test_purged_messages_free_their_space(own_broker: LeveretProcess, fresh: Open) -> None:
     channel = fresh()
