@@ -55,6 +55,7 @@ def test_show_prints_a_configuration_file(tmp_path: Path) -> None:
     """Loading the output has the same effect."""
     text = (
         '[users."a.b"]\ntags = ["x\\u007f", "ü\\n"]\npermissions."/" = { read = ".*" }\n[vhosts.v]\nlimits.max_queues = 3\n'
+        '[server]\ndata_dir = "/d"\n'
     )
     path = write(tmp_path, text)
     loaded = combine_config(("file", path))
