@@ -40,7 +40,7 @@ class Statement:
         self.formats = (1,) * len(types)
 
 
-# What nodes announce; see `Directory.announce`.
+# Columns for the announcements of nodes; see `Directory.announce`.
 ADD_NODE_COLUMNS: Final = """
 ALTER TABLE leveret.node ADD COLUMN IF NOT EXISTS clients text, ADD COLUMN IF NOT EXISTS usage text;
 """
