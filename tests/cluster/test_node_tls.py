@@ -62,7 +62,7 @@ def test_all_protocols(authority: Authority) -> None:
     ):
         peer.handshake("b", "user", "user")
         exchange(peer)
-        # What the shard knows of the client is not about the link.
+        # The description is that of the client, not of the link.
         described = nodes.cluster.session("b").describe()
         assert described.name == f"127.0.0.1:{peer.local_port} -> 127.0.0.1:{nodes.other.port}" and not described.tls
         older.connect("b", "user", "user")

@@ -151,7 +151,7 @@ def test_the_channels_of_a_user_in_other_shards(tmp_path: Path) -> None:
 
 
 async def _the_channels_of_a_user_in_other_shards(tmp_path: Path) -> None:
-    """A shard is told what the others have, and again when that has changed."""
+    """A shard receives the numbers of the others, and again when they have changed."""
     front = Front(tmp_path)
     await front.open()
     front.shard.begin()

@@ -42,7 +42,7 @@ class Target(Protocol):
 
     @property
     def client_addresses(self) -> tuple[str, str]:
-        """Where clients connect to the node of the shard: without TLS and with TLS; "" if that is here or unknown."""
+        """The addresses of its node for clients, without and with TLS; "" if that is here or unknown."""
 
     @property
     def connect(self) -> Callable[[Adoption], Coroutine[Any, Any, Route]] | None:

@@ -121,7 +121,7 @@ class NodeShard(Shard):
 
     @property
     def client_addresses(self) -> tuple[str, str]:
-        """Where clients connect to the node of the shard: without TLS and with TLS; "" if that is this one or unknown."""
+        """The addresses of its node for clients, without and with TLS; "" if that is this one or unknown."""
         return ("", "") if self.is_here else self._nodes.clients_of(self.node)
 
     @property
@@ -285,7 +285,7 @@ class NodeShards(Shards):
         self._beating: asyncio.Task[None] | None = None
         self._reserving: asyncio.Task[None] | None = None
         self._look_now = asyncio.Event()
-        # What this node and the others tell each other, and the time of the next exchange.
+        # The announcements of this node and the others, and the time of the next exchange.
         self._clients = ("", "")
         self._others: list[Announcement] = []
         self._announcement_due = 0.0

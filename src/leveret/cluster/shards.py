@@ -183,7 +183,7 @@ class Shard:
 
     @property
     def client_addresses(self) -> tuple[str, str]:
-        """Where clients connect to the node of the shard: without TLS and with TLS; "" if that is this one or unknown."""
+        """The addresses of its node for clients, without and with TLS; "" if that is this one or unknown."""
         return "", ""
 
     @property

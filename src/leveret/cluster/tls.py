@@ -19,7 +19,7 @@ from leveret.server.transport import break_cycle
 _TIMEOUT: Final = 10.0
 # Bytes per read, into one buffer for all connections. TLS keeps as much memory as its largest read.
 _ROOM: Final = memoryview(bytearray(64 << 10))
-# What OpenSSL calls an answer without TLS, by version.
+# OpenSSL's names of an answer without TLS, by version.
 _NOT_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNEXPECTED_MESSAGE", "PACKET_LENGTH_TOO_LONG")
 
 

@@ -96,7 +96,7 @@ class View(msgspec.Struct, frozen=True):
 
 
 class Announcement(msgspec.Struct, frozen=True):
-    """What a live node tells the others once a second.
+    """The announcement of a live node to the others, once a second.
 
     Attributes:
         name: Its name.

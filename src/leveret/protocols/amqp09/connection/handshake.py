@@ -24,7 +24,7 @@ class Handshake(Handshake091):
     def __init__(self, shared: Amqp09State) -> None:
         super().__init__()
         self.shared = shared
-        # Where the client's open is redirected; "" for the host of the settings, if they have one.
+        # The target of a redirect of the client's open; "" for the host of the settings, if they have one.
         self._host = ""
 
     def server_properties(self, connection: BaseConnection) -> ContentProperties:
