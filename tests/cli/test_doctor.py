@@ -112,6 +112,17 @@ def test_a_data_directory_that_is_a_file(tmp_path: Path) -> None:
     assert (level, text) == ("error", f"{tmp_path / 'file'} is not a directory that this user may write")
 
 
+def test_a_data_directory_that_cannot_be_reached(data_dir: Path) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("this user may search every directory")
+    data_dir.chmod(0o000)
+    try:
+        level, text = only(data_dir / "inner", "data directory")
+    finally:
+        data_dir.chmod(0o700)
+    assert (level, text) == ("error", f"{data_dir} is not a directory that this user may write")
+
+
 def test_a_data_directory_in_memory() -> None:
     if not MEMORY.is_dir():
         pytest.skip("no /dev/shm")

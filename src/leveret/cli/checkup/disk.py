@@ -30,7 +30,8 @@ def check_directory(config: Config, slow_sync: float = SLOW_SYNC, mounts: Path =
     """Check the permissions, the file system, the free space and the speed of the data directory."""
     directory = config.server.data_path
     elsewhere = "choose another one with 'server.data_dir'"
-    existing = next(path for path in (directory, *directory.parents) if path.exists())
+    # Unlike Path.exists, this is False below a directory that the user may not search.
+    existing = next(path for path in (directory, *directory.parents) if os.path.exists(path))
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         found = f"{existing} is not a directory that this user may write"
         yield Finding("data directory", ERROR, found, "a directory of the broker's user", f"chown it, or {elsewhere}")
