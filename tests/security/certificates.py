@@ -29,6 +29,7 @@ class Authority:
         key: ec.EllipticCurvePrivateKey,
         constraints: x509.BasicConstraints,
         san: x509.SubjectAlternativeName | None = None,
+        days: float = 1,
     ) -> x509.Certificate:
         now = datetime.datetime.now(datetime.UTC)
         builder = (
@@ -37,8 +38,8 @@ class Authority:
             .issuer_name(self._name)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(days=1))
-            .not_valid_after(now + datetime.timedelta(days=1))
+            .not_valid_before(now - datetime.timedelta(days=2))
+            .not_valid_after(now + datetime.timedelta(days=days))
             .add_extension(constraints, critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
@@ -51,9 +52,17 @@ class Authority:
         return builder.sign(self._key, hashes.SHA256())
 
     def issue(
-        self, name: str, subject: list[tuple[x509.ObjectIdentifier, str]] | None = None, password: bytes | None = None
+        self,
+        name: str,
+        subject: list[tuple[x509.ObjectIdentifier, str]] | None = None,
+        password: bytes | None = None,
+        days: float = 1,
+        has_names: bool = True,
     ) -> tuple[Path, Path]:
-        """Return a certificate for localhost with the common name `name` (or a whole subject), and its key."""
+        """Return a certificate for localhost with the common name `name` (or a whole subject), and its key.
+
+        It is valid for a number of days; a negative one has expired. Without `has_names`, it is for no host.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         parts = subject if subject is not None else [(NameOID.COMMON_NAME, name)]
         san = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
@@ -61,7 +70,8 @@ class Authority:
             x509.Name([x509.NameAttribute(*part) for part in parts]),
             key,
             x509.BasicConstraints(ca=False, path_length=None),
-            san,
+            san if has_names else None,
+            days,
         )
         cert_path, key_path = self.directory / f"{name}.crt", self.directory / f"{name}.key"
         cert_path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))

@@ -28,6 +28,7 @@ def refuse_renamed(arguments: Sequence[str]) -> None:
 COMMANDS = {
     "serve": ("leveret.cli.serve:serve", "Run a broker."),
     "check": ("leveret.cli.check:check", "Verify the data directory of a stopped broker."),
+    "doctor": ("leveret.cli.doctor:doctor", "Check the machine and the configuration, and say what to change."),
     "config": ("leveret.cli.config:config", "Show, check and compare the configuration."),
     "status": ("leveret.cli.status:status", "Show the state of the broker."),
     "health": ("leveret.cli.health:health", "Check the broker, for container probes."),
@@ -79,7 +80,7 @@ _AMQP_CLIENT: Final = "is an AMQP client; give its own --url, amqp:// or amqps:/
 _LOCAL: Final = "has no remote form; run it on the machine of the data directory, without --url"
 # The commands that the HTTP API cannot execute, and why.
 NOT_REMOTE: Final = {
-    **dict.fromkeys(("serve", "check", "config"), _LOCAL),
+    **dict.fromkeys(("serve", "check", "config", "doctor"), _LOCAL),
     **dict.fromkeys(("publish", "consume", "get", "purge", "bench", "pipeline"), _AMQP_CLIENT),
 }
 
@@ -125,8 +126,8 @@ def leveret(context: click.Context) -> None:
     """A durable message broker that speaks AMQP.
 
     `publish`, `consume`, `get`, `purge`, `bench` and `pipeline` work with any AMQP 0-9-1 broker (--url). The other
-    commands, except `serve`, `check` and `config`, manage a running Leveret broker through the control socket in its data
-    directory, or through its HTTP API (`leveret --url https://user:password@host:15671 status`).
+    commands, except `serve`, `check`, `config` and `doctor`, manage a running Leveret broker through the control socket in
+    its data directory, or through its HTTP API (`leveret --url https://user:password@host:15671 status`).
     """
     if URL in context.meta and context.invoked_subcommand in NOT_REMOTE:
         raise click.UsageError(f"`leveret {context.invoked_subcommand}` {NOT_REMOTE[context.invoked_subcommand]}")
