@@ -12,14 +12,15 @@ import argparse
 import os
 import random
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from bench.cluster_rig import VHOSTS, Rig
 from bench.generator import Load
-from bench.shards import processor_seconds
+from bench.shards import TICKS
 from bench.workloads import BATCHED
 from tests.cluster.test_nodes import Node
 from tests.support.broker import LeveretProcess
@@ -28,6 +29,8 @@ from tests.support.processes import family
 LOAD: Final = (*BATCHED, "--durable", "--warmup", "1")
 CGROUPS: Final = Path("/sys/fs/cgroup/cpu")
 PERIOD: Final = 100_000
+# Returns the ids of the processes as they are now.
+Processes: TypeAlias = Callable[[], list[int]]
 COMPILED: Final = {"LEVERET_PURE": "0"}
 
 
@@ -38,12 +41,24 @@ def run_at(ports: dict[str, int], seconds: float, number: int) -> dict[str, floa
     return {vhost: float(load.result(180)["delivered"]) for vhost, load in running.items()}
 
 
-def measure(title: str, port: int, processes: dict[str, list[int]], seconds: float, number: int) -> None:
+def spent(pids: list[int]) -> float:
+    """Return the processor seconds of processes, and of those that they have started and that have ended."""
+    total = 0
+    for pid in pids:
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except FileNotFoundError:
+            continue  # its parent counts it
+        total += sum(map(int, fields[11:15]))
+    return total / TICKS
+
+
+def measure(title: str, port: int, processes: dict[str, Processes], seconds: float, number: int) -> None:
     """Print the processor seconds of processes per 100,000 messages of the default vhost."""
-    before = {name: sum(map(processor_seconds, pids)) for name, pids in processes.items()}
+    before = {name: spent(pids()) for name, pids in processes.items()}
     delivered = run_at({"/": port}, seconds, number)["/"] * (seconds + 1) / seconds
-    spent = {name: (sum(map(processor_seconds, pids)) - before[name]) / delivered * 1e5 for name, pids in processes.items()}
-    print(f"{title:14} {delivered:9,.0f} messages  " + ", ".join(f"{name} {used:.3f} s" for name, used in spent.items()))
+    used = {name: (spent(pids()) - before[name]) / delivered * 1e5 for name, pids in processes.items()}
+    print(f"{title:14} {delivered:9,.0f} messages  " + ", ".join(f"{name} {cost:.3f} s" for name, cost in used.items()))
 
 
 def cpu(seconds: float, rounds: int) -> None:
@@ -59,11 +74,12 @@ def cpu(seconds: float, rounds: int) -> None:
         servers = {"primary": rig.primary.process.pid, "standby": rig.standby.process.pid}
         print(next(line for line in sqlite.log().splitlines() if line.startswith("Leveret")))
         for number in range(rounds):
-            shard = [rig.shard_in(owner, 0)[0]]
-            behind = {"shard": shard, **{name: family(pid) for name, pid in servers.items()}}
-            measure("owner", owner.port, {**behind, "front": [owner.pid]}, seconds, 3 * number)
-            measure("another node", other.port, {**behind, "relay": [other.pid]}, seconds, 3 * number + 1)
-            measure("SQLite", sqlite.port, {"broker": [sqlite.pid]}, seconds, 3 * number + 2)
+            shard = rig.shard_in(owner, 0)[0]
+            behind: dict[str, Processes] = {name: partial(family, pid) for name, pid in servers.items()}
+            behind["shard"] = partial(list, [shard])
+            measure("owner", owner.port, {**behind, "front": partial(list, [owner.pid])}, seconds, 3 * number)
+            measure("another node", other.port, {**behind, "relay": partial(list, [other.pid])}, seconds, 3 * number + 1)
+            measure("SQLite", sqlite.port, {"broker": partial(list, [sqlite.pid])}, seconds, 3 * number + 2)
 
 
 @contextmanager

@@ -32,6 +32,12 @@ def frozen(pids: list[int]) -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
+def place(node: Node) -> tuple[str, str]:
+    """Return the owner and the state of shard 0, as a node sees them."""
+    shard = next(shard for shard in node.ask("shards.list") if shard["number"] == 0)
+    return shard["node"], shard["state"]
+
+
 @pytest.mark.parametrize("part", ["front", pytest.param("node", marks=pytest.mark.slow)])
 def test_a_frozen_node_loses_its_shards(tmp_path: Path, dsn: str, part: str) -> None:
     first, second = Node(tmp_path / "first", dsn), Node(tmp_path / "second", dsn)
@@ -51,6 +57,7 @@ def test_a_frozen_node_loses_its_shards(tmp_path: Path, dsn: str, part: str) -> 
             assert closed.value.reply_code == 320
             second.publish("/", b"while the first is frozen")
         # It notices that it has lost the shard, and passes its clients on.
+        wait_until(lambda: place(first) == ("second", "ready"), first.log)
         first.publish("/", b"after")
         assert owners(dsn)[0] == "second"
         assert second.bodies("/") == [b"before", b"through the second", b"while the first is frozen", b"after"]
