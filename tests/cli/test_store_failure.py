@@ -12,6 +12,8 @@ import pytest
 from tests.support.broker import ROOT, LeveretProcess, leveret_only
 from tests.support.polling import wait_until
 
+pytestmark = pytest.mark.one_process("a shard reopens its store by itself, and the front does not report it")
+
 # Makes commits fail while a file named `fail` is in the working directory, as an I/O error of the disk would.
 BREAK = """
 import os
