@@ -43,9 +43,8 @@ def containerfile() -> dict[str, list[str]]:
 
 def check_command(arguments: list[str]) -> None:
     """Check that the command line is one of `leveret`, with all its options."""
-    command = leveret
     context = leveret.make_context("leveret", [], resilient_parsing=True)
-    found = command.get_command(context, arguments[0])  # type: ignore[attr-defined]
+    found = leveret.get_command(context, arguments[0])
     assert found is not None, arguments
     # Raises for an unknown option.
     found.make_context(arguments[0], arguments[1:], parent=context)
