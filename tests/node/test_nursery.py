@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
 import socket
 from collections.abc import Iterator
@@ -86,3 +87,18 @@ def test_what_a_nursery_cannot_start_is_left_to_others(nursery: Nursery) -> None
             assert nursery.start(b"", far, print) is None
 
     asyncio.run(scenario())
+
+
+def test_a_nursery_ends_if_its_owner_was_killed_before_it_had_read_the_answers() -> None:
+    nursery = Nursery(serve)
+
+    async def scenario() -> int:
+        _, link = await start(nursery)
+        asyncio.get_running_loop().remove_reader(nursery._socket)
+        link.close()
+        # The end of the process is not read.
+        await asyncio.to_thread(select.select, [nursery._socket], [], [], 30)
+        nursery.close()
+        return await nursery._process.wait()
+
+    assert asyncio.run(scenario()) == 0

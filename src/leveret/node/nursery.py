@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import resource
 import selectors
@@ -137,22 +138,25 @@ def _run(descriptor: int, serve: Serve) -> int:
         signal.signal(number, signal.SIG_IGN)
     with socket.socket(fileno=descriptor) as owner, selectors.DefaultSelector() as selector:
         selector.register(owner, selectors.EVENT_READ)
-        while True:
-            for key, _ in selector.select():
-                process: ForkedProcess | None = key.data
-                if process is not None:
-                    selector.unregister(process)
-                    process.reap()
-                    assert process.returncode is not None
-                    owner.send(_ANSWER.pack(process.pid, True, process.returncode))
-                    continue
-                request, descriptors, _, _ = socket.recv_fds(owner, MAX_REQUEST, 1)
-                if not request:
-                    return 0
-                process = fork(partial(_serve, serve, request, descriptors[0], descriptor))
-                os.close(descriptors[0])
-                selector.register(process, selectors.EVENT_READ, process)
-                owner.send(_ANSWER.pack(process.pid, False, 0))
+        # The owner may be killed before it has read all answers.
+        with contextlib.suppress(ConnectionError):
+            while True:
+                for key, _ in selector.select():
+                    process: ForkedProcess | None = key.data
+                    if process is not None:
+                        selector.unregister(process)
+                        process.reap()
+                        assert process.returncode is not None
+                        owner.send(_ANSWER.pack(process.pid, True, process.returncode))
+                        continue
+                    request, descriptors, _, _ = socket.recv_fds(owner, MAX_REQUEST, 1)
+                    if not request:
+                        return 0
+                    process = fork(partial(_serve, serve, request, descriptors[0], descriptor))
+                    os.close(descriptors[0])
+                    selector.register(process, selectors.EVENT_READ, process)
+                    owner.send(_ANSWER.pack(process.pid, False, 0))
+    return 0
 
 
 def _serve(serve: Serve, request: bytes, descriptor: int, owner: int) -> int:
