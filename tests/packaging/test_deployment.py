@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 from leveret.cli.app import leveret
 from leveret.config import load_config
@@ -45,7 +45,7 @@ def check_command(arguments: list[str]) -> None:
     """Check that the command line is one of `leveret`, with all its options."""
     command = leveret
     context = leveret.make_context("leveret", [], resilient_parsing=True)
-    found = command.get_command(context, arguments[0])  # type: ignore[attr-defined]
+    found = command.get_command(context, arguments[0])
     assert found is not None, arguments
     # Raises for an unknown option.
     found.make_context(arguments[0], arguments[1:], parent=context)
