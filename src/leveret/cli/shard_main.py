@@ -197,7 +197,7 @@ class ShardServing(Running):
                     self._composition.announce(message.hosts)
             case OtherChannels():
                 if self._composition is not None:
-                    self._composition.services.channels_elsewhere = message.counts
+                    self._composition.services.note_channels_elsewhere(message.counts)
             case Reload():
                 self._apply(message.config)
             case Ping():

@@ -237,6 +237,10 @@ class Services:
         self.next_number = number + self.number_step
         return number
 
+    def note_channels_elsewhere(self, counts: dict[str, int]) -> None:
+        """Note the numbers of channels in other shards, by user."""
+        self.channels_elsewhere = counts
+
     def check_channel_limit(self, user: str, limit: int) -> None:
         """Raise NotAllowed if the user has the maximum number of channels, counting the connections of all protocols.
 

@@ -18,7 +18,7 @@ from leveret.storage.cluster import LINK_FORMAT, ClusterSettings
 from leveret.storage.postgres_schema import FORMAT_VERSION
 from leveret.storage.postgres_session import Session, Unfit, unopened
 
-# What the epochs of a restored database are raised by, more than take-overs since any backup.
+# Added to the epochs of a restored database: more than the take-overs since any backup.
 RESTORED_EPOCHS: Final = 1_000_000
 
 _IN_USE: Final = "SELECT format, row_format, link_format FROM leveret.cluster"

@@ -1,4 +1,4 @@
-"""What a check of `leveret doctor` found."""
+"""A finding of a check of `leveret doctor`."""
 
 from __future__ import annotations
 

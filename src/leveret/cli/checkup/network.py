@@ -95,7 +95,7 @@ def _try(address: str, port: int, setting: str, running: Item | None) -> Finding
 
 
 def _processes_at(port: int) -> dict[int, str]:
-    """Return the names of the processes that listen on a port, by id, as far as this user may see them."""
+    """Return the names of the processes that listen on a port, by id, if this user may see them."""
     inodes = set()
     for table in ("tcp", "tcp6"):
         try:
