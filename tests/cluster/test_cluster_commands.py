@@ -16,6 +16,8 @@ from click.testing import CliRunner, Result
 from leveret.cli.app import leveret
 from tests.cluster.sharded import running
 from tests.cluster.test_nodes import Node, Refused, owners
+from tests.management.http.client import HttpBroker
+from tests.management.http.scrapes import scrape
 from tests.support.polling import wait_until
 from tests.support.postgres import require_postgres, shared_server
 
@@ -26,7 +28,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, No
     require_postgres()
     dsn = shared_server().database()
     directory = tmp_path_factory.mktemp("cluster")
-    first, second = Node(directory / "first", dsn, "a"), Node(directory / "second", dsn)
+    http = {"LEVERET_MANAGEMENT__ENABLED": "true", "LEVERET_MANAGEMENT__PORT": "0"}
+    first, second = Node(directory / "first", dsn, "a"), Node(directory / "second", dsn, shards=4, **http)
     with ExitStack() as stack:
         for node in (first, second):
             stack.enter_context(running(node))
@@ -160,3 +163,33 @@ def test_take_overs_are_counted_and_timed(cluster: tuple[Node, Node, str]) -> No
     assert "nodes" in differences(shown(second, "check"))
     first.start()
     assert [shard["takeovers"] for shard in shown(first, "shards")[:2]] == [1, 1]
+
+
+def test_the_http_api_and_the_metrics_show_the_cluster(cluster: tuple[Node, Node, str]) -> None:
+    _, second, dsn = cluster
+    api = HttpBroker(second)
+    settled(lambda: [node["state"] for node in api.get("/leveret/cluster/nodes")] == ["live", "live"], second)
+    assert api("POST", "/leveret/shards/1/move", {"node": "first"}).status == 204
+    assert owners(dsn)[1] == "first"
+    assert api("POST", "/leveret/shards/a/move", {"node": "first"}).status == 400
+    assert b"node 'third' does not exist" in api("POST", "/leveret/shards/1/move", {"node": "third"}).content
+    assert b"'first' is alive" in api("DELETE", "/leveret/cluster/nodes/first").content
+    assert api("POST", "/leveret/cluster/nodes/first/drain", {"on": 1}).status == 400
+    assert api("POST", "/leveret/cluster/nodes/first/drain").status == 204
+    [first, _] = api.get("/leveret/cluster/nodes")
+    assert (first["name"], first["state"], first["shards"]) == ("first", "draining", [])
+    assert api("POST", "/leveret/cluster/nodes/first/drain", {"on": False}).status == 204
+    settled(lambda: api.get("/leveret/cluster")["last_takeover"] is not None, second)
+    metrics = scrape(second).splitlines()
+    for line in (
+        'leveret_shard_owner{node="second",shard="1"} 1.0',
+        'leveret_node_state{node="first",state="live"} 1.0',
+        'leveret_node_state{node="first",state="gone"} 0.0',
+        'leveret_shard_takeovers_total{shard="0"} 1.0',
+        'leveret_shard_hangs_total{shard="0"} 0.0',
+        "leveret_standby_waits 0.0",
+        "leveret_unowned_shards 0.0",
+    ):
+        assert line in metrics, [other for other in metrics if other.startswith(line.partition("{")[0])]
+    [seconds] = [line.split()[1] for line in metrics if line.startswith('leveret_shard_takeover_seconds{shard="0"}')]
+    assert float(seconds) > 0.3

@@ -22,7 +22,7 @@ from leveret.cluster.routing import ROUTES, here
 from leveret.config import Config
 from leveret.management.control_client import CallFailed
 from leveret.management.http.cache import Cache
-from leveret.management.http.errors import BrokerRefused, as_http_error
+from leveret.management.http.errors import BrokerRefused
 from leveret.management.http.metrics.broker import Scrape, all_metrics
 from leveret.management.operations.batches import CHANGES
 from leveret.management.operations.table import OPERATIONS
@@ -241,7 +241,7 @@ def test_lists_name_a_shard_that_is_not_ready(cluster: Cluster) -> None:
 
     def known() -> set[str]:
         cache.expire()
-        asyncio.run(cache.refresh_available())
+        asyncio.run(cache.refresh())
         return {queue.item["name"] for queue in cache.queues.values()}
 
     def metrics() -> list[str]:
@@ -254,9 +254,13 @@ def test_lists_name_a_shard_that_is_not_ready(cluster: Cluster) -> None:
     cluster.shards.all[1].state = "restarting"
     assert known() == {"first"}
     assert 'leveret_shard_up{shard="1"} 0.0' in metrics()
-    with pytest.raises(BrokerRefused, match="shard 1 is restarting") as refused:
-        asyncio.run(cache.refresh())
-    assert as_http_error(refused.value).status == 503
+    assert cache.missing_shards() == [1]
+    for partial, found in ((True, ["first"]), (False, None)):
+        line = json.dumps({"v": 1, "call": "queues.list", "arguments": {}, "partial": partial}).encode()
+        reply = json.loads(cluster.exchange(line + b"\n"))
+        assert (names(reply["result"]) if "result" in reply else None) == found
+        if found is None:
+            assert reply["error"] == {"condition": "shard-unavailable", "text": "shard 1 is restarting"}
     cluster.shards.all[1].state = "ready"
     assert known() == {"first", "second"}
     asyncio.run(cache.refresh())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from leveret.broker.errors import PreconditionFailed
-from leveret.cluster.calls import PART, RESULT, TIMEOUT, ShardCalls, check_ready
+from leveret.cluster.calls import PART, RESULT, TIMEOUT, ShardCalls, ShardUnavailable, check_ready
 from leveret.cluster.readers import Readers
 from leveret.cluster.requests import FrontCall
 from leveret.cluster.shard_logs import ShardLogs
@@ -79,28 +79,38 @@ class Front:
     async def concatenate(
         self, call: FrontCall, edit: Callable[[Shard, bytes], bytes] = _unchanged
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the lists of all shards as one. Only a part of a list is in memory at a time.
+        """Yield the lists of all shards as one. Only two parts of a list are in memory at a time.
+
+        A shard that is not ready is refused, or left out if the caller accepts that.
 
         Args:
             call: The call.
             edit: Changes a part of the list of a shard: an encoded list.
         """
         shards = self.shards.used
-        for shard in shards:
-            check_ready(shard)
+        if not call.is_partial:
+            for shard in shards:
+                check_ready(shard)
         request = call.line()
+        last = _EMPTY
         for shard in shards:
-            async with aclosing(self.calls.lines(shard, request, TIMEOUT)) as lines:
-                async for line in lines:
-                    is_part = line.startswith(PART)
-                    if not is_part and not line.startswith(RESULT):
-                        yield line  # an error ends the list
-                        return
-                    items = edit(shard, line[len(PART if is_part else RESULT) : -len(_END)])
-                    if shard is shards[-1] and not is_part:
-                        yield RESULT + items + _END
-                    elif items != _EMPTY:
-                        yield PART + items + _END
+            try:
+                async with aclosing(self.calls.lines(shard, request, TIMEOUT)) as lines:
+                    async for line in lines:
+                        is_part = line.startswith(PART)
+                        if not is_part and not line.startswith(RESULT):
+                            yield line  # an error ends the list
+                            return
+                        items = edit(shard, line[len(PART if is_part else RESULT) : -len(_END)])
+                        if items == _EMPTY:
+                            continue
+                        if last != _EMPTY:
+                            yield PART + last + _END
+                        last = items
+            except ShardUnavailable:
+                if not call.is_partial:
+                    raise
+        yield RESULT + last + _END
 
     async def close_user(self, user: str, reason: str) -> int:
         """Close the connections of a user in all shards and return their number. The audit log does not get that.

@@ -14,6 +14,8 @@ from leveret.security.accounts import ExportedAccount
 # The keys by which a request for a shard has the account of a token, and says that the front records its changes.
 ACCOUNT: Final = "account"
 AUDIT: Final = "audit"
+# The key by which a caller accepts a list without the objects of shards that are not ready.
+PARTIAL: Final = "partial"
 
 
 def encode_request(request: dict[str, Any]) -> bytes:
@@ -56,6 +58,11 @@ class FrontCall:
         """Return a request for a shard with another operation or other fields, of the same caller."""
         known = {key: value for key, value in self._call.request.items() if key in ("as", "origin", "vhost")}
         return encode_request({**self._added(True), **known, "v": VERSION, "call": name, "arguments": arguments})
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether the caller accepts a list without the objects of shards that are not ready."""
+        return self._call.request.get(PARTIAL) is True
 
     @property
     def original(self) -> bytes:

@@ -8,6 +8,7 @@ import logging
 import time
 import zlib
 from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -21,6 +22,7 @@ from leveret.management.http.cache import Cache
 from leveret.management.http.control import Control, Row
 from leveret.management.http.deliveries import Deliveries
 from leveret.management.http.errors import (
+    SHARD_UNAVAILABLE,
     BrokerRefused,
     BrokerUnavailable,
     HttpError,
@@ -55,6 +57,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("leveret.http")
 
 _JSON: Final = "application/json"
+# The header with the numbers of the shards that are not ready.
+_MISSING_SHARDS: Final = "leveret-missing-shards"
 # Smaller bodies are not compressed.
 _MIN_COMPRESSED: Final = 1024
 _COMPRESSION: Final = 1
@@ -232,13 +236,21 @@ class Application:
                 )
             )
 
+        async def show(max_body: int) -> Answer:
+            """Answer, and name the shards whose objects are missing in lists."""
+            answer = await handle(max_body)
+            missing = [] if route.public or method not in _SAFE else self._cache.missing_shards()
+            if not missing:
+                return answer
+            return replace(answer, headers=(*answer.headers, (_MISSING_SHARDS, ", ".join(map(str, missing)))))
+
         limit = self._settings.max_body_size
         if route.streamed:
             self._check_upload(headers, limit)
             async with self._uploads:
                 return await handle(limit)
         if not route.large:
-            return await handle(min(limit, _MAX_BODY))
+            return await show(min(limit, _MAX_BODY))
         async with self._files:
             return await handle(limit)
 
@@ -246,7 +258,9 @@ class Application:
         """Raise `HttpError` (404) if a vhost does not exist. Every vhost has a default exchange."""
         try:
             await self._control.call("exchanges.show", {"vhost": name, "name": ""})
-        except BrokerRefused:
+        except BrokerRefused as refused:
+            if refused.condition == SHARD_UNAVAILABLE:
+                raise  # the vhost exists, and must not seem to be deleted
             raise not_found() from None
 
     def _parts(self, scope: Scope) -> list[str]:
@@ -293,7 +307,9 @@ class Application:
 
     def _respond(self, answer: Answer, method: str, headers: Mapping[str, str]) -> Response:
         if isinstance(answer.body, RowStream):
-            return self._stream(answer.body, method, headers)
+            return self._stream(
+                answer.body, method, {**dict(answer.headers), **dict(self._allowed_origin(headers))}, headers
+            )
         if answer.stream is not None:
             found = {**dict(_SECURITY), **dict(answer.headers), **dict(self._allowed_origin(headers))}
             return StreamingResponse(answer.stream if method != "HEAD" else (), answer.status, found)
@@ -313,10 +329,10 @@ class Application:
             response.body = b""
         return response
 
-    def _stream(self, rows: RowStream, method: str, headers: Mapping[str, str]) -> Response:
+    def _stream(self, rows: RowStream, method: str, more: Mapping[str, str], headers: Mapping[str, str]) -> Response:
         compresses = "gzip" in headers.get("accept-encoding", "")
         content = _stream(rows, compresses) if method != "HEAD" else ()
-        response = StreamingResponse(content, 200, {**dict(_SECURITY), **dict(self._allowed_origin(headers))})
+        response = StreamingResponse(content, 200, {**dict(_SECURITY), **more})
         response.headers["content-type"] = _JSON
         if compresses:
             response.headers["content-encoding"] = "gzip"

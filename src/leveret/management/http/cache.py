@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from leveret.management.http.control import Control, Row, renamed
-from leveret.management.http.errors import BrokerRefused, BrokerUnavailable
+from leveret.management.http.errors import SHARD_UNAVAILABLE, BrokerRefused, BrokerUnavailable
 from leveret.management.http.events import Events
 from leveret.management.http.measured import Measured
 from leveret.management.http.metrics.totals import GlobalTotals
@@ -64,6 +64,8 @@ class Cache:
         messages: Totals of messages by protocol and queue type.
         process: What the broker says about its process.
         shards: What the broker says about its shards, if it has several processes.
+        nodes: What it says about the nodes of its cluster, if it is one.
+        cluster: What it says about the cluster; None if it is not a node.
         tick: The second of the last regular pass.
         started: The second before the first pass.
     """
@@ -96,6 +98,8 @@ class Cache:
         self.messages = GlobalTotals()
         self.process: Row = {}
         self.shards: list[Row] = []
+        self.nodes: list[Row] = []
+        self.cluster: Row | None = None
         # The uptime of the broker at the end of the last pass; None before the first one.
         self._uptime: float | None = None
         self._handlers: dict[str, Callable[[Any, Any], None]] = {
@@ -134,24 +138,27 @@ class Cache:
         await self.refresh()
 
     async def refresh(self) -> None:
-        """Ask the broker for changes, if there may be any that a reader must see.
+        """Ask the broker for changes, if there may be any that a reader must see. Raises `BrokerUnavailable`.
 
-        Raises:
-            BrokerUnavailable: The broker does not answer.
-            BrokerRefused: The objects of a shard are missing, because it is not ready.
+        The objects of shards that are not ready are missing.
         """
-        await self.refresh_available()
-        missing = [f"shard {shard['number']} is {shard['state']}" for shard in self.shards if shard["state"] != READY]
-        if missing:
-            raise BrokerRefused("shard-unavailable", "; ".join(missing))
-
-    async def refresh_available(self) -> None:
-        """Ask the broker for changes as `refresh`, also if the objects of a shard are missing."""
         wanted = self._change
         if not self._is_fresh(wanted):
             async with self._lock:
                 if not self._is_fresh(wanted):
-                    await self._pass()
+                    await self._pass_if_ready()
+
+    async def _pass_if_ready(self) -> None:
+        """Ask the broker for changes. If a shard ends meanwhile, the copies stay as they are."""
+        try:
+            await self._pass()
+        except BrokerRefused as refused:
+            if refused.condition != SHARD_UNAVAILABLE or not self.process:
+                raise
+
+    def missing_shards(self) -> list[int]:
+        """Return the numbers of the shards with vhosts that are not ready."""
+        return [shard["number"] for shard in self.shards if shard["state"] != READY and shard["vhosts"]]
 
     async def reset(self) -> None:
         """Forget samples and churn, and ask the broker for everything. Raises `BrokerUnavailable`."""
@@ -183,7 +190,7 @@ class Cache:
         try:
             await self._read()
         except BrokerRefused as refused:
-            if refused.condition != "shard-unavailable":
+            if refused.condition != SHARD_UNAVAILABLE:
                 raise
             await self._read()  # a shard was restarted: begin again
 
@@ -412,6 +419,8 @@ class Cache:
         before = self.process.get("alarm", "")
         self.process = value
         self.shards = value.get("shards", [])
+        self.nodes = value.get("nodes", [])
+        self.cluster = value.get("cluster")
         alarm = value["alarm"]
         if alarm != before:
             if before:

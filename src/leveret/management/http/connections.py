@@ -427,7 +427,7 @@ async def show_channel(request: Request) -> Answer:
 async def _consumers(request: Request, vhost: str | None) -> list[Row]:
     connections = await connections_by_number(request)
     node = request.settings.node
-    found = await request.control.call("consumers.list", {"vhost": vhost})
+    found = await request.control.list("consumers.list", {"vhost": vhost})
     return [consumer_row(item, connections, node) for item in found if request.identity.sees(item["vhost"])]
 
 

@@ -95,6 +95,11 @@ class Control:
         request = {"v": VERSION, "call": name, "arguments": arguments or {}}
         return await self._send(request if user is None else self._as(user, request))
 
+    async def list(self, name: str, arguments: Row | None = None) -> list[Row]:
+        """Return the result of a list operation, without the objects of shards that are not ready. Raises as `call`."""
+        found: list[Row] = await self._send({"v": VERSION, "call": name, "arguments": arguments or {}, "partial": True})
+        return found
+
     async def call_as(self, user: str, vhost: str, name: str, arguments: Row) -> Any:
         """Execute an operation inside a vhost with the permissions of a user, and return its result. Raises as `call`."""
         return await self._send(self._as(user, {"v": VERSION, "call": name, "vhost": vhost, "arguments": arguments}))

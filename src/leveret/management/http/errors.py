@@ -6,13 +6,16 @@ from typing import Final
 
 # The `error` of answers for lack of a right, as RabbitMQ spells it; for lack of valid credentials it is "not_authorized".
 NOT_AUTHORISED: Final = "not_authorised"
+# The condition of an object whose shard is not ready, and when to try again: most take-overs last less than a second.
+SHARD_UNAVAILABLE: Final = "shard-unavailable"
+_RETRY: Final = (("retry-after", "1"),)
 # Status and `error` of the answer by the condition of the broker's error, as RabbitMQ answers them.
 _CONDITIONS: Final = {
     "not-found": (404, "not_found"),
     "access-refused": (401, NOT_AUTHORISED),
     "role-required": (401, NOT_AUTHORISED),
     "not-allowed": (400, "bad_request"),
-    "shard-unavailable": (503, "service_unavailable"),
+    SHARD_UNAVAILABLE: (503, "service_unavailable"),
     "internal-error": (500, "internal_server_error"),
 }
 _REFUSED: Final = "Access refused."
@@ -69,4 +72,5 @@ def not_authorised(reason: str) -> HttpError:
 def as_http_error(refused: BrokerRefused) -> HttpError:
     """Return the answer to a request whose operation the broker refused."""
     status, error = _CONDITIONS.get(refused.condition, (400, "bad_request"))
-    return HttpError(status, error, _REFUSED if refused.condition == "access-refused" else str(refused))
+    reason = _REFUSED if refused.condition == "access-refused" else str(refused)
+    return HttpError(status, error, reason, _RETRY if refused.condition == SHARD_UNAVAILABLE else ())

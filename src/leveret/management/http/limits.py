@@ -20,7 +20,7 @@ def _name(request: Request, known: tuple[str, ...]) -> str:
 
 
 async def list_of_vhosts(request: Request) -> Answer:
-    found: list[Row] = await request.control.call("vhost_limits.list")
+    found = await request.control.list("vhost_limits.list")
     return Answer(body=select([item for item in found if request.identity.sees(item["vhost"])], request.query))
 
 

@@ -144,7 +144,7 @@ async def overview(request: Request) -> Answer:
     """Return versions and totals: of the visible vhosts, or of all for monitoring."""
     identity, settings = request.identity, request.settings
     cache = request.cache
-    await cache.refresh_available()
+    await cache.refresh()
     queues = [queue.item for queue in cache.queues.values() if identity.sees(queue.item["vhost"])]
     vhosts = [found for name, found in cache.vhosts.items() if identity.sees(name)]
     totals = {name: sum(found.totals[name] for found in vhosts) for name in VHOST.names}
@@ -264,7 +264,7 @@ def _memory(status: Row) -> Row:
 
 async def list_nodes(request: Request) -> Answer:
     cache = request.cache
-    await cache.refresh_available()
+    await cache.refresh()
     facts = {"alarm": cache.process["alarm"], "connections": len(cache.connections), "shards": cache.shards}
     status = {**cache.process["process"], **facts}
     return Answer(body=[columns_of(_node(request, status), request.query)])

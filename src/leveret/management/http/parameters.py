@@ -47,7 +47,7 @@ async def list_in_vhost(request: Request) -> Answer:
 
 
 async def _list(request: Request, **filters: str) -> Answer:
-    found: list[Row] = await request.control.call("parameters.list", filters)
+    found = await request.control.list("parameters.list", filters)
     return Answer(body=select([item for item in found if request.identity.sees(item["vhost"])], request.query))
 
 

@@ -11,7 +11,7 @@ from leveret.management.http.request import Answer, Request
 
 async def show(request: Request) -> Answer:
     """Return histograms of turns and commits since the broker's start, in seconds: the last bucket has no bound."""
-    await request.cache.refresh_available()
+    await request.cache.refresh()
     process, performance = (request.cache.process[key] for key in ("process", "performance"))
     return Answer(
         body={

@@ -21,7 +21,7 @@ class Policies:
         self._calls = calls
 
     async def list_all(self, request: Request) -> Answer:
-        found: list[Row] = await request.control.call(f"{self._calls}.list")
+        found = await request.control.list(f"{self._calls}.list")
         return self._listed(request, [item for item in found if request.identity.sees(item["vhost"])])
 
     async def list_in_vhost(self, request: Request) -> Answer:

@@ -1266,6 +1266,72 @@ class Shard(Answer):
     memory: int
     restarts: int
     node: str
+    hangs: int
+    epoch: int
+    takeovers: int
+    takeover_age: float | None
+    takeover_seconds: float | None
+
+
+class Standby(Answer):
+    """A standby of PostgreSQL. `lag` is in bytes, None if it is unknown."""
+
+    name: str
+    state: str
+    sync: str
+    lag: int | None
+
+
+class LastTakeover(Answer):
+    """The last take-over. Times are in seconds."""
+
+    shard: int
+    node: str
+    age: float
+    seconds: float | None
+
+
+class Cluster(Answer):
+    """The cluster at a glance."""
+
+    database: str
+    problem: str
+    version: str
+    synchronous: str
+    standbys: list[Standby]
+    waiting: int
+    waiting_seconds: float
+    transaction_age: int
+    nodes: dict[str, int]
+    shards: int
+    unowned: list[int]
+    takeovers: int
+    last_takeover: LastTakeover | None
+
+
+class ClusterNode(Answer):
+    """A node of the cluster. `clock` is how far its clock is ahead of PostgreSQL's, in seconds."""
+
+    name: str
+    state: Literal["live", "draining", "gone"]
+    address: str
+    version: str
+    shards: list[int]
+    here: bool
+    clock: float | None
+    format: int | None
+
+
+class MoveBody(Body):
+    """The node that a shard is to move to."""
+
+    node: str
+
+
+class DrainBody(Body):
+    """Whether a node is to own no shards."""
+
+    on: bool = True
 
 
 # Alerts

@@ -57,7 +57,7 @@ class Snapshot:
             async with cached.lock:
                 if not self._is_fresh(cached, wanted):
                     change, began = self._change, time.monotonic()
-                    cached.rows = await self._control.call(call)
+                    cached.rows = await self._control.list(call)
                     cached.shown = None
                     cached.change, cached.read_at = change, began
         return cached

@@ -35,8 +35,7 @@ def vhost_row(item: Row, node: str, totals: dict[str, int], rates: Rates) -> Row
     }
 
 
-async def _vhosts(request: Request) -> list[Row]:
-    found = await request.control.call("vhosts.list")
+async def _visible(request: Request, found: list[Row]) -> list[Row]:
     await request.cache.refresh()
     return [item for item in found if request.identity.sees(item["name"])]
 
@@ -49,13 +48,13 @@ def _row(request: Request, item: Row) -> Row:
 
 
 async def list_all(request: Request) -> Answer:
-    found = await _vhosts(request)
+    found = await _visible(request, await request.control.list("vhosts.list"))
     request.check_samples(len(found), MAX_LISTED_SAMPLES)
     return Answer(body=select([_row(request, item) for item in found], request.query))
 
 
 async def show(request: Request) -> Answer:
-    for item in await _vhosts(request):
+    for item in await _visible(request, await request.control.call("vhosts.list")):
         if item["name"] == request.vhost:
             return Answer(body=columns_of(_row(request, item), request.query))
     raise not_found()

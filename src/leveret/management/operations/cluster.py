@@ -52,6 +52,7 @@ class ClusterStatus(Reply, kw_only=True):
         standbys: The connected standbys.
         waiting: The number of transactions that wait for a standby.
         waiting_seconds: The longest of these waits.
+        transaction_age: The age of the oldest transaction id that is not frozen.
         nodes: The number of nodes by state.
         shards: The number of shards.
         unowned: The shards that need an owner and have none that lives.
@@ -66,6 +67,7 @@ class ClusterStatus(Reply, kw_only=True):
     standbys: list[Standby]
     waiting: int
     waiting_seconds: float
+    transaction_age: int
     nodes: dict[str, int]
     shards: int
     unowned: list[int]

@@ -1,5 +1,10 @@
 // Calls of the HTTP API.
 
+import { signal } from "./html.js";
+
+/** The shards that are not ready, as the last answer names them; "" if all are. */
+export const missingShards = signal("");
+
 /** The address of the API. */
 export const BASE = new URL("api/", document.baseURI);
 
@@ -86,6 +91,9 @@ export async function send(method, target, { body, content, headers = {}, signal
     throw new ApiError(0, "the broker does not answer");
   }
   if (response.ok) {
+    if (method === "GET" && !anonymous) {
+      missingShards.value = response.headers.get("leveret-missing-shards") ?? "";
+    }
     return response;
   }
   const text = await response.text();

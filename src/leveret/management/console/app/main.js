@@ -1,7 +1,7 @@
 // The page: sign-in form, or the frame around the current view.
 
 import { countAlerts, raised } from "./alerts.js";
-import { discover } from "./api.js";
+import { discover, missingShards } from "./api.js";
 import { plural } from "./format.js";
 import { html, render, useEffect, useErrorBoundary, useLayoutEffect, useState } from "./html.js";
 import { installKeys, openHelp, openPalette } from "./keyboard.js";
@@ -63,6 +63,7 @@ function Head({ onMenu, menuOpen }) {
       <a class="brand" href="#/overview"><strong>Leveret</strong> <span class="node">${value?.cluster_name} ${value?.product_version}</span></a>
       <span class="grow"></span>
       ${raised.value > 0 && html`<a class="badge bad" href=${link(["alerts"])}>${plural(raised.value, "alert")}</a>`}
+      ${missingShards.value && html`<a class="badge bad" href="#/overview" title="Lists do not have their objects until they are ready.">Not ready: shard ${missingShards.value}</a>`}
       <button class="quiet wide" onClick=${openPalette} title="Go to a queue, an exchange or a view (Ctrl-K)">Search <kbd>Ctrl K</kbd></button>
       <button class="live quiet" data-source=${source.value} title=${hint} aria-pressed=${isPaused()} onClick=${() => setPaused(!isPaused())}>${text}</button>
       <button class="quiet wide" onClick=${toggleTheme}>${theme.value === "dark" ? "Light" : "Dark"}</button>

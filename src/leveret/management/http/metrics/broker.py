@@ -43,6 +43,7 @@ from leveret.management.http.metrics.totals import PROTOCOLS, QUEUE_TYPES, SIZES
 from leveret.management.http.objects import VHOST
 from leveret.management.http.overview import PRODUCT
 from leveret.management.http.settings import HttpSettings
+from leveret.management.operations.nodes import DRAINING, GONE, LIVE
 from leveret.management.operations.shards import READY
 
 PREFIX: Final = "rabbitmq_"
@@ -187,8 +188,23 @@ _OF_SHARDS: Final = (
         lambda shard: shard["connections"],
     ),
     (GaugeMetricFamily, "shard_vhosts", "Vhosts in the shard", lambda shard: len(shard["vhosts"])),
+    (CounterMetricFamily, "shard_hangs", "Processes that were killed because they hung", lambda shard: shard["hangs"]),
 )
+# Figures of each shard of a cluster, as above.
+_OF_OWNED_SHARDS: Final = (
+    (GaugeMetricFamily, "shard_epoch", "Epoch of the owner of the shard", lambda shard: shard["epoch"]),
+    (CounterMetricFamily, "shard_takeovers", "Take-overs of the shard", lambda shard: shard["takeovers"]),
+    (
+        GaugeMetricFamily,
+        "shard_takeover_seconds",
+        "Duration of the last take-over, 0 without one",
+        lambda shard: shard["takeover_seconds"] or 0.0,
+    ),
+)
+_NODE_STATES: Final = (LIVE, DRAINING, GONE)
 
+# A metric of either kind with labels.
+Family: TypeAlias = CounterMetricFamily | GaugeMetricFamily
 Group: TypeAlias = Callable[[str, Cache, HttpSettings], Iterator[Metric]]
 
 
@@ -262,6 +278,7 @@ def of_process(cache: Cache, settings: HttpSettings) -> Iterator[Metric]:
     yield from _global(cache)
     yield from _own(cache)
     yield from _shards(cache)
+    yield from _cluster(cache)
 
 
 def of_alerts(deliveries: Iterable[Deliveries]) -> Iterator[Metric]:
@@ -492,7 +509,47 @@ def _own(cache: Cache) -> Iterator[Metric]:
 def _shards(cache: Cache) -> Iterator[Metric]:
     """Yield the metrics of the shards, if the broker has several processes."""
     for kind, name, help, value in _OF_SHARDS if cache.shards else ():
-        family = kind(OWN_PREFIX + name, help, labels=("shard",))
-        for shard in cache.shards:
-            family.add_metric((str(shard["number"]),), value(shard))
-        yield family
+        yield _of_shards(cache, kind(OWN_PREFIX + name, help, labels=("shard",)), value)
+
+
+def _of_shards(cache: Cache, family: Family, value: Callable[[Row], float]) -> Family:
+    for shard in cache.shards:
+        family.add_metric((str(shard["number"]),), value(shard))
+    return family
+
+
+def _cluster(cache: Cache) -> Iterator[Metric]:
+    """Yield the metrics of the cluster, if the broker is a node."""
+    cluster = cache.cluster
+    if cluster is None:
+        return
+    for kind, name, help, value in _OF_OWNED_SHARDS:
+        yield _of_shards(cache, kind(OWN_PREFIX + name, help, labels=("shard",)), value)
+    owner = GaugeMetricFamily(f"{OWN_PREFIX}shard_owner", "Owner of the shard: 1", labels=("shard", "node"))
+    for shard in cache.shards:
+        if shard["node"]:
+            owner.add_metric((str(shard["number"]), shard["node"]), 1)
+    yield owner
+    state = GaugeMetricFamily(f"{OWN_PREFIX}node_state", "State of the node", labels=("node", "state"))
+    clock = GaugeMetricFamily(
+        f"{OWN_PREFIX}node_clock_seconds", "Seconds by which the node's clock is ahead of PostgreSQL's", labels=("node",)
+    )
+    for node in cache.nodes:
+        for name in _NODE_STATES:
+            state.add_metric((node["name"], name), node["state"] == name)
+        if node["clock"] is not None:
+            clock.add_metric((node["name"],), node["clock"])
+    yield state
+    yield clock
+    lag = GaugeMetricFamily(f"{OWN_PREFIX}standby_lag_bytes", "Lag of a standby of PostgreSQL", labels=("standby",))
+    for standby in cluster["standbys"]:
+        if standby["lag"] is not None:
+            lag.add_metric((standby["name"],), standby["lag"])
+    yield lag
+    for name, help, figure in (
+        ("standby_waits", "Transactions that wait for a standby", cluster["waiting"]),
+        ("standby_wait_seconds", "Longest of these waits", cluster["waiting_seconds"]),
+        ("transaction_id_age", "Age of the oldest transaction id that is not frozen", cluster["transaction_age"]),
+        ("unowned_shards", "Shards that need an owner and have none that lives", len(cluster["unowned"])),
+    ):
+        yield GaugeMetricFamily(OWN_PREFIX + name, help, figure)

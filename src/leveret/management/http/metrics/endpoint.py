@@ -102,7 +102,7 @@ class Metrics:
         if len(scope["query_string"]) > _MAX_QUERY:
             return Response(f"the query has more than {_MAX_QUERY} bytes\n", 400)
         try:
-            await self._cache.refresh_available()
+            await self._cache.refresh()
             parts = await found(scope["query_string"]) if method == "GET" else _nothing()
         except (BrokerUnavailable, BrokerRefused) as error:
             return Response(f"{error}\n", 503)

@@ -11,6 +11,7 @@ import { AddMarkButton, EventsPanel, useEvents } from "../ui/marks.js";
 import { Badge, Failure, Note, Panel, QueueLink, Stats, Title } from "../ui/parts.js";
 import { Table } from "../ui/table.js";
 import { Timing } from "../ui/timing.js";
+import { ClusterPanels } from "./cluster.js";
 
 const TOTAL_SERIES = MESSAGE_SERIES.map((series) => ({ ...series, key: `queue_totals.${series.key}` }));
 const TOP_QUEUES = 10;
@@ -61,7 +62,7 @@ export function OverviewView() {
     <div class="grid">
       <${TopQueues} />
       <${EventsPanel} events=${events} />
-      <${Shards} />
+      <${ClusterPanels} />
       ${nodes?.map((node) => html`<${Node} key=${node.name} node=${node} overview=${value} />`)}
     </div>
   `;
@@ -122,30 +123,6 @@ const TOP_COLUMNS = [
   { id: "publish", title: "Publish", width: 84, num: true, rank: 1, cell: (row) => rate(row.message_stats?.publish_details?.rate) },
   { id: "consumers", title: "Consumers", width: 90, num: true, rank: 2, cell: (row) => (row.consumers ? count(row.consumers) : html`<${Badge} tone="warn">none<//>`) },
 ];
-
-const SHARD_COLUMNS = [
-  { id: "number", title: "Shard", width: 60, num: true, cell: (row) => row.number },
-  { id: "state", title: "State", width: 96, cell: (row) => html`<${Badge} tone=${row.state === "ready" ? "good" : "bad"}>${row.state}<//>` },
-  { id: "vhosts", title: "Vhosts", cell: (row) => row.vhosts.join(", ") },
-  { id: "connections", title: "Connections", width: 104, num: true, cell: (row) => count(row.connections) },
-  { id: "memory", title: "Memory", width: 90, num: true, rank: 1, cell: (row) => bytes(row.memory) },
-  { id: "restarts", title: "Restarts", width: 84, num: true, rank: 2, cell: (row) => count(row.restarts) },
-];
-
-/** The processes that the vhosts are in, if there are several. */
-function Shards() {
-  const { value, error } = useResource(isMonitor() && has("/leveret/shards") ? "/leveret/shards" : null);
-  if (!error && !(value?.length > 1)) {
-    return null;
-  }
-  const rows = value ?? [];
-  return html`
-    <${Panel} title="Shards" flush>
-      <${Failure} error=${error} />
-      <${Table} label="Shards" columns=${SHARD_COLUMNS} total=${rows.length} row=${(index) => rows[index]} keyOf=${(row) => row.number} />
-    <//>
-  `;
-}
 
 function Node({ node, overview }) {
   return html`
