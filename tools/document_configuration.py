@@ -52,8 +52,8 @@ limits.max_queues = 1000
 ```
 
 The broker refuses to start if a key is unknown or a value is invalid, and names all such keys. [`leveret
-config`](cli.md#config) checks a configuration without a start, shows where each value comes from, and compares it with that of
-the running broker.
+config`](cli.md#config) checks a configuration without a start, shows where each value comes from, and compares it with
+that of the running broker.
 
 ## Keys
 
