@@ -1,4 +1,4 @@
-"""What operators see of a cluster of two nodes, at each of them: its state, its check, take-overs and the audit log."""
+"""The view of operators on a cluster of two nodes, at each of them: its state, its check, take-overs and the audit log."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_take_overs_are_counted_and_timed(cluster: tuple[Node, Node, str]) -> No
     assert before[0]["takeovers"] == 0
     # A move is not a take-over.
     assert before[1]["takeovers"] == 0
-    # Nobody releases the shards.
+    # The shards are not released.
     pids = [first.pid, first.shard_pid(0), first.shard_pid(1)]
     for sent in (signal.SIGSTOP, signal.SIGKILL):
         for pid in pids:

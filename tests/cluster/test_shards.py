@@ -84,7 +84,7 @@ def test_a_hung_shard_is_killed_and_restarts(tmp_path: Path) -> None:
         assert broker.bodies("a") == [b"kept"]
         reason = "the process of shard 1 has not answered for 1 seconds ('cluster.shard_timeout'): killing it"
         assert reason in broker.log()
-        # A broker that was frozen as a whole goes on.
+        # A broker that was frozen as a whole serves again.
         pids = [broker.pid, broker.shard_pid(0), broker.shard_pid(1)]
         for number in pids:
             os.kill(number, signal.SIGSTOP)

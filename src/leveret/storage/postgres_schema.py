@@ -76,7 +76,7 @@ CREATE TABLE leveret.owner(
 INSERT INTO leveret.cluster VALUES ({FORMAT_VERSION}, gen_random_uuid());
 """
 
-# What the first databases of this format do not have.
+# Tables and columns that the first databases of this format lack.
 CREATE_TAKEOVER: Final = """
 CREATE TABLE leveret.takeover(
     shard integer PRIMARY KEY,
