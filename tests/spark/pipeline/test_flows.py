@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -12,8 +13,10 @@ import pytest
 from msgspec import structs
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
 
 from leveret import sync
 from leveret.spark.pipeline import Broker, Capture, Decode, Flow, PipelineError, TableOutput, archive, compact, start_flow
@@ -276,6 +279,30 @@ def test_a_run_with_once_does_not_wait_for_a_missing_stream(
     assert not Supervisor(spark, pipeline, flows_of(pipeline), True, lines.append).run()
     assert any(line.startswith("f: failed: ") and "no queue 'nothing'" in line for line in lines), lines
     assert not any("restarting" in line for line in lines)
+
+
+def test_a_query_that_fails_between_two_looks_at_it_has_failed(
+    spark: SparkSession, broker: LeveretProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_active(query: StreamingQuery) -> bool:
+        """Return whether the query runs, and wait until it does not."""
+        found = bool(query._jsq.isActive())
+        with contextlib.suppress(StreamingQueryException):
+            query.awaitTermination()
+        return found
+
+    monkeypatch.setattr(StreamingQuery, "isActive", property(is_active))
+    pipeline = pipeline_of(
+        {
+            "name": "once",
+            "directory": str(tmp_path / "state"),
+            "broker": {"url": broker.url()},
+            "flows": {"f": {"capture": {"queue": "nothing"}, "tables": [{"path": str(tmp_path / "table")}]}},
+        }
+    )
+    lines: list[str] = []
+    assert not Supervisor(spark, pipeline, flows_of(pipeline), True, lines.append).run()
+    assert any(line.startswith("f: failed: ") for line in lines), lines
 
 
 def test_a_run_with_once_does_not_repeat_a_refused_login(

@@ -142,12 +142,14 @@ class _RunningFlow:
         self._take_progress()
         if self._failures and time.monotonic() - self._failed_at > self._supervision.healthy:
             self._failures = 0
-        for query in self._queries:
-            if not query.isActive and (error := query.exception()) is not None:
+        # One look at each, because a query may fail between two.
+        ended = [query for query in self._queries if not query.isActive]
+        for query in ended:
+            if (error := query.exception()) is not None:
                 self._stop_queries()
                 self._record_failure(error)
                 return
-        if all(not query.isActive for query in self._queries):
+        if len(ended) == len(self._queries):
             self._take_progress()
             self._finish()
             self.state.state = states.FINISHED if self._once else states.STOPPED
