@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from leveret.broker.exchanges.registry import TYPES
+from leveret.broker.exchanges.routing_types import ROUTING_TYPES
 from leveret.cli.load.histogram import Histogram
 from leveret.cli.load.plan import EXCHANGES, Plan, shares
 from leveret.cli.load.report import Report, load_report
@@ -160,7 +160,7 @@ def plan(**values: Any) -> Plan:
 
 
 def test_there_is_a_load_for_every_exchange_type() -> None:
-    assert ("default", *TYPES) == EXCHANGES
+    assert ("default", *ROUTING_TYPES) == EXCHANGES
     with pytest.raises(ValueError, match="exchange type 'x-new' is unknown; expected one of default, direct, fanout"):
         plan(exchange="x-new")
 

@@ -48,9 +48,9 @@ def over(directory: Path, dsn: str) -> LeveretProcess:
 
 
 def run_import(data: Path, dsn: str, *options: str, script: str = "") -> subprocess.CompletedProcess[str]:
-    """Run the command, after the statements of a script."""
+    """Run the command, after the statements of a script, which may change plain files only."""
     code = f"{script}\nfrom leveret.cli.app import leveret; leveret()"
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")} | ({"LEVERET_PURE": "1"} if script else {})
     return subprocess.run(
         [sys.executable, "-c", code, "cluster", "import", str(data), "--store", dsn, *options],
         env=environment | postgres_settings(dsn),

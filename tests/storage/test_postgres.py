@@ -446,7 +446,7 @@ def test_a_server_without_a_standby_needs_consent(dsn: str, tmp_path: Path) -> N
 def test_a_newer_format_is_refused(dsn: str) -> None:
     Harness(lambda: postgres_log(dsn)).log.close()
     execute(dsn, "UPDATE leveret.cluster SET format = 2")
-    with pytest.raises(StorageFailed, match=r"has format version 2, and this version of Leveret reads 1"):
+    with pytest.raises(StorageFailed, match=r"uses schema format 2, and this version of Leveret knows up to 1"):
         postgres_log(dsn).open()
 
 

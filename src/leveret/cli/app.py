@@ -28,7 +28,7 @@ def refuse_renamed(arguments: Sequence[str]) -> None:
 COMMANDS = {
     "serve": ("leveret.cli.serve:serve", "Run a broker."),
     "check": ("leveret.cli.check:check", "Verify the data directory of a stopped broker."),
-    "doctor": ("leveret.cli.doctor:doctor", "Check the machine and the configuration, and say what to change."),
+    "doctor": ("leveret.cli.doctor:doctor", "Check the machine and the configuration."),
     "config": ("leveret.cli.config:config", "Show, check and compare the configuration."),
     "status": ("leveret.cli.status:status", "Show the state of the broker."),
     "health": ("leveret.cli.health:health", "Check the broker, for container probes."),

@@ -9,13 +9,14 @@ import pytest
 from leveret.broker.errors import CommandInvalid
 from leveret.broker.exchanges.base import Exchange
 from leveret.broker.exchanges.registry import TYPES, make_exchange
-from leveret.broker.values import freeze
+from leveret.broker.values import FieldTable, freeze
 from tests.broker.exchanges.support import make_target, matched
 
 
 @pytest.fixture(params=sorted(TYPES))
 def exchange(request: pytest.FixtureRequest) -> Exchange:
-    return make_exchange(request.param, "x")
+    arguments: FieldTable = {"x-delayed-type": "direct"} if request.param == "x-delayed-message" else {}
+    return make_exchange(request.param, "x", arguments=arguments)
 
 
 def test_equal_bindings_are_one_binding(exchange: Exchange) -> None:
