@@ -2,7 +2,7 @@
 #
 #   make run                         start a broker          make run ARGS="--port 5673"
 #   make test                        the test suite, in about 10 minutes        make test TESTS=tests/wire
-#   make test-all                    all tests: that suite, beside the slow tests and those on plain Python files
+#   make test-all                    the slow tests beside those on plain Python files, and then `make test`
 #   make test-cluster                the tests with the messages of brokers in PostgreSQL
 #   make bench-cluster ARGS=...      faults in a cluster under load      make bench-cluster ARGS="owner --rounds 20"
 #   make proof ARGS=...              long proofs, in pieces  make proof ARGS="power --minutes 25"
@@ -169,17 +169,16 @@ test-plain: $(STAMPS)/dev $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/payl
 test-cluster: $(STAMPS)/dev $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel $(STAMPS)/cluster
 	@LEVERET_TEST_STORE=postgresql $(PYTEST) $(or $(TESTS),-m "not slow" --ignore tests/spark)
 
-# All tests. The others run beside the slow ones, which mostly wait for brokers and Spark. Their output follows, so that the
-# last line is the result of the largest run, `make test`.
+# All tests. `make test` comes last, even after a failure, so that the last line is the result of the largest run. The slow tests
+# mostly wait for brokers, Spark and browsers, so the tests of the layers run beside them; their output follows.
 test-all: $(STAMPS)/spark $(STAMPS)/spark-classes $(STAMPS)/proton compiled
 	@failed=0; output=$$(mktemp); \
-	{ others=0; \
-	$(if $(HAVE_CC),$(MAKE) --no-print-directory test-layers WORKERS=3 || others=1;) \
-	$(MAKE) --no-print-directory test TESTS= && exit $$others; } >"$$output" 2>&1 & rest=$$!; \
-	trap 'kill $$rest 2>/dev/null; rm -f "$$output"' EXIT; trap 'exit 130' INT TERM; \
+	$(if $(HAVE_CC),$(MAKE) --no-print-directory test-layers WORKERS=3,true) >"$$output" 2>&1 & layers=$$!; \
+	trap 'kill $$layers 2>/dev/null; rm -f "$$output"' EXIT; trap 'exit 130' INT TERM; \
 	$(MAKE) --no-print-directory test-slow || failed=1; \
-	wait $$rest || failed=1; rest=; \
-	cat "$$output"; exit $$failed
+	wait $$layers || failed=1; layers=; \
+	cat "$$output"; \
+	$(MAKE) --no-print-directory test TESTS= && exit $$failed
 
 # Tracing slows tests down, so the timeout is longer. Print the report even if a test fails.
 coverage: $(STAMPS)/dev $(STAMPS)/segments $(STAMPS)/management $(STAMPS)/payloads $(STAMPS)/oauth $(STAMPS)/otel $(STAMPS)/cluster

@@ -32,7 +32,18 @@ APPLICATIONS = {
 TASKS = {f"tests/spark/{name}.py" for name in ("sink/test_at_least_once", "sink/test_exactly_once", "test_options")}
 # Folders whose tests take longest, first. They start in this order, before all others, so that short tests fill the end of
 # a run in several processes.
-LONGEST = ("spark", "packaging", "cli", "interop", "faults", "client", "management", "conformance", "docs")
+LONGEST = (
+    "spark",
+    "management/console",
+    "packaging",
+    "cli",
+    "interop",
+    "faults",
+    "client",
+    "management",
+    "conformance",
+    "docs",
+)
 
 
 # Folders whose tests have a marker of the same name.
@@ -66,8 +77,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     def rank(item: pytest.Item) -> tuple[int, str]:
         file = item.nodeid.partition("::")[0]
-        folder = file.split("/")[1]
-        return LONGEST.index(folder) if folder in LONGEST else len(LONGEST), file
+        found = (place for place, folder in enumerate(LONGEST) if file.startswith(f"tests/{folder}/"))
+        return next(found, len(LONGEST)), file
 
     for item in items:
         folder = item.nodeid.split("/")[1]
