@@ -44,7 +44,8 @@ def test_chart_has_a_line_for_each_line_of_the_table_without_values_of_zero() ->
 @pytest.mark.skipif(shutil.which("cc") is None and shutil.which("gcc") is None, reason="no C compiler")
 @pytest.mark.parametrize("name", list(growth.LINES))
 def test_line_is_measured_up_to_a_limit(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(growth, "SPAN", ("--warmup", "0.1", "--seconds", "0.2"))
+    # Processor time is counted in ticks of 10 ms, and the broker may get a twentieth of a busy machine.
+    monkeypatch.setattr(growth, "SPAN", ("--warmup", "0.1", "--seconds", "0.8"))
     contender = Contender(PURE, tmp_path)
     try:
         said: list[str] = []
