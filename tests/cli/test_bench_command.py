@@ -101,7 +101,7 @@ def test_a_rate_for_some_seconds(program: Program, tmp_path: Path) -> None:
     assert done.code == 0, done.err
     found = json.loads(path.read_text())
     # Never more than due; fewer only on a busy machine.
-    assert 100 < found["published"] <= 304
+    assert 100 < found["published"] <= 200 * found["publishing_seconds"] + 4
     assert found["publishing_seconds"] >= 1.5
     assert [interval["at"] for interval in found["intervals"]] == sorted(interval["at"] for interval in found["intervals"])
     assert "urls" not in found["load"]

@@ -393,4 +393,5 @@ def test_the_wrong_node(nodes: Linked, secret: bytes | None, name: str, reason: 
     with tuned(nodes.other.port) as peer:
         opening(peer)
         assert reason in peer.read_connection_close(320).reply_text
-    assert nodes.server.refused and not nodes.epochs
+    wait_until(lambda: nodes.server.refused)
+    assert not nodes.epochs

@@ -113,13 +113,15 @@ def test_one_node_without_tls(authority: Authority, caplog: pytest.LogCaptureFix
     """Both logs say what is wrong, and the secret does not help."""
     with linked(node_tls=(certificates(authority, "owner"), None)) as nodes:
         assert "node 'owner' accepts TLS only; expected 'cluster.tls.cert' in all nodes or in none" in refusal(nodes)
-        assert nodes.server.refused and not nodes.epochs
+        wait_until(lambda: nodes.server.refused)
+        assert not nodes.epochs
     assert "refused a connection for nodes from node 'other' at 127.0.0.1: node 'owner' accepts TLS only" in caplog.text
     assert f"cannot connect to node 'owner' at {nodes.address}: node 'owner' accepts TLS only" in caplog.text
     caplog.clear()
     with linked(node_tls=(None, certificates(authority, "other"))) as nodes:
         refusal(nodes)
-        assert nodes.server.refused and not nodes.epochs
+        wait_until(lambda: nodes.server.refused)
+        assert not nodes.epochs
     assert "refused a connection for nodes from 127.0.0.1: it uses TLS, which node 'owner' does not" in caplog.text
     assert f"cannot connect to node 'owner' at {nodes.address}: it does not answer with TLS; expected" in caplog.text
 
@@ -129,13 +131,15 @@ def test_certificates_of_another_authority(authority: Authority, directory: Path
     # The caller does not accept the node.
     with linked(node_tls=(certificates(stranger, "owner", authority), certificates(authority, "other"))) as nodes:
         refusal(nodes)
-        assert nodes.server.refused and not nodes.epochs
+        wait_until(lambda: nodes.server.refused)
+        assert not nodes.epochs
     assert "cannot connect to node 'owner'" in caplog.text and "its certificate is not valid: unable to get" in caplog.text
     caplog.clear()
     # The node does not accept the caller.
     with linked(node_tls=(certificates(authority, "owner"), certificates(stranger, "other", authority))) as nodes:
         refusal(nodes)
-        assert nodes.server.refused and not nodes.epochs
+        wait_until(lambda: nodes.server.refused)
+        assert not nodes.epochs
     assert "refused a connection for nodes from 127.0.0.1: its certificate is not valid: unable to get" in caplog.text
     assert "; its log may say why" in caplog.text
 

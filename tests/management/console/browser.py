@@ -306,7 +306,8 @@ class Console:
         """Wait for the heading of a view, and for its data."""
 
         def shown() -> bool:
-            heading = self.script("return document.querySelector('main h1')?.innerText ?? ''")
+            # Not that of the sign-in form, which stays until the broker has answered.
+            heading = self.script("return document.querySelector('main:not(.signin) h1')?.innerText ?? ''")
             return bool(heading) and text in heading and "Loading" not in self.text()
 
         wait_until(shown, lambda: f"no heading '{text}' in:\n{self.text()}", SHOWN_WITHIN)
