@@ -219,7 +219,7 @@ def check_bounded(nodes: Linked, peer: amqp091.Peer) -> None:
 
     wait_until(is_full)
     peer.socket.setblocking(True)
-    assert 0 < nodes.cluster.call(lambda: len(shard._unsent)) < 1 << 20
+    assert 0 < nodes.cluster.call(shard.get_write_buffer_size) < 1 << 20
 
 
 def test_a_frozen_owner_and_its_death_within_a_message(nodes: Linked) -> None:

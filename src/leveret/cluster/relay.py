@@ -11,13 +11,13 @@ import logging
 import socket
 import struct
 from abc import ABC, abstractmethod
-from typing import Final
+from typing import Final, TypeAlias
 
 from leveret.protocols.amqp091.reply_codes import reply_text
 from leveret.protocols.amqp10.connection.opening import ESTABLISHMENT_FAILED
 from leveret.protocols.amqp10.errors import make_error
 from leveret.protocols.detect import V0_9, V0_9_1
-from leveret.server.transport import SocketPeer
+from leveret.server.transport import SocketPeer, break_cycle
 from leveret.wire.amqp0.constants import (
     CONNECTION_FORCED,
     FRAME_END,
@@ -44,8 +44,6 @@ READ_SIZE: Final = 256 << 10
 _ROOM: Final = memoryview(bytearray(READ_SIZE))
 # Seconds for a client to reply to the close that it is sent after the end of its shard.
 CLOSE_TIMEOUT: Final = 1.0
-# Bytes that the shard has not taken, above which nothing is read from the client.
-HIGH_WATER: Final = 64 << 10
 REASON: Final = "the shard of the connection has stopped"
 # Bytes at the start of a frame that tell whether it is a close.
 HEAD_SIZE: Final = 16
@@ -57,6 +55,10 @@ _CLOSE_OK: Final = _METHOD.pack(FRAME_METHOD, 0, 4, 10, 51) + bytes((FRAME_END,)
 # The start of the body of a close of 1.0, as most peers send it, and the bytes at the end of input that may have one.
 _CLOSE: Final = bytes((0x00, 0x53, CLOSE))
 _MAX_CLOSE: Final = 64
+
+
+# The task that attaches the protocol of a relay to its socket.
+Connecting: TypeAlias = "asyncio.Task[tuple[asyncio.Transport, ShardEnd]]"
 
 
 class Frames(ABC):
@@ -161,21 +163,25 @@ class Relay:
         self.client = client
         self.frames: Frames = Amqp0Frames() if protocol in (V0_9_1, V0_9) else Amqp10Frames()
         self._reason = REASON
+        # None before the event loop has taken the socket, and after its end.
+        self._shard: asyncio.Transport | None = None
         self._ended = False
         self._lost = False
+        loop = asyncio.get_running_loop()
+        connecting = loop.create_task(loop.connect_accepted_socket(lambda: ShardEnd(self), near))
+        connecting.add_done_callback(self._connected)
+        # The event loop does not keep tasks.
+        self._connecting: Connecting | None = connecting
         client.pass_to(self)
         client.opened()
         client.limit_reads(READ_SIZE, False)
-        # None after its end.
-        self._shard: ShardEnd | None = ShardEnd(self, near)
-        client.resume_reading()
 
     # The client
 
     def data_received(self, data: bytes | memoryview) -> None:
         """Pass input to the shard. After its end, wait for the client's reply to the close."""
         if self._shard is not None:
-            self._shard.write(data)
+            self._shard.write(bytes(data))
         elif self._ended and self.frames.is_reply(bytes(data)):
             self.client.close()
 
@@ -196,6 +202,19 @@ class Relay:
             self._shard.close()
 
     # The shard
+
+    def _connected(self, connecting: Connecting) -> None:
+        self._connecting = None
+        if connecting.cancelled() or connecting.exception() is not None:
+            self.shard_lost()
+
+    def shard_connected(self, transport: asyncio.Transport) -> None:
+        """Begin to relay."""
+        if self._lost or self._ended:
+            transport.abort()
+            return
+        self._shard = transport
+        self.client.resume_reading()
 
     def shard_lost(self) -> None:
         """Close the client's connection, unless the shard has closed it."""
@@ -221,96 +240,36 @@ class Relay:
             shard.abort()
 
 
-class ShardEnd:
-    """The socket between a relay and the shard. Without a transport of asyncio, nothing is copied that the shard takes.
+class ShardEnd(asyncio.BufferedProtocol):
+    """asyncio protocol of the socket between a relay and the shard."""
 
-    Args:
-        relay: The relay.
-        sock: The socket, which this object closes.
-    """
+    __slots__ = ("_relay", "_transport")
 
-    __slots__ = ("_is_closing", "_loop", "_relay", "_socket", "_unsent")
+    def __init__(self, relay: Relay) -> None:
+        self._relay = relay
+        self._transport: asyncio.Transport | None = None
 
-    def __init__(self, relay: Relay, sock: socket.socket) -> None:
-        sock.setblocking(False)
-        self._loop = asyncio.get_running_loop()
-        # None after the end of the socket.
-        self._relay: Relay | None = relay
-        self._socket = sock
-        self._unsent = bytearray()
-        self._is_closing = False
-        self._loop.add_reader(sock, self._read)
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._relay.shard_connected(transport)
 
-    def write(self, data: bytes | memoryview) -> None:
-        """Send data. Read no more from the client while the shard does not take it."""
-        if not self._unsent:
-            try:
-                sent = self._socket.send(data)
-            except BlockingIOError:
-                sent = 0
-            except OSError:
-                return  # what the shard has sent before its end is still to be read
-            if sent == len(data):
-                return
-            data = data[sent:]
-            self._loop.add_writer(self._socket, self._send)
-        self._unsent += data
-        if len(self._unsent) > HIGH_WATER and self._relay is not None:
-            self._relay.client.pause_reading()
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return _ROOM
 
-    def pause_reading(self) -> None:
-        """Read no more from the shard."""
-        self._loop.remove_reader(self._socket)
-
-    def resume_reading(self) -> None:
-        """Read from the shard again."""
-        self._loop.add_reader(self._socket, self._read)
-
-    def close(self) -> None:
-        """Close the socket when the shard has taken all data."""
-        self._is_closing = True
-        if self._unsent:
-            self._loop.remove_reader(self._socket)
-        else:
-            self.abort()
-
-    def abort(self) -> None:
-        """Close the socket at once."""
-        relay, self._relay = self._relay, None
-        if relay is None:
-            return
-        self._unsent.clear()
-        self._loop.remove_reader(self._socket)
-        self._loop.remove_writer(self._socket)
-        self._socket.close()
-        relay.shard_lost()
-
-    def _read(self) -> None:
-        try:
-            size = self._socket.recv_into(_ROOM)
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError:
-            size = 0
-        if not size or self._relay is None:
-            self.abort()
-            return
-        data = self._relay.frames.complete(bytes(_ROOM[:size]))
+    def buffer_updated(self, nbytes: int) -> None:
+        data = self._relay.frames.complete(bytes(_ROOM[:nbytes]))
         if data:
             self._relay.client.write(data)
 
-    def _send(self) -> None:
-        try:
-            sent = self._socket.send(self._unsent)
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError:
-            sent = len(self._unsent)
-        del self._unsent[:sent]
-        if self._unsent:
-            return
-        self._loop.remove_writer(self._socket)
-        if self._is_closing:
-            self.abort()
-        elif self._relay is not None:
-            self._relay.client.resume_reading()
+    def pause_writing(self) -> None:
+        """Read no more from the client, because the shard does not read."""
+        self._relay.client.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._relay.client.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._relay.shard_lost()
+        break_cycle(self._transport)
+        self._transport = None
