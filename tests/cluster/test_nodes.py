@@ -279,7 +279,7 @@ def test_shards_move_between_nodes(tmp_path: Path, dsn: str) -> None:
             with pytest.raises(Refused, match=reason):
                 second.ask(operation, **arguments)
         second.publish("b", b"in b")
-        assert first.bodies("b") == [b"in b"]
+        assert second.bodies("b") == [b"in b"]
         first.kill()
         wait_until(lambda: second.nodes()["first"] == ("gone", 0), lambda: f"{second.nodes()}")
         second.ask("nodes.forget", name="first")

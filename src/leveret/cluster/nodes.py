@@ -290,6 +290,9 @@ class NodeShards(Shards):
         self._others: list[Announcement] = []
         self._announcement_due = 0.0
         self._is_announced = False
+        # Has the node take clients, or not; and whether it does.
+        self._take_clients: Callable[[bool], Coroutine[Any, Any, None]] | None = None
+        self._takes_clients = True
         self._is_limited: Callable[[str], bool]
         self._announce_hosts: Callable[[str], None]
         self._is_stopping = False
@@ -324,6 +327,16 @@ class NodeShards(Shards):
         """
         self._clients, self._is_limited, self._announce_hosts = clients, is_limited, announce_hosts
         self._is_announced = True
+
+    def close_while_draining(self, take_clients: Callable[[bool], Coroutine[Any, Any, None]]) -> None:
+        """Call a function with False when this node drains, and with True when it does not any more."""
+        self._take_clients = take_clients
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether this node moves its shards away, and takes no clients."""
+        own = self.watch.nodes.get(self.name)
+        return own is not None and own.draining
 
     # Start and stop
 
@@ -457,6 +470,7 @@ class NodeShards(Shards):
                 self.all[row.shard].claim(row, self._directory.server)
         self._reserve()
         self.changed()
+        await self._follow_drain()
         served = [row.shard for row in self.watch.owners.values() if row.node == self.name and self._has_taken_over(row)]
         if served:
             await self._directory.note_served(served)
@@ -465,9 +479,16 @@ class NodeShards(Shards):
             self._announcement_due = now + COUNT_INTERVAL
             await self._announce()
 
+    async def _follow_drain(self) -> None:
+        """Take no clients while this node drains: they would have to reconnect again when it stops."""
+        if self._take_clients is not None and self._takes_clients == self.is_draining:
+            self._takes_clients = not self.is_draining
+            await self._take_clients(self._takes_clients)
+            self._announcement_due = 0.0
+
     async def _announce(self) -> None:
         """Exchange what nodes tell each other. Raises `StorageFailed`."""
-        own = Announcement(self.name, self._clients, self._usage())
+        own = Announcement(self.name, self._clients if self._takes_clients else ("", ""), self._usage())
         self._others = await self._directory.announce(own)
         self._share_channels()
         hosts = known_hosts([own, *self._others])
