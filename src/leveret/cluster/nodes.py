@@ -191,6 +191,8 @@ class NodeShard(Shard):
             self._set_state(RESTARTING)
             logger.error("the process of shard %d %s", self.number, reason)
             self._nodes.died(self, refusal or f"its process {reason}")
+            if self.due > now:
+                self._nodes.leave_to_others(self)
         self._shards.changed()
 
     def note_owner(self, row: OwnerRow, node: NodeRow | None, own: str) -> None:
@@ -271,6 +273,8 @@ class NodeShards(Shards):
         self._reserved: dict[str, int] = {}
         # Shards that this node claims though they have no vhosts yet.
         self._prepared: set[int] = set()
+        # Shards whose processes have ended, and that other nodes may claim at once.
+        self._left: set[int] = set()
         # Changes that are not stored yet, and the number and the version of the last one that is.
         self._unwritten: dict[tuple[str, str], bytes | None] = {}
         self._written = 0
@@ -408,6 +412,10 @@ class NodeShards(Shards):
             self._refusal = f"shard {shard.number} cannot start: {refusal}"
         self._look_now.set()
 
+    def leave_to_others(self, shard: NodeShard) -> None:
+        """Let another node, if there is one, claim a shard whose process ends again and again."""
+        self._left.add(shard.number)
+
     # Looks
 
     async def _keep_looking(self) -> None:
@@ -462,6 +470,10 @@ class NodeShards(Shards):
             self._note_owner(shard)
             for name in lost:
                 shard.disown(name)
+        if self._left:
+            left, self._left = sorted(self._left), set()
+            if self._cluster.has_other_takers():
+                await self._directory.release(left)
         running = {shard.number for shard in self.all if shard.has_process}
         now = time.monotonic()
         for row in self.watch.claims(now, self._needed() | self._prepared, running):
