@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -18,6 +19,7 @@ from tests.cluster.sharded import running
 from tests.cluster.test_nodes import Node, Refused, owners
 from tests.management.http.client import HttpBroker
 from tests.management.http.scrapes import scrape
+from tests.support.broker import CONNECT_TIMEOUT
 from tests.support.polling import wait_until
 from tests.support.postgres import require_postgres, shared_server
 
@@ -131,6 +133,43 @@ def test_changes_are_audited_once(cluster: tuple[Node, Node, str]) -> None:
         ("nodes.move", "shard", "1", {"request": {"shard": 1, "node": "second"}, "result": {"from": "first"}}),
     ]
     assert owners(dsn)[1] == "first"
+
+
+def takes_clients(node: Node) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", node.port), CONNECT_TIMEOUT).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def test_a_node_that_drains_takes_no_clients(cluster: tuple[Node, Node, str]) -> None:
+    first, second, _ = cluster
+    checks = ("is-in-service", "ready-to-serve-clients")
+    # The handshake of this client is not over.
+    with socket.create_connection(("127.0.0.1", second.port), CONNECT_TIMEOUT) as waiting:
+        waiting.sendall(b"AMQP\x00\x00\x09\x01")
+        assert waiting.recv(4096)
+        client = second.open("/")
+        second.ask("nodes.drain", name="second")
+        assert not takes_clients(second)
+        while waiting.recv(4096):
+            pass
+    for check in checks:
+        reply = HttpBroker(second)("GET", f"/health/checks/{check}")
+        assert (reply.status, reply.json["reason"]) == (
+            503,
+            "the node is draining: it moves its shards away and takes no clients",
+        )
+    assert HttpBroker(second)("GET", f"/health/checks/port-listener/{second.port}").status == 503
+    # Those of other nodes' shards stay.
+    client.process_data_events()
+    client.close()
+    first.ask("nodes.drain", name="second", on=False)
+    settled(partial(takes_clients, second), second)
+    for check in checks:
+        assert HttpBroker(second)("GET", f"/health/checks/{check}").status == 200
+    second.open("/").close()
 
 
 def test_take_overs_are_counted_and_timed(cluster: tuple[Node, Node, str]) -> None:

@@ -302,6 +302,16 @@ class Composition:
             host = self.config.tls.host
             await self._listen(server.host if host is None else host, self.tls.context, ports)
 
+    def close_listeners(self, reason: str) -> None:
+        """Take no new clients until `listen` is called again, and close those in the handshake for this reason.
+
+        In a process without vhosts, these are all of its sessions.
+        """
+        self.server.close_listeners()
+        self.listeners.clear()
+        for session in list(self.services.sessions):
+            session.shut_down(reason)
+
     def announce(self, hosts: str) -> None:
         """Announce hosts to clients of AMQP 0-9 that connect from now on, unless the configuration has others."""
         if not self.config.amqp09.known_hosts:

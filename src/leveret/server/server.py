@@ -187,13 +187,18 @@ class Server:
             logger.debug("lost an accepted socket before serving it")
             protocol.never_served()
 
+    def close_listeners(self) -> None:
+        """Take no new clients."""
+        for listener in self.listeners:
+            listener.close()
+        self.listeners.clear()
+
     async def stop(self, reason: str = "the broker stops") -> None:
         """Close the listeners, then the connections with 320, then the log."""
         services = self.services
         services.stopping = True
         self.broker.indexing.give_up()
-        for listener in self.listeners:
-            listener.close()
+        self.close_listeners()
         for session in list(services.sessions):
             session.shut_down(reason)
         loop = asyncio.get_running_loop()
