@@ -178,6 +178,7 @@ class Composition:
             on_failure=on_failure,
             tls=self.tls.context if self.tls is not None else None,
             watchdog=self.watchdog,
+            timer_interval=self.part.timer_interval,
         )
         self._apply_admission_limits()
         if config.auth.oauth.resource_server_id:
