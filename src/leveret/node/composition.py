@@ -72,6 +72,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("leveret.serve")
 
+UNSHARED_UPLOADS = (
+    "uploads are in the data directory of the broker that received them; set 'uploads.directory' to a directory that all"
+    " nodes share"
+)
+
 
 class Composition:
     """A recovered broker that is ready to start.
@@ -210,7 +215,7 @@ class Composition:
         uploads = config.uploads
         broker.uploads.settings = UploadSettings(uploads.max_per_user, uploads.max_bytes, round(uploads.timeout * 1000))
         if self.on_disk and self.part.has_vhosts:
-            self.staged_files = UploadFiles(config.server.data_path, config.limits.disk_free)
+            self.staged_files = self._make_upload_files(config)
             broker.uploads.place = self.staged_files
         broker.branch_settings = BranchSettings(
             round(config.dtx.timeout * 1000), config.dtx.max_branches, config.dtx.max_bytes
@@ -219,6 +224,18 @@ class Composition:
         for format, policy in content_policies().items():
             broker.content_policies[format] = policy
         return broker
+
+    def _make_upload_files(self, config: Config) -> UploadFiles:
+        """Return the storage of uploads, in the data directory or the directory that all nodes share."""
+        directory = config.uploads.directory
+        rows = self.log.rows_address()
+        unshared = "" if rows is None or rows.is_local or directory is not None else UNSHARED_UPLOADS
+        shared = None if directory is None else Path(directory)
+        if shared is not None and not shared.is_dir():
+            raise ConfigError(
+                f"{self.config_name}: 'uploads.directory' is '{shared}', which is not a directory; create or mount it"
+            )
+        return UploadFiles(config.server.data_path, config.limits.disk_free, shared, unshared)
 
     def _make_managed(self, config: Config) -> ManagedBroker:
         """Return the broker as management sees it."""
