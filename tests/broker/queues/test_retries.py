@@ -8,10 +8,11 @@ import pytest
 
 from leveret.broker.arguments import RETRY_DELAYS
 from leveret.broker.errors import PreconditionFailed
-from leveret.broker.message import Entry
+from leveret.broker.message import Entry, make_address
 from leveret.broker.queues.classic.queue import RETRY_COUNT, ClassicQueue
 from leveret.broker.queues.queue import Queue
 from leveret.broker.queues.registry import parse_queue_arguments
+from leveret.broker.transactions.relocation import moved_overlay
 from leveret.broker.transactions.transaction import REJECT, Transaction
 from leveret.storage.records import decode_overlay, encode_overlay
 from tests.broker.support import Taker, World
@@ -98,6 +99,17 @@ def test_a_requeue_returns_at_once_and_counts_for_the_delivery_limit(world: Worl
     assert counts(queue) == (1, 0, 0)
     queue.requeue(acquire(queue))
     assert counts(queue) == (0, 0, 0)
+
+
+def test_an_operator_moves_it_without_the_count(world: World) -> None:
+    dead = world.queue("dead")
+    queue = retrying(world, "0s", dead_letter_exchange="", dead_letter_routing_key="dead")
+    world.push(queue, "a")
+    reject(queue)
+    world.sleep(1)
+    reject(queue)
+    overlay = moved_overlay(acquire(dead), make_address("", "q"))
+    assert overlay is not None and RETRY_COUNT not in overlay.headers and "x-death" in overlay.headers
 
 
 @pytest.mark.parametrize("overflow", [False, True])
