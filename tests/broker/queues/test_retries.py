@@ -217,7 +217,7 @@ def test_a_purge_and_a_deletion_remove_waiting_messages(world: World) -> None:
     assert world.held_log.kept == {} and queue.retrying_count == 0
 
 
-def test_the_time_to_live_goes_on(world: World) -> None:
+def test_the_time_to_live_continues(world: World) -> None:
     dead = world.queue("dead")
     queue = retrying(world, message_ttl=500, dead_letter_exchange="", dead_letter_routing_key="dead")
     world.push(queue, "a")
