@@ -12,6 +12,7 @@ import pytest
 from leveret.broker import delay
 from leveret.broker.arguments import CONSUMER_ARGUMENTS, EXCHANGE_ARGUMENTS, TEN_YEARS
 from leveret.broker.exchanges.registry import TYPES
+from leveret.broker.queues.classic.queue import RETRY_COUNT
 from leveret.broker.queues.registry import QUEUE_ARGUMENTS
 from leveret.broker.streams import filters, tracking
 from leveret.config import Config
@@ -117,6 +118,7 @@ def test_arguments_exist(page: Path) -> None:
         "x-original-routing-key",
         # The delay of a message to a delayed exchange.
         delay.HEADER,
+        RETRY_COUNT,
         # A part of a content type.
         "x-protobuf",
         # Annotations of AMQP 1.0 for features of 0-9-1.

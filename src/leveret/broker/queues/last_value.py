@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from hashlib import sha256
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from leveret.broker.arguments import TEXT, Argument, QueueSettings
+from leveret.broker.arguments import RETRY_DELAYS, TEXT, Argument, QueueSettings
 from leveret.broker.jobs import STEP_WORK
 from leveret.broker.message import ARCHIVED, AVAILABLE, Entry, Message
 from leveret.broker.queues.capabilities import LEASE
@@ -303,4 +303,10 @@ class LastValueQueue(ClassicQueue):
             thaw(self)
 
 
-TYPE: Final[QueueType] = QueueType("last-value", LastValueQueue, (Argument(KEY, TEXT, default=DEFAULT_KEY),))
+TYPE: Final[QueueType] = QueueType(
+    "last-value",
+    LastValueQueue,
+    (Argument(KEY, TEXT, default=DEFAULT_KEY),),
+    refused=(RETRY_DELAYS,),
+    because="which keeps only the latest message of each key",
+)
