@@ -360,9 +360,9 @@ class TestDeclaration:
 
 
 class TestTimeToLive:
-    """Each replacement starts the TTL of its key anew; on expiry the key is gone."""
+    """Each replacement restarts the TTL of its key; on expiry the key is gone."""
 
-    def test_a_replacement_starts_the_ttl_anew(self, world: World) -> None:
+    def test_a_replacement_restarts_the_ttl(self, world: World) -> None:
         queue = declare(world, **{"x-message-ttl": 1000})
         quote(world, queue, "a1", "b1")
         world.sleep(600)
