@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from pamqp.commands import Basic, Queue
 
 from leveret.cluster import links
-from leveret.cluster.links import NodeClient, NodeInfo
+from leveret.cluster.links import NodeClient, NodeInfo, is_deserted
 from leveret.wire.amqp0.engine import CLIENT, Engine
 from leveret.wire.amqp0.properties import encode_header
 from leveret.wire.amqp0.specs import V0_9_1
@@ -294,6 +295,21 @@ def test_clients_of_a_node_that_is_gone(nodes: Linked) -> None:
         nodes.cluster.call(lambda: nodes.cluster.shards["b"].server.disown("other"))
         relayed.read_connection_close(320)
         exchange(direct)
+
+
+def test_whether_a_node_listens(nodes: Linked) -> None:
+    assert not nodes.cluster.run(is_deserted(nodes.address))
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        assert nodes.cluster.run(is_deserted(f"127.0.0.1:{bound.getsockname()[1]}"))
+    # The question is no failed handshake.
+    nodes.other.shards["b"] = RemoteShard(NodeClient(bytes(32), "other"), 1, NodeInfo("owner", nodes.address))
+    nodes.other.patience = 0.01
+    with tuned(nodes.other.port) as peer:
+        opening(peer)
+        peer.read_connection_close(320)
+    wait_until(lambda: nodes.server.refused)
+    assert nodes.server.refused == 1
 
 
 def test_a_node_that_stops(nodes: Linked) -> None:

@@ -25,10 +25,11 @@ class Looking:
         self.owners = {owner.shard: owner for owner in owners}
         self.nodes = list(nodes)
         self.now = 100.0
+        self.started = 1.0
 
     def look(self, took: float = 0.0) -> None:
         asked, self.now = self.now, self.now + took
-        self.watch.observe(View(1, 4, list(self.owners.values()), self.nodes), asked, self.now)
+        self.watch.observe(View(1, 4, list(self.owners.values()), self.nodes, started=self.started), asked, self.now)
 
     def claims(self, *wanted: int, running: Collection[int] = ()) -> list[int]:
         return [owner.shard for owner in self.watch.claims(self.now, wanted, running)]
@@ -149,3 +150,64 @@ def test_nodes_that_are_lost() -> None:
     for _ in range(3):
         looking.look()
     assert looking.watch.lost_nodes() == ["c"]
+
+
+def in_session(*, missing: bool = False) -> Looking:
+    """Return what finds a shard of node `a`, whose session was there, and now may be missing."""
+    looking = Looking(msgspec.structs.replace(owned(0), in_session=True))
+    looking.look()
+    if missing:
+        looking.change(0, in_session=False)
+        looking.look()
+    return looking
+
+
+def test_a_shard_of_a_node_without_sessions_that_does_not_listen_is_claimed_at_once() -> None:
+    looking = in_session(missing=True)
+    assert not looking.claims(0)
+    assert looking.watch.suspects() == {"a": "host:1"}
+    looking.watch.note_desertion("a", looking.now)
+    # The node that is gone is not one that may claim it first, although it was live a moment ago.
+    assert looking.claims(0) == [0]
+    assert not looking.watch.suspects()
+    looking.look()
+    assert looking.claims(0) == [0]
+    # Someone has been faster.
+    looking.change(0, epoch=4, node="c", in_session=True)
+    looking.look()
+    assert not looking.claims(0)
+
+
+def test_a_node_that_does_not_listen_keeps_a_shard_as_long_as_its_session_exists() -> None:
+    looking = in_session()
+    assert not looking.watch.suspects()
+    looking.watch.note_desertion("a", looking.now)
+    looking.look()
+    assert not looking.claims(0)
+
+
+@pytest.mark.parametrize("sign", [{"committed": 8}, {"seen": "2"}, {"epoch": 4}, {"in_session": True}])
+def test_an_owner_that_shows_a_sign_of_life_without_its_session_is_not_suspect(sign: dict[str, object]) -> None:
+    looking = in_session(missing=True)
+    looking.watch.note_desertion("a", looking.now)
+    looking.change(0, **sign)
+    looking.look()
+    assert not looking.watch.suspects()
+    assert not looking.claims(0)
+
+
+def test_the_sessions_of_a_server_that_was_restarted_or_does_not_answer_say_nothing() -> None:
+    restarted = in_session()
+    restarted.started = 2.0
+    interrupted = in_session()
+    interrupted.watch.interrupt()
+    for looking in (restarted, interrupted):
+        looking.change(0, in_session=False)
+        looking.look()
+        assert not looking.watch.suspects()
+    slow = in_session()
+    slow.change(0, in_session=False)
+    slow.look(took=INTERVAL * 1.1)
+    assert not slow.watch.suspects()
+    slow.look()
+    assert slow.watch.suspects()

@@ -22,7 +22,7 @@ from leveret.node.part import Record
 from leveret.storage.cluster import ClusterSettings, Server
 from leveret.storage.postgres_formats import KNOWN, check_formats
 from leveret.storage.postgres_joining import check_shards, join
-from leveret.storage.postgres_schema import FORMAT_VERSION
+from leveret.storage.postgres_schema import FORMAT_VERSION, OWNERS_IN_SESSION
 from leveret.storage.postgres_session import Session, StoreLost, Unfit, unopened
 from leveret.storage.worker import StoreBroken, StoreFull
 
@@ -54,9 +54,11 @@ _LOOK: Final = (
     "WITH own AS (UPDATE leveret.node SET seen = clock_timestamp(), applied = ?, clock = ?"
     " WHERE name = ? AND incarnation = ? RETURNING set_config('synchronous_commit', 'off', true))"
     " SELECT (SELECT count(*) FROM own), (SELECT json_build_object('version', version, 'shards', shards, 'format', format,"
-    " 'now', extract(epoch FROM clock_timestamp()), 'owners', (SELECT coalesce(json_agg(o), '[]') FROM"
+    " 'now', extract(epoch FROM clock_timestamp()), 'started', extract(epoch FROM pg_postmaster_start_time()),"
+    " 'owners', (SELECT coalesce(json_agg(o), '[]') FROM"
     " (SELECT shard, epoch, committed, node, seen, wanted, coalesce(count, 0) AS takeovers,"
-    " extract(epoch FROM clock_timestamp() - lost_at) AS lost_ago, extract(epoch FROM served_at - lost_at) AS outage"
+    " extract(epoch FROM clock_timestamp() - lost_at) AS lost_ago, extract(epoch FROM served_at - lost_at) AS outage,"
+    f" {OWNERS_IN_SESSION} AS in_session"
     " FROM leveret.owner LEFT JOIN leveret.takeover USING (shard)) o), 'nodes', (SELECT coalesce(json_agg(n), '[]') FROM"
     " (SELECT name, incarnation, address, leveret, applied, draining,"
     " clock, format,"

@@ -49,6 +49,8 @@ HANDSHAKE_TIMEOUT: Final = 5.0
 # Seconds for the owner of a shard to accept a client, and for a node to accept a request for a control socket.
 CONNECT_TIMEOUT: Final = 2.0
 CONTROL_TIMEOUT: Final = 5.0
+# Seconds for a node to accept or refuse a connection that asks whether it still listens.
+LISTENING_TIMEOUT: Final = 0.1
 # Maximum number of connections in the handshake; a new one replaces the oldest. Each node has few at a time.
 MAX_UNAUTHENTICATED: Final = 256
 # Maximum number of handshakes with a node at a time. All clients of a node that has failed come back at once.
@@ -195,6 +197,8 @@ class NodeServer:
                         refusal = f"node '{self._name}' accepts TLS only; {TLS_EXPECTED}"
                     answering = Answering(sock, self._secret, self._name, refusal)
                     requested = await answering.take_request()
+            except EOFError:
+                return  # another node has asked whether this one listens
             except (LinkFailed, OSError) as error:
                 caller = "" if answering is None else answering.caller
                 self._report(host, caller, tls_failure(error) or str(error) or "it was too slow")
@@ -457,6 +461,18 @@ def _expire(limit: asyncio.Timeout) -> None:
     """End an attempt to connect at once."""
     if not limit.expired():
         limit.reschedule(0)
+
+
+async def is_deserted(address: str) -> bool:
+    """Return whether nothing listens at an address of a node, as after the end of its process."""
+    try:
+        async with asyncio.timeout(LISTENING_TIMEOUT):
+            (await _dial(address)).close()
+    except ConnectionRefusedError:
+        return True
+    except (TimeoutError, OSError, ValueError):
+        pass
+    return False
 
 
 async def _dial(address: str) -> socket.socket:

@@ -19,7 +19,7 @@ from leveret.broker.errors import StorageFailed
 from leveret.cluster.directory import Directory, MustStop
 from leveret.cluster.front_watch import BEATS
 from leveret.cluster.link import Beat, Stop
-from leveret.cluster.links import NodeClient, NodeInfo, Route
+from leveret.cluster.links import NodeClient, NodeInfo, Route, is_deserted
 from leveret.cluster.membership import Cluster
 from leveret.cluster.settings import COUNT_INTERVAL, ShardSettings
 from leveret.cluster.shards import APPLY_TIMEOUT, MAX_RECORDS, RESTARTING, STARTING, STOPPED, Shard, Shards
@@ -455,6 +455,10 @@ class NodeShards(Shards):
         asked = time.monotonic()
         view = await self._directory.look(self._applied_version)
         self.watch.observe(view, asked, time.monotonic())
+        for name, address in self.watch.suspects().items():
+            if await is_deserted(address):
+                logger.warning("node '%s' has left its database sessions, and does not listen any more: it is gone", name)
+                self.watch.note_desertion(name, time.monotonic())
         # Before a claim of shard 0, whose process must know.
         self._asks_shared = self.watch.shards is None
         if self._has_begun and view.version > self._version:

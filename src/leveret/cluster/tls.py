@@ -24,13 +24,13 @@ _NOT_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNEXPECTED_M
 
 
 async def begins_with_tls(sock: socket.socket) -> bool:
-    """Wait for input, leave it in the socket, and return whether it is TLS. Raises `OSError`."""
+    """Wait for input, leave it in the socket, and return whether it is TLS. Raises `EOFError` or `OSError`."""
     loop = asyncio.get_running_loop()
     while True:
         with contextlib.suppress(BlockingIOError):
             first = sock.recv(1, socket.MSG_PEEK)
             if not first:
-                raise ConnectionResetError("it closed the connection")
+                raise EOFError
             return first[0] == HANDSHAKE
         readable = loop.create_future()
         loop.add_reader(sock, _finish, readable)

@@ -35,6 +35,7 @@ class OwnerRow(msgspec.Struct, frozen=True):
         takeovers: How often it was claimed although its owner had not released it.
         lost_ago: Seconds since the last sign of life of that owner, before the last take-over.
         outage: Seconds from then until the shard served again; None if there was no take-over, or it is in progress.
+        in_session: Whether the database session in which this owner commits exists.
     """
 
     shard: int
@@ -46,6 +47,7 @@ class OwnerRow(msgspec.Struct, frozen=True):
     takeovers: int = 0
     lost_ago: float | None = None
     outage: float | None = None
+    in_session: bool = False
 
     def state(self) -> Observed:
         """Return what changes as long as the owner lives."""
@@ -85,6 +87,7 @@ class View(msgspec.Struct, frozen=True):
         shards: The number of shards; None before the first start of a node has finished.
         format: The format of the database.
         now: PostgreSQL's clock, in seconds of Unix time.
+        started: When the server was started, by that clock.
     """
 
     version: int
@@ -93,6 +96,7 @@ class View(msgspec.Struct, frozen=True):
     nodes: list[NodeRow]
     format: int = 1
     now: float = 0.0
+    started: float = 0.0
 
 
 class Announcement(msgspec.Struct, frozen=True):
@@ -135,6 +139,21 @@ class _Free:
         self.looks = 0
 
 
+class _Session:
+    """The database session of an owner.
+
+    Attributes:
+        epoch: The epoch of the owner.
+        started: When the server was started that has had the session.
+        ended: The state of the shard when the session was first missing; None while the session exists.
+    """
+
+    def __init__(self, epoch: int, started: float) -> None:
+        self.epoch = epoch
+        self.started = started
+        self.ended: Observed | None = None
+
+
 class Watch:
     """The view of one node.
 
@@ -168,6 +187,10 @@ class Watch:
         self._free: dict[int, float] = {}
         # Shards whose process in this node has ended.
         self._dead: set[int] = set()
+        # The sessions of owners that were seen.
+        self._sessions: dict[int, _Session] = {}
+        # Shards of other nodes whose session has ended, and whose node did not listen any more, with their state then.
+        self._deserted: dict[int, Observed] = {}
 
     def observe(self, view: View, asked: float, answered: float) -> None:
         """Note what a look has found. The times are those of the clock of this process."""
@@ -192,6 +215,7 @@ class Watch:
             else:
                 # While the server is slow, an owner may live without a sign.
                 known.since, known.looks = answered, 0
+            self._note_session(owner, view.started, is_prompt=is_prompt)
             if not self._is_free(owner, answered):
                 self._free.pop(number, None)
             else:
@@ -200,6 +224,36 @@ class Watch:
         for name in self._absent:
             if not self._is_live(name):
                 self._absent[name] = self._absent[name] + 1 if is_prompt else 0
+
+    def _note_session(self, owner: OwnerRow, started: float, *, is_prompt: bool) -> None:
+        """Note whether the session of an owner exists."""
+        if owner.in_session:
+            self._sessions[owner.shard] = _Session(owner.epoch, started)
+            return
+        known = self._sessions.get(owner.shard)
+        if known is None or not is_prompt:
+            return
+        if known.ended is None:
+            known.ended = owner.state()
+        if owner.node is None or (owner.epoch, started) != (known.epoch, known.started) or owner.state() != known.ended:
+            # The server was restarted, or the owner shows signs of life without the session, as through a pooler.
+            del self._sessions[owner.shard]
+
+    def suspects(self) -> dict[str, str]:
+        """Return the other nodes with a shard whose session has ended without a sign of life since: names and addresses."""
+        names = {owner.node for owner in self._without_session() if owner.shard not in self._deserted} - {self._name}
+        return {node.name: node.address for node in self.nodes.values() if node.name in names}
+
+    def _without_session(self) -> list[OwnerRow]:
+        sessions = self._sessions
+        return [row for number, row in self.owners.items() if number in sessions and sessions[number].ended is not None]
+
+    def note_desertion(self, name: str, now: float) -> None:
+        """Note that a node which is suspect does not listen: no node needs to wait for the leases of these shards."""
+        for owner in self._without_session():
+            if owner.node == name:
+                self._deserted[owner.shard] = owner.state()
+                self._free.setdefault(owner.shard, now)
 
     def _is_live(self, name: str) -> bool:
         node = self.nodes.get(name)
@@ -215,6 +269,8 @@ class Watch:
     def interrupt(self) -> None:
         """Note that the server does not answer: all owners have their whole lease again."""
         self._unchanged.clear()
+        self._sessions.clear()
+        self._deserted.clear()
         self._free.clear()
         self._absent = dict.fromkeys(self._absent, 0)
 
@@ -225,6 +281,7 @@ class Watch:
     def note_claim(self, number: int) -> None:
         """Note that this node claims a shard."""
         self._dead.discard(number)
+        self._deserted.pop(number, None)
         self._free.pop(number, None)
 
     def _is_free(self, owner: OwnerRow, now: float) -> bool:
@@ -233,6 +290,9 @@ class Watch:
         if owner.shard in self._dead and owner.node == self._name:
             return True
         self._dead.discard(owner.shard)
+        if self._deserted.get(owner.shard) == owner.state() and not owner.in_session:
+            return True
+        self._deserted.pop(owner.shard, None)
         known = self._unchanged[owner.shard]
         return known.looks >= MIN_LOOKS and now - known.since >= self._lease
 
@@ -249,7 +309,8 @@ class Watch:
             return []
         counts = Counter(owner.node for owner in self.owners.values() if owner.shard not in self._free)
         counts[self._name] = len(running)
-        others = [node.name for node in self.nodes.values() if node.live and not node.draining and node.name != self._name]
+        absent = {self._name, *(owner.node for owner in self.owners.values() if owner.shard in self._deserted)}
+        others = [node.name for node in self.nodes.values() if node.live and not node.draining and node.name not in absent]
         found: list[OwnerRow] = []
         for number in sorted(wanted):
             owner = self.owners.get(number, OwnerRow(number))

@@ -114,6 +114,16 @@ INSERT INTO leveret.owner(shard, epoch, committed, next_row, clean) VALUES ({sha
 """
 
 
+# An owner holds an advisory lock in the session in which it commits, which ends with the session. Its numbers are the shard
+# with a prefix, and the epoch. It is shared, so that it never waits for a session that the server has not ended yet.
+_LOCK_PREFIX: Final = int.from_bytes(b"LV") << 16
+HOLD: Final = f"SELECT pg_advisory_lock_shared({_LOCK_PREFIX} + ?, (?::bigint & 2147483647)::int)"
+OWNERS_IN_SESSION: Final = (
+    f"(shard + {_LOCK_PREFIX}, epoch & 2147483647) IN (SELECT classid::bigint, objid::bigint FROM pg_locks WHERE granted"
+    " AND locktype = 'advisory' AND objsubid = 2"
+    " AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))"
+)
+
 # The schemas of all shards.
 SHARD_SCHEMAS: Final = "SELECT nspname::text FROM pg_namespace WHERE nspname ~ '^leveret_s[0-9]+$' ORDER BY nspname"
 

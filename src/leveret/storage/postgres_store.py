@@ -28,7 +28,7 @@ from leveret.storage.indexing import MALFORMED, RowScan
 from leveret.storage.postgres_formats import KNOWN, check_formats
 from leveret.storage.postgres_joining import check_shards, join, join_shard
 from leveret.storage.postgres_marker import Marker
-from leveret.storage.postgres_schema import Statement, Statements, shard_schema
+from leveret.storage.postgres_schema import HOLD, Statement, Statements, shard_schema
 from leveret.storage.postgres_session import (
     Session,
     StoreLost,
@@ -209,6 +209,7 @@ class PostgresStore:
         check_formats(session)
         # A claim whose wait for a standby was cancelled is repeated, so that all that is read is replicated.
         self._confirm()
+        session.execute(HOLD, (self._shard, self.epoch))
         self._marker.write(self._identity, self.epoch, self._committed)
         self.keeper = Keeper(self._settings, self._shard, self._statements.beat, self.epoch)
         return owner
@@ -336,6 +337,7 @@ class PostgresStore:
             # The tables are gone: a start would create them again.
             raise self._lost_commits(0) from None
         found = self._confirm()
+        session.execute(HOLD, (self._shard, self.epoch))
         self.facts = session.facts
         return found
 
