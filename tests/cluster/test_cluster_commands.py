@@ -62,6 +62,11 @@ def knows_the_clocks(node: Node) -> bool:
     return None not in clocks
 
 
+def sees_both(node: Node) -> bool:
+    """Return whether a node has seen both nodes, which it does with its next look after their start."""
+    return bool(shown(node, "status")["nodes"]["live"] == 2)
+
+
 def settled(condition: Callable[[], bool], *nodes: Node) -> None:
     wait_until(condition, lambda: "\n".join(node.log() for node in nodes))
 
@@ -69,6 +74,7 @@ def settled(condition: Callable[[], bool], *nodes: Node) -> None:
 def test_the_state_is_the_same_at_all_nodes(cluster: tuple[Node, Node, str]) -> None:
     first, second, dsn = cluster
     for node in (first, second):
+        settled(partial(sees_both, node), node)
         status = shown(node, "status")
         assert status["database"] == dsn.rpartition("@")[2]
         assert status["nodes"] == {"live": 2, "draining": 0, "gone": 0}
