@@ -169,7 +169,7 @@ def test_a_node_that_drains_takes_no_clients(cluster: tuple[Node, Node, str]) ->
         )
     assert HttpBroker(second)("GET", f"/health/checks/port-listener/{second.port}").status == 503
     # Those of other nodes' shards stay.
-    client.process_data_events()
+    client.channel()
     client.close()
     first.ask("nodes.drain", name="second", on=False)
     settled(partial(takes_clients, second), second)
