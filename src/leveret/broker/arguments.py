@@ -30,7 +30,7 @@ BROWSE: Final = "x-browse"
 HISTORY_LENGTH: Final = "x-recent-history-length"
 DEFAULT_HISTORY_LENGTH: Final = 20
 # A binding gives all of them to a queue in one turn.
-MAX_HISTORY_LENGTH: Final = 1000
+MAX_HISTORY_LENGTH: Final = 500
 
 # Ten years including leap days, in milliseconds: more than any useful TTL, and sums with it stay within 64 bits.
 TEN_YEARS: Final = 3653 * 24 * 60 * 60 * 1000

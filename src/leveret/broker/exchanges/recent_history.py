@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("leveret.broker")
 
 # Units of work to give a message to a queue.
-_COPY_WORK: Final = 4
+_COPY_WORK: Final = 10
 
 
 class RecentHistoryExchange(FanoutExchange):
