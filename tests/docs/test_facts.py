@@ -13,6 +13,7 @@ from leveret.broker import delay
 from leveret.broker.arguments import CONSUMER_ARGUMENTS, EXCHANGE_ARGUMENTS, TEN_YEARS
 from leveret.broker.exchanges.registry import TYPES
 from leveret.broker.queues.classic.queue import RETRY_COUNT
+from leveret.broker.queues.history import NO_STORE
 from leveret.broker.queues.registry import QUEUE_ARGUMENTS
 from leveret.broker.streams import filters, tracking
 from leveret.config import Config
@@ -118,6 +119,8 @@ def test_arguments_exist(page: Path) -> None:
         "x-original-routing-key",
         # The delay of a message to a delayed exchange.
         delay.HEADER,
+        # Excludes a message from the history of an exchange.
+        NO_STORE,
         RETRY_COUNT,
         # A part of a content type.
         "x-protobuf",
